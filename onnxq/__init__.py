@@ -1,0 +1,27 @@
+"""onnxq: a quantization compiler for ONNX models.
+
+import onnxq
+
+result = onnxq.quantize("model.onnx", "model.int8.onnx", "w8a8", data="calibration.npz")
+print(result.check.sqnr, result.check.latency_ratio)
+"""
+
+from __future__ import annotations
+
+from onnxq.errors import OnnxqError
+from onnxq.pipeline import Result, quantize
+from onnxq.plan import Plan, load_plan
+from onnxq.recipe import Recipe, Rule, load_recipe
+from onnxq.version import __version__
+
+__all__ = [
+    "OnnxqError",
+    "Plan",
+    "Recipe",
+    "Result",
+    "Rule",
+    "__version__",
+    "load_plan",
+    "load_recipe",
+    "quantize",
+]

@@ -1,0 +1,5 @@
+"""python -m onnxq"""
+
+from onnxq.cli import main
+
+main()

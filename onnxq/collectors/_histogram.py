@@ -1,0 +1,83 @@
+"""A histogram of constant size whose range grows with the data, and which merges exactly.
+
+Bins are [i · 2^e, (i + 1) · 2^e) with one exponent e for all. When a value falls outside, e grows and neighbouring
+bins are added up. As bin borders of a larger e are borders of every smaller one, the counts depend only on the values
+seen, not on their order nor on how they were split into batches.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Bins in use are at most this many; more than half of them are, whatever the data, once e has grown.
+BINS = 4096
+
+
+class Histogram:
+    """Counts of finite numbers, with their exact minimum and maximum.
+
+    Attributes:
+        exponent: e; the width of a bin is 2^e.
+        first: index i of the first bin.
+        counts: int64, one a bin, at most `BINS`.
+    """
+
+    def __init__(self) -> None:
+        self.exponent = self.first = 0
+        self.counts: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.low, self.high = math.inf, -math.inf
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    def update(self, x: NDArray) -> None:
+        """Count the finite numbers `x`, of any float type."""
+        if not x.size:
+            return
+        self._grow(float(x.min()), float(x.max()))
+        index = np.floor(np.ldexp(x, -self.exponent, dtype=np.float64)).astype(np.int64)
+        index -= self.first
+        self.counts += np.bincount(index, minlength=len(self.counts))
+
+    def merge(self, other: Histogram) -> None:
+        """Add the counts of `other`."""
+        if other.counts.size:
+            self._grow(other.low, other.high)
+            self._add(other.counts, other.first, other.exponent)
+
+    def centers(self) -> NDArray[np.float64]:
+        """The middle of each bin."""
+        return (np.arange(len(self.counts), dtype=np.float64) + self.first + 0.5) * 2.0**self.exponent
+
+    def _grow(self, low: float, high: float) -> None:
+        """Make room for [low, high]. The new exponent depends on the whole range only, not on how it came about."""
+        counts, first, exponent = self.counts, self.first, self.exponent
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.exponent = _least_exponent(self.low, self.high)
+        self.first = _bin(self.low, self.exponent)
+        self.counts = np.zeros(_bin(self.high, self.exponent) - self.first + 1, np.int64)
+        if counts.size:
+            self._add(counts, first, exponent)
+
+    def _add(self, counts: NDArray[np.int64], first: int, exponent: int) -> None:
+        """Add counts of bins that are no wider than ours and inside our range."""
+        index = (np.arange(len(counts)) + first) >> min(self.exponent - exponent, 63)
+        np.add.at(self.counts, index - self.first, counts)
+
+
+def _bin(x: float, exponent: int) -> int:
+    return math.floor(math.ldexp(x, -exponent))
+
+
+def _least_exponent(low: float, high: float) -> int:
+    """The smallest exponent for which [low, high] needs at most `BINS` bins, numbered within 53 bits."""
+    exponent = max(math.frexp(low)[1], math.frexp(high)[1]) - 52
+    if high > low:
+        exponent = max(exponent, math.frexp(high - low)[1] - BINS.bit_length())
+    while _bin(high, exponent) - _bin(low, exponent) >= BINS:
+        exponent += 1
+    return exponent

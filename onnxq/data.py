@@ -1,0 +1,258 @@
+"""Calibration data: samples as dicts of arrays, read one at a time from files, folders or a Python function."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData
+from onnxq.images import IMAGE_SUFFIXES, Preprocessing, read_image
+from onnxq.runtime import Feed, Input
+
+_ARRAY_SUFFIXES = {".npz", ".npy"}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples that can be gone through any number of times, each a dict of one array for each input.
+
+    Attributes:
+        source: where they come from, as the user named it.
+    """
+
+    source: str
+    _open: Callable[[], Iterator[Feed]]
+
+    def __iter__(self) -> Iterator[Feed]:
+        return self._open()
+
+    def hash(self) -> str:
+        """A hash of every name, shape, type and byte, in order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for sample in self:
+            for name in sorted(sample):
+                x = sample[name]
+                digest.update(f"{name} {x.dtype} {x.shape} ".encode())
+                digest.update(np.ascontiguousarray(x).tobytes())
+        return digest.hexdigest()
+
+    def split(self, held_back: int) -> tuple[Data, Data]:
+        """(all but the last `held_back` samples of every stride, those samples): evenly spread over the data."""
+        total = sum(1 for _ in self)
+        if total < 2 or held_back < 1:
+            return self, self
+        held_back = min(held_back, max(1, total // 4))
+        chosen = {int(i) for i in np.linspace(0, total - 1, held_back + 2)[1:-1]}
+
+        def those(inside: bool) -> Callable[[], Iterator[Feed]]:
+            return lambda: (s for i, s in enumerate(self) if (i in chosen) is inside)
+
+        return Data(self.source, those(False)), Data(f"{self.source} (held back)", those(True))
+
+    def limited(self, limit: int | None) -> Data:
+        """The first `limit` samples; all, if None."""
+        return self if limit is None else Data(self.source, lambda: itertools.islice(self._open(), limit))
+
+
+def inputs_of(model: ir.Model) -> tuple[Input, ...]:
+    """The inputs that a caller of `model` must give."""
+    found = []
+    for value in model.graph.inputs:
+        if value.const_value is None:
+            dtype = np.dtype(np.object_) if value.dtype in (None, ir.DataType.STRING) else value.dtype.numpy()
+            dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+            found.append(Input(value.name or "", dtype, dims))
+    return tuple(found)
+
+
+DataSource = str | Path | Iterable[Mapping[str, NDArray]] | Callable[[], Iterable[Mapping[str, NDArray]]]
+
+
+def open_data(source: DataSource, inputs: tuple[Input, ...], preprocessing: Preprocessing | None = None) -> Data:
+    """Samples for a model with these `inputs`.
+
+    Args:
+        source: a `.npz` file (arrays named like the inputs), a `.npy` file (one input), a folder of those, a folder of
+            images, `module:function` (a generator of dicts); or, from Python, a list of dicts or such a function.
+            Arrays of an input's rank are cut along axis 0; with one rank more, the first axis counts samples.
+        preprocessing: how images become arrays.
+
+    Raises:
+        BadData: nothing there, or names, shapes or types that do not fit; one sentence with both shapes.
+    """
+    if not isinstance(source, (str, Path)):
+        return _from_python(source, inputs)
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(f for f in path.iterdir() if f.suffix.lower() in _ARRAY_SUFFIXES | IMAGE_SUFFIXES)
+        kinds = {f.suffix.lower() in IMAGE_SUFFIXES for f in files}
+        if not files:
+            raise BadData(f"the folder {path} holds no .npz, .npy or image files")
+        if len(kinds) > 1:
+            raise BadData(f"the folder {path} holds both images and arrays; give one kind")
+        reader = (lambda f: iter([read_image(f, inputs, preprocessing)])) if kinds == {True} else None
+        return _checked(str(path), lambda: _chain(files, inputs, reader), inputs)
+    if path.suffix.lower() in _ARRAY_SUFFIXES:
+        if not path.is_file():
+            raise BadData(f"the calibration data {path}: no such file")
+        return _checked(str(path), lambda: _read_arrays(path, inputs), inputs)
+    if ":" in str(source):
+        return _from_python(_import(str(source)), inputs, str(source))
+    raise BadData(f"--data {source} is neither a .npz or .npy file, nor a folder, nor module:function")
+
+
+def _chain(
+    files: list[Path], inputs: tuple[Input, ...], reader: Callable[[Path], Iterator[Feed]] | None
+) -> Iterator[Feed]:
+    for file in files:
+        yield from _read_arrays(file, inputs) if reader is None else reader(file)
+
+
+def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> Iterator[Feed]:
+    """The samples of one file of arrays."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadData(f"{path} cannot be read as arrays: {error}") from None
+    if isinstance(loaded, np.ndarray):
+        required = [i.name for i in inputs]
+        if len(required) != 1:
+            raise BadData(
+                f"{path} is one array, but the model has {len(required)} inputs; use .npz: {', '.join(required)}"
+            )
+        yield from cut({required[0]: loaded}, inputs, str(path))
+        return
+    with loaded:
+        yield from cut({name: loaded[name] for name in loaded.files}, inputs, str(path))
+
+
+def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Iterator[Feed]:
+    """The samples that a set of arrays holds.
+
+    Arrays with one rank more than their input count samples along the first axis. Others are cut along axis 0 into
+    pieces of the input's own size there, 1 if that is free. Where these counts disagree (an input whose first axis
+    is not the batch), the set is one sample.
+    """
+    by_name = {i.name: i for i in inputs}
+    _check_names(arrays, by_name, where)
+    counts: dict[str, int] = {}
+    stacked: dict[str, bool] = {}
+    for name, x in arrays.items():
+        shape = by_name[name].shape
+        rank = x.ndim if shape is None else len(shape)
+        if x.ndim not in (rank, rank + 1):
+            raise BadData(
+                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}, "
+                "or one axis more that counts samples"
+            )
+        stacked[name] = x.ndim == rank + 1
+        first = shape[0] if shape else None
+        step = first if isinstance(first, int) and first > 0 else 1
+        counts[name] = x.shape[0] if stacked[name] else (x.shape[0] // step if rank else 1)
+    if len(set(counts.values())) > 1:
+        if any(stacked.values()):
+            sizes = ", ".join(f"'{name}' {n}" for name, n in counts.items())
+            raise BadData(f"{where}: the arrays hold different numbers of samples: {sizes}")
+        yield {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+        return
+    for i in range(next(iter(counts.values()), 0)):
+        sample = {}
+        for name, x in arrays.items():
+            size = 1 if stacked[name] else x.shape[0] // max(1, counts[name]) if x.ndim else 1
+            sample[name] = x[i] if stacked[name] else (x[i * size : (i + 1) * size] if x.ndim else x)
+        yield {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in sample.items()}
+
+
+def _from_python(
+    source: Iterable[Mapping[str, NDArray]] | Callable[[], Iterable[Mapping[str, NDArray]]],
+    inputs: tuple[Input, ...],
+    name: str = "the given samples",
+) -> Data:
+    if not callable(source):
+        samples = list(source)
+        return _checked(name, lambda: iter([dict(s) for s in samples]), inputs)
+
+    def samples_of() -> Iterator[Feed]:
+        for sample in source():
+            if not isinstance(sample, Mapping):
+                raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
+            yield {key: np.asarray(x) for key, x in sample.items()}
+
+    return _checked(name, samples_of, inputs)
+
+
+def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
+    module, _, function = source.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise BadData(f"--data {source}: {error}") from None
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise BadData(f"--data {source} is not a function")
+    return found
+
+
+def _checked(source: str, samples: Callable[[], Iterator[Feed]], inputs: tuple[Input, ...]) -> Data:
+    """The samples, each checked against the inputs and with float types converted."""
+
+    def checked() -> Iterator[Feed]:
+        number = -1
+        for number, sample in enumerate(samples()):
+            yield fit(sample, inputs, f"{source}, sample {number}")
+        if number < 0:
+            raise BadData(f"{source} holds no samples")
+
+    return Data(source, checked)
+
+
+def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Feed:
+    """`sample` as the model takes it: every name there, shapes legal, numbers of the right kind."""
+    by_name = {i.name: i for i in inputs}
+    _check_names(sample, by_name, where)
+    feed: Feed = {}
+    for name, i in by_name.items():
+        x = np.asarray(sample[name])
+        legal = i.shape is None or (
+            len(x.shape) == len(i.shape)
+            and all(
+                not isinstance(want, int) or want < 0 or want == got for want, got in zip(i.shape, x.shape, strict=True)
+            )
+        )
+        if not legal:
+            raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(i.shape)}")
+        if x.dtype != i.dtype:
+            if np.dtype(x.dtype).kind not in _KINDS.get(i.dtype.kind, i.dtype.kind):
+                raise BadData(f"{where}: '{name}' has type {x.dtype}, the model wants {i.dtype}")
+            x = x.astype(i.dtype)
+        feed[name] = x
+    return feed
+
+
+#: Kinds of numbers that convert to each kind without losing what they mean ("V" is bfloat16's).
+_KINDS = {"f": "fiubV", "V": "fiubV", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
+
+
+def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], where: str) -> None:
+    missing = [name for name in by_name if name not in arrays]
+    unknown = [name for name in arrays if name not in by_name]
+    if missing or unknown:
+        wrong = f"lack {', '.join(missing)}" if missing else f"have {', '.join(unknown)}, which is no input"
+        raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}")
+
+
+def _words(shape: tuple[int | str | None, ...] | None) -> str:
+    if shape is None:
+        return "any shape"
+    return "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"

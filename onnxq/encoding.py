@@ -1,0 +1,169 @@
+"""A weight on its way into a format: computed when first read, a slice at a time, and soon forgotten.
+
+Every initializer the passes create is an `onnx_ir.LazyTensor` over an `Encoding`, so that nothing is packed before
+the file is written and only one weight is in memory at a time. The parts of one weight (codes, scales, zero points)
+are written one after the other; the last encoding is remembered, so that they cost one computation together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import algorithms
+from onnxq.errors import BadModel
+from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
+
+#: Elements converted to float32 and encoded at a time; bounds the temporary memory to some tens of megabytes.
+SLICE_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """What a weight will be: `tensor` in `format`.
+
+    Attributes:
+        least_scales: a lower bound for each scale, for the rare channel whose bias would not fit int32 otherwise.
+        stretch: factor on all scales; above 1 it leaves the outermost codes unused.
+        algorithm: a word of `algorithms.DATA_FREE`.
+    """
+
+    tensor: ir.TensorProtocol
+    format: Format
+    granularity: Granularity
+    least_scales: Callable[[], FloatArray] | None = None
+    stretch: float = 1.0
+    algorithm: str = "rtn"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape.numpy())
+
+    @property
+    def scale_shape(self) -> tuple[int, ...]:
+        return self.granularity.scale_shape(self.shape)
+
+    def result(self) -> QuantizedTensor:
+        """The quantized weight, computed anew unless it was the last one asked for."""
+        return _last(self)
+
+    def part(
+        self, select: Callable[[QuantizedTensor], NDArray], dtype: ir.DataType, shape: tuple[int, ...]
+    ) -> ir.LazyTensor:
+        """An initializer whose bytes are `select(self.result())`; `dtype` may be a packed type of 4 bits."""
+
+        def evaluate() -> ir.TensorProtocol:
+            array = np.ascontiguousarray(select(self.result())).reshape(shape if dtype.bitwidth >= 8 else -1)
+            if dtype.bitwidth < 8:
+                return ir.PackedTensor(array, dtype, shape=ir.Shape(shape))
+            return ir.tensor(array.astype(dtype.numpy(), copy=False))
+
+        return ir.LazyTensor(evaluate, dtype=dtype, shape=ir.Shape(shape))
+
+
+def codes(q: QuantizedTensor) -> NDArray:
+    return q.codes
+
+
+def scales(q: QuantizedTensor) -> NDArray:
+    """The scales of a format that has them."""
+    assert q.scales is not None
+    return q.scales
+
+
+def zero_points(q: QuantizedTensor) -> NDArray:
+    """The zero points of a format that has them."""
+    assert q.zero_points is not None
+    return q.zero_points
+
+
+@functools.lru_cache(maxsize=1)
+def _last(encoding: Encoding) -> QuantizedTensor:
+    return _encode(encoding)
+
+
+def forget() -> None:
+    """Drop the remembered encoding."""
+    _last.cache_clear()
+
+
+def release(tensor: ir.TensorProtocol) -> None:
+    """Unmap an external tensor, unless somebody still looks at it: its pages count as this process's memory."""
+    if isinstance(tensor, ir.ExternalTensor):
+        with contextlib.suppress(BufferError):
+            tensor.release()
+
+
+def _encode(encoding: Encoding) -> QuantizedTensor:
+    axis = _slicing_axis(encoding)
+    if axis is None:
+        q = _encode_slice(encoding, encoding.tensor.numpy())
+    else:
+        q = _join(encoding, axis, list(_slices(encoding, axis)))
+    release(encoding.tensor)
+    return q
+
+
+def _slices(encoding: Encoding, axis: int) -> Iterator[QuantizedTensor]:
+    w = encoding.tensor.numpy()
+    step = max(1, SLICE_ELEMENTS // max(1, w.size // w.shape[axis]))
+    for start in range(0, w.shape[axis], step):
+        yield _encode_slice(encoding, w[(slice(None),) * axis + (slice(start, start + step),)])
+
+
+def _join(encoding: Encoding, axis: int, pieces: list[QuantizedTensor]) -> QuantizedTensor:
+    """The quantized weight whose slices along `axis` these are."""
+    # The scales of a per-channel weight have one axis only: the one that was cut.
+    scale_axis = axis if encoding.granularity.block is not None else 0
+    scales = [piece.scales for piece in pieces if piece.scales is not None]
+    zeros = [piece.zero_points for piece in pieces if piece.zero_points is not None]
+    return QuantizedTensor(
+        encoding.format,
+        encoding.granularity,
+        np.concatenate([piece.codes for piece in pieces], axis=axis),
+        np.concatenate(scales, axis=scale_axis) if scales else None,
+        np.concatenate(zeros, axis=scale_axis) if zeros else None,
+    )
+
+
+def _slicing_axis(encoding: Encoding) -> int | None:
+    """The axis along which the weight can be cut without cutting a group, or None to take it whole."""
+    shape, granularity = encoding.shape, encoding.granularity
+    if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None:
+        return None
+    if granularity.axis is None:
+        return 0 if encoding.format.fit(np.zeros(1, np.float32), granularity)[0] is None else None
+    if granularity.block is None:
+        return granularity.axis
+    free = [axis for axis in range(len(shape)) if axis != granularity.axis]
+    return max(free, key=lambda axis: shape[axis]) if free else None
+
+
+def _encode_slice(encoding: Encoding, w: NDArray) -> QuantizedTensor:
+    x = np.ascontiguousarray(w, dtype=np.float32)
+    if not np.isfinite(x).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise BadModel(
+            f"weight '{encoding.tensor.name}' holds {x[index]} at {list(index)}; "
+            "repair the model, or keep the node that reads it in float (--keep)"
+        )
+    quantize = algorithms.DATA_FREE[encoding.algorithm]
+    if encoding.least_scales is None and encoding.stretch == 1.0:
+        return quantize(x, encoding.format, encoding.granularity)
+    scales, zero_points = encoding.format.fit(x, encoding.granularity)
+    assert scales is not None
+    scales = scales * np.float32(encoding.stretch)
+    if encoding.least_scales is not None:
+        # A group of zeros has an arbitrary scale of 1; its bias deserves a finer one.
+        empty = np.max(np.abs(x), axis=encoding.granularity.groups(x)[1], initial=0) == 0
+        least = encoding.least_scales()
+        finer = np.where(least > 0, least * np.float32(1024), scales)
+        scales = np.where(empty, finer, np.maximum(scales, least)).astype(np.float32)
+    return quantize(x, encoding.format, encoding.granularity, scales, zero_points)

@@ -1,0 +1,92 @@
+"""Shared by the integer formats: x ≈ scale · (code − zero point), rounding half to even.
+
+Source: ONNX QuantizeLinear and DequantizeLinear (operator specification, opset 21).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import native
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
+
+
+def fit_symmetric(w: FloatArray, granularity: Granularity, qmax: int) -> FloatArray:
+    """Scales that put the largest magnitude on `qmax`."""
+    groups, axes = granularity.groups(w)
+    return usable_scale(np.max(np.abs(groups), axis=axes, initial=0).astype(np.float64) / qmax)
+
+
+def fit_range(
+    w: FloatArray, granularity: Granularity, qmin: int, qmax: int, dtype: np.dtype
+) -> tuple[FloatArray, CodeArray]:
+    """Scales and zero points that spread [min(w, 0), max(w, 0)] over [qmin, qmax]."""
+    groups, axes = granularity.groups(w)
+    low = np.min(groups, axis=axes, initial=0).astype(np.float64)
+    high = np.max(groups, axis=axes, initial=0).astype(np.float64)
+    return scale_and_zero_point(low, high, qmin, qmax, dtype)
+
+
+def scale_and_zero_point(
+    low: NDArray[np.float64], high: NDArray[np.float64], qmin: int, qmax: int, dtype: np.dtype
+) -> tuple[FloatArray, CodeArray]:
+    """Scale and zero point of the ranges [low, high], which include zero.
+
+    In float64, because the width of a finite float32 range can overflow float32.
+    """
+    scales = usable_scale((high - low) / (qmax - qmin))
+    zero_points = np.clip(np.rint(qmin - low / scales), qmin, qmax)
+    return scales, zero_points.astype(dtype)
+
+
+def usable_scale(scales: NDArray[np.float64]) -> FloatArray:
+    """Scales as float32; 1 where a group holds only zeros or numbers too small for a normal float32 scale."""
+    tiny = np.finfo(np.float32).tiny
+    return np.where(scales < tiny, 1.0, np.minimum(scales, np.finfo(np.float32).max)).astype(np.float32)
+
+
+def encode(
+    format: Format,
+    w: FloatArray,
+    granularity: Granularity,
+    scales: FloatArray,
+    zero_points: CodeArray | None,
+    qmin: int,
+    qmax: int,
+    dtype: np.dtype,
+) -> QuantizedTensor:
+    """Codes clipped to [qmin, qmax]."""
+    q = np.rint(w / granularity.spread(scales, w.shape))
+    if zero_points is not None:
+        q += granularity.spread(zero_points, w.shape).astype(np.float32)
+    codes = np.clip(q, qmin, qmax, out=q).astype(dtype)
+    return QuantizedTensor(format, granularity, codes, scales, zero_points)
+
+
+def encode_range(
+    format: Format,
+    w: FloatArray,
+    granularity: Granularity,
+    scales: FloatArray | None,
+    zero_points: CodeArray | None,
+    qmax: int,
+) -> QuantizedTensor:
+    """Codes 0…qmax; without `scales`, those of `fit_range`, computed by the compiled library if it is there."""
+    if scales is None and granularity.block is not None and granularity.axis is not None and w.size:
+        made = native.encode_affine_blocks(w, granularity.axis, granularity.block, qmax, np.zeros(0, np.float32))
+        if made is not None:
+            return QuantizedTensor(format, granularity, *made)
+    if scales is None:
+        scales, zero_points = fit_range(w, granularity, 0, qmax, np.dtype(np.uint8))
+    return encode(format, w, granularity, scales, zero_points, 0, qmax, np.dtype(np.uint8))
+
+
+def decode(q: QuantizedTensor) -> FloatArray:
+    """scale · (code − zero point), in float32 as DequantizeLinear computes it."""
+    assert q.scales is not None
+    w = q.codes.astype(np.float32)
+    if q.zero_points is not None:
+        w -= q.granularity.spread(q.zero_points, q.shape).astype(np.float32)
+    w *= q.granularity.spread(q.scales, q.shape)
+    return w

@@ -1,0 +1,30 @@
+"""float16: IEEE half precision."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _cast
+
+
+class float16:
+    """No scales: the code is the number."""
+
+    name = "float16"
+    bits = 16
+    default_block: int | None = None
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[None, None]:
+        return None, None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: FloatArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return _cast.encode(self, w, np.float16)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _cast.decode(q)

@@ -1,0 +1,56 @@
+"""fp4: 4-bit floating point of bitsandbytes: sign, two exponent bits, one mantissa bit, times the block's absmax.
+
+Source: bitsandbytes' FP4 table as onnxruntime's MatMulBnb4 reads it (quant_type 0).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _codebook
+
+LEVELS = np.array(
+    [
+        0.0,
+        0.0052083334885537624,
+        0.6666666865348816,
+        1.0,
+        0.3333333432674408,
+        0.5,
+        0.1666666716337204,
+        0.25,
+        0.0,
+        -0.0052083334885537624,
+        -0.6666666865348816,
+        -1.0,
+        -0.3333333432674408,
+        -0.5,
+        -0.1666666716337204,
+        -0.25,
+    ],
+    dtype=np.float32,
+)
+
+
+class fp4:
+    """Codes 0…15 index `LEVELS`; one float32 absmax a block."""
+
+    name = "fp4"
+    bits = 4
+    default_block: int | None = 64
+    levels = LEVELS
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
+        return _codebook.fit(w, granularity), None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: FloatArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return _codebook.encode(self, w, granularity, scales, LEVELS)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _codebook.decode(q, LEVELS)

@@ -1,0 +1,32 @@
+"""int8: symmetric 8-bit integers, the weights of integer kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _affine
+
+
+class int8:
+    """Symmetric: codes -127…127, zero point 0."""
+
+    name = "int8"
+    bits = 8
+    default_block: int | None = None
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
+        return _affine.fit_symmetric(w, granularity, 127), None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: FloatArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        if scales is None:
+            scales, zero_points = self.fit(w, granularity)
+        return _affine.encode(self, w, granularity, scales, zero_points, -127, 127, np.dtype(np.int8))
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _affine.decode(q)

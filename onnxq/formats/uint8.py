@@ -1,0 +1,30 @@
+"""uint8: affine 8-bit integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _affine
+
+
+class uint8:
+    """Affine: codes 0…255; the range of each group includes zero, so zero is exact."""
+
+    name = "uint8"
+    bits = 8
+    default_block: int | None = 32
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, CodeArray]:
+        return _affine.fit_range(w, granularity, 0, 255, np.dtype(np.uint8))
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: FloatArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return _affine.encode_range(self, w, granularity, scales, zero_points, 255)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _affine.decode(q)

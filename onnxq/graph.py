@@ -1,0 +1,147 @@
+"""Small questions every part asks of an `onnx_ir` model, answered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+#: Element types a weight may have; everything quantizable is one of them.
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+
+MICROSOFT = "com.microsoft"
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph, then the bodies of If, Loop and Scan, wherever they nest."""
+    yield model.graph
+    yield from model.graph.subgraphs()
+
+
+def nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Every node outside local functions, in the order of execution."""
+    return model.graph.all_nodes()
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer that nobody can override, or None."""
+    if value is None or value.const_value is None or not value.is_initializer() or value.is_graph_input():
+        return None
+    return value.const_value
+
+
+def is_op(node: ir.Node | None, *op_types: str, domain: str = "") -> bool:
+    """Whether `node` is one of these operators of `domain` ("" is the ONNX standard)."""
+    return node is not None and node.op_type in op_types and node.domain == domain
+
+
+def only_consumer(value: ir.Value) -> ir.Node | None:
+    """The single node that reads `value`, if there is just one and `value` is not a graph output."""
+    uses = value.uses()
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    return next(iter(uses)).node
+
+
+def attribute_int(node: ir.Node, name: str, default: int) -> int:
+    found = node.attributes.get(name)
+    return default if found is None else found.as_int()
+
+
+def attribute_float(node: ir.Node, name: str, default: float) -> float:
+    found = node.attributes.get(name)
+    return default if found is None else found.as_float()
+
+
+def attribute_string(node: ir.Node, name: str, default: str) -> str:
+    found = node.attributes.get(name)
+    return default if found is None else found.as_string()
+
+
+def opset(model: ir.Model) -> int:
+    """Version of the standard operators the model is written in."""
+    return model.opset_imports.get("", 1)
+
+
+class Names:
+    """Fresh names for nodes and values: never one the model already uses, in any of its graphs."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken: set[str] = set()
+        for graph in graphs(model):
+            for value in (*graph.inputs, *graph.initializers.values()):
+                self._taken.add(value.name or "")
+            for node in graph:
+                self._taken.add(node.name or "")
+                self._taken.update(output.name or "" for output in node.outputs)
+
+    def fresh(self, wish: str) -> str:
+        """`wish`, with a number behind it if that is taken."""
+        name, number = wish, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wish}_{number}"
+        self._taken.add(name)
+        return name
+
+
+def lazily(
+    tensor: ir.TensorProtocol,
+    function: Callable[[NDArray], NDArray],
+    *,
+    dtype: ir.DataType | None = None,
+    shape: Sequence[int] | None = None,
+) -> ir.LazyTensor:
+    """`function(tensor)` as a tensor of its own, computed whenever somebody reads it.
+
+    Args:
+        dtype: type of the result; that of `tensor` if None. The function's result is converted to it.
+        shape: shape of the result; that of `tensor` if None.
+    """
+    kind = tensor.dtype if dtype is None else dtype
+    dims = tuple(tensor.shape.numpy()) if shape is None else tuple(shape)
+
+    def evaluate() -> ir.TensorProtocol:
+        result = np.asarray(function(tensor.numpy())).astype(kind.numpy(), copy=False)
+        return ir.tensor(np.asarray(result.reshape(dims), order="C"))
+
+    return ir.LazyTensor(evaluate, dtype=kind, shape=ir.Shape(dims), name=tensor.name)
+
+
+def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """A new initializer of `graph` called `name`, which must be free."""
+    tensor.name = name
+    shape = tensor.shape
+    assert isinstance(shape, ir.Shape)
+    value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+Attributes = dict[str, int | float | str | list[int]]
+
+
+def add_node(
+    before: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    name: str,
+    output: str,
+    attributes: Attributes | None = None,
+    domain: str = "",
+) -> ir.Value:
+    """A new node with one output, placed in front of `before`; its output."""
+    node = ir.node(op_type, inputs, attributes=attributes or {}, domain=domain, name=name)
+    node.outputs[0].name = output
+    before.prepend(node)
+    return node.outputs[0]
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Everyone who read `old`, the caller of the model included, reads `new`, which takes over its name and type."""
+    new.type, new.shape = old.type, old.shape
+    name, old.name = old.name, None
+    new.name = name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)

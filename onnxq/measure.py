@@ -1,0 +1,84 @@
+"""What a plan gives: the real rewritten model, run in onnxruntime on held-back samples. Nothing is simulated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.plan import Plan
+from onnxq.quality import Quality
+from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
+
+Rewrite = Callable[[Plan], ir.Model]
+
+#: One sample is run at least so often, and so many seconds, to find the time of each kernel.
+PROFILE_RUNS, PROFILE_SECONDS = 15, 0.3
+#: Samples a plan is measured on: all that the float model runs in so many seconds, but at least so many.
+QUALITY_SECONDS, LEAST_FEEDS = 0.5, 2
+
+
+@dataclass
+class Bench:
+    """Runs plans for one model on a few samples.
+
+    Attributes:
+        model: prepared, in float.
+        rewrite: carries a plan out.
+        feeds: samples; the first is the one that is timed. Of a slow model only the first few are used.
+        threads: of one operator, when time is measured. Quality is measured on all threads there are.
+    """
+
+    model: ir.Model
+    rewrite: Rewrite
+    feeds: Sequence[Feed]
+    threads: int = THREADS
+
+    def __post_init__(self) -> None:
+        session = Session(self.model, threads=0)
+        self.outputs = session.outputs
+        self._wanted: list[list[NDArray]] = []
+        start = time.perf_counter()
+        for feed in self.feeds:
+            self._wanted.append(session.run(feed))
+            if len(self._wanted) >= LEAST_FEEDS and time.perf_counter() - start > QUALITY_SECONDS:
+                break  # a slow model: a plan is measured dozens of times
+        self.feeds = self.feeds[: len(self._wanted)]
+        self._seen: dict[Hashable, Quality] = {}
+        self.is_recurrent = _is_recurrent(self.feeds[0], self._wanted[0])
+
+    def quality(self, plan: Plan) -> Quality:
+        """The quality of `plan` on all feeds, measured once for each plan that differs in what it does."""
+        key = tuple((c.node, c.method, c.format, c.block) for c in plan)
+        if key not in self._seen:
+            session = Session(self.rewrite(plan), threads=0)
+            quality = Quality()
+            for feed, wanted in zip(self.feeds, self._wanted, strict=True):
+                quality.add(self.outputs, wanted, session.run(feed))
+            self._seen[key] = quality
+        return self._seen[key]
+
+    def kernels(self, plan: Plan | None) -> list[Kernel]:
+        """The kernels that ran, with their times, for `plan` or (None) for the float model."""
+        model = self.model if plan is None else self.rewrite(plan)
+        session = Session(model, threads=self.threads, profile=True)
+        end, runs = time.perf_counter() + PROFILE_SECONDS, 0
+        while runs < PROFILE_RUNS or time.perf_counter() < end:
+            session.run(self.feeds[0])
+            runs += 1
+        return session.kernels()
+
+    def speed(self, plan: Plan, seconds: float) -> float:
+        """Time of one run of `plan` relative to float: medians of runs taken in turns, `seconds` for each."""
+        sessions = [Session(model, threads=self.threads) for model in (self.model, self.rewrite(plan))]
+        in_float, quantized = time_in_turns(sessions, [self.feeds[0]] * 2, seconds=seconds)
+        return quantized / in_float
+
+
+def _is_recurrent(feed: Feed, outputs: Sequence[NDArray]) -> bool:
+    """Whether an output looks like the next value of one of several float inputs: then errors add up over time."""
+    floats = [x for x in feed.values() if x.dtype.kind == "f" and x.size > 1]
+    return len(feed) > 1 and any(x.shape == y.shape and x.dtype == y.dtype for x in floats for y in outputs)

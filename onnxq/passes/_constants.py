@@ -1,0 +1,56 @@
+"""Shared by the passes that give weights a new form: each form of a weight is made once and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import ArrayLike
+
+from onnxq import algorithms, graph
+from onnxq.encoding import Encoding
+from onnxq.formats import Format, Granularity
+from onnxq.graph import Names
+
+
+class PackedConstants:
+    """New initializers, named after the weight they come from and shared by all nodes that want the same.
+
+    They are placed in the graph that owns the weight, so that every body which could read the weight can read them.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self._values: dict[Hashable, ir.Value] = {}
+        self._encodings: dict[Hashable, Encoding] = {}
+
+    def encoding(self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str) -> Encoding:
+        """How `weight`, read by an operator `op_type`, will be encoded.
+
+        The same object for the same request, so that it is computed once.
+        """
+        algorithm = algorithms.choose(op_type, format, granularity)
+        key = (id(weight), format.name, granularity, algorithm)
+        if key not in self._encodings:
+            tensor = graph.constant(weight)
+            assert tensor is not None
+            self._encodings[key] = Encoding(tensor, format, granularity, algorithm=algorithm)
+        return self._encodings[key]
+
+    def value(self, weight: ir.Value, suffix: str, key: Hashable, tensor: ir.TensorProtocol) -> ir.Value:
+        """The initializer `weight.name + suffix` that was made for this `key`, or a new one holding `tensor`."""
+        full = (id(weight), suffix, key)
+        if full not in self._values:
+            owner = weight.graph
+            assert isinstance(owner, ir.Graph)
+            self._values[full] = graph.add_constant(owner, self.names.fresh(f"{weight.name}{suffix}"), tensor)
+        return self._values[full]
+
+    def array(self, owner: ir.Graph, wish: str, array: ArrayLike, dtype: ir.DataType | None = None) -> ir.Value:
+        """A small initializer holding `array`; equal requests give the same one."""
+        tensor = ir.tensor(np.asarray(array), dtype=dtype)
+        key = (id(owner), wish, tensor.dtype, tensor.tobytes(), tuple(tensor.shape.numpy()))
+        if key not in self._values:
+            self._values[key] = graph.add_constant(owner, self.names.fresh(wish), tensor)
+        return self._values[key]

@@ -1,0 +1,130 @@
+"""One floating-point type in the place of another, throughout a model whose interface stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from onnxq import graph
+from onnxq.graph import Names
+from onnxq.infer import Types, infer_types
+
+#: Key of an initializer's `meta`: the type it had in the file, in which it can be stored again without loss.
+STORED_TYPE = "onnxq.stored_type"
+
+
+class ChangeFloatType(ir.passes.InPlacePass):
+    """Let every node that `converts` accepts compute in type `new` where it computed in `old`.
+
+    1. Initializers are converted when they are read; one that is read in both types is kept in both.
+    2. A Cast stands wherever a value crosses between the types: at inputs and outputs of the graph, and around nodes
+       that are not converted. Bodies of If, Loop and Scan keep the type of their own inputs and outputs.
+    3. Attributes that name a type (Cast's `to`, `dtype`) and tensors in attributes follow their node.
+    """
+
+    def __init__(
+        self, old: ir.DataType, new: ir.DataType, converts: Callable[[ir.Node], bool] = lambda node: True
+    ) -> None:
+        super().__init__()
+        self.old, self.new, self.converts = old, new, converts
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        converter = _Converter(self.old, self.new, infer_types(model), Names(model))
+        for each in list(graph.graphs(model)):
+            converter.convert(each, self.converts)
+        return ir.passes.PassResult(model, modified=converter.changed > 0)
+
+
+class _Converter:
+    def __init__(self, old: ir.DataType, new: ir.DataType, types: Types, names: Names) -> None:
+        self.old, self.new, self.types, self.names = old, new, types, names
+        self.made: set[int] = set()  # ids of values that are in the new type now
+        self.casts: dict[tuple[int, ir.DataType, int], ir.Value] = {}
+        self.changed = 0
+
+    def convert(self, body: ir.Graph, converts: Callable[[ir.Node], bool]) -> None:
+        for node in list(body):
+            has_body = any(
+                a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
+            )
+            if not has_body and self._computes(node) and converts(node):
+                self._convert_node(node, body)
+            else:
+                self._feed(node, body, self.old)
+        for index, output in enumerate(body.outputs):
+            if id(output) in self.made:
+                body.outputs[index] = self._restore(output, body)
+
+    def _computes(self, node: ir.Node) -> bool:
+        """Whether the node has to do with the old type at all."""
+        values = [*(v for v in node.inputs if v is not None), *node.outputs]
+        return any(self._has_old_type(value) for value in values)
+
+    def _has_old_type(self, value: ir.Value) -> bool:
+        if id(value) in self.made:
+            return True
+        tensor = graph.constant(value)
+        dtype = tensor.dtype if tensor is not None else (value.dtype or self.types.of(value).dtype)
+        return dtype == self.old
+
+    def _convert_node(self, node: ir.Node, body: ir.Graph) -> None:
+        self._feed(node, body, self.new)
+        for key in ("to", "dtype"):
+            attribute = node.attributes.get(key)
+            if attribute is not None and attribute.as_int() == self.old:
+                node.attributes[key] = ir.AttrInt64(key, int(self.new))
+        attribute = node.attributes.get("value")
+        if (
+            attribute is not None
+            and attribute.type == ir.AttributeType.TENSOR
+            and attribute.as_tensor().dtype == self.old
+        ):
+            node.attributes["value"] = ir.AttrTensor("value", converted(attribute.as_tensor(), self.new))
+        for output in node.outputs:
+            if self._has_old_type(output):
+                output.dtype = self.new
+                self.made.add(id(output))
+        self.changed += 1
+
+    def _feed(self, node: ir.Node, body: ir.Graph, wanted: ir.DataType) -> None:
+        """Make all inputs of `node` that have to do with either type be in the wanted one."""
+        for index, value in enumerate(node.inputs):
+            if value is None or not self._has_old_type(value):
+                continue
+            is_new = id(value) in self.made
+            if is_new != (wanted == self.new):
+                node.replace_input_with(index, self._cast(value, node, wanted))
+
+    def _cast(self, value: ir.Value, reader: ir.Node, wanted: ir.DataType) -> ir.Value:
+        key = (id(value), wanted, id(reader.graph))
+        if key in self.casts:
+            return self.casts[key]
+        tensor, owner = graph.constant(value), value.graph
+        if tensor is not None and isinstance(owner, ir.Graph):
+            name = self.names.fresh(f"{value.name}_{wanted.name.lower()}")
+            made = graph.add_constant(owner, name, converted(tensor, wanted))
+            made.meta[STORED_TYPE] = tensor.dtype
+        else:
+            name = self.names.fresh(f"{value.name}_{wanted.name.lower()}")
+            made = graph.add_node(reader, "Cast", [value], name, name, {"to": int(wanted)})
+            made.dtype = wanted
+        if wanted == self.new:
+            self.made.add(id(made))
+        self.casts[key] = made
+        return made
+
+    def _restore(self, output: ir.Value, body: ir.Graph) -> ir.Value:
+        """An output of the old type in the place of one that is now of the new one."""
+        name = output.name or ""
+        output.name = self.names.fresh(f"{name}_{self.new.name.lower()}")
+        node = ir.node("Cast", [output], attributes={"to": int(self.old)}, name=self.names.fresh(f"{name}_cast"))
+        body.append(node)
+        made = node.outputs[0]
+        made.name, made.dtype, made.shape = name, self.old, output.shape
+        return made
+
+
+def converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
+    """`tensor` in another type, computed when read."""
+    return graph.lazily(tensor, lambda w: w, dtype=dtype)

@@ -1,0 +1,63 @@
+"""float16 throughout: every node that can compute in it, the interface of the model staying as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxq import graph
+from onnxq.passes.change_float_type import ChangeFloatType
+from onnxq.plan import Method, Plan
+
+#: Operators whose float16 form is too narrow (squares and sums overflow at 65504, ranges and sizes lose whole numbers)
+#: or that runtimes do not have.
+_IN_FLOAT = frozenset(
+    [
+        *("CumSum", "Exp", "Log", "NonMaxSuppression", "Pow", "Range", "Reciprocal", "ReduceL2", "ReduceLogSumExp"),
+        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Resize", "RoiAlign", "Sqrt", "TopK", "Upsample"),
+    ]
+)
+
+
+class ConvertToHalf(ir.passes.InPlacePass):
+    """Let the nodes of a plan with HALF choices compute in float16.
+
+    1. Only nodes of the model itself whose operator takes float16, in the model's opset, and is not in `_IN_FLOAT`.
+    2. Not those that the plan keeps in float, and not those that read a constant float16 cannot hold.
+    """
+
+    def __init__(self, plan: Plan, originals: set[str]) -> None:
+        super().__init__()
+        self.plan, self.originals = plan, originals
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if not self.plan.those(Method.HALF):
+            return ir.passes.PassResult(model, modified=False)
+        version = graph.opset(model)
+
+        def converts(node: ir.Node) -> bool:
+            choice = self.plan.choices.get(node.name or "")
+            if node.name not in self.originals or (choice is not None and choice.method is not Method.HALF):
+                return False
+            return _takes_half(node, version) and all(_fits(value) for value in node.inputs)
+
+        return ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converts)(model)
+
+
+def _takes_half(node: ir.Node, version: int) -> bool:
+    if node.domain != "" or node.op_type in _IN_FLOAT:
+        return False
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version)
+    except onnx.defs.SchemaError:
+        return False
+    floating = [c.allowed_type_strs for c in schema.type_constraints if "tensor(float)" in c.allowed_type_strs]
+    return bool(floating) and all("tensor(float16)" in allowed for allowed in floating)
+
+
+def _fits(value: ir.Value | None) -> bool:
+    tensor = graph.constant(value)
+    if tensor is None or tensor.dtype is not ir.DataType.FLOAT or not tensor.size:
+        return True
+    return bool(np.abs(tensor.numpy()).max() <= np.finfo(np.float16).max)

@@ -1,0 +1,322 @@
+"""The whole story: `quantize()`, from a float model on disk to a checked quantized one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq import graph, save, targets
+from onnxq.calibrate import calibrate, hash_model
+from onnxq.check import Check, check_models, check_nodes
+from onnxq.data import Data, DataSource, inputs_of, open_data
+from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
+from onnxq.images import Preprocessing
+from onnxq.infer import infer_types
+from onnxq.load import external_tensors, is_quantized, load_model
+from onnxq.measure import Bench
+from onnxq.plan import COMPUTING, Method, Plan, in_float
+from onnxq.planner import make_plan
+from onnxq.prepare import prepare
+from onnxq.progress import QUIET, Progress
+from onnxq.ranges import NO_RANGES, Ranges, load_ranges
+from onnxq.recipe import SPEED_SCHEMES, Recipe
+from onnxq.rewrite import rewrite
+from onnxq.runtime import THREADS, Feed, Session
+from onnxq.scales import values_to_observe, without_unobserved
+from onnxq.synthesize import synthesize
+from onnxq.targets import Target
+from onnxq.tune import tune
+from onnxq.version import __version__
+
+#: Samples kept out of calibration to measure quality on, and samples made up where there is no data.
+HELD_BACK, SYNTHETIC = 6, 4
+#: Samples used at most, unless told otherwise: more hardly change a range.
+LIMIT = 256
+#: Float models larger than this are not run whole unless calibration runs them anyway.
+WHOLE_MODEL_BYTES = 1 << 30
+#: The quantized file may be this much slower than float in the final timing before its kernels go back to float:
+#: the noise of timing two equal models.
+SLOWER = 1.05
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prepared model with everything that was asked for it."""
+
+    path: Path
+    model: ir.Model
+    recipe: Recipe
+    target: Target
+    plan: Plan
+    data: Data | None
+    threads: int
+    progress: Progress
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's constants."""
+        return save.nbytes_to_write(self.model)
+
+    def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
+        return rewrite(self.model, plan, ranges, self.recipe, self.target)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `quantize` did.
+
+    Attributes:
+        bytes_before, bytes_after: of the model's files.
+        was_auto: whether the scheme was chosen here.
+    """
+
+    output: Path
+    plan: Plan
+    check: Check | None
+    recipe: Recipe
+    bytes_before: int
+    bytes_after: int
+    was_auto: bool = False
+
+    def to_json(self) -> str:
+        """Everything, for machines."""
+        table = {
+            "output": str(self.output),
+            "scheme": self.plan.scheme,
+            "was_auto": self.was_auto,
+            "target": self.plan.target,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "check": None if self.check is None else self.check.to_dict(),
+            "notes": list(self.plan.notes),
+            "nodes": [dataclasses.asdict(choice) for choice in self.plan],
+        }
+        return json.dumps(table, indent=1)
+
+
+def quantize(
+    model: str | Path,
+    output: str | Path | None = None,
+    recipe: Recipe | str = "auto",
+    *,
+    target: str = "ort-cpu",
+    data: DataSource | None = None,
+    preprocessing: Preprocessing | None = None,
+    limit: int | None = LIMIT,
+    ranges: str | Path | None = None,
+    plan: Plan | None = None,
+    force: bool = False,
+    check: bool = True,
+    threads: int = THREADS,
+    trace: str | Path | None = None,
+    progress: Progress = QUIET,
+) -> Result:
+    """Quantize the model at `model` and write it to `output`, checked.
+
+    Args:
+        output: by default the model's name with the scheme in it, in the current folder.
+        recipe: what to do; a scheme word is short for a recipe with that scheme.
+        target: where it will run, a file name of `targets/`.
+        data: calibration samples (`data.open_data` says in which forms).
+        limit: use at most so many samples.
+        ranges: a file to take activation ranges from if it exists, and to leave them in if it does not.
+        plan: a plan to carry out as it is, without tuning.
+        force: replace `output` if it exists.
+        check: run the saved file. Without, it is not even loaded.
+        threads: on which times are measured; 0 leaves it to onnxruntime.
+        trace: a folder for the graph after every step, as ONNX text without weights.
+
+    Raises:
+        OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
+    """
+    steps = Trace(trace)
+    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress)
+    path = Path(model)
+    destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
+    save.check_destination(path, destination, force)
+    steps.write("prepared", job.model)
+    if plan is not None:
+        job = dataclasses.replace(job, plan=_checked_plan(plan, job))
+    found = find_ranges(job, ranges)
+    chosen = without_unobserved(job.model, job.plan, found) if found is not NO_RANGES else job.plan
+    whole = job.nbytes <= WHOLE_MODEL_BYTES or found is not NO_RANGES
+    feeds, inputs = _feeds(job) if whole and check else ([], "")
+    if feeds and plan is None:
+        chosen = _tuned(job, chosen, found, feeds)
+    _require_something(job, chosen)
+    with save.staging(destination) as folder:
+        staged = folder / destination.name
+        chosen, proof, nbytes = _save_and_check(job, chosen, found, staged, feeds, inputs, whole, check, steps)
+        save.publish(staged, destination)
+    was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
+    return Result(destination, chosen, proof, job.recipe, _file_bytes(path, job.model), nbytes, was_auto)
+
+
+def open_job(
+    model: str | Path,
+    recipe: Recipe | str = "auto",
+    target: str = "ort-cpu",
+    data: DataSource | None = None,
+    preprocessing: Preprocessing | None = None,
+    limit: int | None = LIMIT,
+    threads: int = THREADS,
+    progress: Progress = QUIET,
+) -> Job:
+    """Steps 1 to 3: load, prepare, plan.
+
+    Raises:
+        BadModel, BadRecipe, BadData: what is wrong with which of them.
+    """
+    wanted = (Recipe(recipe) if isinstance(recipe, str) else recipe).resolve(has_data=data is not None)
+    place = targets.get(target)
+    progress.start("loading")
+    loaded = load_model(model)
+    quantized = is_quantized(loaded)
+    if quantized is not None and not wanted.requantize:
+        raise BadModel(
+            f"{model} is quantized already ({quantized}): start from the float model, "
+            "or give --requantize to quantize what is still in float"
+        )
+    # int8 kernels read float32: the scales of half-precision weights would themselves not fit half precision.
+    widen = place.widens_half or wanted.scheme in SPEED_SCHEMES
+    refusal = prepare(loaded, opset=place.opset_for(wanted.scheme), widen=widen)
+    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal)
+    if not plan.choices:
+        raise NothingToDo(f"{model} holds no floating-point weights that could be quantized: nothing to do")
+    samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit)
+    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress)
+
+
+def find_ranges(job: Job, file: str | Path | None = None) -> Ranges:
+    """Step 4: the ranges that the job's plan needs, calibrated or taken from `file`; `NO_RANGES` if it needs none."""
+    names = values_to_observe(job.model, job.plan)
+    if not names or job.data is None:
+        return NO_RANGES
+    samples, _ = job.data.split(HELD_BACK)
+    if file is not None and Path(file).exists():
+        key = {"model": hash_model(job.model), "data": samples.hash(), "method": job.recipe.calibration}
+        return load_ranges(file, **key)
+    job.progress.start("calibrating", sum(1 for _ in samples))
+    found = calibrate(
+        job.model, names, samples, job.recipe.calibration, threads=0, progress=lambda n: job.progress.advance(n)
+    )
+    if file is not None:
+        found.save(file)
+    return found
+
+
+def _feeds(job: Job) -> tuple[list[Feed], str]:
+    """Samples to measure quality and time on, and what they are, in words."""
+    if job.data is not None:
+        samples, held_back = job.data.split(HELD_BACK)
+        feeds = list(held_back)
+        return feeds, f"{len(feeds)} {'held-back' if held_back is not samples else 'calibration'} samples"
+    session = Session(job.model, threads=job.threads)
+    feeds = synthesize(job.model, session, SYNTHETIC)
+    return feeds, f"{len(feeds)} made-up inputs{_shapes(feeds)}: no data was given"
+
+
+def _shapes(feeds: list[Feed]) -> str:
+    """The shapes of the first sample, in brackets, as long as there are few."""
+    shapes = [f"{name} {list(x.shape)}" for name, x in feeds[0].items()] if feeds else []
+    return f" ({', '.join(shapes)})" if 0 < len(shapes) <= 3 else ""
+
+
+def _tuned(job: Job, plan: Plan, ranges: Ranges, feeds: list[Feed]) -> Plan:
+    bench = Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), feeds, job.threads)
+    observed = values_to_observe(job.model, plan)
+    return tune(bench, plan, job.recipe, observed, say=lambda text: job.progress.start(text))
+
+
+def _require_something(job: Job, plan: Plan) -> None:
+    if not plan.changes_anything:
+        reason = next(iter(plan)).reason
+        raise NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+
+
+def _save_and_check(
+    job: Job,
+    plan: Plan,
+    ranges: Ranges,
+    staged: Path,
+    feeds: list[Feed],
+    inputs: str,
+    whole: bool,
+    wanted: bool,
+    steps: Trace,
+) -> tuple[Plan, Check | None, int]:
+    """Steps 5 to 8. A file that turns out slower than float, where speed was asked for, is made again in float."""
+    rewritten = job.rewritten(plan, ranges)
+    steps.write("rewritten", rewritten)
+    _sign(rewritten, job, plan)
+    job.progress.start("writing", save.nbytes_to_write(rewritten))
+    nbytes = save.save(rewritten, staged, job.progress.advance)
+    if not wanted:
+        return plan, None, nbytes
+    job.progress.start("checking the saved file")
+    if not whole:
+        names = [choice.node for choice in plan if choice.method is not Method.KEEP]
+        return plan, check_nodes(job.model, staged, names, threads=job.threads), nbytes
+    proof = check_models(_reference(job), staged, feeds, inputs, threads=job.threads)
+    computing = plan.those(*COMPUTING)
+    if proof.latency_ratio > SLOWER and computing and not job.recipe.keep_slow:
+        slower = plan.replacing(in_float(c, "the saved file was slower than float") for c in computing)
+        return _save_and_check(job, slower, ranges, staged, feeds, inputs, whole, wanted, steps)
+    if proof.sqnr < job.recipe.min_sqnr - 0.5:
+        raise CheckFailed(
+            f"the outputs reach {proof.sqnr:.1f} dB, less than the {job.recipe.min_sqnr:g} dB asked for: "
+            "keep more nodes in float (--keep), or lower --min-sqnr"
+        )
+    return plan, proof, nbytes
+
+
+def _reference(job: Job) -> Path | ir.Model:
+    """The file the user gave, or, where the runtime has no kernels for its types, the prepared model."""
+    try:
+        Session(job.path, threads=job.threads)
+    except BadModel:
+        return job.model
+    return job.path
+
+
+def _sign(model: ir.Model, job: Job, plan: Plan) -> None:
+    """Leave in the model's metadata what is needed to make it again."""
+    recipe = dataclasses.asdict(job.recipe)
+    table = {"version": __version__, "model": hash_model(job.model), "target": plan.target, "recipe": recipe}
+    model.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
+    model.producer_name, model.producer_version = "onnxq", __version__
+
+
+def _checked_plan(plan: Plan, job: Job) -> Plan:
+    """`plan`, if it is one for this model and target."""
+    if plan.target != job.plan.target:
+        raise BadRecipe(f"the plan is for target {plan.target}, not for {job.plan.target}")
+    known = {node.name for node in graph.nodes(job.model)}
+    unknown = next((name for name in plan.choices if name not in known), None)
+    if unknown is not None:
+        raise BadRecipe(f"the plan speaks of node '{unknown}', which {job.path} does not have")
+    return plan
+
+
+def _file_bytes(path: Path, model: ir.Model) -> int:
+    data = {tensor.path for tensor in external_tensors(model)}
+    return path.stat().st_size + sum(Path(each).stat().st_size for each in data)
+
+
+class Trace:
+    """Writes the graph after every step as ONNX text, without weights, if the user asked for it."""
+
+    def __init__(self, folder: str | Path | None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._numbers = itertools.count(1)
+
+    def write(self, step: str, model: ir.Model) -> None:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = ir.to_onnx_text(model, exclude_initializers=True)
+            (self.folder / f"{next(self._numbers)}-{step}.onnxtxt").write_text(text, encoding="utf-8")

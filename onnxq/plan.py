@@ -1,0 +1,132 @@
+"""Step 3: what happens to each node, and why. `planner.py` makes a plan; this file is what one is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from onnxq.errors import BadRecipe
+
+
+class Method(StrEnum):
+    """How a node is to compute."""
+
+    STATIC = "static"  # int8 kernel, activation ranges from calibration (QuantizeLinear/DequantizeLinear)
+    DYNAMIC = "dynamic"  # int8 kernel, activation range measured in every run
+    PACKED = "packed"  # a kernel that reads the packed weight, float activations
+    STORED = "stored"  # weight unpacked to float when the model is loaded, float kernel
+    HALF = "half"  # the whole node in float16
+    KEEP = "keep"  # as it was
+
+
+#: Methods that have a float alternative worth weighing: the same weight, unpacked when the model loads.
+COMPUTING = (Method.STATIC, Method.DYNAMIC, Method.PACKED)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The line of one node in a plan.
+
+    Attributes:
+        node: its name in the prepared model.
+        op: its operator type.
+        method: how it will compute.
+        format: number format of its weights; None where it has none, or they stay as they are.
+        block: weights along the contraction that share a scale; None: one scale a channel.
+        elements: how many weights it reads.
+        reason: why this and not what the scheme asked for; empty where it is what the scheme asked for.
+    """
+
+    node: str
+    op: str
+    method: Method
+    format: str | None = None
+    block: int | None = None
+    elements: int = 0
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        """The choice in a few words, for tables."""
+        if self.method in (Method.KEEP, Method.HALF):
+            return "float" if self.method is Method.KEEP else "float16"
+        if self.format is None:
+            return "int8"
+        block = f" b{self.block}" if self.block else ""
+        words = {Method.STATIC: "int8", Method.DYNAMIC: "int8 dynamic", Method.STORED: f"{self.format}{block} stored"}
+        return words.get(self.method, f"{self.format}{block}")
+
+
+def in_float(choice: Choice, reason: str) -> Choice:
+    """The same node with its kernel in float: its weights stay small on disk, passengers are as they were."""
+    if choice.format is None:
+        return Choice(choice.node, choice.op, Method.KEEP, reason=reason)
+    return dataclasses.replace(choice, method=Method.STORED, reason=reason)
+
+
+def finer(choice: Choice, reason: str) -> Choice | None:
+    """The same node with weights of the next longer format; None where there is none."""
+    if choice.format in ("uint4", "nf4", "fp4"):
+        block = choice.block if choice.method is Method.PACKED else None
+        return dataclasses.replace(choice, format="int8", block=block, reason=reason)
+    if choice.format in ("int8", "uint8"):
+        return dataclasses.replace(choice, method=Method.STORED, format="float16", block=None, reason=reason)
+    return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A `Choice` for each node that has weights or could run in integers, by node name, in order of execution."""
+
+    scheme: str
+    target: str
+    choices: dict[str, Choice] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Choice]:
+        return iter(self.choices.values())
+
+    def method(self, node: str | None) -> Method:
+        choice = self.choices.get(node or "")
+        return Method.KEEP if choice is None else choice.method
+
+    def those(self, *methods: Method) -> list[Choice]:
+        return [choice for choice in self if choice.method in methods]
+
+    def replacing(self, changed: Iterable[Choice]) -> Plan:
+        """This plan with some choices exchanged."""
+        return dataclasses.replace(self, choices=self.choices | {choice.node: choice for choice in changed})
+
+    def noting(self, note: str) -> Plan:
+        return dataclasses.replace(self, notes=(*self.notes, note))
+
+    @property
+    def changes_anything(self) -> bool:
+        return any(choice.method is not Method.KEEP for choice in self)
+
+    def to_json(self) -> str:
+        """The plan as text that a user may edit and give back with `--plan`."""
+        table = dataclasses.asdict(self)
+        table["choices"] = [dataclasses.asdict(choice) for choice in self]
+        return json.dumps(table, indent=1)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """A plan written by `Plan.to_json`, perhaps edited.
+
+    Raises:
+        BadRecipe: not JSON, or not of that form.
+    """
+    try:
+        table = json.loads(Path(path).read_text(encoding="utf-8"))
+        choices = [Choice(**{**entry, "method": Method(entry["method"])}) for entry in table["choices"]]
+        by_node = {choice.node: choice for choice in choices}
+        return Plan(table["scheme"], table["target"], by_node, tuple(table.get("notes", ())))
+    except OSError as error:
+        raise BadRecipe(f"the plan {path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None

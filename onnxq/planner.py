@@ -1,0 +1,100 @@
+"""Makes a plan: recipe × target × model → a choice for each node. Measurements come later (`tune.py`)."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq import formats, graph, passengers, targets
+from onnxq.infer import Types
+from onnxq.passes.change_float_type import STORED_TYPE
+from onnxq.plan import COMPUTING, Choice, Method, Plan
+from onnxq.recipe import KEEP, Recipe
+from onnxq.targets import Placement, Target
+from onnxq.weights import Weight, other_constants, weights_of
+
+#: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
+MATMULS = ("MatMul", "Gemm")
+_FOUR_BITS = {"w4a16": "uint4", "nf4": "nf4", "fp4": "fp4"}
+_CASTS = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, opset_note: str = "") -> Plan:
+    """A choice for every node that has weights, and for those between int8 convolutions.
+
+    Args:
+        model: prepared (`prepare.py`), at the opset the target asked for if it could be raised.
+        recipe: resolved (`Recipe.resolve`).
+        types: of the model's values, as far as they can be inferred.
+        opset_note: why the opset could not be raised; empty if it is high enough.
+    """
+    choices: dict[str, Choice] = {}
+    for node in graph.nodes(model):
+        weights = list(weights_of(node))
+        if weights:
+            choices[node.name or ""] = _choose(node, weights, recipe, target, opset_note)
+    for node, value in other_constants(model):
+        if node.name not in choices:
+            choices[node.name or ""] = _choose_constant(node, value, recipe)
+    plan = Plan(recipe.scheme, target.name, choices)
+    return passengers.add_to(plan, model, recipe, types)
+
+
+def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target, opset_note: str) -> Choice:
+    name, elements = node.name or "", sum(weight.elements for weight in weights)
+    scheme = recipe.scheme_for(name, node.op_type)
+    if scheme == KEEP:
+        return _kept(node, [weight.value for weight in weights], elements, "kept by a rule of the recipe")
+    wish = _wish(scheme, node.op_type, recipe.block_size)
+    is_contrib = wish.method is Method.PACKED and target.has_contrib_ops
+    if opset_note and wish.method in COMPUTING and not is_contrib:
+        wish = targets.stored(wish, opset_note)
+    if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
+        wish = targets.stored(wish, "its weights are not both constant")
+    for weight in weights:
+        placed = target.place(weight, wish)
+        if placed != wish:
+            wish = placed
+    return Choice(name, node.op_type, wish.method, wish.format, wish.block, elements, wish.reason)
+
+
+def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
+    """What a scheme asks for an operator, before the target has its say."""
+    if scheme in _CASTS:
+        return Placement(Method.HALF if scheme == "fp16" else Method.STORED, _CASTS[scheme], None)
+    if scheme == "w8a8":
+        if op in ("Conv", *MATMULS):
+            return Placement(Method.STATIC, "int8", None)
+        return Placement(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
+    if scheme == "w8a8-dynamic":
+        if op in (*MATMULS, "LSTM"):
+            return Placement(Method.DYNAMIC, "int8", None)
+        reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
+        return Placement(Method.STORED, "int8", None, reason)
+    word = "int8" if scheme == "w8a16" else _FOUR_BITS[scheme]
+    if op == "Gather" and word in ("nf4", "fp4"):
+        return Placement(Method.STORED, "int8", None, f"no kernel looks rows up in {word}: 8 bits a row")
+    if op in (*MATMULS, "Gather"):
+        block = block_size or formats.get(word).default_block or 32
+        return Placement(Method.PACKED, word, block)
+    reason = "" if scheme == "w8a16" else f"4 bits lose too much in {op}: 8 bits a channel"
+    return Placement(Method.STORED, "int8", None, reason)
+
+
+def _choose_constant(node: ir.Node, value: ir.Value, recipe: Recipe) -> Choice:
+    name = node.name or ""
+    tensor = graph.constant(value)
+    elements = 0 if tensor is None else tensor.size
+    word = _CASTS.get(recipe.scheme_for(name, node.op_type))
+    if word is not None:
+        return Choice(name, node.op_type, Method.STORED, word, None, elements)
+    reason = f"'{value.name}' is a table, not a weight that {node.op_type} multiplies by"
+    return _kept(node, [value], elements, reason)
+
+
+def _kept(node: ir.Node, values: list[ir.Value], elements: int, reason: str) -> Choice:
+    """Left in float; what was a half float in the file is stored as one again."""
+    halves = {value.meta.get(STORED_TYPE) for value in values}
+    for dtype, word in ((ir.DataType.FLOAT16, "float16"), (ir.DataType.BFLOAT16, "bfloat16")):
+        if halves == {dtype}:
+            return Choice(node.name or "", node.op_type, Method.STORED, word, None, elements, reason)
+    return Choice(node.name or "", node.op_type, Method.KEEP, None, None, elements, reason)

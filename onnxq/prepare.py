@@ -1,0 +1,80 @@
+"""Step 2: bring any legal model into the one shape the other steps rely on, without changing what it computes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import PassManager
+from onnx_ir.passes.common import (
+    DeduplicateHashedInitializersPass,
+    InlinePass,
+    LiftConstantsToInitializersPass,
+    TopologicalSortPass,
+)
+
+from onnxq.errors import BadModel
+from onnxq.load import first_line
+from onnxq.passes.change_float_type import ChangeFloatType
+from onnxq.passes.drop_initializer_inputs import DropInitializerInputs
+from onnxq.passes.fold_batchnorm import FoldBatchNorm
+from onnxq.passes.fold_constants import FoldConstants
+from onnxq.passes.forget_exporter import ForgetExporter
+from onnxq.passes.name_cast_types import NameCastTypes
+from onnxq.passes.raise_opset import RaiseOpset
+from onnxq.passes.remove_identities import RemoveIdentities
+from onnxq.passes.remove_unused import RemoveUnused
+from onnxq.passes.unique_names import UniqueNames
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
+    """Rewrite `model` in place so that every weight is an initializer, every name is unique and no function is left.
+
+    Functions are inlined because each call has activations, hence ranges, of its own; onnxruntime inlines them too.
+
+    Args:
+        opset: raise the standard operators to this version if they are older.
+        widen: compute in float32 where the model computes in float16 or bfloat16.
+
+    Returns:
+        Why the opset could not be raised, or "".
+
+    Raises:
+        BadModel: the model's functions call each other in a circle.
+    """
+    refusal = ""
+    _run([InlinePass(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
+    try:
+        _run([RaiseOpset(opset)], model)
+    except BadModel as error:
+        refusal = str(error)
+    _run(
+        [
+            LiftConstantsToInitializersPass(True, size_limit=0),
+            RemoveIdentities(),
+            *([ChangeFloatType(half, ir.DataType.FLOAT) for half in HALVES] if widen else []),
+            UniqueNames(),
+            NameCastTypes(),
+            FoldConstants(),
+            FoldBatchNorm(),
+            DeduplicateHashedInitializersPass(size_limit=1 << 16),
+            RemoveUnused(),
+            TopologicalSortPass(),
+            UniqueNames(),
+            ForgetExporter(),
+        ],
+        model,
+    )
+    return refusal
+
+
+def _run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
+    try:
+        PassManager(passes)(model)
+    except ir.passes.PassError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, BadModel):
+            raise cause from None
+        raise BadModel(f"the graph cannot be prepared: {first_line(cause)}") from error

@@ -1,0 +1,73 @@
+"""What calibration found: the range of each observed activation, bound to the model, data and method it is true for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnxq.errors import BadRecipe
+
+
+@dataclass(frozen=True)
+class Range:
+    """Lowest and highest value to represent; `low <= high`."""
+
+    low: float
+    high: float
+
+    def union(self, other: Range) -> Range:
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """`Range` by value name of the prepared model.
+
+    Attributes:
+        ranks: number of dimensions of the observed values, where it was always the same.
+        problems: why a value has no range (never computed, NaN only …), by name.
+    """
+
+    model: str
+    data: str
+    method: str
+    values: dict[str, Range] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def save(self, path: str | Path) -> None:
+        table = {
+            "model": self.model,
+            "data": self.data,
+            "method": self.method,
+            "values": {name: [r.low, r.high] for name, r in self.values.items()},
+            "ranks": self.ranks,
+            "problems": self.problems,
+        }
+        Path(path).write_text(json.dumps(table, indent=1), encoding="utf-8")
+
+
+def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Ranges:
+    """Ranges saved earlier, if they belong to this model, this data and this method.
+
+    Raises:
+        BadRecipe: not a ranges file, or one for another model, other data or another method.
+    """
+    try:
+        table = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = {name: Range(float(low), float(high)) for name, (low, high) in table["values"].items()}
+        found = Ranges(
+            table["model"], table["data"], table["method"], values, dict(table["ranks"]), dict(table["problems"])
+        )
+    except OSError as error:
+        raise BadRecipe(f"the ranges {path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
+    for what, wanted in (("model", model), ("data", data), ("method", method)):
+        if getattr(found, what) != wanted:
+            raise BadRecipe(f"the ranges {path} are of another {what}; delete the file or give another --ranges")
+    return found
+
+
+NO_RANGES = Ranges("", "", "")

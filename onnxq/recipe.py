@@ -1,0 +1,156 @@
+"""What the user asks for: a scheme, rules for single nodes, and the numbers that go with them."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from onnxq.errors import BadRecipe
+
+#: Scheme words and what they mean, as `--help` prints them.
+SCHEMES: Mapping[str, str] = {
+    "auto": "w8a8 where there is calibration data, w4a16 where there is none; never slower than float",
+    "w8a8": "int8 weights and activations; activation ranges from calibration data",
+    "w8a8-dynamic": "int8 weights and activations; activation ranges measured in every run, no data needed",
+    "w8a16": "8-bit weights in blocks, float activations",
+    "w4a16": "4-bit weights in blocks, float activations",
+    "nf4": "4-bit NormalFloat weights in blocks (QLoRA), float activations",
+    "fp4": "4-bit floating-point weights in blocks (bitsandbytes), float activations",
+    "fp16": "float16 throughout on target onnx; on ort-cpu, which computes in float32, float16 weights",
+    "bf16": "bfloat16 weights, computed in the model's own precision",
+}
+KEEP = "keep"
+#: Schemes chosen for speed: what is slower than float goes back to float.
+SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Nodes whose name matches `nodes` (a glob, or a regular expression behind `re:`) and whose operator is in `ops`
+    (any, if empty) are treated as scheme `set` says, or kept in float if it says `keep`."""
+
+    set: str
+    nodes: str = "*"
+    ops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.set not in SCHEMES and self.set != KEEP) or self.set == "auto":
+            words = ", ".join([KEEP, *(word for word in SCHEMES if word != "auto")])
+            raise BadRecipe(f"a rule cannot set '{self.set}'; choose one of {words}")
+        if self.nodes.startswith("re:"):
+            try:
+                re.compile(self.nodes[3:])
+            except re.error as error:
+                raise BadRecipe(f"the rule '{self.nodes}' is not a regular expression: {error}") from None
+
+    def matches(self, name: str, op_type: str) -> bool:
+        if self.ops and op_type not in self.ops:
+            return False
+        if self.nodes.startswith("re:"):
+            return re.search(self.nodes[3:], name) is not None
+        return fnmatch.fnmatchcase(name, self.nodes)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the result besides the model, the target and the data.
+
+    Attributes:
+        scheme: one of `SCHEMES`.
+        rules: later rules win over earlier ones, all of them over the scheme.
+        block_size: weights that share a scale in block formats; None: the format's own (32, for nf4 and fp4 64).
+        min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples.
+        calibration: how activation ranges are found, a file name of `collectors/`.
+        reduce_range: 7-bit weights for w8a8, for processors whose 8-bit dot product saturates (AVX2 and AVX-512
+            without VNNI).
+        keep_slow: keep quantized nodes even where they are slower than float.
+        requantize: take models whose activations are quantized already, and quantize what is still in float.
+        accuracy_level: of MatMulNBits: 4 rounds activations to int8 inside the kernel and is the fast one; 1 or 0
+            compute in float32.
+    """
+
+    scheme: str = "auto"
+    rules: tuple[Rule, ...] = ()
+    block_size: int | None = None
+    min_sqnr: float = 20.0
+    calibration: str = "percentile"
+    reduce_range: bool = False
+    keep_slow: bool = False
+    requantize: bool = False
+    accuracy_level: int = 4
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise BadRecipe(f"there is no scheme '{self.scheme}'; choose one of {', '.join(SCHEMES)}")
+        if self.block_size is not None and (self.block_size < 16 or self.block_size & (self.block_size - 1)):
+            raise BadRecipe(f"a block of {self.block_size} weights is not a power of two from 16 on")
+        if self.accuracy_level not in range(5):
+            raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
+
+    def scheme_for(self, name: str, op_type: str) -> str:
+        """The scheme word, or `keep`, for one node."""
+        for rule in reversed(self.rules):
+            if rule.matches(name, op_type):
+                return rule.set
+        return self.scheme
+
+    def resolve(self, has_data: bool) -> Recipe:
+        """This recipe with `auto` replaced by what it stands for.
+
+        Raises:
+            BadRecipe: w8a8 without calibration data.
+        """
+        if self.scheme == "auto":
+            return replace(self, scheme="w8a8" if has_data else "w4a16")
+        if self.scheme not in SPEED_SCHEMES:
+            return replace(self, keep_slow=True)  # a format the user named is kept whatever its kernel's speed
+        words = {self.scheme, *(rule.set for rule in self.rules)}
+        if "w8a8" in words and not has_data:
+            raise BadRecipe("w8a8 needs calibration data: give --data, or use w8a8-dynamic, which needs none")
+        return self
+
+
+def parse_set(text: str) -> Rule:
+    """The rule of `--set 'PATTERN=WORD'`."""
+    pattern, equals, word = text.rpartition("=")
+    if not equals or not pattern:
+        raise BadRecipe(f"--set '{text}' is not of the form 'layers.0/*=w8a16'")
+    return Rule(word, pattern)
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """A recipe from TOML: the fields of `Recipe` as keys, and rules as `[[rule]]` tables.
+
+    Raises:
+        BadRecipe: not TOML, an unknown key, or a value of the wrong type.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRecipe(f"the recipe {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadRecipe(f"the recipe {path} is not TOML: {error}") from None
+    rules = table.pop("rule", [])
+    allowed = {f.name: f for f in fields(Recipe) if f.name != "rules"}
+    for key, value in table.items():
+        if key not in allowed:
+            raise BadRecipe(f"the recipe {path} has no use for '{key}'; it knows {', '.join(allowed)} and [[rule]]")
+        default = allowed[key].default
+        wanted = int if default is None else type(default)
+        if wanted is float and type(value) is int:
+            table[key] = float(value)
+        elif type(value) is not wanted:
+            raise BadRecipe(f"the recipe {path}: {key} = {value!r} should be of type {wanted.__name__}")
+    return Recipe(rules=tuple(_rule(path, entry) for entry in rules), **table)
+
+
+def _rule(path: str | Path, entry: dict[str, Any]) -> Rule:
+    unknown = set(entry) - {"nodes", "ops", "set"}
+    if unknown or "set" not in entry:
+        raise BadRecipe(f"the recipe {path}: a [[rule]] has 'set', and may have 'nodes' and 'ops', nothing else")
+    return Rule(entry["set"], entry.get("nodes", "*"), tuple(entry.get("ops", ())))

@@ -1,0 +1,40 @@
+"""Step 5: carry a plan out. The passes, in the order in which they run."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import PassManager
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
+
+from onnxq import graph
+from onnxq.passes.convert_to_half import ConvertToHalf
+from onnxq.passes.insert_qdq import InsertQDQ
+from onnxq.passes.quantize_dynamically import QuantizeDynamically
+from onnxq.passes.quantize_gathers import QuantizeGathers
+from onnxq.passes.remove_unused import RemoveUnused
+from onnxq.passes.replace_matmuls import ReplaceMatMuls
+from onnxq.passes.store_weights import StoreWeights
+from onnxq.plan import Plan
+from onnxq.ranges import Ranges
+from onnxq.recipe import Recipe
+from onnxq.scales import activation_scales
+from onnxq.targets import Target
+
+
+def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target: Target) -> ir.Model:
+    """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy."""
+    scales = activation_scales(model, plan, ranges)
+    passes = PassManager(
+        [
+            InsertQDQ(plan, scales, ranges.ranks, reduce_range=recipe.reduce_range),
+            QuantizeDynamically(plan),
+            ReplaceMatMuls(plan, contrib=target.has_contrib_ops, accuracy_level=recipe.accuracy_level),
+            QuantizeGathers(plan),
+            StoreWeights(plan),
+            ConvertToHalf(plan, {node.name or "" for node in graph.nodes(model)}),
+            RemoveUnused(),
+            RemoveUnusedOpsetsPass(),
+            TopologicalSortPass(),
+        ]
+    )
+    return passes(model.clone()).model

@@ -1,0 +1,190 @@
+"""onnxruntime, as far as this project needs it: sessions on paths and on models in memory, runs, profiles, timing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.errors import BadModel, MissingRuntime
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Feed = dict[str, NDArray]
+
+#: How many threads a session uses unless told otherwise. One: medians of one thread hold still on busy machines.
+THREADS = 1
+_NUMPY = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(bfloat16)": ml_dtypes.bfloat16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
+    "tensor(int8)": np.int8,
+    "tensor(uint64)": np.uint64,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.object_,
+}
+
+
+def require() -> Any:
+    """The onnxruntime module.
+
+    Raises:
+        MissingRuntime: it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingRuntime(
+            "onnxruntime is not installed: pip install 'onnxq[cpu]' (or 'onnxq[gpu]' for NVIDIA GPUs, never both)"
+        ) from None
+    return onnxruntime
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a model. Dimensions are ints, symbolic names or None; `shape` is None where the rank is free."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int | str | None, ...] | None
+
+
+class Session:
+    """An onnxruntime session on the processor.
+
+    Args:
+        model: a path, or a model in memory whose external tensors all lie in one folder.
+        optimize: onnxruntime's graph optimizer on (all levels) or off.
+        threads: of one operator; 0 leaves it to onnxruntime.
+        profile: record the time of every kernel; `kernels()` ends the recording.
+
+    Raises:
+        BadModel: onnxruntime refuses the model; the message is its first line.
+    """
+
+    def __init__(
+        self, model: str | Path | ir.Model, *, optimize: bool = True, threads: int = THREADS, profile: bool = False
+    ) -> None:
+        ort = require()
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        levels = ort.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+        if profile:
+            options.enable_profiling = True
+            self._profiles = tempfile.TemporaryDirectory(prefix="onnxq-profile-")  # gone with the session
+            options.profile_file_prefix = os.path.join(self._profiles.name, "run")
+        source: str | bytes
+        if isinstance(model, ir.Model):
+            folder = _data_folder(model)
+            if folder is not None:
+                options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+            source = ir.to_proto(model).SerializeToString()
+        else:
+            source = str(model)
+        try:
+            self._session: onnxruntime.InferenceSession = ort.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise BadModel(f"onnxruntime refuses the model: {_reason(error)}") from None
+        self.inputs = tuple(
+            Input(i.name, np.dtype(_NUMPY.get(i.type, np.object_)), tuple(i.shape)) for i in self._session.get_inputs()
+        )
+        self.outputs = tuple(o.name for o in self._session.get_outputs())
+
+    def run(self, feed: Mapping[str, NDArray], outputs: Sequence[str] | None = None) -> list[NDArray]:
+        """Outputs (all, or those named) for one sample.
+
+        Raises:
+            BadModel: the run fails.
+        """
+        try:
+            return self._session.run(outputs, feed)
+        except Exception as error:  # see above
+            raise BadModel(f"onnxruntime cannot run the model: {_reason(error)}") from None
+
+    def kernels(self) -> list[Kernel]:
+        """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
+        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+        self._profiles.cleanup()
+        times: dict[tuple[str, str], list[float]] = {}
+        for event in events:
+            name = event.get("name", "")
+            if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+                key = (event["args"]["op_name"], name.removesuffix("_kernel_time"))
+                times.setdefault(key, []).append(event["dur"] * 1e-6)
+        return [Kernel(op, _original_name(name), min(t), len(t)) for (op, name), t in times.items()]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One node of the optimized graph: operator, name of the node or value it came from, least seconds, runs.
+
+    The least of many runs, because whatever else the machine does only adds to it.
+    """
+
+    op: str
+    name: str
+    seconds: float
+    runs: int
+
+
+def _original_name(name: str) -> str:
+    """The name before onnxruntime decorated it: fused nodes keep the name of their main node or of its output."""
+    return re.sub(r"(_nchwc)?(_token_\d+)?$", "", name)
+
+
+def _reason(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+
+
+def _data_folder(model: ir.Model) -> str | None:
+    for each in model.graphs():
+        for value in each.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                return os.path.abspath(value.const_value.base_dir)
+    return None
+
+
+def time_in_turns(sessions: Sequence[Session], feeds: Sequence[Feed], *, seconds: float, least: int = 5) -> list[float]:
+    """Median seconds of one run of each session, all on the same inputs, run in turns so that drift hits all alike.
+
+    Args:
+        feeds: one for each session; the float and the quantized model take the same inputs.
+        seconds: time to spend on each session, after one warm-up run.
+        least: runs of each session however long they take.
+    """
+    taken: list[list[float]] = [[] for _ in sessions]
+    for session, feed in zip(sessions, feeds, strict=True):
+        session.run(feed)
+    end = time.perf_counter() + seconds * len(sessions)
+    while time.perf_counter() < end or len(taken[0]) < least:
+        for session, feed, times in zip(sessions, feeds, taken, strict=True):
+            start = time.perf_counter()
+            session.run(feed)
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in taken]

@@ -1,0 +1,170 @@
+"""Step 7: write a model, packing one weight at a time, into a folder from which it is moved into place in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from onnxq import encoding
+from onnxq.errors import BadOutput
+
+#: Above this many bytes of tensors they go to a file of their own, which runtimes map instead of reading.
+SINGLE_FILE_BYTES = 256 << 20
+#: Tensors of at least this many bytes go to the data file, at multiples of `ALIGNMENT`; small ones stay in the model.
+EXTERNAL_BYTES = 1 << 10
+ALIGNMENT = 64
+
+Progress = Callable[[int], None]
+
+
+def check_destination(source: Path, output: Path, force: bool) -> None:
+    """Refuse early what could not be written later.
+
+    Raises:
+        BadOutput: the output is there already (without `force`), is the input, or its folder cannot be written to.
+    """
+    for path in (output, data_path(output)):
+        if path.exists() and path.samefile(source):
+            raise BadOutput(f"the output {path} is the input; choose another name with -o")
+        if path.exists() and not force:
+            raise BadOutput(f"{path} exists; give --force to replace it, or another name with -o")
+    if output.is_dir():
+        raise BadOutput(f"{output} is a folder; name a file in it")
+    if not output.parent.is_dir():
+        raise BadOutput(f"the folder {output.parent} does not exist")
+    if not os.access(output.parent, os.W_OK):
+        raise BadOutput(f"the folder {output.parent} cannot be written to; choose another place with -o")
+
+
+def data_path(output: Path) -> Path:
+    """Where the weights of `output` go if they do not fit into it."""
+    return output.with_name(output.name + ".data")
+
+
+@contextlib.contextmanager
+def staging(output: Path) -> Iterator[Path]:
+    """A folder beside `output` to write into; gone afterwards, with whatever is still in it.
+
+    Raises:
+        BadOutput: the disk is full, or the folder cannot be written to.
+    """
+    with _as_sentences(output):
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        with _as_sentences(output):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(staged: Path, output: Path) -> None:
+    """Move the staged files into place, data first, so that a model is never there without its data."""
+    with _as_sentences(output):
+        data = data_path(staged)
+        if data.exists():
+            os.replace(data, data_path(output))
+        elif data_path(output).exists():
+            data_path(output).unlink()  # of the model that is being replaced
+        os.replace(staged, output)
+
+
+@contextlib.contextmanager
+def _as_sentences(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise BadOutput(
+                f"no space left on the disk of {output.parent}; free some or choose another place"
+            ) from None
+        raise BadOutput(f"{output} cannot be written: {error.strerror or error}") from None
+
+
+def tensors_to_write(model: ir.Model) -> list[ir.Value]:
+    """Every initializer, in the order in which they are written."""
+    return [value for each in model.graphs() for value in each.initializers.values() if value.const_value is not None]
+
+
+def nbytes_to_write(model: ir.Model) -> int:
+    """Bytes of all initializers, as they will be written."""
+    return sum(_nbytes(value) for value in tensors_to_write(model))
+
+
+def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None) -> int:
+    """Write `model` to `path` (and to `data_path(path)`, if it is large). The model's lazy tensors are used up.
+
+    Args:
+        progress: called with the bytes of each tensor after it is written.
+
+    Returns:
+        Bytes written.
+    """
+    values = tensors_to_write(model)
+    external = nbytes_to_write(model) > SINGLE_FILE_BYTES
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(open(data_path(path), "wb")) if external else None
+        written: dict[bytes, tuple[int, int]] = {}
+        for value in values:
+            tensor = value.const_value
+            assert tensor is not None
+            nbytes = _nbytes(value)
+            if data is None or nbytes < EXTERNAL_BYTES:
+                value.const_value = _in_memory(tensor)
+            else:
+                offset, length = _append(data, tensor, written)
+                value.const_value = ir.ExternalTensor(
+                    data_path(path).name,
+                    offset,
+                    length,
+                    tensor.dtype,
+                    shape=ir.Shape(tensor.shape.numpy()),
+                    name=value.name or "",
+                )
+            encoding.release(tensor)
+            progress(nbytes)
+    encoding.forget()
+    onnx.save(ir.to_proto(model), path)
+    return path.stat().st_size + (data_path(path).stat().st_size if external else 0)
+
+
+def _nbytes(value: ir.Value) -> int:
+    return 0 if value.const_value is None else value.const_value.nbytes
+
+
+def _append(data: BinaryIO, tensor: ir.TensorProtocol, written: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
+    """Offset and length of the tensor's bytes in `data`. Tied weights come out as equal bytes: they are stored once."""
+    if isinstance(tensor, ir.ExternalTensor):  # copied by the operating system, not through our memory
+        raw, key = None, f"{tensor.path} {tensor.offset}".encode()
+    else:
+        raw = tensor.tobytes()
+        key = hashlib.blake2b(raw, digest_size=20).digest()
+    if key not in written:
+        data.write(b"\0" * (-data.tell() % ALIGNMENT))
+        start = data.tell()
+        if raw is None:
+            tensor.tofile(data)  # type: ignore[attr-defined]
+        else:
+            data.write(raw)
+        written[key] = (start, data.tell() - start)
+    return written[key]
+
+
+def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A tensor that is just its bytes."""
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor
+    raw = tensor.tobytes()
+    proto = onnx.TensorProto(
+        name=tensor.name or "", data_type=int(tensor.dtype), dims=tensor.shape.numpy(), raw_data=raw
+    )
+    return ir.TensorProtoTensor(proto)

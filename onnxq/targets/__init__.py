@@ -1,0 +1,75 @@
+"""Where a model will run: which formats have a kernel there, and how they are spelt.
+
+One file each; the file name is the word on the command line and the name of the class inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from onnxq.errors import BadRecipe
+from onnxq.plan import COMPUTING, Method
+from onnxq.weights import Weight
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a target makes of a wish: the method and format it can really give, and the reason if they differ."""
+
+    method: Method
+    format: str
+    block: int | None
+    reason: str = ""
+
+
+class Target(Protocol):
+    """What every file of this folder defines, under its own file name."""
+
+    name: str
+    #: Float types other than float32 have no fast kernels there: compute in float32, keeping the interface.
+    widens_half: bool
+    #: Operators of the com.microsoft domain may be used.
+    has_contrib_ops: bool
+
+    def opset_for(self, scheme: str) -> int:
+        """The lowest standard opset in which the scheme can be spelt for this target; 0: any."""
+
+    def place(self, weight: Weight, wish: Placement) -> Placement:
+        """The nearest thing to `wish` that this target can run for `weight`."""
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The words of all targets, from the folder's file names."""
+    return tuple(sorted(p.stem.replace("_", "-") for p in Path(__file__).parent.glob("[!_]*.py")))
+
+
+@functools.cache
+def get(name: str) -> Target:
+    """The target called `name`.
+
+    Raises:
+        BadRecipe: no file of that name; the message lists those there are.
+    """
+    if name not in names():
+        raise BadRecipe(f"there is no target '{name}'; choose one of {', '.join(names())}")
+    stem = name.replace("-", "_")
+    found: Target = getattr(importlib.import_module(f"onnxq.targets.{stem}"), stem)()
+    return found
+
+
+def stored(wish: Placement, reason: str) -> Placement:
+    """The wish's format, unpacked when the model is loaded."""
+    return Placement(Method.STORED, wish.format, wish.block, reason)
+
+
+def needs_plain_matmul(weight: Weight, wish: Placement) -> Placement:
+    """The wish, if the node is no product, or one of x with a matrix on the right, which kernels multiply."""
+    is_product = weight.node.op_type in ("MatMul", "Gemm")
+    if not is_product or wish.method not in COMPUTING or (weight.role.index == 1 and len(weight.shape) == 2):
+        return wish
+    return stored(wish, "the weight is not a matrix on the right: unpacked when the model loads")

@@ -1,0 +1,26 @@
+"""ort-cpu: stock onnxruntime on a processor, with its com.microsoft operators."""
+
+from __future__ import annotations
+
+from onnxq.plan import Method
+from onnxq.targets import Placement, needs_plain_matmul, stored
+from onnxq.weights import Weight
+
+
+class ort_cpu:
+    name = "ort-cpu"
+    widens_half = True
+    has_contrib_ops = True
+
+    def opset_for(self, scheme: str) -> int:
+        return {"w8a8": 13, "w8a8-dynamic": 11}.get(scheme, 0)
+
+    def place(self, weight: Weight, wish: Placement) -> Placement:
+        op = weight.node.op_type
+        if wish.method is Method.HALF:
+            return stored(wish, "onnxruntime's processor kernels compute in float32: unpacked when the model loads")
+        if wish.method is Method.DYNAMIC and op == "LSTM":
+            if weight.node.attributes.get("layout") is not None:
+                return stored(wish, "DynamicQuantizeLSTM has no layout attribute")
+            return wish
+        return needs_plain_matmul(weight, wish)

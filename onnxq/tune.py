@@ -1,0 +1,175 @@
+"""Between plan and rewrite: measure, and give back what costs more than it gives.
+
+Three questions, in this order. Which nodes lose time (kernels timed one by one, borders between int8 and float
+included)? Which of the plans between "all in int8" and "nothing" is the best bargain of time and noise? Which weights
+need a finer format to reach the quality that was asked for?
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+from onnxq import calibrate, passengers
+from onnxq.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
+from onnxq.measure import Bench
+from onnxq.plan import COMPUTING, Choice, Method, Plan, finer, in_float
+from onnxq.quality import Quality, noise_ratio
+from onnxq.recipe import Recipe
+
+#: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
+WORTHWHILE = 0.97
+#: Seconds for which each of two models is timed in turns.
+TIMING_SECONDS = 0.5
+#: What the whole noise of a plan is taken to be worth, in runs of the float model, from "next to nothing" to "all".
+PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
+#: dB of contrast below which noise is expensive; and for models that read their own output, where it accumulates.
+BAR, RECURRENT_BAR = 30.0, 42.0
+#: dB of contrast below the bar down to which 8-bit schemes may go before their weights get a finer format.
+SLACK = 3.0
+
+Say = Callable[[str], None]
+
+
+def tune(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], say: Say = lambda text: None) -> Plan:
+    """`plan` with nodes given back to float, or to a finer format, as measured on `bench`.
+
+    Args:
+        observed: the activations that the plan quantizes with fixed scales.
+        say: told what is being measured.
+    """
+    if plan.those(*COMPUTING) and (not recipe.keep_slow or plan.those(Method.STATIC, Method.DYNAMIC)):
+        plan = _bargain(bench, plan, recipe, observed, say)
+    return _refine(bench, plan, recipe, say)
+
+
+def _bargain(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], say: Say) -> Plan:
+    """The best plan between `plan` and the one with every kernel in float."""
+    say("timing every kernel")
+    kernels = bench.kernels(plan)
+    not_fused = unfused(bench.model, plan, kernels)
+    if not_fused:
+        plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
+        kernels = bench.kernels(plan)
+    elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
+    costs = attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements)
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
+    start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
+    say("measuring the noise of every node")
+    candidates = [start, *_with_less_noise(bench, plan, costs, start), float_plan]
+    best = _least_regret(bench, recipe, costs, plan, candidates)
+    if best is None:
+        return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.min_sqnr:g} dB at the outputs")
+    if not best.those(*COMPUTING) or recipe.keep_slow:
+        return best
+    say("timing against float")
+    return best if bench.speed(best, TIMING_SECONDS) < WORTHWHILE else float_plan
+
+
+def _with_less_noise(bench: Bench, plan: Plan, costs: Costs, start: Plan) -> Iterable[Plan]:
+    """Plans that give the most harmful nodes back to float, ever more of them; none if `start` has little noise."""
+    if regret(bench, bench.quality(_finest(start)), 0.0) == 0:
+        return
+    noise = harm(bench, _finest(_back(bench, plan, plan.those(*COMPUTING), "")), plan.those(*COMPUTING))
+    total = sum(noise.values()) or 1.0
+    for price in PRICES:
+        worth = {node: price * costs.total_float * share / total for node, share in noise.items()}
+        yield cheapest(bench.model, plan, costs, worth)
+
+
+def _least_regret(bench: Bench, recipe: Recipe, costs: Costs, full: Plan, plans: Iterable[Plan]) -> Plan | None:
+    """The plan with the best bargain among those that reach the quality asked for; None if none does."""
+    best, least = None, float("inf")
+    for plan in plans:
+        quality = bench.quality(_finest(plan))
+        time = predicted_seconds(plan, costs, full) / costs.total_float if costs.total_float else 1.0
+        if quality.sqnr >= recipe.min_sqnr and regret(bench, quality, time) < least:
+            best, least = plan, regret(bench, quality, time)
+    return best
+
+
+def _finest(plan: Plan) -> Plan:
+    """`plan` with the noise of its stored weights taken away: `_refine` will see to that, at the price of bytes."""
+    stored = [choice for choice in plan.those(Method.STORED) if choice.format not in ("float16", "bfloat16")]
+    return plan.replacing(dataclasses.replace(choice, format="float16", block=None) for choice in stored)
+
+
+def regret(bench: Bench, quality: Quality, time: float) -> float:
+    """What is to be made small: time relative to float, plus a price on noise.
+
+    From 6 dB above the bar noise costs nothing. Each dB less is worth 1 % of the float model's time; below the bar,
+    where classifiers and detectors begin to change their minds, 4 %.
+    """
+    bar = _bar(bench)
+    return time + 0.01 * max(0.0, bar + 6 - quality.contrast) + 0.03 * max(0.0, bar - quality.contrast)
+
+
+def _bar(bench: Bench) -> float:
+    return RECURRENT_BAR if bench.is_recurrent else BAR
+
+
+def harm(bench: Bench, base: Plan, choices: Sequence[Choice]) -> dict[str, float]:
+    """The noise that each choice adds to `base`, as noise over variation summed over the outputs.
+
+    Measured on groups of neighbours, all else being as in `base`; a group that adds a noticeable part of the sum is
+    halved, down to single nodes. What the halves do not explain (operators that cannot be int8 alone) stays with them
+    in equal parts.
+    """
+    floor = noise_ratio(bench.quality(base))
+
+    def added(group: Sequence[Choice]) -> float:
+        return max(0.0, noise_ratio(bench.quality(passengers.prune(base.replacing(group), bench.model))) - floor)
+
+    groups = [list(choices[i : i + 8]) for i in range(0, len(choices), 8)]
+    pending = [(group, added(group)) for group in groups]
+    noticeable = sum(noise for _, noise in pending) / max(1, len(choices))
+    found: dict[str, float] = {}
+    while pending:
+        group, noise = pending.pop()
+        if len(group) > 1 and noise > noticeable:
+            half = len(group) // 2
+            halves = [(part, added(part)) for part in (group[:half], group[half:])]
+            rest = max(0.0, noise - sum(each for _, each in halves))
+            pending += [(part, each + rest * len(part) / len(group)) for part, each in halves]
+        else:
+            found |= {choice.node: noise / len(group) for choice in group}
+    return found
+
+
+def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
+    """`plan` with finer weights where that is needed for the quality asked for, the most harmful bytes first."""
+    four_bits = any(choice.format in ("uint4", "nf4", "fp4") for choice in plan)
+    wanted = 0.0 if four_bits else _bar(bench) - SLACK
+
+    def enough(candidate: Plan) -> bool:
+        quality = bench.quality(candidate)
+        return quality.sqnr >= recipe.min_sqnr and quality.contrast >= wanted
+
+    reason = "a shorter format costs too much accuracy here"
+    for _ in range(2):  # four bits to eight, eight to sixteen
+        coarse = [c for c in plan.those(Method.PACKED, Method.STORED) if finer(c, reason) is not None]
+        if not coarse or enough(plan):
+            return plan
+        say("finding the weights that need a finer format")
+        finest = plan.replacing(better for c in coarse if (better := finer(c, reason)) is not None)
+        noise = harm(bench, finest, coarse)
+        ranked = sorted(coarse, key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
+        plan = _fewest(plan, ranked, reason, enough)
+    return plan
+
+
+def _fewest(plan: Plan, ranked: Sequence[Choice], reason: str, enough: Callable[[Plan], bool]) -> Plan:
+    """`plan` with finer weights for the fewest nodes of `ranked`, taken in order, with which it is good enough."""
+
+    def with_first(count: int) -> Plan:
+        return plan.replacing(better for c in ranked[:count] if (better := finer(c, reason)) is not None)
+
+    low, high = 0, len(ranked)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(with_first(middle)) else (middle, high)
+    return with_first(high)
+
+
+def _back(bench: Bench, plan: Plan, choices: Iterable[Choice], reason: str) -> Plan:
+    return passengers.prune(plan.replacing(in_float(choice, reason) for choice in choices), bench.model)

@@ -1,0 +1,133 @@
+"""The one walker that sees every weight, wherever it is, and knows how its operator uses it.
+
+It runs on a prepared model (`prepare.py`), where each weight is an initializer of the graph or body that reads it, or
+of one around it. A weight read by several nodes is found once for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxq import graph
+
+#: Constants with fewer elements are parameters (biases, scales, axes), not weights worth storing in another format.
+MIN_ELEMENTS = 256
+
+
+@dataclass(frozen=True)
+class Role:
+    """How a node uses the weight at its input `index`: `channel` is the axis of its outputs (or table rows),
+    `contraction` the axis summed over, along which blocks of shared scales lie."""
+
+    index: int
+    channel: int
+    contraction: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One place where a node reads a constant of floating-point numbers."""
+
+    node: ir.Node
+    role: Role
+    value: ir.Value
+    tensor: ir.TensorProtocol
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape.numpy())
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+def find_weights(model: ir.Model) -> Iterator[Weight]:
+    """Every weight of at least `MIN_ELEMENTS` elements, in the order of execution."""
+    for node in graph.nodes(model):
+        yield from weights_of(node)
+
+
+def weights_of(node: ir.Node) -> Iterator[Weight]:
+    """The weights that `node` reads in a role this module knows."""
+    roles = _ROLES.get((node.domain, node.op_type))
+    for role in roles(node) if roles else ():
+        tensor = graph.constant(node.inputs[role.index]) if role.index < len(node.inputs) else None
+        value = node.inputs[role.index] if tensor is not None else None
+        if tensor is None or value is None or tensor.dtype not in graph.FLOATS:
+            continue
+        if len(tensor.shape) > max(role.channel, role.contraction) and tensor.size >= MIN_ELEMENTS:
+            yield Weight(node, role, value, tensor)
+
+
+def other_constants(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """Large floating-point tables that no role covers: they are added, concatenated, sliced …; vectors do not count."""
+    for node in graph.nodes(model):
+        known = {weight.role.index for weight in weights_of(node)}
+        for index, value in enumerate(node.inputs):
+            tensor = graph.constant(value)
+            if value is None or tensor is None or index in known or tensor.dtype not in graph.FLOATS:
+                continue
+            if tensor.size >= MIN_ELEMENTS and len(tensor.shape) > 1:
+                yield node, value
+
+
+def _conv(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=0, contraction=1)]
+
+
+def _conv_transpose(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=1, contraction=0)]
+
+
+def _matmul(node: ir.Node) -> list[Role]:
+    roles = []
+    for index in (1, 0):
+        tensor = graph.constant(node.inputs[index])
+        if tensor is not None and (rank := len(tensor.shape)) >= 2:
+            rows, columns = rank - 2, rank - 1
+            roles.append(Role(1, columns, rows) if index == 1 else Role(0, rows, columns))
+    return roles
+
+
+def _gemm(node: ir.Node) -> list[Role]:
+    b = (0, 1) if graph.attribute_int(node, "transB", 0) else (1, 0)
+    a = (1, 0) if graph.attribute_int(node, "transA", 0) else (0, 1)
+    return [Role(1, *b), Role(0, *a)]
+
+
+def _gather(node: ir.Node) -> list[Role]:
+    table = graph.constant(node.inputs[0])
+    if table is None or len(table.shape) != 2 or graph.attribute_int(node, "axis", 0) not in (0, -2):
+        return []
+    return [Role(0, channel=0, contraction=1)]
+
+
+def _recurrent(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=1, contraction=2), Role(2, channel=1, contraction=2)]
+
+
+def _attention(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=1, contraction=0)]
+
+
+def _embed_layer_norm(node: ir.Node) -> list[Role]:
+    return [Role(index, channel=0, contraction=1) for index in (2, 3, 4)]
+
+
+_ROLES: dict[tuple[str, str], Callable[[ir.Node], list[Role]]] = {
+    ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
+    ("", "MatMul"): _matmul,
+    ("", "Gemm"): _gemm,
+    ("", "Gather"): _gather,
+    ("", "LSTM"): _recurrent,
+    ("", "GRU"): _recurrent,
+    ("", "RNN"): _recurrent,
+    (graph.MICROSOFT, "Attention"): _attention,
+    (graph.MICROSOFT, "EmbedLayerNormalization"): _embed_layer_norm,
+}

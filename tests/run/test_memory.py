@@ -1,0 +1,32 @@
+"""A model much larger than the memory it may take."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llama import write_llama
+
+MEGABYTE = 1 << 20
+
+
+@pytest.mark.slow
+def test_a_large_model_never_is_in_memory(tmp_path: Path) -> None:
+    """3.8 GB of float32 weights become 4 bits in less than 800 MB, check of the saved file included."""
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    if free < 6000 * MEGABYTE:
+        pytest.skip(f"needs 6 GB of disk, {tmp_path} has {free / 1e9:.1f} GB")
+    model = write_llama(tmp_path, layers=16, width=2048, hidden=5632, vocabulary=32000)
+    output, report = tmp_path / "small.onnx", tmp_path / "report.json"
+    command = [sys.executable, "-m", "onnxq", "quantize", str(model), "-s", "w4a16", "-o", str(output)]
+    process = subprocess.Popen([*command, "--report", str(report)], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert usage.ru_maxrss * 1024 < 800 * MEGABYTE
+    assert json.loads(report.read_text())["check"]["sqnr"] > 15
+    assert Path(f"{output}.data").stat().st_size < model.with_suffix(".onnx.data").stat().st_size / 5

@@ -1,0 +1,97 @@
+"""Every shared model goes through, and what comes out is right.
+
+`pytest tests/zoo` runs every model with one scheme and every scheme on several models; `pytest -m zoo` the whole
+matrix, 8-bit schemes scored on real data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from zoo_models import SHARED, judge, load_zoo
+
+import onnxq
+from onnxq.plan import COMPUTING, Method
+
+ZOO = load_zoo()
+MODELS = sorted(ZOO.MODELS) if ZOO is not None else ["no-shared-models"]
+SCHEMES = ("auto", "w8a8", "w8a8-dynamic", "w4a16", "nf4", "fp16")
+TARGETS = ("ort-cpu", "onnx")
+#: If bodies, contrib operators, LSTM, GRU with external data, a KV cache, float16, a local function.
+VARIED = ("silero_vad", "tiny-random-gpt2-fp32_past", "charrnn_shakespeare", "nsnet2", "stories260k_llama")
+WITH_DATA = {"w8a8"}
+
+
+@pytest.fixture(scope="session")
+def zoo() -> ModuleType:
+    if ZOO is None:
+        pytest.skip(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    return ZOO
+
+
+@pytest.fixture(scope="session")
+def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], onnxq.Result]:
+    """Quantizes a model by name, with its calibration samples where the scheme needs them."""
+    folder = tmp_path_factory.mktemp("zoo")
+
+    def run(name: str, scheme: str, target: str) -> onnxq.Result:
+        data = zoo.export_calibration(name, folder / f"{name}.npz", 32) if scheme in WITH_DATA else None
+        output = folder / f"{name}.{scheme}.{target}.onnx"
+        return onnxq.quantize(zoo.model_path(name), output, scheme, target=target, data=data)
+
+    return run
+
+
+def assert_good(result: onnxq.Result) -> None:
+    """The check ran and found what was asked for, and the plan says why about every node that is not."""
+    assert result.check is not None
+    assert result.check.sqnr >= result.recipe.min_sqnr - 0.5
+    assert result.bytes_after < 1.05 * result.bytes_before
+    for choice in result.plan:
+        assert choice.method is not Method.KEEP or choice.reason, choice
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_goes_through(quantize: Callable[..., onnxq.Result], name: str) -> None:
+    assert_good(quantize(name, "w8a8", "ort-cpu"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme != "w8a8"])
+@pytest.mark.parametrize("name", VARIED)
+def test_every_scheme_goes_through(quantize: Callable[..., onnxq.Result], name: str, scheme: str, target: str) -> None:
+    assert_good(quantize(name, scheme, target))
+
+
+def test_static_int8_keeps_the_transformer(quantize: Callable[..., onnxq.Result], zoo: ModuleType) -> None:
+    result = quantize("charlm", "w8a8", "ort-cpu")
+    assert len(result.plan.those(*COMPUTING)) >= 40
+    assert zoo.score("charlm", result.output) <= 1.4335
+
+
+@pytest.mark.parametrize(("scheme", "limit"), [("w4a16", 1.4335), ("nf4", 1.4355)])
+def test_four_bits_keep_the_transformer(
+    quantize: Callable[..., onnxq.Result], zoo: ModuleType, scheme: str, limit: float
+) -> None:
+    result = quantize("charlm", scheme, "ort-cpu")
+    assert {choice.format for choice in result.plan.those(Method.PACKED)} == {"uint4" if scheme == "w4a16" else "nf4"}
+    assert zoo.score("charlm", result.output) <= limit
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_whole_matrix(
+    quantize: Callable[..., onnxq.Result], zoo: ModuleType, name: str, scheme: str, target: str
+) -> None:
+    result = quantize(name, scheme, target)
+    assert_good(result)
+    if scheme in ("w8a8", "w8a8-dynamic"):
+        entry = zoo.MODELS[name]
+        in_float = entry.float_score if entry.vs_float else zoo.score(name)
+        verdict = judge(entry.metric, in_float, zoo.score(name, Path(result.output)))
+        assert verdict.is_good, verdict
