@@ -69,7 +69,7 @@ class Check:
 
 
 def check_models(
-    reference: str | Path | ir.Model,
+    in_float: Session,
     quantized: Path,
     feeds: Sequence[Feed],
     inputs: str,
@@ -80,13 +80,12 @@ def check_models(
     """Compare two whole models on `feeds`.
 
     Args:
-        reference: the float model, as a path or prepared in memory.
+        in_float: the float model.
         inputs: what `feeds` are, in words.
 
     Raises:
         CheckFailed: the quantized model does not load, does not run, or has other outputs than the float one.
     """
-    in_float = Session(reference, threads=threads)
     try:
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)

@@ -321,14 +321,15 @@ def check(a: Path, b: Path, **options: Any) -> None:
     """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns."""
     model = load_model(a)
     load_model(b)
+    in_float = Session(a, threads=options["threads"])
     if options["data"]:
         preprocessing = parse_preprocessing(options["preprocess"]) if options["preprocess"] else None
         feeds = list(open_data(options["data"], inputs_of(model), preprocessing).limited(min(16, options["limit"])))
         what = f"{len(feeds)} samples"
     else:
-        feeds = synthesize(model, Session(a), pipeline.SYNTHETIC)
+        feeds = synthesize(model, in_float, pipeline.SYNTHETIC)
         what = f"{len(feeds)} made-up inputs"
-    found = check_models(a, b, feeds, what, threads=options["threads"])
+    found = check_models(in_float, b, feeds, what, threads=options["threads"])
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import itertools
@@ -27,36 +28,50 @@ class Data:
 
     Attributes:
         source: where they come from, as the user named it.
+        part_of, part_count: the data that this was split from, if it was, and how many samples of it these are.
     """
 
     source: str
     _open: Callable[[], Iterator[Feed]]
+    part_of: Data | None = None
+    part_count: int = 0
 
     def __iter__(self) -> Iterator[Feed]:
         return self._open()
 
-    def hash(self) -> str:
-        """A hash of every name, shape, type and byte, in order."""
-        digest = hashlib.blake2b(digest_size=16)
+    @functools.cached_property
+    def _seen(self) -> tuple[int, str]:
+        """Count and hash, for which the samples are gone through once."""
+        digest, count = hashlib.blake2b(digest_size=16), 0
         for sample in self:
+            count += 1
             for name in sorted(sample):
                 x = sample[name]
                 digest.update(f"{name} {x.dtype} {x.shape} ".encode())
                 digest.update(np.ascontiguousarray(x).tobytes())
-        return digest.hexdigest()
+        return count, digest.hexdigest()
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return self._seen[0] if self.part_of is None else self.part_count
+
+    def hash(self) -> str:
+        """A hash of every name, shape, type and byte, in order; of a part, the hash of the whole."""
+        return self._seen[1] if self.part_of is None else self.part_of.hash()
 
     def split(self, held_back: int) -> tuple[Data, Data]:
         """(all but the last `held_back` samples of every stride, those samples): evenly spread over the data."""
-        total = sum(1 for _ in self)
-        if total < 2 or held_back < 1:
+        if self.count < 2 or held_back < 1:
             return self, self
-        held_back = min(held_back, max(1, total // 4))
-        chosen = {int(i) for i in np.linspace(0, total - 1, held_back + 2)[1:-1]}
+        held_back = min(held_back, max(1, self.count // 4))
+        chosen = {int(i) for i in np.linspace(0, self.count - 1, held_back + 2)[1:-1]}
 
         def those(inside: bool) -> Callable[[], Iterator[Feed]]:
             return lambda: (s for i, s in enumerate(self) if (i in chosen) is inside)
 
-        return Data(self.source, those(False)), Data(f"{self.source} (held back)", those(True))
+        rest = Data(self.source, those(False), self, self.count - len(chosen))
+        return rest, Data(f"{self.source} (held back)", those(True), self, len(chosen))
 
     def limited(self, limit: int | None) -> Data:
         """The first `limit` samples; all, if None."""

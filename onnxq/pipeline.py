@@ -93,7 +93,6 @@ class Result:
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
             "check": None if self.check is None else self.check.to_dict(),
-            "notes": list(self.plan.notes),
             "nodes": [dataclasses.asdict(choice) for choice in self.plan],
         }
         return json.dumps(table, indent=1)
@@ -151,7 +150,20 @@ def quantize(
     _require_something(job, chosen)
     with save.staging(destination) as folder:
         staged = folder / destination.name
-        chosen, proof, nbytes = _save_and_check(job, chosen, found, staged, feeds, inputs, whole, check, steps)
+        nbytes = _write(job, chosen, found, staged, steps)
+        proof = None
+        if check and not whole:
+            proof = _check_nodes(job, chosen, staged)
+        elif check:
+            proof = _check_whole(job, staged, feeds, inputs)
+            if proof.latency_ratio > SLOWER and chosen.those(*COMPUTING) and not job.recipe.keep_slow:
+                reason = "the saved file was slower than float"
+                chosen = chosen.replacing(in_float(c, reason) for c in chosen.those(*COMPUTING))
+                nbytes = _write(job, chosen, found, staged, steps)
+                proof = _check_whole(job, staged, feeds, inputs)
+            if proof.latency_ratio > SLOWER and (why := _why_slow(chosen)):
+                proof = proof.noting(why)
+            _require_quality(proof, job.recipe)
         save.publish(staged, destination)
     was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
     return Result(destination, chosen, proof, job.recipe, _file_bytes(path, job.model), nbytes, was_auto)
@@ -201,7 +213,7 @@ def find_ranges(job: Job, file: str | Path | None = None) -> Ranges:
     if file is not None and Path(file).exists():
         key = {"model": hash_model(job.model), "data": samples.hash(), "method": job.recipe.calibration}
         return load_ranges(file, **key)
-    job.progress.start("calibrating", sum(1 for _ in samples))
+    job.progress.start("calibrating", samples.count)
     found = calibrate(
         job.model, names, samples, job.recipe.calibration, threads=0, progress=lambda n: job.progress.advance(n)
     )
@@ -239,49 +251,52 @@ def _require_something(job: Job, plan: Plan) -> None:
         raise NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
 
 
-def _save_and_check(
-    job: Job,
-    plan: Plan,
-    ranges: Ranges,
-    staged: Path,
-    feeds: list[Feed],
-    inputs: str,
-    whole: bool,
-    wanted: bool,
-    steps: Trace,
-) -> tuple[Plan, Check | None, int]:
-    """Steps 5 to 8. A file that turns out slower than float, where speed was asked for, is made again in float."""
+def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> int:
+    """Steps 5 to 7: the bytes written."""
     rewritten = job.rewritten(plan, ranges)
     steps.write("rewritten", rewritten)
     _sign(rewritten, job, plan)
     job.progress.start("writing", save.nbytes_to_write(rewritten))
-    nbytes = save.save(rewritten, staged, job.progress.advance)
-    if not wanted:
-        return plan, None, nbytes
+    return save.save(rewritten, staged, job.progress.advance)
+
+
+def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Check:
+    """Step 8, against the file the user gave; or the prepared model, where the runtime has no kernels for it."""
     job.progress.start("checking the saved file")
-    if not whole:
-        names = [choice.node for choice in plan if choice.method is not Method.KEEP]
-        return plan, check_nodes(job.model, staged, names, threads=job.threads), nbytes
-    proof = check_models(_reference(job), staged, feeds, inputs, threads=job.threads)
-    computing = plan.those(*COMPUTING)
-    if proof.latency_ratio > SLOWER and computing and not job.recipe.keep_slow:
-        slower = plan.replacing(in_float(c, "the saved file was slower than float") for c in computing)
-        return _save_and_check(job, slower, ranges, staged, feeds, inputs, whole, wanted, steps)
-    if proof.sqnr < job.recipe.min_sqnr - 0.5:
+    try:
+        reference = Session(job.path, threads=job.threads)
+    except BadModel:
+        reference = Session(job.model, threads=job.threads)
+    return check_models(reference, staged, feeds, inputs, threads=job.threads)
+
+
+def _check_nodes(job: Job, plan: Plan, staged: Path) -> Check:
+    """Step 8, for models too large to be run whole."""
+    job.progress.start("checking the saved file")
+    names = [choice.node for choice in plan if choice.method is not Method.KEEP]
+    return check_nodes(job.model, staged, names, threads=job.threads)
+
+
+def _require_quality(proof: Check, recipe: Recipe) -> None:
+    if proof.sqnr < recipe.min_sqnr - 0.5:
         raise CheckFailed(
-            f"the outputs reach {proof.sqnr:.1f} dB, less than the {job.recipe.min_sqnr:g} dB asked for: "
+            f"the outputs reach {proof.sqnr:.1f} dB, less than the {recipe.min_sqnr:g} dB asked for: "
             "keep more nodes in float (--keep), or lower --min-sqnr"
         )
-    return plan, proof, nbytes
 
 
-def _reference(job: Job) -> Path | ir.Model:
-    """The file the user gave, or, where the runtime has no kernels for its types, the prepared model."""
-    try:
-        Session(job.path, threads=job.threads)
-    except BadModel:
-        return job.model
-    return job.path
+def _why_slow(plan: Plan) -> str:
+    """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
+    if any(choice.format in ("nf4", "fp4") for choice in plan.those(Method.PACKED)):
+        return (
+            "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
+            "matrix in every run; w4a16 has a fast one"
+        )
+    if plan.those(Method.HALF):
+        return "slower than float on processors, which have few float16 kernels; target ort-cpu only stores float16"
+    if plan.those(*COMPUTING):
+        return "slower than float, and kept because it was asked for; auto and w8a8 give such kernels back to float"
+    return ""
 
 
 def _sign(model: ir.Model, job: Job, plan: Plan) -> None:

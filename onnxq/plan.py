@@ -85,7 +85,6 @@ class Plan:
     scheme: str
     target: str
     choices: dict[str, Choice] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Choice]:
         return iter(self.choices.values())
@@ -100,9 +99,6 @@ class Plan:
     def replacing(self, changed: Iterable[Choice]) -> Plan:
         """This plan with some choices exchanged."""
         return dataclasses.replace(self, choices=self.choices | {choice.node: choice for choice in changed})
-
-    def noting(self, note: str) -> Plan:
-        return dataclasses.replace(self, notes=(*self.notes, note))
 
     @property
     def changes_anything(self) -> bool:
@@ -125,7 +121,7 @@ def load_plan(path: str | Path) -> Plan:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
         choices = [Choice(**{**entry, "method": Method(entry["method"])}) for entry in table["choices"]]
         by_node = {choice.node: choice for choice in choices}
-        return Plan(table["scheme"], table["target"], by_node, tuple(table.get("notes", ())))
+        return Plan(table["scheme"], table["target"], by_node)
     except OSError as error:
         raise BadRecipe(f"the plan {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
