@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class _Errors(click.Group):
     """Turns an `OnnxqError` into its sentence and its exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        warnings.formatwarning = lambda message, *_, **__: f"onnxq: {message}\n"
         try:
             return super().invoke(ctx)
         except OnnxqError as error:
