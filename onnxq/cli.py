@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable
@@ -59,6 +60,7 @@ class _Errors(click.Group):
     """Turns an `OnnxqError` into its sentence and its exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # what it warns of is checked, and said, here
         warnings.formatwarning = lambda message, *_, **__: f"onnxq: {message}\n"
         try:
             return super().invoke(ctx)

@@ -39,3 +39,15 @@ class NothingToDo(OnnxqError):
     """The model holds nothing that this scheme and target could quantize. Not a failure."""
 
     exit_code = 0
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Where a chain of "raised from" began; of ours, if one of the chain is an `OnnxqError`."""
+    while error.__cause__ is not None and not isinstance(error, OnnxqError):
+        error = error.__cause__
+    return error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text, for use inside a sentence of ours."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

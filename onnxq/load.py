@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq import graph
-from onnxq.errors import BadModel, OnnxqError
+from onnxq.errors import BadModel, first_line, root_cause
 
 
 def load_model(path: str | Path) -> ir.Model:
@@ -28,18 +28,17 @@ def load_model(path: str | Path) -> ir.Model:
     except OSError as error:
         raise BadModel(f"{path} cannot be read: {error.strerror}") from None
     except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise BadModel(f"{path} is not a legal ONNX model: {first_line(error)}") from None
+        raise BadModel(f"{path} is not a legal ONNX model: {first_line(root_cause(error))}") from None
     if not len(model.graph) and not model.graph.outputs:
         raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
+    newest = onnx.defs.onnx_opset_version()
+    if graph.opset(model) > newest:
+        raise BadModel(f"{path} uses opset {graph.opset(model)}; onnx {onnx.__version__} knows opsets up to {newest}")
     for tensor in external_tensors(model):
         _check_external(path, tensor)
-    _check_acyclic(path, model)
+    _check_values(path, model)
+    _check_order(path, model)
     return model
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's text, for use inside a sentence of ours."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
@@ -54,10 +53,8 @@ def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
 
 def _check_external(path: Path, tensor: ir.ExternalTensor) -> None:
     where = Path(tensor.path)
-    try:
-        tensor._check_path_containment()  # what onnx_ir does when it first maps the tensor
-    except ValueError as error:
-        raise BadModel(f"{path}: weight '{tensor.name}' is refused: {first_line(error)}") from None
+    if not where.resolve().is_relative_to(path.resolve().parent):
+        raise BadModel(f"{path}: weight '{tensor.name}' lies in {where}, outside the model's folder; move it there")
     if not where.is_file():
         raise BadModel(f"{path} needs the data file {where}, which is not there; put it beside the model")
     end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
@@ -67,18 +64,31 @@ def _check_external(path: Path, tensor: ir.ExternalTensor) -> None:
         )
 
 
-def _check_acyclic(path: Path, model: ir.Model) -> None:
+def _check_values(path: Path, model: ir.Model) -> None:
+    """Whatever is read has to be made somewhere."""
+
+    def is_made(value: ir.Value) -> bool:
+        return value.producer() is not None or value.is_graph_input() or value.is_initializer()
+
+    for node in graph.nodes(model):
+        for value in node.inputs:
+            if value is not None and not is_made(value):
+                raise BadModel(
+                    f"{path}: node '{node.name or node.op_type}' ({node.op_type}) reads '{value.name}', "
+                    "which nothing makes"
+                )
+    for output in model.graph.outputs:
+        if not is_made(output):
+            raise BadModel(f"{path}: output '{output.name}' is produced by no node")
+
+
+def _check_order(path: Path, model: ir.Model) -> None:
+    """Nodes are put in an order in which they can run."""
     for each in graph.graphs(model):
-        produced = {id(value) for value in (*each.inputs, *each.initializers.values())}
         try:
             each.sort()
         except ValueError:
             raise BadModel(f"{path}: the graph '{each.name}' has a cycle, so it cannot be executed") from None
-        for node in each:
-            produced.update(id(output) for output in node.outputs)
-        for output in each.outputs:
-            if each is model.graph and id(output) not in produced:
-                raise BadModel(f"{path}: output '{output.name}' is produced by no node")
 
 
 def is_quantized(model: ir.Model) -> str | None:
@@ -91,6 +101,3 @@ def is_quantized(model: ir.Model) -> str | None:
         if quantizes or contrib or (node.domain == "" and node.op_type in integer):
             found[node.op_type] = found.get(node.op_type, 0) + 1
     return ", ".join(f"{count} {op}" for op, count in found.items()) or None
-
-
-__all__ = ["OnnxqError", "external_tensors", "first_line", "is_quantized", "load_model"]

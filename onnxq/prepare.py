@@ -11,8 +11,7 @@ from onnx_ir.passes.common import (
     TopologicalSortPass,
 )
 
-from onnxq.errors import BadModel
-from onnxq.load import first_line
+from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.passes.change_float_type import ChangeFloatType
 from onnxq.passes.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.fold_batchnorm import FoldBatchNorm
@@ -72,9 +71,7 @@ def _run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
     try:
         PassManager(passes)(model)
     except ir.passes.PassError as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        cause = root_cause(error)
         if isinstance(cause, BadModel):
             raise cause from None
         raise BadModel(f"the graph cannot be prepared: {first_line(cause)}") from error

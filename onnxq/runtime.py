@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadModel, MissingRuntime
+from onnxq.errors import BadModel, MissingRuntime, root_cause
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -101,7 +101,7 @@ class Session:
             folder = _data_folder(model)
             if folder is not None:
                 options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-            source = ir.to_proto(model).SerializeToString()
+            source = _serialize(model)
         else:
             source = str(model)
         try:
@@ -152,6 +152,14 @@ class Kernel:
     runs: int
 
 
+def _serialize(model: ir.Model) -> bytes:
+    """The model as protobuf; weights that are encoded on the way may raise an error of ours."""
+    try:
+        return ir.to_proto(model).SerializeToString()
+    except ir.serde.SerdeError as error:
+        raise root_cause(error) from None
+
+
 def _original_name(name: str) -> str:
     """The name before onnxruntime decorated it: fused nodes keep the name of their main node or of its output."""
     return re.sub(r"(_nchwc)?(_token_\d+)?$", "", name)
@@ -159,7 +167,8 @@ def _original_name(name: str) -> str:
 
 def _reason(error: Exception) -> str:
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed: ?)?", "", text)
+    return re.sub(r"/\S+:\d+ .*?\)( const)? (?=\S)", "", text)  # the C++ function that threw
 
 
 def _data_folder(model: ir.Model) -> str | None:

@@ -7,8 +7,7 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from onnxq import graph
-from onnxq.errors import BadModel
-from onnxq.load import first_line
+from onnxq.errors import BadModel, first_line
 
 #: Constants of more bytes than this are kept from the converter: it needs small ones only (shapes, axes, bounds) and
 #: cannot take models over 2 GB.
