@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import os
 import re
+import shutil
 import statistics
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,13 +98,14 @@ class Session:
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         if profile:
             options.enable_profiling = True
-            self._profiles = tempfile.TemporaryDirectory(prefix="onnxq-profile-")  # gone with the session
-            options.profile_file_prefix = os.path.join(self._profiles.name, "run")
+            folder = tempfile.mkdtemp(prefix="onnxq-profile-")
+            self._remove_profile = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            options.profile_file_prefix = os.path.join(folder, "run")
         source: str | bytes
         if isinstance(model, ir.Model):
-            folder = _data_folder(model)
-            if folder is not None:
-                options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+            data = _data_folder(model)
+            if data is not None:
+                options.add_session_config_entry("session.model_external_initializers_file_folder_path", data)
             source = _serialize(model)
         else:
             source = str(model)
@@ -114,6 +119,8 @@ class Session:
             Input(i.name, np.dtype(_NUMPY.get(i.type, np.object_)), tuple(i.shape)) for i in self._session.get_inputs()
         )
         self.outputs = tuple(o.name for o in self._session.get_outputs())
+        interface = (*self._session.get_inputs(), *self._session.get_outputs())
+        self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
 
     def run(self, feed: Mapping[str, NDArray], outputs: Sequence[str] | None = None) -> list[NDArray]:
         """Outputs (all, or those named) for one sample.
@@ -122,6 +129,9 @@ class Session:
             BadModel: the run fails.
         """
         try:
+            if self._has_bfloat16:
+                values = {name: _to_value(x) for name, x in feed.items()}
+                return [_from_value(value) for value in self._session.run_with_ort_values(outputs, values)]
             return self._session.run(outputs, feed)
         except Exception as error:  # see above
             raise BadModel(f"onnxruntime cannot run the model: {_reason(error)}") from None
@@ -129,7 +139,7 @@ class Session:
     def kernels(self) -> list[Kernel]:
         """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
         events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
-        self._profiles.cleanup()
+        self._remove_profile()
         times: dict[tuple[str, str], list[float]] = {}
         for event in events:
             name = event.get("name", "")
@@ -169,6 +179,24 @@ def _reason(error: Exception) -> str:
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed: ?)?", "", text)
     return re.sub(r"/\S+:\d+ .*?\)( const)? (?=\S)", "", text)  # the C++ function that threw
+
+
+def _to_value(x: NDArray) -> onnxruntime.OrtValue:
+    """For onnxruntime, which does not know numpy arrays of bfloat16."""
+    make = require().OrtValue
+    if x.dtype != ml_dtypes.bfloat16:
+        return make.ortvalue_from_numpy(x)
+    bits = np.ascontiguousarray(x).view(np.uint16)
+    return make.ortvalue_from_numpy_with_onnx_type(bits, int(ir.DataType.BFLOAT16))
+
+
+def _from_value(value: onnxruntime.OrtValue) -> NDArray:
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = value.shape()
+    size = math.prod(shape)
+    raw = ctypes.string_at(value.data_ptr(), 2 * size) if size else b""
+    return np.frombuffer(raw, ml_dtypes.bfloat16).reshape(shape)
 
 
 def _data_folder(model: ir.Model) -> str | None:

@@ -53,6 +53,8 @@ def _bargain(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
         kernels = bench.kernels(plan)
     elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
     costs = attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements)
+    if recipe.keep_slow:
+        costs = costs.hopeful()
     float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
     start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
     say("measuring the noise of every node")

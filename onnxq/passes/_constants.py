@@ -17,7 +17,8 @@ from onnxq.graph import Names
 class PackedConstants:
     """New initializers, named after the weight they come from and shared by all nodes that want the same.
 
-    They are placed in the graph that owns the weight, so that every body which could read the weight can read them.
+    They are placed in the graph that owns the weight, so that every body which could read the weight can read them,
+    unless their reader's own graph is asked for.
     """
 
     def __init__(self, names: Names) -> None:
@@ -38,12 +39,13 @@ class PackedConstants:
             self._encodings[key] = Encoding(tensor, format, granularity, algorithm=algorithm)
         return self._encodings[key]
 
-    def value(self, weight: ir.Value, suffix: str, key: Hashable, tensor: ir.TensorProtocol) -> ir.Value:
-        """The initializer `weight.name + suffix` that was made for this `key`, or a new one holding `tensor`."""
-        full = (id(weight), suffix, key)
+    def value(
+        self, weight: ir.Value, suffix: str, key: Hashable, tensor: ir.TensorProtocol, owner: ir.Graph | None = None
+    ) -> ir.Value:
+        """The initializer `weight.name + suffix` of `owner` made for this `key`, or a new one holding `tensor`."""
+        owner = owner or owner_of(weight)
+        full = (id(weight), id(owner), suffix, key)
         if full not in self._values:
-            owner = weight.graph
-            assert isinstance(owner, ir.Graph)
             self._values[full] = graph.add_constant(owner, self.names.fresh(f"{weight.name}{suffix}"), tensor)
         return self._values[full]
 
@@ -54,3 +56,9 @@ class PackedConstants:
         if key not in self._values:
             self._values[key] = graph.add_constant(owner, self.names.fresh(wish), tensor)
         return self._values[key]
+
+
+def owner_of(item: ir.Value | ir.Node) -> ir.Graph:
+    """The graph or body that `item` belongs to."""
+    assert isinstance(item.graph, ir.Graph)
+    return item.graph

@@ -12,7 +12,7 @@ from onnxq import algorithms, formats, graph, passengers
 from onnxq.encoding import Encoding, codes, scales, zero_points
 from onnxq.formats import FloatArray, Granularity, QuantizedTensor
 from onnxq.graph import Names
-from onnxq.passes._constants import PackedConstants
+from onnxq.passes._constants import PackedConstants, owner_of
 from onnxq.passes._matmul import read_product
 from onnxq.plan import Method, Plan
 from onnxq.scales import Scale, Scales
@@ -152,16 +152,15 @@ class _Writer:
         least = None if tensor is None else least_scales(tensor, x)
         encoding = self._encoding(weight, least)
         # Readers whose biases ask for no larger scales share one copy of the codes.
-        key = (axis, id(encoding))
+        # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
+        key, owner = (axis, id(encoding)), owner_of(node)
         parts = {
             "_int8": encoding.part(codes, ir.DataType.INT8, weight.shape),
             "_scale": encoding.part(scales, ir.DataType.FLOAT, (n,)),
         }
         inputs: list[ir.Value | None] = [
-            self.constants.value(weight.value, suffix, key, part) for suffix, part in parts.items()
+            self.constants.value(weight.value, suffix, key, part, owner) for suffix, part in parts.items()
         ]
-        owner = weight.value.graph
-        assert isinstance(owner, ir.Graph)
         inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(n, np.int8)))
         name = self.names.fresh(f"{node.name}_weight")
         node.replace_input_with(1, graph.add_node(node, "DequantizeLinear", inputs, name, name, {"axis": axis}))
@@ -198,8 +197,7 @@ class _Writer:
     def _quantized_bias(
         self, node: ir.Node, bias: ir.Value, tensor: ir.TensorProtocol, encoding: Encoding, x: Scale
     ) -> ir.Value:
-        n, owner = encoding.scale_shape[0], bias.graph
-        assert isinstance(owner, ir.Graph)
+        n, owner = encoding.scale_shape[0], owner_of(node)
 
         def in_steps(q: QuantizedTensor) -> NDArray:
             steps = scales(q).astype(np.float64) * x.scale

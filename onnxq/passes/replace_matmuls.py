@@ -10,7 +10,7 @@ from onnxq import algorithms, formats, graph, layouts
 from onnxq.encoding import Encoding, scales, zero_points
 from onnxq.formats import Granularity
 from onnxq.graph import Names
-from onnxq.passes._constants import PackedConstants
+from onnxq.passes._constants import PackedConstants, owner_of
 from onnxq.passes._matmul import Product, read_product
 from onnxq.plan import Choice, Method, Plan
 
@@ -111,7 +111,9 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         }
         if format.name != "int8":
             parts["_zero_point"] = encoding.part(lambda q: packed_bytes(zero_points(q)), dtype, (blocks, n))
-        packed = [constants.value(p.weight, suffix, key, part) for suffix, part in parts.items()]
+        # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
+        owner = owner_of(p.node)
+        packed = [constants.value(p.weight, suffix, key, part, owner) for suffix, part in parts.items()]
         # One DequantizeLinear for each reader: a second reader would keep onnxruntime from fusing it.
         name = constants.names.fresh(f"{p.node.name}_weight")
         w = graph.add_node(p.node, "DequantizeLinear", list(packed), name, name, {"axis": 0, "block_size": block})
