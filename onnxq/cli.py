@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
+import signal
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,15 @@ class _Errors(click.Group):
     """Turns an `OnnxqError` into its sentence and its exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # what it warns of is checked, and said, here
-        warnings.formatwarning = lambda message, *_, **__: f"onnxq: {message}\n"
         try:
             return super().invoke(ctx)
         except OnnxqError as error:
             prefix = "onnxq: " if error.exit_code else ""
             click.echo(f"{prefix}{error}", err=bool(error.exit_code))
             sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("onnxq: interrupted", err=True)
+            sys.exit(128 + signal.SIGINT)
 
 
 def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:

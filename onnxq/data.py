@@ -7,6 +7,8 @@ import hashlib
 import importlib
 import itertools
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData
+from onnxq.errors import BadData, first_line
 from onnxq.images import IMAGE_SUFFIXES, Preprocessing, read_image
 from onnxq.runtime import Feed, Input
 
@@ -135,19 +137,22 @@ def _chain(
 def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> Iterator[Feed]:
     """The samples of one file of arrays."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise BadData(f"{path} cannot be read as arrays: {error}") from None
-    if isinstance(loaded, np.ndarray):
-        required = [i.name for i in inputs]
-        if len(required) != 1:
-            raise BadData(
-                f"{path} is one array, but the model has {len(required)} inputs; use .npz: {', '.join(required)}"
-            )
-        yield from cut({required[0]: loaded}, inputs, str(path))
-        return
-    with loaded:
-        yield from cut({name: loaded[name] for name in loaded.files}, inputs, str(path))
+        with open(path, "rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                arrays = {_only_name(inputs, path): loaded}
+            else:
+                arrays = {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise BadData(f"{path} cannot be read as arrays: {first_line(error)}") from None
+    yield from cut(arrays, inputs, str(path))
+
+
+def _only_name(inputs: tuple[Input, ...], path: Path) -> str:
+    if len(inputs) != 1:
+        names = ", ".join(i.name for i in inputs)
+        raise BadData(f"{path} is one array, but the model has {len(inputs)} inputs; use .npz: {names}")
+    return inputs[0].name
 
 
 def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Iterator[Feed]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import google.protobuf.message
@@ -92,12 +93,17 @@ def _check_order(path: Path, model: ir.Model) -> None:
 
 
 def is_quantized(model: ir.Model) -> str | None:
-    """What shows that the model's activations are quantized already, as words for a sentence; None if nothing does."""
-    integer = {"QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear"}
-    found: dict[str, int] = {}
+    """What shows that the model is quantized already, as words for a sentence; None if nothing does.
+
+    Constants behind a DequantizeLinear alone do not: they are float weights, stored small.
+    """
+    standard = {"QuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"}
+    contrib = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+    found: Counter[str] = Counter()
     for node in graph.nodes(model):
-        quantizes = node.op_type == "QuantizeLinear" and graph.constant(node.inputs[0]) is None
-        contrib = node.domain == graph.MICROSOFT and node.op_type.startswith(("QLinear", "QGemm", "DynamicQuantize"))
-        if quantizes or contrib or (node.domain == "" and node.op_type in integer):
-            found[node.op_type] = found.get(node.op_type, 0) + 1
+        is_contrib = node.domain == graph.MICROSOFT and node.op_type.startswith(contrib)
+        if is_contrib or (node.domain in ("", graph.MICROSOFT) and node.op_type in standard):
+            found[node.op_type] += 1
+    if not found and "onnxq" in model.metadata_props:
+        return "by onnxq"
     return ", ".join(f"{count} {op}" for op, count in found.items()) or None

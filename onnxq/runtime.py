@@ -114,7 +114,10 @@ class Session:
                 source, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime's exceptions share no base class
-            raise BadModel(f"onnxruntime refuses the model: {_reason(error)}") from None
+            reason = _reason(error)
+            unknown = "not a registered function/op" in reason or "No Op registered" in reason
+            advice = "; --no-check quantizes without running it" if unknown else ""
+            raise BadModel(f"onnxruntime refuses the model: {reason}{advice}") from None
         self.inputs = tuple(
             Input(i.name, np.dtype(_NUMPY.get(i.type, np.object_)), tuple(i.shape)) for i in self._session.get_inputs()
         )
