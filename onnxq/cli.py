@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
-from onnxq import collectors, pipeline, tables, targets
+from onnxq import collectors, pipeline, save, tables, targets
 from onnxq.check import check_models
 from onnxq.data import inputs_of, open_data
 from onnxq.errors import OnnxqError
@@ -27,6 +27,8 @@ from onnxq.synthesize import synthesize
 from onnxq.version import __version__
 
 _MODEL = click.Path(path_type=Path)
+#: Columns of tables that do not go to a terminal.
+PIPED_WIDTH = 110
 _DEFAULTS = Recipe()
 
 
@@ -158,8 +160,12 @@ def _recipe(options: dict[str, Any]) -> Recipe:
     return dataclasses.replace(base, **given, rules=(*base.rules, *rules))
 
 
-def _console() -> Console:
-    return Console(stderr=True)
+def _console(*, stderr: bool = False) -> Console:
+    """Where tables and bars go. Names of nodes may hold brackets: nothing in them is markup."""
+    console = Console(stderr=stderr, markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, PIPED_WIDTH)
+    return console
 
 
 @click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -176,7 +182,14 @@ def main() -> None:
     """
 
 
-@main.command()
+_QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
+
+\b
+Schemes:
+""" + "\n".join(f"{word:13} {meaning}" for word, meaning in SCHEMES.items())
+
+
+@main.command(help=_QUANTIZE_HELP, short_help="Make a quantized model and check it.")
 @click.argument("model", type=_MODEL)
 @click.option(
     "--output",
@@ -220,13 +233,7 @@ def main() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=_MODEL, help="Write the result as JSON to this file.")
 def quantize(model: Path, **options: Any) -> None:
-    """Quantize MODEL, check the saved file and show what became of it.
-
-    \b
-    Schemes:
-    """
-    console = _console()
-    with _Bars(console) as bars:
+    with _Bars(_console(stderr=True)) as bars:
         result = pipeline.quantize(
             model,
             options["output"],
@@ -244,22 +251,19 @@ def quantize(model: Path, **options: Any) -> None:
             progress=bars,
         )
     if options["report"]:
-        options["report"].write_text(result.to_json(), encoding="utf-8")
+        save.write_text(options["report"], result.to_json(), [model])
     if options["as_json"]:
         click.echo(result.to_json())
         return
-    out = Console()
+    out = _console()
     chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
-    out.print(f"[bold]{result.output}[/bold]: {result.plan.scheme}{chose} for {result.plan.target}\n")
+    out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")
     out.print(tables.plan_table(result.plan))
     out.print()
     out.print(tables.result_table(result))
 
 
-quantize.help = (quantize.help or "") + "".join(f"\n{word:13} {meaning}" for word, meaning in SCHEMES.items())
-
-
-@main.command()
+@main.command(short_help="Show what would become of each node, and why.")
 @click.argument("model", type=_MODEL)
 @click.option(
     "--output", "-o", type=_MODEL, help="Write the plan as JSON, to be edited and given to 'quantize --plan'."
@@ -278,16 +282,16 @@ def plan(model: Path, **options: Any) -> None:
         model, _recipe(options), options["target"], options["data"], preprocessing, options["limit"]
     )
     if options["output"]:
-        options["output"].write_text(job.plan.to_json(), encoding="utf-8")
+        save.write_text(options["output"], job.plan.to_json(), [model])
     if options["as_json"]:
         click.echo(job.plan.to_json())
         return
-    out = Console()
+    out = _console()
     out.print(f"{model}: {job.plan.scheme} for {job.plan.target}\n")
     out.print(tables.plan_table(job.plan, each_node=options["nodes"]))
 
 
-@main.command()
+@main.command(short_help="Find activation ranges on sample data.")
 @click.argument("model", type=_MODEL)
 @click.option("--output", "-o", type=_MODEL, required=True, help="Where to write the ranges.")
 @_PLAN_OPTIONS
@@ -300,16 +304,16 @@ def plan(model: Path, **options: Any) -> None:
 def calibrate(model: Path, **options: Any) -> None:
     """Find the activation ranges of MODEL on --data, for 'quantize --ranges'."""
     preprocessing = parse_preprocessing(options["preprocess"]) if options["preprocess"] else None
-    with _Bars(_console()) as bars:
+    with _Bars(_console(stderr=True)) as bars:
         job = pipeline.open_job(
             model, _recipe(options), options["target"], options["data"], preprocessing, options["limit"], progress=bars
         )
         found = pipeline.find_ranges(job)
-    found.save(options["output"])
+    save.write_text(options["output"], found.to_json(), [model])
     click.echo(f"{options['output']}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
 
 
-@main.command()
+@main.command(short_help="Compare two models: error, kernels, speed.")
 @click.argument("a", type=_MODEL)
 @click.argument("b", type=_MODEL)
 @_DATA_OPTIONS
@@ -337,11 +341,11 @@ def check(a: Path, b: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
-        Console().print(tables.check_table(found))
+        _console().print(tables.check_table(found))
 
 
-@main.command()
+@main.command(short_help="Show what is in a model.")
 @click.argument("model", type=_MODEL)
 def inspect(model: Path) -> None:
     """Show what is in MODEL: interface, operators, and what its weights are stored as."""
-    Console().print(tables.model_table(load_model(model)))
+    _console().print(tables.model_table(load_model(model)))

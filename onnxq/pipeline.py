@@ -137,7 +137,7 @@ def quantize(
     job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress)
     path = Path(model)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
-    save.check_destination(path, destination, force)
+    save.check_destination(destination, _sources(job, data, ranges), force)
     steps.write("prepared", job.model)
     if plan is not None:
         job = dataclasses.replace(job, plan=_checked_plan(plan, job))
@@ -166,7 +166,9 @@ def quantize(
             _require_quality(proof, job.recipe)
         save.publish(staged, destination)
     was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
-    return Result(destination, chosen, proof, job.recipe, _file_bytes(path, job.model), nbytes, was_auto)
+    return Result(
+        destination, chosen, proof, job.recipe, sum(file.stat().st_size for file in _model_files(job)), nbytes, was_auto
+    )
 
 
 def open_job(
@@ -218,7 +220,7 @@ def find_ranges(job: Job, file: str | Path | None = None) -> Ranges:
         job.model, names, samples, job.recipe.calibration, threads=0, progress=lambda n: job.progress.advance(n)
     )
     if file is not None:
-        found.save(file)
+        save.write_text(Path(file), found.to_json(), _model_files(job))
     return found
 
 
@@ -318,9 +320,13 @@ def _checked_plan(plan: Plan, job: Job) -> Plan:
     return plan
 
 
-def _file_bytes(path: Path, model: ir.Model) -> int:
-    data = {tensor.path for tensor in external_tensors(model)}
-    return path.stat().st_size + sum(Path(each).stat().st_size for each in data)
+def _model_files(job: Job) -> list[Path]:
+    return [job.path, *{Path(tensor.path) for tensor in external_tensors(job.model)}]
+
+
+def _sources(job: Job, data: DataSource | None, ranges: str | Path | None) -> list[Path]:
+    """Every file that is read."""
+    return _model_files(job) + [Path(each) for each in (data, ranges) if isinstance(each, (str, Path))]
 
 
 class Trace:

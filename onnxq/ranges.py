@@ -36,7 +36,7 @@ class Ranges:
     ranks: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
-    def save(self, path: str | Path) -> None:
+    def to_json(self) -> str:
         table = {
             "model": self.model,
             "data": self.data,
@@ -45,7 +45,7 @@ class Ranges:
             "ranks": self.ranks,
             "problems": self.problems,
         }
-        Path(path).write_text(json.dumps(table, indent=1), encoding="utf-8")
+        return json.dumps(table, indent=1)
 
 
 def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Ranges:

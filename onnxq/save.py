@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,23 +27,46 @@ ALIGNMENT = 64
 Progress = Callable[[int], None]
 
 
-def check_destination(source: Path, output: Path, force: bool) -> None:
+def check_destination(output: Path, sources: Iterable[Path], force: bool) -> None:
     """Refuse early what could not be written later.
 
+    Args:
+        sources: files that are read and must stay as they are.
+
     Raises:
-        BadOutput: the output is there already (without `force`), is the input, or its folder cannot be written to.
+        BadOutput: the output is there already (without `force`), is a source, or its folder cannot be written to.
     """
     for path in (output, data_path(output)):
-        if path.exists() and path.samefile(source):
-            raise BadOutput(f"the output {path} is the input; choose another name with -o")
+        _check_sources(path, sources)
         if path.exists() and not force:
             raise BadOutput(f"{path} exists; give --force to replace it, or another name with -o")
-    if output.is_dir():
-        raise BadOutput(f"{output} is a folder; name a file in it")
-    if not output.parent.is_dir():
-        raise BadOutput(f"the folder {output.parent} does not exist")
-    if not os.access(output.parent, os.W_OK):
-        raise BadOutput(f"the folder {output.parent} cannot be written to; choose another place with -o")
+    _check_folder(output)
+
+
+def write_text(path: Path, text: str, sources: Iterable[Path] = ()) -> None:
+    """Write a small file: a plan, a report, ranges.
+
+    Raises:
+        BadOutput: it is one of `sources`, or cannot be written.
+    """
+    _check_sources(path, sources)
+    _check_folder(path)
+    with _as_sentences(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def _check_sources(path: Path, sources: Iterable[Path]) -> None:
+    if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
+        raise BadOutput(f"{path} is read, so it cannot be the output; choose another name with -o")
+
+
+def _check_folder(path: Path) -> None:
+    if path.is_dir():
+        raise BadOutput(f"{path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise BadOutput(f"the folder {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise BadOutput(f"the folder {path.parent} cannot be written to; choose another place")
 
 
 def data_path(output: Path) -> Path:

@@ -196,8 +196,20 @@ def test_outputs_are_not_replaced_unasked(tmp_path: Path) -> None:
 def test_the_input_is_never_the_output(name: str, tmp_path: Path) -> None:
     model = text(MATMUL, tmp_path)
     (tmp_path / "link.onnx").symlink_to(model)
-    assert "is the input" in refusal("quantize", model, "-o", tmp_path / name, "--force")
+    assert "so it cannot be the output" in refusal("quantize", model, "-o", tmp_path / name, "--force")
     assert onnx.load(model).graph.node[0].op_type == "MatMul"
+
+
+@pytest.mark.parametrize("option", ["--output", "--report"])
+def test_nothing_that_is_read_is_replaced(option: str, tmp_path: Path) -> None:
+    model, data = text(MATMUL, tmp_path), tmp_path / "data.npz"
+    np.savez(data, x=np.zeros((4, 64), np.float32))
+    before = model.read_bytes(), data.read_bytes()
+    read = data if option == "--output" else model
+    options = {"--output": tmp_path / "out.onnx", "--data": data, option: read}
+    said = refusal("quantize", model, "--force", *(word for pair in options.items() for word in pair))
+    assert "so it cannot be the output" in said
+    assert (model.read_bytes(), data.read_bytes()) == before
 
 
 def test_the_folder_of_the_output_is_there(tmp_path: Path) -> None:
