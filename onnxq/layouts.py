@@ -64,11 +64,6 @@ def _zero_code(q: QuantizedTensor) -> NDArray:
     return np.full(scales_by_row(q).shape, zero, q.codes.dtype)
 
 
-def onnx_4bit(q: QuantizedTensor) -> Bytes:
-    """ONNX INT4 or UINT4: the flattened codes, low nibble first."""
-    return nibbles_low_first(q.codes.reshape(-1))
-
-
 def matmul_nbits(q: QuantizedTensor) -> Bytes:
     """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, for 4 bits the even k in the low nibble.
 
