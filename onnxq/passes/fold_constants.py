@@ -14,6 +14,8 @@ from onnxq.infer import TypeAndShape, infer_types
 
 #: Below this many bytes of input a node is evaluated at once; above, when its result is needed.
 EAGER_BYTES = 1 << 16
+#: Operators that the reference implements only from this opset on, with the meaning they had before.
+_IMPLEMENTED_FROM = {"DequantizeLinear": 19}
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 
@@ -93,8 +95,9 @@ def _evaluator(node: ir.Node, version: int) -> ReferenceEvaluator | None:
     proto = ir.serde.serialize_node(node)
     named = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(proto.input) if name]
     body = onnx.helper.make_graph([proto], "node", named, [onnx.ValueInfoProto(name=proto.output[0])])
+    imports = [onnx.helper.make_opsetid("", max(version, _IMPLEMENTED_FROM.get(node.op_type, 0)))]
     try:
-        return ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=[onnx.helper.make_opsetid("", version)]))
+        return ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=imports))
     except Exception:  # no reference implementation of this operator or version
         return None
 
