@@ -6,7 +6,6 @@ import onnx_ir as ir
 from onnx_ir.passes import PassManager
 from onnx_ir.passes.common import (
     DeduplicateHashedInitializersPass,
-    InlinePass,
     LiftConstantsToInitializersPass,
     TopologicalSortPass,
 )
@@ -17,6 +16,7 @@ from onnxq.passes.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.fold_batchnorm import FoldBatchNorm
 from onnxq.passes.fold_constants import FoldConstants
 from onnxq.passes.forget_exporter import ForgetExporter
+from onnxq.passes.inline_functions import InlineFunctions
 from onnxq.passes.name_cast_types import NameCastTypes
 from onnxq.passes.raise_opset import RaiseOpset
 from onnxq.passes.remove_identities import RemoveIdentities
@@ -42,7 +42,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
         BadModel: the model's functions call each other in a circle.
     """
     refusal = ""
-    _run([InlinePass(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
+    _run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
     try:
         _run([RaiseOpset(opset)], model)
     except BadModel as error:

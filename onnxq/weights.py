@@ -64,6 +64,11 @@ def weights_of(node: ir.Node) -> Iterator[Weight]:
             yield Weight(node, role, value, tensor)
 
 
+def has_weights(node: ir.Node) -> bool:
+    """Whether `node` reads any; not any more once a pass has given them another form."""
+    return next(weights_of(node), None) is not None
+
+
 def other_constants(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
     """Large floating-point tables that no role covers: they are added, concatenated, sliced …; vectors do not count."""
     for node in graph.nodes(model):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 import onnx_ir as ir
 from onnx import version_converter
@@ -32,25 +34,33 @@ class RaiseOpset(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if graph.opset(model) >= self.version:
             return ir.passes.PassResult(model, modified=False)
-        large = _take_large_constants(model)
         try:
-            proto = ir.to_proto(model)
-        finally:
-            for value, tensor in large.items():
-                value.const_value = tensor
-        for value in large:
-            proto.graph.input.append(ir.serde.serialize_value(value))
-        try:
-            converted = version_converter.convert_version(proto, self.version)
+            through_protobuf(model, lambda proto: version_converter.convert_version(proto, self.version))
         except Exception as error:  # the converter raises whatever its C++ core throws
-            for value in large:
-                model.graph.register_initializer(value)
             why = first_line(error).rpartition(": ")[2]
             raise BadModel(
                 f"ONNX's converter cannot raise opset {graph.opset(model)} to {self.version}: {why}"
             ) from None
-        _put_back(model, converted, {value.name or "": tensor for value, tensor in large.items()})
         return ir.passes.PassResult(model, modified=True)
+
+
+def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
+    """Make `convert(model)` the graph of `model`. What it raises is passed on; the model is then as before."""
+    large = _take_large_constants(model)
+    try:
+        proto = ir.to_proto(model)
+    finally:
+        for value, tensor in large.items():
+            value.const_value = tensor
+    for value in large:
+        proto.graph.input.append(ir.serde.serialize_value(value))
+    try:
+        converted = convert(proto)
+    except Exception:
+        for value in large:
+            model.graph.register_initializer(value)
+        raise
+    _put_back(model, converted, {value.name or "": tensor for value, tensor in large.items()})
 
 
 def _take_large_constants(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:
