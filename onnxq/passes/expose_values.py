@@ -32,7 +32,7 @@ class ExposeValues(ir.passes.InPlacePass):
         owners = _owners(model)
         by_name = _values_by_name(model)
         fresh = Names(model)
-        self.outputs = []
+        self.outputs, exposed = [], 0
         for name in self.names:
             outer: ir.Value | None = by_name[name]
             while outer is not None and outer.graph is not model.graph:
@@ -42,8 +42,9 @@ class ExposeValues(ir.passes.InPlacePass):
                 if outer.is_graph_input() or outer.producer() is None:
                     outer = _copy(model.graph, outer, fresh)
                 model.graph.outputs.append(outer)
+                exposed += 1
             self.outputs.append(None if outer is None else outer.name)
-        return ir.passes.PassResult(model, modified=bool(self.names))
+        return ir.passes.PassResult(model, modified=exposed > 0)
 
 
 def _values_by_name(model: ir.Model) -> dict[str, ir.Value]:

@@ -16,7 +16,7 @@ from onnxq.passes._constants import PackedConstants, owner_of
 from onnxq.passes._matmul import read_product
 from onnxq.plan import Method, Plan
 from onnxq.scales import Scale, Scales
-from onnxq.weights import Weight, weights_of
+from onnxq.weights import Weight, has_weights, weights_of
 
 
 class InsertQDQ(ir.passes.InPlacePass):
@@ -43,7 +43,7 @@ class InsertQDQ(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
-        nodes = [node for node in graph.nodes(model) if node.name in chosen]
+        nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
         writer = _Writer(model, self.activations, self.reduce_range)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         for node in nodes:
@@ -232,6 +232,12 @@ class _Writer:
         add.outputs[0].name, add.outputs[0].type = total_name, out.type
         out.replace_all_uses_with(add.outputs[0], replace_graph_outputs=True)
         add.replace_input_with(0, out)
+
+
+def _is_int8(node: ir.Node) -> bool:
+    """Whether all that the node reads is behind a DequantizeLinear already."""
+    read = (value for value in node.inputs if value is not None)
+    return not has_weights(node) and any(graph.is_op(value.producer(), "DequantizeLinear") for value in read)
 
 
 def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:

@@ -19,7 +19,7 @@ class NameCastTypes(ir.passes.InPlacePass):
         nodes = [node for node in graph.nodes(model) if graph.is_op(node, "CastLike")]
         if not nodes:
             return ir.passes.PassResult(model, modified=False)
-        types, names = infer_types(model), Names(model)
+        types, names, named = infer_types(model), Names(model), 0
         for node in nodes:
             like = node.inputs[1]
             dtype = None if like is None else (like.dtype or types.of(like).dtype)
@@ -29,4 +29,5 @@ class NameCastTypes(ir.passes.InPlacePass):
             made = graph.add_node(node, "Cast", [node.inputs[0]], name, names.fresh(f"{name}_out"), {"to": int(dtype)})
             graph.replace_value(node.outputs[0], made)
             node.graph.remove(node, safe=True)
-        return ir.passes.PassResult(model, modified=True)
+            named += 1
+        return ir.passes.PassResult(model, modified=named > 0)

@@ -15,7 +15,7 @@ from onnxq.graph import Names
 from onnxq.passes._constants import PackedConstants
 from onnxq.passes._matmul import Product, read_product
 from onnxq.plan import Method, Plan
-from onnxq.weights import weights_of
+from onnxq.weights import has_weights, weights_of
 
 #: (codes, scale, zero point) of an activation, by the ids of the value and of the graph that reads it.
 Shared = dict[tuple[int, int], tuple[ir.Value, ...]]
@@ -37,13 +37,14 @@ class QuantizeDynamically(ir.passes.InPlacePass):
         constants = PackedConstants(Names(model))
         chosen = {choice.node for choice in self.plan.those(Method.DYNAMIC)}
         quantized: Shared = {}
-        for node in [node for node in graph.nodes(model) if node.name in chosen]:
+        nodes = [node for node in graph.nodes(model) if node.name in chosen and has_weights(node)]
+        for node in nodes:
             if node.op_type == "LSTM":
                 _replace_lstm(node, constants)
                 model.opset_imports.setdefault(graph.MICROSOFT, 1)
             else:
                 _replace_product(read_product(node, constants, has_half_kernel=False), constants, quantized)
-        return ir.passes.PassResult(model, modified=bool(chosen))
+        return ir.passes.PassResult(model, modified=bool(nodes))
 
 
 def _replace_product(p: Product, constants: PackedConstants, quantized: Shared) -> None:

@@ -9,7 +9,7 @@ from onnxq.formats import Granularity
 from onnxq.graph import Names
 from onnxq.passes._constants import PackedConstants
 from onnxq.plan import Method, Plan
-from onnxq.weights import Weight, weights_of
+from onnxq.weights import Weight, has_weights, weights_of
 
 
 class QuantizeGathers(ir.passes.InPlacePass):
@@ -25,14 +25,15 @@ class QuantizeGathers(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = PackedConstants(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "Gather"}
-        for node in [node for node in graph.nodes(model) if node.name in choices]:
+        nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
+        for node in nodes:
             choice = choices[node.name or ""]
             (weight,) = weights_of(node)
             assert choice.block is not None
             _replace(weight, formats.get(choice.format or ""), choice.block, constants)
-        if choices:
+        if nodes:
             model.opset_imports.setdefault(graph.MICROSOFT, 1)
-        return ir.passes.PassResult(model, modified=bool(choices))
+        return ir.passes.PassResult(model, modified=bool(nodes))
 
 
 def _replace(weight: Weight, format: formats.Format, block: int, constants: PackedConstants) -> None:

@@ -13,6 +13,7 @@ from onnxq.graph import Names
 from onnxq.passes._constants import PackedConstants, owner_of
 from onnxq.passes._matmul import Product, read_product
 from onnxq.plan import Choice, Method, Plan
+from onnxq.weights import has_weights
 
 
 class ReplaceMatMuls(ir.passes.InPlacePass):
@@ -32,11 +33,12 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = PackedConstants(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op in ("MatMul", "Gemm")}
-        for node in [node for node in graph.nodes(model) if node.name in choices]:
+        nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
+        for node in nodes:
             self._replace(node, choices[node.name or ""], constants)
-        if choices and self.contrib:
+        if nodes and self.contrib:
             model.opset_imports.setdefault(graph.MICROSOFT, 1)
-        return ir.passes.PassResult(model, modified=bool(choices))
+        return ir.passes.PassResult(model, modified=bool(nodes))
 
     def _replace(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> None:
         product = read_product(node, constants, has_half_kernel=True)
