@@ -195,8 +195,9 @@ def open_job(
             "or give --requantize to quantize what is still in float"
         )
     # int8 kernels read float32: the scales of half-precision weights would themselves not fit half precision.
-    widen = place.widens_half or wanted.scheme in SPEED_SCHEMES
-    refusal = prepare(loaded, opset=place.opset_for(wanted.scheme), widen=widen)
+    widen = place.widens_half or not wanted.schemes.isdisjoint(SPEED_SCHEMES)
+    opset = max(place.opset_for(scheme) for scheme in wanted.schemes)
+    refusal = prepare(loaded, opset=opset, widen=widen)
     plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal)
     if not plan.choices:
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized: nothing to do")

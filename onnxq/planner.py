@@ -15,6 +15,7 @@ from onnxq.weights import Weight, other_constants, weights_of
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
 MATMULS = ("MatMul", "Gemm")
 _FOUR_BITS = {"w4a16": "uint4", "nf4": "nf4", "fp4": "fp4"}
+KEPT = "kept by a rule of the recipe"
 _CASTS = {"fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -32,6 +33,8 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
         weights = list(weights_of(node))
         if weights:
             choices[node.name or ""] = _choose(node, weights, recipe, target, opset_note)
+        elif recipe.scheme == "fp16" and recipe.scheme_for(node.name or "", node.op_type) == KEEP:
+            choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=KEPT)
     for node, value in other_constants(model):
         if node.name not in choices:
             choices[node.name or ""] = _choose_constant(node, value, recipe)
@@ -43,13 +46,16 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
     name, elements = node.name or "", sum(weight.elements for weight in weights)
     scheme = recipe.scheme_for(name, node.op_type)
     if scheme == KEEP:
-        return _kept(node, [weight.value for weight in weights], elements, "kept by a rule of the recipe")
+        return _kept(node, [weight.value for weight in weights], elements, KEPT)
     wish = _wish(scheme, node.op_type, recipe.block_size)
     is_contrib = wish.method is Method.PACKED and target.has_contrib_ops
     if opset_note and wish.method in COMPUTING and not is_contrib:
         wish = targets.stored(wish, opset_note)
     if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
         wish = targets.stored(wish, "its weights are not both constant")
+    in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
+    if in_float64 and wish.method in (*COMPUTING, Method.HALF):
+        wish = targets.stored(wish, "computes in float64, which no packed or int8 kernel does")
     for weight in weights:
         placed = target.place(weight, wish)
         if placed != wish:

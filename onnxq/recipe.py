@@ -99,20 +99,25 @@ class Recipe:
                 return rule.set
         return self.scheme
 
+    @property
+    def schemes(self) -> frozenset[str]:
+        """Every scheme word that some node may be treated by."""
+        return frozenset({self.scheme, *(rule.set for rule in self.rules)} - {KEEP})
+
     def resolve(self, has_data: bool) -> Recipe:
         """This recipe with `auto` replaced by what it stands for.
 
         Raises:
             BadRecipe: w8a8 without calibration data.
         """
+        resolved = self
         if self.scheme == "auto":
-            return replace(self, scheme="w8a8" if has_data else "w4a16")
-        if self.scheme not in SPEED_SCHEMES:
-            return replace(self, keep_slow=True)  # a format the user named is kept whatever its kernel's speed
-        words = {self.scheme, *(rule.set for rule in self.rules)}
-        if "w8a8" in words and not has_data:
+            resolved = replace(self, scheme="w8a8" if has_data else "w4a16")
+        elif self.scheme not in SPEED_SCHEMES:
+            resolved = replace(self, keep_slow=True)  # a format the user named is kept whatever its kernel's speed
+        if "w8a8" in resolved.schemes and not has_data:
             raise BadRecipe("w8a8 needs calibration data: give --data, or use w8a8-dynamic, which needs none")
-        return self
+        return resolved
 
 
 def parse_set(text: str) -> Rule:

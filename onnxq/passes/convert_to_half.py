@@ -25,6 +25,7 @@ class ConvertToHalf(ir.passes.InPlacePass):
 
     1. Only nodes of the model itself whose operator takes float16, in the model's opset, and is not in `_IN_FLOAT`.
     2. Not those that the plan keeps in float, and not those that read a constant float16 cannot hold.
+    3. Nodes that the plan does not speak of follow its scheme: if float16 was asked for single nodes only, they stay.
     """
 
     def __init__(self, plan: Plan, originals: set[str]) -> None:
@@ -38,7 +39,8 @@ class ConvertToHalf(ir.passes.InPlacePass):
 
         def converts(node: ir.Node) -> bool:
             choice = self.plan.choices.get(node.name or "")
-            if node.name not in self.originals or (choice is not None and choice.method is not Method.HALF):
+            is_half = self.plan.scheme == "fp16" if choice is None else choice.method is Method.HALF
+            if node.name not in self.originals or not is_half:
                 return False
             return _takes_half(node, version) and all(_fits(value) for value in node.inputs)
 

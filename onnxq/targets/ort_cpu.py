@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxq.plan import Method
 from onnxq.targets import Placement, needs_plain_matmul, stored
 from onnxq.weights import Weight
@@ -23,4 +25,6 @@ class ort_cpu:
             if weight.node.attributes.get("layout") is not None:
                 return stored(wish, "DynamicQuantizeLSTM has no layout attribute")
             return wish
+        if wish.method is Method.PACKED and op == "Gather" and wish.format == "uint4" and weight.shape[1] % 2:
+            return replace(wish, format="int8", reason="rows of odd length do not fill whole bytes in 4 bits: 8 bits")
         return needs_plain_matmul(weight, wish)
