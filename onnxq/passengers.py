@@ -100,6 +100,8 @@ def _can_ride(node: ir.Node, types: Types) -> bool:
         return False
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
         return False
+    if node.op_type == "Split" and not all(value.uses() or value.is_graph_output() for value in node.outputs):
+        return False  # not fused unless every output is quantized, and what nobody reads is not
     if node.op_type == "AveragePool" and graph.attribute_int(node, "ceil_mode", 0):
         return False  # QLinearAveragePool divides by the full window where float AveragePool does not
     return types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)

@@ -1,0 +1,214 @@
+"""docs/fusion.md from the kernels that ran: each row of its table on a tiny model, all of whose nodes are quantized."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import tiny
+from tiny import normal
+
+from onnxq import passengers, targets
+from onnxq.calibrate import calibrate
+from onnxq.data import inputs_of, open_data
+from onnxq.infer import infer_types
+from onnxq.plan import Plan
+from onnxq.planner import make_plan
+from onnxq.prepare import prepare
+from onnxq.ranges import NO_RANGES
+from onnxq.recipe import Recipe
+from onnxq.rewrite import rewrite
+from onnxq.runtime import Session
+from onnxq.scales import values_to_observe
+
+#: The weights that the graphs below may read, by name.
+WEIGHTS = {
+    "f": normal(16, 16, 3, 3),
+    "b": normal(16),
+    "h": normal(16, 16, 1, 1, seed=1),
+    "w": normal(16, 32, seed=2),
+    "c": normal(32, seed=3),
+    "v": normal(1024, 32, seed=4),
+    "k": normal(8, 32, seed=5),
+    "shape": np.array([1, 16, 16, 4]),
+    "two": np.array([2]),
+    "three": np.array([3]),
+    "twice": np.array([1, 1, 2, 2], np.float32),
+    "zero": np.array([0]),
+    "none": np.array(0, np.float32),
+    "half": np.array(0.5, np.float32),
+}
+IMAGE = "float[1,16,8,8]"
+
+
+@dataclass
+class Compiled:
+    """`kernels` counts those that ran, but for Transposes: those are the layout changes around convolutions."""
+
+    plan: Plan
+    model: ir.Model
+    kernels: Counter[str]
+    sqnr: float
+
+
+def compiled(text: str, scheme: str = "w8a8", target: str = "ort-cpu", **settings: object) -> Compiled:
+    """The graph of `text`, carried through with every node quantized, and what ran in onnxruntime."""
+    proto = tiny.model(text)
+    used = {name for node in proto.graph.node for name in node.input}
+    proto = tiny.model(text, {name: x for name, x in WEIGHTS.items() if name in used})
+    made, place = tiny.read(proto), targets.get(target)
+    recipe = Recipe(scheme, **settings)  # type: ignore[arg-type]
+    prepare(made, opset=place.opset_for(scheme), widen=True)
+    plan = make_plan(made, recipe, place, infer_types(made))
+    shape = [d.dim_value or 4 for d in proto.graph.input[0].type.tensor_type.shape.dim]
+    feeds = [{"x": np.random.default_rng(i).standard_normal(shape).astype(np.float32)} for i in range(8)]
+    observed = values_to_observe(made, plan)
+    data = open_data(feeds, inputs_of(made))
+    ranges = calibrate(made, observed, data, "minmax") if observed else NO_RANGES
+    rewritten = rewrite(made, plan, ranges, recipe, place)
+    session = Session(rewritten, profile=True)
+    got, wanted = session.run(feeds[0]), Session(ir.from_proto(proto)).run(feeds[0])
+    noise = min(tiny.sqnr(a, b) for a, b in zip(wanted, got, strict=True))
+    ran = Counter(kernel.op for kernel in session.kernels() if kernel.op != "Transpose")
+    return Compiled(plan, rewritten, ran, noise)
+
+
+def test_conv() -> None:
+    """Without the output's pair or with any other bias, Conv computes in float, without a word."""
+    found = compiled(f"g ({IMAGE} x) => (float[1,16,6,6] y) {{ y = Conv(x, f, b) }}")
+    assert found.kernels == {"QuantizeLinear": 1, "QLinearConv": 1, "DequantizeLinear": 1}
+    assert found.sqnr > 30
+
+
+@pytest.mark.parametrize("activation", ["Relu(s)", "Clip(s, none, half)", "Clip(s, none)"])
+@pytest.mark.parametrize("base", ["Conv", "Add"])
+def test_activation_functions_vanish_into_the_kernel_before_them(base: str, activation: str) -> None:
+    """A quantized range that does not clip as the function does would make FusedConv in float."""
+    before = "s = Conv(x, f, b)" if base == "Conv" else "p = Conv(x, f)  q = Conv(x, f, b)  s = Add(p, q)"
+    found = compiled(f"g ({IMAGE} x) => (float[1,16,6,6] z) {{ {before} y = {activation}  z = Conv(y, h) }}")
+    convolutions = 2 if base == "Conv" else 3
+    assert found.kernels["QLinearConv"] == convolutions
+    assert found.kernels["QLinearAdd"] == (base == "Add")
+    assert found.kernels.total() == convolutions + (base == "Add") + 2
+    assert found.sqnr > 25
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+@pytest.mark.parametrize("bias", [", c", ""])
+def test_gemm(alpha: float, beta: float, bias: str) -> None:
+    """alpha or beta other than 1, or a bias in float, and Gemm computes in float; its output needs no pair."""
+    body = f"y = Gemm<alpha={alpha}, beta={beta}>(x, w{bias})"
+    found = compiled(f"g (float[4,16] x) => (float[4,32] y) {{ {body} }}")
+    assert found.kernels == {"QuantizeLinear": 1, "QGemm": 1}
+    assert found.sqnr > 30
+
+
+def test_matmul() -> None:
+    found = compiled("g (float[2,4,16] x) => (float[2,4,32] y) { y = MatMul(x, w) }")
+    assert found.kernels == {"QuantizeLinear": 1, "MatMulIntegerToFloat": 1}
+    assert found.sqnr > 30
+
+
+def test_matmul_and_add_on_matrices() -> None:
+    """onnxruntime would fuse the two into a Gemm in float first."""
+    found = compiled("g (float[4,16] x) => (float[4,32] y) { p = MatMul(x, w)  y = Add(c, p) }")
+    assert found.kernels == {"QuantizeLinear": 1, "QGemm": 1}
+    assert found.sqnr > 30
+
+
+OWN_SCALE = {
+    "Add": "Add(a, x)",
+    "Mul": "Mul(a, x)",
+    "Sigmoid": "Sigmoid(a)",
+    "LeakyRelu": "LeakyRelu<alpha=0.1>(a)",
+    "AveragePool": "AveragePool<kernel_shape=[2,2]>(a)",
+    "GlobalAveragePool": "GlobalAveragePool(a)",
+    "Concat": "Concat<axis=2>(a, x)",
+}
+
+
+@pytest.mark.parametrize("op", sorted(passengers.OWN_SCALE))
+def test_operators_with_scales_of_their_own(op: str) -> None:
+    """Between two convolutions nothing is dequantized."""
+    body = f"x1 = Conv(x, h) a = Conv(x1, h) y = {OWN_SCALE[op].replace('x)', 'x1)')} z = Conv(y, h)"
+    found = compiled(f"g ({IMAGE} x) => (float[1,16,M,N] z) {{ {body} }}")
+    assert found.kernels == {"QuantizeLinear": 1, "QLinearConv": 3, f"QLinear{op}": 1, "DequantizeLinear": 1}
+    assert found.sqnr > 20
+
+
+#: Shape of the output, and what stands behind the convolution that makes `a`.
+SAME_SCALE = {
+    "MaxPool": ("1,16,7,7", "y = MaxPool<kernel_shape=[2,2]>(a) z = Conv(y, h)"),
+    "Reshape": ("1,16,16,4", "y = Reshape(a, shape) z = Conv(y, h)"),
+    "Transpose": ("1,16,8,8", "y = Transpose<perm=[0,1,3,2]>(a) z = Conv(y, h)"),
+    "Unsqueeze": ("1,16,1,8,32", "y = Unsqueeze(a, two) z = MatMul(y, k)"),
+    "Flatten": ("1,32", "y = Flatten(a) z = Gemm(y, v)"),
+    "Squeeze": ("16,8,32", "y = Squeeze(a, zero) z = MatMul(y, k)"),
+    "Slice": ("1,16,1,8", "y = Slice(a, two, three, two) z = Conv(y, h)"),
+    "Split": ("1,16,4,8", "p, q = Split<axis=2>(a) y = Add(p, q) z = Conv(y, h)"),
+    "Resize": ("1,16,16,16", 'y = Resize<mode="nearest">(a, , twice) z = Conv(y, h)'),
+}
+
+
+@pytest.mark.parametrize("op", sorted(passengers.SAME_SCALE))
+def test_operators_that_share_one_scale(op: str) -> None:
+    """They move uint8: the only conversions are those of the model's input and output."""
+    shape, body = SAME_SCALE[op]
+    found = compiled(f"g ({IMAGE} x) => (float[{shape}] z) {{ a = Conv(x, h) {body} }}")
+    assert op in {choice.op for choice in found.plan if passengers.is_passenger(choice)}
+    returns_int8 = "Conv(y" in body
+    assert found.kernels["QuantizeLinear"] == 1
+    assert found.kernels["DequantizeLinear"] == returns_int8
+    assert found.kernels["QLinearConv"] + found.kernels["QGemm"] + found.kernels["MatMulIntegerToFloat"] == 2
+    assert found.sqnr > 20
+
+
+@pytest.mark.parametrize("op", ["Tanh", "Erf", "Sub", "Resize", "Split"])
+def test_everything_else_stays_in_float(op: str) -> None:
+    """A pair around an operator that is not fused costs two conversions and gives nothing."""
+    inputs = {"Sub": "(a, x)", "Resize": '<mode="linear">(a, , twice)', "Split": "<axis=2>(a)"}.get(op, "(a)")
+    outputs = "y, unused" if op == "Split" else "y"
+    body = f"a = Conv(x, h) {outputs} = {op}{inputs} z = Conv(y, h)"
+    found = compiled(f"g ({IMAGE} x) => (float[1,16,M,N] z) {{ {body} }}")
+    assert {choice.op for choice in found.plan} == {"Conv"}
+    assert found.kernels["QLinearConv"] == 2
+    assert found.kernels[op] == 1
+    assert found.kernels["DequantizeLinear"] > 1
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8-dynamic"])
+def test_stored_weights_are_unpacked_at_load(scheme: str) -> None:
+    """As Cast and Mul: no conversion is left, and Conv gets the kernel it has in float, not ConvInteger."""
+    found = compiled(f"g ({IMAGE} x) => (float[1,16,6,6] z) {{ y = Conv(x, f, b)  z = Relu(y) }}", scheme)
+    assert "DequantizeLinear" not in tiny.ops(found.model)
+    assert {"Cast", "Mul"} <= set(tiny.ops(found.model))
+    assert found.kernels - Counter(["ReorderInput", "ReorderOutput"]) in ({"Conv": 1}, {"FusedConv": 1})
+    assert found.sqnr > 30
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a16"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
+def test_packed_weights_have_one_kernel(scheme: str, target: str) -> None:
+    """DequantizeLinear on blocks along K of a [K, N] weight is fused to the operator that ort-cpu gets written out."""
+    found = compiled("g (float[4,1024] x) => (float[4,32] y) { y = MatMul(x, v) }", scheme, target)
+    assert ("MatMulNBits" in tiny.ops(found.model)) == (target == "ort-cpu")
+    assert found.kernels == {"MatMulNBits": 1}
+    assert found.sqnr > (18 if scheme == "w4a16" else 35)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_accuracy_level_4_rounds_activations(level: int) -> None:
+    """With 8-bit weights the rounding of the activations shows."""
+    text = "g (float[4,1024] x) => (float[4,32] y) { y = MatMul(x, v) }"
+    noise = {n: compiled(text, "w8a16", accuracy_level=n).sqnr for n in (0, 4)}
+    assert (noise[level] > noise[4] + 1) == (level == 0)
+
+
+def test_dynamic_int8() -> None:
+    found = compiled("g (float[4,1024] x) => (float[4,32] y) { y = MatMul(x, v) }", "w8a8-dynamic")
+    assert found.kernels == {"DynamicQuantizeMatMul": 1}
+    assert found.sqnr > 30
