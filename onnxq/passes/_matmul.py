@@ -113,7 +113,7 @@ def _read_product(node: ir.Node, constants: PackedConstants, has_half_kernel: bo
             bias = constants.value(bias, "_beta", beta, scaled(tensor, beta))
         else:
             assert isinstance(node.graph, ir.Graph)
-            factor = constants.array(node.graph, "beta", np.array(beta), tensor_of(weight).dtype)
+            factor = constants.array(node.graph, "beta", np.array(beta, tensor_of(weight).dtype.numpy()))
             name = constants.names.fresh(f"{node.name}_beta")
             bias = graph.add_node(node, "Mul", [bias, factor], name, name)
     k_axis = 1 if graph.attribute_int(node, "transB", 0) else 0

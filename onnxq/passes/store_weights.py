@@ -76,6 +76,7 @@ def _unpack(
         half = encoding.part(codes, dtype, encoding.shape)
         return chain.cast(chain.initializer(f"_{format.name}", half), weight.tensor.dtype)
     x = _unpack_channels(chain, encoding) if granularity.block is None else _unpack_blocks(chain, encoding)
+    x.dtype = ir.DataType.FLOAT
     return chain.cast(x, weight.tensor.dtype)
 
 
