@@ -1,0 +1,156 @@
+"""The whole story on the sample models: every scheme for every target, and what else `quantize` promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from tiny import normal
+
+import onnxq
+from onnxq import pipeline, targets
+from onnxq.errors import BadOutput, CheckFailed, NothingToDo
+from onnxq.plan import Method
+from onnxq.recipe import SCHEMES
+from onnxq.runtime import Session
+
+MODELS = Path(__file__).parents[2] / "models"
+DIGITS, TEXT = MODELS / "digits_cnn.onnx", MODELS / "text_transformer.onnx"
+#: Size against float at most, and kernels that ran in the convolutional network and in the transformer on ort-cpu.
+EXPECTED = {
+    "w8a8": (0.33, {"QLinearConv", "QLinearAdd"}, {"MatMulIntegerToFloat"}),
+    "w8a8-dynamic": (0.30, {"DynamicQuantizeMatMul"}, {"DynamicQuantizeMatMul"}),
+    "w8a16": (0.33, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
+    "w4a16": (0.30, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
+    "nf4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4", "MatMulNBits"}),
+    "fp4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4", "MatMulNBits"}),
+    "fp16": (0.53, set(), set()),
+    "bf16": (0.53, set(), set()),
+}
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def data_of(model: Path, what: str = "calibration") -> Path:
+    return model.with_name(f"{model.stem}_{what}.npz")
+
+
+def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    return [*model.graph.input, *model.graph.output]
+
+
+@pytest.mark.parametrize("target", targets.names())
+@pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"auto"}))
+@pytest.mark.parametrize("model", [DIGITS, TEXT], ids=lambda path: path.stem)
+def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
+    recipe, data = onnxq.Recipe(scheme, keep_slow=True), data_of(model) if scheme == "w8a8" else None
+    result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target=target, data=data, limit=16)
+    saved, check = onnx.load(result.output), result.check
+    largest, *kernels = EXPECTED[scheme]
+    assert check is not None
+    assert result.bytes_after == result.output.stat().st_size < largest * result.bytes_before
+    assert check.sqnr > 19.5
+    assert interface(saved) == interface(onnx.load(model))
+    assert json.loads(saved.metadata_props[0].value)["recipe"]["scheme"] == scheme
+    if target == "ort-cpu":
+        assert set(check.kernels) == kernels[model == TEXT]
+    else:
+        assert {node.domain for node in saved.graph.node} == {""}
+    assert [path.name for path in tmp_path.iterdir()] == ["q.onnx"]
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w4a16"])
+def test_digits_are_still_recognized(tmp_path: Path, scheme: str) -> None:
+    data = data_of(DIGITS) if scheme == "w8a8" else None
+    result = onnxq.quantize(DIGITS, tmp_path / "q.onnx", onnxq.Recipe(scheme, keep_slow=True), data=data)
+    table = dict(np.load(data_of(DIGITS, "eval")))
+    images = table["image"].astype(np.float32)
+    wanted, got = (Session(path).run({"image": images})[0].argmax(1) for path in (DIGITS, result.output))
+    assert np.mean(wanted == got) > 0.985
+
+
+@pytest.mark.parametrize(("data", "scheme"), [(data_of(DIGITS), "w8a8"), (None, "w4a16")], ids=["data", "none"])
+def test_auto(tmp_path: Path, data: Path | None, scheme: str) -> None:
+    result = onnxq.quantize(DIGITS, tmp_path / "q.onnx", data=data)
+    assert result.was_auto
+    assert (result.recipe.scheme, result.plan.scheme) == (scheme, scheme)
+
+
+def test_a_plan_is_repeated_byte_by_byte(tmp_path: Path) -> None:
+    first = onnxq.quantize(DIGITS, tmp_path / "a.onnx", "w8a8", data=data_of(DIGITS))
+    second = onnxq.quantize(DIGITS, tmp_path / "b.onnx", "w8a8", data=data_of(DIGITS), plan=first.plan)
+    assert second.plan == first.plan
+    assert second.output.read_bytes() == first.output.read_bytes()
+
+
+def test_ranges_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time nothing is calibrated; other data need another file."""
+    recipe, ranges = onnxq.Recipe("w8a8", keep_slow=True), tmp_path / "ranges.json"
+    first = onnxq.quantize(DIGITS, tmp_path / "a.onnx", recipe, data=data_of(DIGITS), ranges=ranges)
+    monkeypatch.setattr(pipeline, "calibrate", None)
+    second = onnxq.quantize(
+        DIGITS, tmp_path / "b.onnx", recipe, data=data_of(DIGITS), ranges=ranges, plan=first.plan, check=False
+    )
+    assert second.check is None
+    assert second.output.read_bytes() == first.output.read_bytes()
+    with pytest.raises(onnxq.OnnxqError, match="are of another data; delete the file"):
+        onnxq.quantize(DIGITS, tmp_path / "c.onnx", recipe, data=data_of(DIGITS), limit=20, ranges=ranges)
+
+
+def test_a_failed_check_leaves_no_file(tmp_path: Path) -> None:
+    recipe = onnxq.Recipe("w4a16", min_sqnr=150)
+    with pytest.raises(CheckFailed, match=r"less than the 150 dB asked for: keep more nodes in float"):
+        onnxq.quantize(DIGITS, tmp_path / "q.onnx", recipe)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_coarse_weights_get_a_longer_format(tmp_path: Path) -> None:
+    result = onnxq.quantize(TEXT, tmp_path / "q.onnx", onnxq.Recipe("w4a16", min_sqnr=30))
+    assert result.check is not None
+    assert result.check.sqnr > 29.5
+    assert {"uint4", "int8"} >= {choice.format for choice in result.plan if choice.method is Method.PACKED}
+    assert any(choice.reason for choice in result.plan if choice.format == "int8")
+
+
+def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
+    output = tmp_path / "q.onnx"
+    output.write_text("mine")
+    with pytest.raises(BadOutput, match="exists; give --force to replace it"):
+        onnxq.quantize(DIGITS, output, "w4a16")
+    assert output.read_text() == "mine"
+    onnxq.quantize(DIGITS, output, "w4a16", force=True)
+    assert onnx.load(output).producer_name == "onnxq"
+    with pytest.raises(BadOutput, match="is the input"):
+        onnxq.quantize(output, output, "w4a16", force=True)
+
+
+def test_a_trace_has_the_graph_after_every_step(tmp_path: Path) -> None:
+    onnxq.quantize(DIGITS, tmp_path / "q.onnx", "w4a16", trace=tmp_path / "trace")
+    texts = {path.name: path.read_text() for path in (tmp_path / "trace").iterdir()}
+    assert set(texts) == {"1-prepared.onnxtxt", "2-rewritten.onnxtxt"}
+    assert "MatMulNBits" in texts["2-rewritten.onnxtxt"]
+    assert "MatMulNBits" not in texts["1-prepared.onnxtxt"]
+
+
+def test_models_without_weights_have_nothing_to_quantize(tmp_path: Path) -> None:
+    path = tiny.save(tiny.model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), tmp_path)
+    with pytest.raises(NothingToDo, match="holds no floating-point weights"):
+        onnxq.quantize(path, tmp_path / "q.onnx")
+    assert [found.name for found in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_quantized_models_are_refused_unless_asked_for(tmp_path: Path) -> None:
+    text = "g (float[4,64] x) => (float[4,32] z) { y = MatMul(x, v)  z = MatMul(y, w) }"
+    path = tiny.save(tiny.model(text, {"v": normal(64, 64), "w": normal(64, 32)}), tmp_path)
+    half = onnxq.Recipe("w8a8-dynamic", (onnxq.Rule("keep", "z"),), keep_slow=True)
+    first = onnxq.quantize(path, tmp_path / "a.onnx", half).output
+    with pytest.raises(onnxq.OnnxqError, match=r"is quantized already \(.*MatMulInteger.*\): start from the float"):
+        onnxq.quantize(first, tmp_path / "b.onnx", "w8a8-dynamic")
+    full = onnxq.Recipe("w8a8-dynamic", keep_slow=True, requantize=True)
+    second = onnxq.quantize(first, tmp_path / "b.onnx", full)
+    assert [node.op_type for node in onnx.load(second.output).graph.node].count("MatMulInteger") == 2
+    assert second.check is not None
+    assert second.check.sqnr > 30
