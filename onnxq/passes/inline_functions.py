@@ -8,8 +8,7 @@ from onnx import inliner
 from onnx_ir.passes.common import InlinePass
 
 from onnxq import graph
-from onnxq.errors import BadModel
-from onnxq.load import first_line
+from onnxq.errors import BadModel, first_line
 from onnxq.passes.raise_opset import RaiseOpset, through_protobuf
 
 
