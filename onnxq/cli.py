@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from onnxq import collectors, pipeline, tables, targets
@@ -247,7 +246,7 @@ def quantize(model: Path, **options: Any) -> None:
         return
     out = Console()
     chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
-    out.print(f"[bold]{escape(str(result.output))}[/bold]: {result.plan.scheme}{chose} for {result.plan.target}\n")
+    out.print(f"[bold]{result.output}[/bold]: {result.plan.scheme}{chose} for {result.plan.target}\n")
     out.print(tables.plan_table(result.plan))
     out.print()
     out.print(tables.result_table(result))
@@ -280,7 +279,7 @@ def plan(model: Path, **options: Any) -> None:
         click.echo(job.plan.to_json())
         return
     out = Console()
-    out.print(f"{escape(str(model))}: {job.plan.scheme} for {job.plan.target}\n")
+    out.print(f"{model}: {job.plan.scheme} for {job.plan.target}\n")
     out.print(tables.plan_table(job.plan, each_node=options["nodes"]))
 
 

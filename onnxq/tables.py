@@ -7,7 +7,6 @@ from collections import Counter
 
 import onnx_ir as ir
 from rich.table import Table
-from rich.text import Text
 
 from onnxq import graph
 from onnxq.check import Check
@@ -24,7 +23,7 @@ def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
         table.add_column(column, justify="right" if column == "weights" else "left", overflow="fold")
     if each_node:
         for c in plan:
-            _add_row(table, c.node, c.op, c.label, _count(c.elements), c.reason)
+            table.add_row(c.node, c.op, c.label, _count(c.elements), c.reason)
         return table
     groups: Counter[tuple[str, str, str]] = Counter()
     weights: Counter[tuple[str, str, str]] = Counter()
@@ -34,7 +33,7 @@ def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
         weights[key] += c.elements
     for key in sorted(groups, key=lambda key: (-weights[key], key)):
         op, label, reason = key
-        _add_row(table, str(groups[key]), op, label, _count(weights[key]), reason)
+        table.add_row(str(groups[key]), op, label, _count(weights[key]), reason)
     return table
 
 
@@ -48,7 +47,7 @@ def result_table(result: Result) -> Table:
     """Size, error and speed."""
     table = Table(box=None, pad_edge=False, show_header=False)
     before, after = result.bytes_before, result.bytes_after
-    _add_row(table, "size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
+    table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
     if result.check is not None:
         _add_check(table, result.check)
     return table
@@ -65,55 +64,47 @@ def _add_check(table: Table, check: Check) -> None:
     if not math.isnan(check.sqnr):
         worst = min(check.outputs, key=lambda name: check.outputs[name], default="")
         where = f", worst: {worst}" if len(check.outputs) > 1 else ""
-        _add_row(table, "error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
+        table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
     if check.float_ms:
         ratio = check.latency_ratio
         words = "as fast as float" if 0.97 < ratio < 1.03 else f"{1 / ratio:.2f}× as fast as float"
         threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
-        _add_row(table, "speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", f"{words}, {threads}")
+        table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", f"{words}, {threads}")
     if check.kernels:
-        _add_row(
-            table,
-            "kernels",
-            ", ".join(f"{n} {op}" for op, n in check.kernels.items()),
-            "ran on packed or integer weights",
+        table.add_row(
+            "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
         )
     for note in check.notes:
-        _add_row(table, "note", note, "")
+        table.add_row("note", note, "")
 
 
 def model_table(model: ir.Model) -> Table:
     """A model's interface and what its constants are stored as."""
     table = Table(box=None, pad_edge=False, show_header=False)
     versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
-    _add_row(table, "opsets", versions)
-    _add_row(
-        table, "made by", f"{model.producer_name or 'unknown'} {model.producer_version or ''}, IR {model.ir_version}"
+    table.add_row("opsets", versions)
+    table.add_row(
+        "made by", f"{model.producer_name or 'unknown'} {model.producer_version or ''}, IR {model.ir_version}"
     )
     for word, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
         for value in values:
             dtype = "?" if value.dtype is None else value.dtype.name.lower()
-            _add_row(table, word, f"{value.name}: {dtype}{_shape(value.shape)}")
+            table.add_row(word, f"{value.name}: {dtype}{_shape(value.shape)}")
     ops = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in graph.nodes(model))
     shown = [f"{n} {op}" for op, n in ops.most_common(12)]
     others = sum(ops.values()) - sum(n for _, n in ops.most_common(12))
-    _add_row(table, "nodes", f"{sum(ops.values())}: " + ", ".join([*shown, *([f"{others} others"] if others else [])]))
+    table.add_row("nodes", f"{sum(ops.values())}: " + ", ".join([*shown, *([f"{others} others"] if others else [])]))
     stored: Counter[str] = Counter()
     for each in model.graphs():
         for value in each.initializers.values():
             if value.const_value is not None:
                 stored[value.const_value.dtype.name.lower()] += value.const_value.nbytes
-    _add_row(table, "constants", ", ".join(f"{_bytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
+    table.add_row("constants", ", ".join(f"{_bytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
     weights = Counter(weight.node.op_type for weight in find_weights(model))
-    _add_row(table, "float weights", ", ".join(f"{n} of {op}" for op, n in weights.most_common()) or "none")
+    table.add_row("float weights", ", ".join(f"{n} of {op}" for op, n in weights.most_common()) or "none")
     if "onnxq" in model.metadata_props:
-        _add_row(table, "onnxq", model.metadata_props["onnxq"])
+        table.add_row("onnxq", model.metadata_props["onnxq"])
     return table
-
-
-def _add_row(table: Table, *cells: str) -> None:
-    """A row of plain text: rich would take the brackets of a shape or of a name for markup."""
-    table.add_row(*map(Text, cells))
 
 
 def _shape(shape: ir.Shape | None) -> str:
