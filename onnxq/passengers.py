@@ -48,7 +48,7 @@ def prune(plan: Plan, model: ir.Model) -> Plan:
     static = plan.those(Method.STATIC)
     convolutions = {choice.node for choice in static if choice.op == "Conv"}
     riding = {choice.node for choice in static if is_passenger(choice)}
-    left = _between(model, convolutions, {choice.node for choice in static}, riding)
+    left = _between(model, convolutions, {choice.node for choice in static} - riding, riding)
     gone = [choice for choice in static if choice.node in riding - left]
     return plan.replacing(Choice(c.node, c.op, Method.KEEP, reason="no longer between int8 operators") for c in gone)
 

@@ -156,7 +156,8 @@ def quantize(
             proof = _check_nodes(job, chosen, staged)
         elif check:
             proof = _check_whole(job, staged, feeds, inputs)
-            if proof.latency_ratio > SLOWER and chosen.those(*COMPUTING) and not job.recipe.keep_slow:
+            may_change = plan is None and not job.recipe.keep_slow
+            if proof.latency_ratio > SLOWER and chosen.those(*COMPUTING) and may_change:
                 reason = "the saved file was slower than float"
                 chosen = chosen.replacing(in_float(c, reason) for c in chosen.those(*COMPUTING))
                 nbytes = _write(job, chosen, found, staged, steps)

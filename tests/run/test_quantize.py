@@ -86,6 +86,19 @@ def test_a_plan_is_repeated_byte_by_byte(tmp_path: Path) -> None:
     assert second.output.read_bytes() == first.output.read_bytes()
 
 
+def test_slow_files_go_back_to_float_unless_a_plan_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "SLOWER", 0.0)
+    plan = pipeline.open_job(TEXT, "w8a8-dynamic").plan
+    as_planned = onnxq.quantize(TEXT, tmp_path / "a.onnx", "w8a8-dynamic", plan=plan)
+    assert as_planned.plan == plan
+    monkeypatch.setattr(pipeline, "tune", lambda bench, plan, *others, **options: plan)
+    given_back = onnxq.quantize(TEXT, tmp_path / "b.onnx", "w8a8-dynamic")
+    assert given_back.plan.those(Method.DYNAMIC) == []
+    assert {c.reason for c in given_back.plan if c.op == "MatMul"} == {"the saved file was slower than float"}
+    assert given_back.check is not None
+    assert given_back.check.kernels == {}
+
+
 def test_ranges_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time nothing is calibrated; other data need another file."""
     recipe, ranges = onnxq.Recipe("w8a8", keep_slow=True), tmp_path / "ranges.json"

@@ -1,0 +1,116 @@
+"""Loading: external data stays on disk, and what cannot be read is said in a sentence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import tiny
+from tiny import normal
+
+from onnxq.errors import BadModel
+from onnxq.load import external_tensors, is_quantized, load_model
+
+W = normal(64, 32)
+
+
+def external(folder: Path, **entries: str) -> Path:
+    """A model whose weight lies in w.data; `entries` override where it says so."""
+    proto = tiny.model("g (float[N,64] x) => (y) { y = MatMul(x, w) }", {"w": W})
+    (folder / "w.data").write_bytes(b"\0" * 64 + W.tobytes())
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in ({"location": "w.data", "offset": "64", "length": str(W.nbytes)} | entries).items():
+        tensor.external_data.add(key=key, value=value)
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    return folder / "model.onnx"
+
+
+def test_external_weights_stay_on_disk(tmp_path: Path) -> None:
+    made = load_model(external(tmp_path))
+    (tensor,) = external_tensors(made)
+    assert tensor.raw is None
+    np.testing.assert_array_equal(tensor.numpy(), W)
+
+
+def test_a_model_is_read_from_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    before = sorted(f.name for f in tmp_path.iterdir())
+    for file in tmp_path.iterdir():
+        file.chmod(0o400)
+    tmp_path.chmod(0o500)
+    try:
+        np.testing.assert_array_equal(tiny.array(load_model(path).graph.initializers["w"]), W)
+    finally:
+        tmp_path.chmod(0o700)
+    assert sorted(f.name for f in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"location": "v.data"}, "needs the data file {folder}/v.data, which is not there; put it beside the model"),
+        ({"offset": "128"}, "{folder}/w.data is cut short: weight 'w' ends at byte 8320, the file has 8256"),
+        ({"location": "../w.data"}, "{folder}/model.onnx: weight 'w' is refused: "),
+        ({"location": "/etc/passwd"}, "{folder}/model.onnx: weight 'w' is refused: "),
+    ],
+    ids=["missing", "cut-short", "outside", "absolute"],
+)
+def test_external_data_that_cannot_be_read(tmp_path: Path, entries: dict[str, str], words: str) -> None:
+    path = external(tmp_path, **entries)
+    with pytest.raises(BadModel, match=re.escape(words.format(folder=tmp_path))):
+        load_model(path)
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    whole = tiny.model("g (float[N,64] x) => (y) { y = MatMul(x, w) }", {"w": W}).SerializeToString()
+    contents = {
+        "text.onnx": (b"this is not a model", "is not an ONNX model, or is cut short"),
+        "cut.onnx": (whole[:-100], "is not an ONNX model, or is cut short"),
+        "empty.onnx": (b"", "it has neither nodes nor outputs"),
+    }
+    for name, (content, words) in contents.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(BadModel, match=words):
+            load_model(tmp_path / name)
+    with pytest.raises(BadModel, match="no such file"):
+        load_model(tmp_path / "none.onnx")
+    with pytest.raises(BadModel, match="is not a file"):
+        load_model(tmp_path)
+
+
+def test_a_cycle_is_refused(tmp_path: Path) -> None:
+    path = tiny.save(tiny.model("g (float[4] x) => (y) { a = Add(x, b)  b = Relu(a)  y = Neg(b) }"), tmp_path)
+    with pytest.raises(BadModel, match="the graph 'g' has a cycle"):
+        load_model(path)
+
+
+def test_an_output_that_nobody_makes_is_refused(tmp_path: Path) -> None:
+    path = tiny.save(tiny.model("g (float[4] x) => (y, z) { y = Relu(x) }"), tmp_path)
+    with pytest.raises(BadModel, match="output 'z' is produced by no node"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s)", "1 QuantizeLinear"),
+        (
+            "q, t, z = DynamicQuantizeLinear(x)  y = MatMulInteger(q, q, z, z)",
+            "1 DynamicQuantizeLinear, 1 MatMulInteger",
+        ),
+        ("y = com.microsoft.DynamicQuantizeMatMul(x, w, s)", "1 DynamicQuantizeMatMul"),
+        ("q = QuantizeLinear(v, s)  w2 = DequantizeLinear(q, s)  y = MatMul(x, w2)", None),
+        ("y = MatMul(x, v)", None),
+    ],
+)
+def test_quantized_models_are_known(body: str, found: str | None) -> None:
+    """By their activations: weights stored in int8 are no reason to refuse."""
+    constants = {"s": np.float32(0.1), "w": np.ones((4, 4), np.int8), "v": normal(4, 4)}
+    made: ir.Model = tiny.read(tiny.model(f"g (float[4,4] x) => (y) {{ {body} }}", constants))
+    assert is_quantized(made) == found

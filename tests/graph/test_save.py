@@ -1,0 +1,164 @@
+"""Saving: what is in the files, what is left behind if it fails, and what may be overwritten."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import tiny
+from tiny import normal
+
+from onnxq import save
+from onnxq.errors import BadModel, BadOutput
+from onnxq.passes.store_weights import StoreWeights
+from onnxq.plan import Choice, Method, Plan
+
+W = normal(64, 32)
+TEXT = "g (float[N,64] x) => (y) { [n] a = MatMul(x, u)  [o] b = MatMul(x, v)  c = Add(a, t)  y = Add(b, c) }"
+CONSTANTS = {"u": W, "v": W.copy(), "t": normal(32)}
+
+
+@pytest.fixture
+def external(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even small models get a data file."""
+    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", 0)
+
+
+def model() -> ir.Model:
+    return tiny.read(tiny.model(TEXT, CONSTANTS))
+
+
+def stored(word: str = "int8") -> ir.Model:
+    """A model whose weights are not computed yet."""
+    made = model()
+    StoreWeights(Plan("w8a16", "onnx", {k: Choice(k, "MatMul", Method.STORED, word) for k in "no"}))(made)
+    return made
+
+
+def test_a_small_model_is_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    nbytes = save.save(model(), path)
+    assert [f.name for f in tmp_path.iterdir()] == ["m.onnx"]
+    assert nbytes == path.stat().st_size
+    x = normal(2, 64)
+    np.testing.assert_array_equal(tiny.evaluate(onnx.load(path), x=x)[0], tiny.evaluate(model(), x=x)[0])
+
+
+@pytest.mark.usefixtures("external")
+def test_a_large_model_keeps_its_weights_beside_it(tmp_path: Path) -> None:
+    """Large ones aligned in the data file, small ones in the model."""
+    path = tmp_path / "m.onnx"
+    done: list[int] = []
+    nbytes = save.save(model(), path, done.append)
+    assert {f.name for f in tmp_path.iterdir()} == {"m.onnx", "m.onnx.data"}
+    assert nbytes == sum(f.stat().st_size for f in tmp_path.iterdir())
+    assert done == [W.nbytes, W.nbytes, 128]
+    tensors = {name: value.const_value for name, value in ir.load(path).graph.initializers.items()}
+    assert {name for name, tensor in tensors.items() if isinstance(tensor, ir.ExternalTensor)} == {"u", "v"}
+    for tensor in (tensors["u"], tensors["v"]):
+        assert isinstance(tensor, ir.ExternalTensor)
+        assert (tensor.offset or 0) % save.ALIGNMENT == 0
+        np.testing.assert_array_equal(tensor.numpy(), W)
+    x = normal(2, 64)
+    np.testing.assert_array_equal(tiny.evaluate(onnx.load(path), x=x)[0], tiny.evaluate(model(), x=x)[0])
+
+
+@pytest.mark.usefixtures("external")
+def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
+    save.save(model(), tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx.data").stat().st_size == W.nbytes
+    save.save(stored(), tmp_path / "q.onnx")
+    assert (tmp_path / "q.onnx.data").stat().st_size < W.nbytes + W.size + 256
+
+
+@pytest.mark.usefixtures("external")
+def test_external_weights_of_the_input_are_copied_once_each(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    save.save(model(), tmp_path / "in" / "m.onnx")
+    loaded = ir.load(tmp_path / "in" / "m.onnx")
+    save.save(loaded, tmp_path / "copy.onnx")
+    assert (tmp_path / "copy.onnx.data").read_bytes() == (tmp_path / "in" / "m.onnx.data").read_bytes()
+
+
+@pytest.mark.parametrize("word", ["int8", "float16"])
+@pytest.mark.parametrize("single_file_bytes", [0, 1 << 20])
+def test_bytes_are_the_same_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, single_file_bytes: int
+) -> None:
+    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", single_file_bytes)
+    hashes = set()
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        save.save(stored(word), folder / "m.onnx")
+        hashes.add(hashlib.sha256(b"".join(f.read_bytes() for f in sorted(folder.iterdir()))).hexdigest())
+    assert len(hashes) == 1
+
+
+@pytest.mark.usefixtures("external")
+def test_what_cannot_be_encoded_leaves_nothing_behind(tmp_path: Path) -> None:
+    broken = W.copy()
+    broken[3, 5] = np.nan
+    made = tiny.read(tiny.model(TEXT, CONSTANTS | {"v": broken}))
+    StoreWeights(Plan("w8a16", "onnx", {k: Choice(k, "MatMul", Method.STORED, "int8") for k in "no"}))(made)
+    output = tmp_path / "m.onnx"
+    with (
+        pytest.raises(BadModel, match=r"weight 'v' holds nan at \[3, 5\]; .* \(--keep\)"),
+        save.staging(output) as folder,
+    ):
+        save.save(made, folder / output.name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    output = tmp_path / "m.onnx"
+
+    def write_half() -> None:
+        with save.staging(output) as folder:
+            (folder / "m.onnx").write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(BadOutput, match=f"no space left on the disk of {tmp_path}"):
+        write_half()
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_appear_together_and_the_old_data_goes(tmp_path: Path) -> None:
+    output = tmp_path / "m.onnx"
+    for data in (b"data", None):
+        with save.staging(output) as folder:
+            (folder / "m.onnx").write_bytes(b"model")
+            if data is not None:
+                (folder / "m.onnx.data").write_bytes(data)
+            assert not data or not output.exists()
+            save.publish(folder / "m.onnx", output)
+        assert {f.name for f in tmp_path.iterdir()} == ({"m.onnx", "m.onnx.data"} if data else {"m.onnx"})
+
+
+@pytest.mark.parametrize(
+    ("existing", "output", "force", "words"),
+    [
+        (["in.onnx", "out.onnx"], "out.onnx", False, "out.onnx exists; give --force to replace it"),
+        (["in.onnx", "out.onnx.data"], "out.onnx", False, "out.onnx.data exists; give --force"),
+        (["in.onnx"], "in.onnx", True, "is the input; choose another name with -o"),
+        (["in.onnx"], "nowhere/out.onnx", False, "nowhere does not exist"),
+        (["in.onnx"], ".", True, "is a folder; name a file in it"),
+    ],
+)
+def test_what_would_be_lost_is_refused(
+    tmp_path: Path, existing: list[str], output: str, force: bool, words: str
+) -> None:
+    for name in existing:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(BadOutput, match=words):
+        save.check_destination(tmp_path / "in.onnx", tmp_path / output, force)
+
+
+def test_with_force_an_output_is_replaced(tmp_path: Path) -> None:
+    for name in ("in.onnx", "out.onnx"):
+        (tmp_path / name).write_bytes(b"")
+    save.check_destination(tmp_path / "in.onnx", tmp_path / "out.onnx", True)

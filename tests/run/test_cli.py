@@ -1,0 +1,196 @@
+"""The commands as a user types them: what they print, write and return."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+import tiny
+from click.testing import CliRunner, Result
+from tiny import normal
+
+import onnxq
+from onnxq import pipeline
+from onnxq.cli import main
+from onnxq.recipe import SCHEMES, Recipe
+
+MODELS = Path(__file__).parents[2] / "models"
+DIGITS, DATA = MODELS / "digits_cnn.onnx", MODELS / "digits_cnn_calibration.npz"
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are run in an empty folder, on a terminal wide enough for any table."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def run(*words: object, exit_code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == exit_code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def test_one_command_without_options(tmp_path: Path) -> None:
+    """The output is named after model and scheme, and lies in the current folder."""
+    out = run("quantize", DIGITS).stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["digits_cnn.w4a16.onnx"]
+    assert out.startswith("digits_cnn.w4a16.onnx: w4a16 (auto: no calibration data) for ort-cpu")
+    for word in ("uint4 b32", "int8 stored", "of float", "dB SQNR", "32, 32]): no data"):
+        assert word in out
+
+
+def test_calibration_data_make_it_int8() -> None:
+    out = run("quantize", DIGITS, "--data", DATA, "--keep-slow", "--limit", 16).stdout
+    assert out.startswith("digits_cnn.w8a8.onnx: w8a8 (auto: there is calibration data) for ort-cpu")
+    assert "5 QLinearConv" in out
+
+
+def test_json_and_report_are_the_same(tmp_path: Path) -> None:
+    """Standard output is JSON and nothing else."""
+    out = run("quantize", DIGITS, "-s", "w4a16", "-o", "q.onnx", "--json", "--report", "report.json").stdout
+    table = json.loads(out)
+    assert table == json.loads((tmp_path / "report.json").read_text())
+    assert (table["output"], table["scheme"], table["target"]) == ("q.onnx", "w4a16", "ort-cpu")
+    assert table["bytes_after"] == (tmp_path / "q.onnx").stat().st_size
+    assert table["check"]["sqnr"] > 19.5
+    assert table["check"]["kernels"] == {"MatMulNBits": 1}
+    assert {"node", "op", "method", "format", "block", "elements", "reason"} == set(table["nodes"][0])
+
+
+def test_plans_can_be_edited(tmp_path: Path) -> None:
+    run("plan", DIGITS, "-s", "w4a16", "-o", "plan.json")
+    table = json.loads((tmp_path / "plan.json").read_text())
+    (product,) = (entry for entry in table["choices"] if entry["method"] == "packed")
+    product |= {"format": "int8", "block": 16}
+    (tmp_path / "plan.json").write_text(json.dumps(table))
+    done = json.loads(run("quantize", DIGITS, "-s", "w4a16", "--plan", "plan.json", "-o", "q.onnx", "--json").stdout)
+    assert done["nodes"] == table["choices"]
+    (node,) = (node for node in onnx.load(tmp_path / "q.onnx").graph.node if node.op_type == "MatMulNBits")
+    assert {a.name: a.i for a in node.attribute if a.name in ("bits", "block_size")} == {"bits": 8, "block_size": 16}
+
+
+def test_plan_lists_nodes_and_writes_nothing(tmp_path: Path) -> None:
+    grouped, single = run("plan", DIGITS).stdout, run("plan", DIGITS, "--nodes").stdout
+    plan = json.loads(run("plan", DIGITS, "--json").stdout)
+    assert len(grouped.splitlines()) < len(single.splitlines()) == 3 + len(plan["choices"])
+    assert all(entry["node"] in single for entry in plan["choices"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranges_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run("calibrate", DIGITS, "--data", DATA, "-o", "ranges.json").stdout
+    assert (
+        out == f"ranges.json: {len(json.loads((tmp_path / 'ranges.json').read_text())['values'])} ranges by "
+        f"{Recipe().calibration}, 0 without\n"
+    )
+    monkeypatch.setattr(pipeline, "calibrate", None)
+    run("quantize", DIGITS, "--data", DATA, "--ranges", "ranges.json", "--keep-slow", "-o", "q.onnx")
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+
+
+def test_rules_of_the_command_line_win_over_the_recipe(tmp_path: Path) -> None:
+    text = "g (float[4,64] x) => (float[4,64] z) { [first] y = MatMul(x, v)  [second] z = MatMul(y, w) }"
+    model = tiny.save(tiny.model(text, {"v": normal(64, 64), "w": normal(64, 64)}), tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('scheme = "w8a16"\nblock_size = 64\n[[rule]]\nnodes = "first"\nset = "nf4"\n')
+
+    def labels(*options: str) -> list[str]:
+        plan = json.loads(run("plan", model, "--recipe", recipe, "--json", *options).stdout)
+        return [f"{entry['method']} {entry['format']} {entry['block']}" for entry in plan["choices"]]
+
+    assert labels() == ["packed nf4 64", "packed int8 64"]
+    assert labels("--keep", "f*") == ["keep None None", "packed int8 64"]
+    assert labels("--set", "re:^first$=w4a16", "--block-size", "32") == ["packed uint4 32", "packed int8 32"]
+    assert labels("-s", "w4a16") == ["packed nf4 64", "packed uint4 64"]
+
+
+def test_check_compares_two_models() -> None:
+    run("quantize", DIGITS, "-s", "w8a16", "-o", "q.onnx", "--no-check")
+    found = json.loads(run("check", DIGITS, "q.onnx", "--data", DATA, "--json").stdout)
+    assert found["kernels"] == {"MatMulNBits": 1}
+    assert found["sqnr"] > 35
+    assert "identical" in run("check", DIGITS, DIGITS).stdout
+
+
+def test_brackets_are_shown(tmp_path: Path) -> None:
+    """They are no markup: `[0]` of a name, `[a]` of a file."""
+    text = "g (float[4,64] x) => (float[4,64] y) { y = MatMul(x, w) }"
+    proto = tiny.model(text, {"w": normal(64, 64)})
+    proto.graph.node[0].name = "layers[last]/up"
+    model = tiny.save(proto, tmp_path, "tiny[a].onnx")
+    assert "layers[last]/up" in (out := run("plan", model, "--nodes").stdout)
+    assert f"{model}: w4a16" in out
+    assert run("quantize", model, "-o", "q[b].onnx").stdout.startswith("q[b].onnx: ")
+
+
+def test_inspect_says_what_is_in_a_model() -> None:
+    out = run("inspect", DIGITS).stdout
+    for words in ("image: float[batch, 1, 32, 32]", "logits: float[batch, 10]", "5 Conv", "5 of Conv, 1 of Gemm"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("quantize", "none.onnx"), "none.onnx: no such file"),
+        (("quantize", DATA), "is not an ONNX model, or is cut short"),
+        (("quantize", DIGITS, "-s", "w8a8"), "w8a8 needs calibration data: give --data"),
+        (("quantize", DIGITS, "-o", "no/q.onnx"), "the folder no does not exist"),
+        (("quantize", DIGITS, "--set", "w8a16"), "--set 'w8a16' is not of the form 'layers.0/*=w8a16'"),
+        (("quantize", DIGITS, "--set", "*=int3"), "a rule cannot set 'int3'; choose one of keep, w8a8"),
+        (("quantize", DIGITS, "--keep", "re:("), "is not a regular expression"),
+        (("quantize", DIGITS, "--block-size", "20"), "a block of 20 weights is not a power of two from 16 on"),
+        (("quantize", DIGITS, "--plan", "none.json"), "the plan none.json cannot be read"),
+        (("plan", DIGITS, "--recipe", "none.toml"), "the recipe none.toml cannot be read"),
+    ],
+    ids=lambda x: "-" if isinstance(x, str) else "_".join(Path(word).name for word in map(str, x)),
+)
+def test_failures_are_one_sentence(tmp_path: Path, words: tuple[object, ...], sentence: str) -> None:
+    """On standard error, with exit code 1, and no file is left."""
+    result = run(*words, exit_code=1)
+    assert result.stdout == ""
+    assert result.stderr.startswith("onnxq: ")
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_to_do_is_no_failure(tmp_path: Path) -> None:
+    model = tiny.save(tiny.model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), tmp_path)
+    result = run("quantize", model)
+    assert "nothing to do" in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("words", [("quantize",), ("quantize", DIGITS, "-s", "int3"), ("quantise", DIGITS)])
+def test_wrong_usage_has_exit_code_2(words: tuple[object, ...]) -> None:
+    assert "Usage: " in run(*words, exit_code=2).stderr
+
+
+def test_help_and_version() -> None:
+    assert run("--version").stdout == f"onnxq, version {onnxq.__version__}\n"
+    text = run("quantize", "-h").stdout
+    assert all(word in text for word in SCHEMES)
+
+
+def test_defaults_are_those_of_the_api() -> None:
+    """Every option of `quantize` is one of `onnxq.quantize` or a field of `Recipe`, and means the same unset."""
+    given = main.commands["quantize"].make_context("quantize", ["model.onnx"]).params
+    renamed = {"plan_file": "plan", "preprocess": "preprocessing"}
+    api = {name: parameter.default for name, parameter in inspect.signature(onnxq.quantize).parameters.items()}
+    options = {renamed.get(name, name): value for name, value in given.items()}
+    only_here = {"as_json", "report", "keep", "sets", "no_check"}
+    recipe = set(Recipe.__dataclass_fields__) - {"rules"}
+    assert set(options) - only_here == (set(api) - {"check", "progress"}) | recipe
+    for name in set(options) & set(api) - {"model", "recipe"}:
+        assert options[name] == api[name], name
+    assert {name: options[name] for name in recipe} == dict.fromkeys(recipe)  # None: as the Recipe says
+    assert not options["no_check"]
+    assert api["check"] is True
+    assert Recipe(api["recipe"]) == Recipe()
