@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 #: Bins in use are at most this many; more than half of them are, whatever the data, once e has grown.
 BINS = 4096
+#: 2^-1074 is the smallest float64 above zero.
+SMALLEST = -1074
 
 
 class Histogram:
@@ -74,8 +76,12 @@ def _bin(x: float, exponent: int) -> int:
 
 
 def _least_exponent(low: float, high: float) -> int:
-    """The smallest exponent for which [low, high] needs at most `BINS` bins, numbered within 53 bits."""
-    exponent = max(math.frexp(low)[1], math.frexp(high)[1]) - 52
+    """The smallest exponent for which [low, high] needs at most `BINS` bins, numbered within 53 bits.
+
+    It never falls when the range grows; zero alone gets the least one there is, that of the smallest subnormal.
+    """
+    largest = max(abs(low), abs(high))
+    exponent = max(math.frexp(largest)[1] - 52, SMALLEST) if largest else SMALLEST
     if high > low:
         exponent = max(exponent, math.frexp(high - low)[1] - BINS.bit_length())
     while _bin(high, exponent) - _bin(low, exponent) >= BINS:
