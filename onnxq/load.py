@@ -95,14 +95,15 @@ def _check_order(path: Path, model: ir.Model) -> None:
 def is_quantized(model: ir.Model) -> str | None:
     """What shows that the model is quantized already, as words for a sentence; None if nothing does.
 
-    Constants behind a DequantizeLinear alone do not: they are float weights, stored small.
+    Constants behind a DequantizeLinear, or a pair of it and QuantizeLinear, are float weights, stored small.
     """
-    standard = {"QuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"}
+    standard = {"DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"}
     contrib = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
     found: Counter[str] = Counter()
     for node in graph.nodes(model):
+        quantizes = node.op_type == "QuantizeLinear" and graph.constant(node.inputs[0]) is None
         is_contrib = node.domain == graph.MICROSOFT and node.op_type.startswith(contrib)
-        if is_contrib or (node.domain in ("", graph.MICROSOFT) and node.op_type in standard):
+        if quantizes or is_contrib or (node.domain == "" and node.op_type in standard):
             found[node.op_type] += 1
     if not found and "onnxq" in model.metadata_props:
         return "by onnxq"

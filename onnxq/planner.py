@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from onnxq import formats, graph, passengers, targets
@@ -14,6 +16,8 @@ from onnxq.weights import Weight, other_constants, weights_of
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
 MATMULS = ("MatMul", "Gemm")
+#: Weights of a channel up to which int8 with a float32 scale saves less than a third of the bytes of float16.
+DEPTHWISE = 9
 _FOUR_BITS = {"w4a16": "uint4", "nf4": "nf4", "fp4": "fp4"}
 KEPT = "kept by a rule of the recipe"
 _CASTS = {"fp16": "float16", "bf16": "bfloat16"}
@@ -60,7 +64,14 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
         placed = target.place(weight, wish)
         if placed != wish:
             wish = placed
+    if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
+        wish = Placement(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
     return Choice(name, node.op_type, wish.method, wish.format, wish.block, elements, wish.reason)
+
+
+def _is_depthwise(weight: Weight) -> bool:
+    """Whether a scale a channel covers so few weights that it takes a good part of the bytes."""
+    return weight.node.op_type == "Conv" and math.prod(weight.shape[1:]) <= DEPTHWISE
 
 
 def _wish(scheme: str, op: str, block_size: int | None) -> Placement:

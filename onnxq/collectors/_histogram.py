@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 BINS = 4096
 #: Numbers counted at once: as many as stay in the processor's cache.
 CHUNK = 1 << 15
+#: 2^-1074 is the smallest float64 above zero.
+SMALLEST = -1074
 
 
 class Histogram:
@@ -80,8 +82,12 @@ def _bin(x: float, exponent: int) -> int:
 
 
 def _least_exponent(low: float, high: float) -> int:
-    """The smallest exponent for which [low, high] needs at most `BINS` bins, numbered within 53 bits."""
-    exponent = max(math.frexp(low)[1], math.frexp(high)[1]) - 52
+    """The smallest exponent for which [low, high] needs at most `BINS` bins, numbered within 53 bits.
+
+    It never falls when the range grows; zero alone gets the least one there is, that of the smallest subnormal.
+    """
+    largest = max(abs(low), abs(high))
+    exponent = max(math.frexp(largest)[1] - 52, SMALLEST) if largest else SMALLEST
     if high > low:
         exponent = max(exponent, math.frexp(high - low)[1] - BINS.bit_length())
     while _bin(high, exponent) - _bin(low, exponent) >= BINS:

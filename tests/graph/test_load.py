@@ -56,8 +56,8 @@ def test_a_model_is_read_from_a_folder_that_cannot_be_written_to(tmp_path: Path)
     [
         ({"location": "v.data"}, "needs the data file {folder}/v.data, which is not there; put it beside the model"),
         ({"offset": "128"}, "{folder}/w.data is cut short: weight 'w' ends at byte 8320, the file has 8256"),
-        ({"location": "../w.data"}, "{folder}/model.onnx: weight 'w' is refused: "),
-        ({"location": "/etc/passwd"}, "{folder}/model.onnx: weight 'w' is refused: "),
+        ({"location": "../w.data"}, "{folder}/model.onnx: weight 'w' lies in "),
+        ({"location": "/etc/passwd"}, "{folder}/model.onnx: weight 'w' lies in "),
     ],
     ids=["missing", "cut-short", "outside", "absolute"],
 )

@@ -144,7 +144,7 @@ def test_files_appear_together_and_the_old_data_goes(tmp_path: Path) -> None:
     [
         (["in.onnx", "out.onnx"], "out.onnx", False, "out.onnx exists; give --force to replace it"),
         (["in.onnx", "out.onnx.data"], "out.onnx", False, "out.onnx.data exists; give --force"),
-        (["in.onnx"], "in.onnx", True, "is the input; choose another name with -o"),
+        (["in.onnx"], "in.onnx", True, "so it cannot be the output"),
         (["in.onnx"], "nowhere/out.onnx", False, "nowhere does not exist"),
         (["in.onnx"], ".", True, "is a folder; name a file in it"),
     ],
@@ -155,10 +155,10 @@ def test_what_would_be_lost_is_refused(
     for name in existing:
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(BadOutput, match=words):
-        save.check_destination(tmp_path / "in.onnx", tmp_path / output, force)
+        save.check_destination(tmp_path / output, [tmp_path / "in.onnx"], force)
 
 
 def test_with_force_an_output_is_replaced(tmp_path: Path) -> None:
     for name in ("in.onnx", "out.onnx"):
         (tmp_path / name).write_bytes(b"")
-    save.check_destination(tmp_path / "in.onnx", tmp_path / "out.onnx", True)
+    save.check_destination(tmp_path / "out.onnx", [tmp_path / "in.onnx"], True)

@@ -1,0 +1,178 @@
+"""Calibration sees every activation that was asked for, wherever it is, and numpy agrees on its range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from numpy.typing import NDArray
+
+from onnxq import calibrate, collectors
+from onnxq.data import Data, inputs_of, open_data
+from onnxq.ranges import Range, Ranges
+
+MLP = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[N, 4] x, float[N, 3] b) => (float[N, 3] y)
+<float[4, 3] w = {1, -2, 3, 0.5, 0.25, -1, 2, 2, -3, 1, 0, 4}>
+{ h = MatMul(x, w)  r = Relu(h)  y = Add(r, b) }"""
+IF = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[N] x) => (float[N] y) {
+  zero = Constant<value_float = 0.0>()
+  sum = ReduceSum<keepdims = 0>(x)
+  positive = Greater(sum, zero)
+  y = If(positive) <
+    then_branch = t () => (float[N] a) { doubled = Add(x, x)  a = Neg(doubled) },
+    else_branch = e () => (float[N] c) { halved = Mul(x, x)  c = Neg(halved) }>
+}"""
+LOOP = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[N] x) => (float[N] y) {
+  three = Constant<value_int = 3>()
+  true = Constant<value = bool {1}>()
+  y = Loop(three, true, x) <
+    body = b (int64 turn, bool go, float[N] state) => (bool on, float[N] next) {
+      on = Identity(go)  grown = Add(state, state)  next = Neg(grown) }>
+}"""
+SCAN = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[N] start, float[T, N] x) => (float[N] last, float[T, N] y) {
+  last, y = Scan<num_scan_inputs = 1, body = b (float[N] state, float[N] one) => (float[N] next, float[N] out) {
+      total = Add(state, one)  next = Identity(total)  out = Neg(total) }>(start, x)
+}"""
+
+
+def model_of(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def data_of(model: ir.Model, *samples: dict[str, NDArray]) -> Data:
+    return open_data(list(samples), inputs_of(model))
+
+
+def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def seen(text: str, names: list[str], *samples: dict[str, NDArray], method: str = "minmax") -> Ranges:
+    model = model_of(text)
+    return calibrate.calibrate(model, names, data_of(model, *samples), method)
+
+
+def range_of(*arrays: NDArray) -> Range:
+    return Range(float(min(x.min() for x in arrays)), float(max(x.max() for x in arrays)))
+
+
+@pytest.mark.parametrize("method", collectors.names())
+def test_every_method_equals_its_collector_on_numpys_activations(method: str) -> None:
+    w = np.array([1, -2, 3, 0.5, 0.25, -1, 2, 2, -3, 1, 0, 4], np.float32).reshape(4, 3)
+    samples = [{"x": np.round(8 * normal(n, 4, seed=n)), "b": normal(n, 3)} for n in (5, 1, 7)]
+    wanted = collectors.get(method)()
+    for sample in samples:  # small whole numbers: every sum is exact
+        wanted.update(sample["x"] @ w)
+    assert seen(MLP, ["h"], *samples, method=method).values == {"h": wanted.range()}
+
+
+def test_inputs_outputs_and_values_between_are_seen_over_samples_of_several_shapes() -> None:
+    samples = [{"x": normal(n, 4, seed=n), "b": 10 * normal(n, 3, seed=n)} for n in (1, 6, 2)]
+    ranges = seen(MLP, ["x", "r", "b"], *samples)
+    assert ranges.values["x"] == range_of(*(s["x"] for s in samples))
+    assert ranges.values["b"] == range_of(*(s["b"] for s in samples))
+    assert ranges.values["r"].low == 0
+    assert ranges.ranks == {"x": 2, "r": 2, "b": 2}
+    assert ranges.problems == {}
+
+
+def test_each_branch_of_an_if_is_seen_when_it_runs() -> None:
+    up, down = np.float32([1, 5]), np.float32([-3, 2])
+    ranges = seen(IF, ["doubled", "halved", "y"], {"x": up}, {"x": down})
+    assert ranges.values == {"doubled": Range(2, 10), "halved": Range(4, 9), "y": Range(-10, -2)}
+
+
+def test_a_branch_that_never_runs_has_a_problem_and_no_range() -> None:
+    ranges = seen(IF, ["doubled", "halved"], {"x": np.float32([1, 5])})
+    assert set(ranges.values) == {"doubled"}
+    assert ranges.problems == {"halved": "never computed, or not finite, on the calibration data"}
+
+
+def test_every_turn_of_a_loop_is_seen() -> None:
+    ranges = seen(LOOP, ["grown", "next"], {"x": np.float32([1, -3])})
+    # 1, -3 → -2, 6 → 4, -12 → -8, 24
+    assert ranges.values == {"grown": Range(-24, 12), "next": Range(-12, 24)}
+
+
+def test_every_turn_of_a_scan_is_seen() -> None:
+    x = np.float32([[1, 2], [3, -4], [-9, 1]])
+    ranges = seen(SCAN, ["total"], {"start": np.float32([0, 0]), "x": x})
+    assert ranges.values == {"total": range_of(np.cumsum(x, axis=0))}
+
+
+def test_not_a_number_is_left_out_and_nothing_but_it_is_a_problem() -> None:
+    x = np.full((2, 4), np.nan, np.float32)
+    b = np.float32([[1, np.inf, 2], [np.nan, -1, 0]])
+    ranges = seen(MLP, ["x", "b"], {"x": x, "b": b})
+    assert ranges.values == {"b": Range(-1, 2)}
+    assert set(ranges.problems) == {"x"}
+
+
+def test_groups_change_nothing_but_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [{"x": normal(n, 4, seed=n), "b": normal(n, 3)} for n in (4, 2)]
+    names = ["x", "h", "r", "b", "y"]
+    whole = seen(MLP, names, *samples)
+    runs: list[int] = []
+    monkeypatch.setattr(calibrate, "GROUP_BYTES", 1)
+    model = model_of(MLP)
+    apart = calibrate.calibrate(model, names, data_of(model, *samples), "minmax", progress=runs.append)
+    assert apart == whole
+    assert sum(runs) == len(names) * len(samples)
+
+
+def test_samples_are_read_one_at_a_time() -> None:
+    alive: list[int] = []
+
+    class Counted(np.ndarray):
+        def __del__(self) -> None:
+            alive.pop()
+
+    most = 0
+
+    def samples() -> Iterator[dict[str, NDArray]]:
+        nonlocal most
+        for _ in range(8):
+            x = normal(2, 4).view(Counted)
+            alive.append(1)
+            most = max(most, len(alive))
+            yield {"x": x, "b": normal(2, 3)}
+            del x
+
+    model = model_of(MLP)
+    calibrate.calibrate(model, ["h"], open_data(samples, inputs_of(model)), "percentile")
+    assert most <= 2  # the one in use and the one being made
+
+
+def test_the_model_is_not_changed() -> None:
+    model = model_of(IF)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    calibrate.calibrate(model, ["doubled", "y"], data_of(model, {"x": np.float32([1, 5])}), "minmax")
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_ranges_are_bound_to_model_data_and_method() -> None:
+    a, b = ({"x": normal(2, 4, seed=n), "b": normal(2, 3)} for n in (1, 2))
+    first = seen(MLP, ["h"], a)
+    assert seen(MLP, ["h"], a) == first
+    assert seen(MLP, ["h"], b).data != first.data
+    assert seen(MLP, ["h"], a, method="percentile").method != first.method
+    assert seen(MLP.replace("Relu", "Tanh"), ["h"], a).model != first.model
+    assert seen(MLP.replace("0.25", "0.26"), ["h"], a).model != first.model
+    assert first.data == data_of(model_of(MLP), a).hash()
+
+
+@pytest.mark.parametrize("text", [MLP, IF, LOOP, SCAN], ids=["mlp", "if", "loop", "scan"])
+def test_element_counts(text: str) -> None:
+    names = {MLP: ["h", "y"], IF: ["y", "doubled"], LOOP: ["y", "grown"], SCAN: ["y", "total"]}[text]
+    sample = {"x": normal(5, 4), "b": normal(5, 3)} if text is MLP else {"x": normal(6)}
+    if text is SCAN:
+        sample = {"x": normal(5, 4), "start": normal(4)}
+    wanted = {MLP: (15, 15), IF: (6, 0), LOOP: (6, 0), SCAN: (20, 0)}[text]
+    assert tuple(calibrate.element_counts(model_of(text), names, sample).values()) == wanted
