@@ -243,12 +243,16 @@ def test_no_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_interrupted_runs_leave_nothing(name: str, code: int, tmp_path: Path) -> None:
     nodes = " ".join(f"t{i + 1} = MatMul(t{i}, w)" for i in range(600))
-    text(f"g (float[1, 64] t0) => (float[1, 64] t600) {{ {nodes} }}", tmp_path)
+    folder, trace = tmp_path / "models", tmp_path / "trace"
+    folder.mkdir()
+    text(f"g (float[1, 64] t0) => (float[1, 64] t600) {{ {nodes} }}", folder)
     command = [sys.executable, "-m", "onnxq", "quantize", "model.onnx", "-s", "w8a8-dynamic", "-o", "out.onnx"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)  # well after its start, long before its end
+    process = subprocess.Popen([*command, "--trace", str(trace)], cwd=folder, stderr=subprocess.PIPE, text=True)
+    while not trace.exists():  # it is at work then, and far from its end
+        assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(getattr(signal, name))
     _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in said
-    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    assert [path.name for path in folder.iterdir()] == ["model.onnx"]
