@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import math
 import os
@@ -22,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadModel, MissingRuntime, root_cause
+from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -57,11 +58,20 @@ def require() -> Any:
     """
     try:
         import onnxruntime
-    except ImportError:
+    except ImportError as error:
+        if _is_installed("onnxruntime"):
+            raise MissingRuntime(f"onnxruntime is installed, but cannot be loaded: {first_line(error)}") from None
         raise MissingRuntime(
             "onnxruntime is not installed: pip install 'onnxq[cpu]' (or 'onnxq[gpu]' for NVIDIA GPUs, never both)"
         ) from None
     return onnxruntime
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # what stands in its place has no spec
+        return False
 
 
 @dataclass(frozen=True)

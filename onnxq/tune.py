@@ -8,6 +8,8 @@ need a finer format to reach the quality that was asked for?
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from onnxq import calibrate, passengers
@@ -25,6 +27,8 @@ TIMING_SECONDS = 0.5
 PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 #: dB of contrast below which noise is expensive; and for models that read their own output, where it accumulates.
 BAR, RECURRENT_BAR = 30.0, 42.0
+#: Plans measured to find out which nodes add how much noise.
+MEASUREMENTS = 128
 #: dB of contrast below the bar down to which 8-bit schemes may go before their weights get a finer format.
 SLACK = 3.0
 
@@ -113,28 +117,34 @@ def _bar(bench: Bench) -> float:
 def harm(bench: Bench, base: Plan, choices: Sequence[Choice]) -> dict[str, float]:
     """The noise that each choice adds to `base`, as noise over variation summed over the outputs.
 
-    Measured on groups of neighbours, all else being as in `base`; a group that adds a noticeable part of the sum is
-    halved, down to single nodes. What the halves do not explain (operators that cannot be int8 alone) stays with them
-    in equal parts.
+    Measured on groups of neighbours, all else being as in `base`; the groups that add most are halved, down to single
+    nodes as long as that is worth `MEASUREMENTS`: their number must not grow with the model, as their cost does. What
+    the halves do not explain (operators that cannot be int8 alone) stays with them in equal parts.
     """
     floor = noise_ratio(bench.quality(base))
 
     def added(group: Sequence[Choice]) -> float:
         return max(0.0, noise_ratio(bench.quality(passengers.prune(base.replacing(group), bench.model))) - floor)
 
-    groups = [list(choices[i : i + 8]) for i in range(0, len(choices), 8)]
-    pending = [(group, added(group)) for group in groups]
-    noticeable = sum(noise for _, noise in pending) / max(1, len(choices))
+    size = max(8, math.ceil(2 * len(choices) / MEASUREMENTS))
+    # A heap of (minus the noise, first index, group): whatever adds most comes first.
+    groups = [(i, list(choices[i : i + size])) for i in range(0, len(choices), size)]
+    pending = [(-added(group), i, group) for i, group in groups]
+    noticeable = -sum(noise for noise, _, _ in pending) / max(1, len(choices))
+    heapq.heapify(pending)
+    left = MEASUREMENTS - len(pending)
     found: dict[str, float] = {}
     while pending:
-        group, noise = pending.pop()
-        if len(group) > 1 and noise > noticeable:
+        negative, first, group = heapq.heappop(pending)
+        if len(group) > 1 and -negative > noticeable and left > 0:
             half = len(group) // 2
-            halves = [(part, added(part)) for part in (group[:half], group[half:])]
-            rest = max(0.0, noise - sum(each for _, each in halves))
-            pending += [(part, each + rest * len(part) / len(group)) for part, each in halves]
+            parts = [(added(part), i, part) for i, part in ((first, group[:half]), (first + half, group[half:]))]
+            left -= len(parts)
+            rest = max(0.0, -negative - sum(noise for noise, _, _ in parts))
+            for noise, i, part in parts:
+                heapq.heappush(pending, (-noise - rest * len(part) / len(group), i, part))
         else:
-            found |= {choice.node: noise / len(group) for choice in group}
+            found |= {choice.node: -negative / len(group) for choice in group}
     return found
 
 
