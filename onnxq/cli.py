@@ -154,6 +154,11 @@ def _recipe(options: dict[str, Any]) -> Recipe:
     return dataclasses.replace(base, **given, rules=(*base.rules, *rules))
 
 
+def _printer() -> Console:
+    # Names, shapes and paths may hold brackets, which are no markup.
+    return Console(markup=False)
+
+
 def _console() -> Console:
     return Console(stderr=True)
 
@@ -244,9 +249,9 @@ def quantize(model: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(result.to_json())
         return
-    out = Console()
+    out = _printer()
     chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
-    out.print(f"[bold]{result.output}[/bold]: {result.plan.scheme}{chose} for {result.plan.target}\n")
+    out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n")
     out.print(tables.plan_table(result.plan))
     out.print()
     out.print(tables.result_table(result))
@@ -278,7 +283,7 @@ def plan(model: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(job.plan.to_json())
         return
-    out = Console()
+    out = _printer()
     out.print(f"{model}: {job.plan.scheme} for {job.plan.target}\n")
     out.print(tables.plan_table(job.plan, each_node=options["nodes"]))
 
@@ -333,11 +338,11 @@ def check(a: Path, b: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
-        Console().print(tables.check_table(found))
+        _printer().print(tables.check_table(found))
 
 
 @main.command()
 @click.argument("model", type=_MODEL)
 def inspect(model: Path) -> None:
     """Show what is in MODEL: interface, operators, and what its weights are stored as."""
-    Console().print(tables.model_table(load_model(model)))
+    _printer().print(tables.model_table(load_model(model)))
