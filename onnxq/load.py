@@ -32,6 +32,7 @@ def load_model(path: str | Path) -> ir.Model:
     if not len(model.graph) and not model.graph.outputs:
         raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
     for tensor in external_tensors(model):
+        tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
         _check_external(path, tensor)
     _check_acyclic(path, model)
     return model
