@@ -36,6 +36,7 @@ def load_model(path: str | Path) -> ir.Model:
     if graph.opset(model) > newest:
         raise BadModel(f"{path} uses opset {graph.opset(model)}; onnx {onnx.__version__} knows opsets up to {newest}")
     for tensor in external_tensors(model):
+        tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
         _check_external(path, tensor)
     _check_values(path, model)
     _check_order(path, model)

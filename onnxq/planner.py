@@ -57,6 +57,8 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
         wish = targets.stored(wish, opset_note)
     if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
         wish = targets.stored(wish, "its weights are not both constant")
+    if wish.method is Method.STATIC and node.op_type == "Conv" and _computes_bias(node):
+        wish = targets.stored(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
     in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
     if in_float64 and wish.method in (*COMPUTING, Method.HALF):
         wish = targets.stored(wish, "computes in float64, which no packed or int8 kernel does")
@@ -72,6 +74,11 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
 def _is_depthwise(weight: Weight) -> bool:
     """Whether a scale a channel covers so few weights that it takes a good part of the bytes."""
     return weight.node.op_type == "Conv" and math.prod(weight.shape[1:]) <= DEPTHWISE
+
+
+def _computes_bias(node: ir.Node) -> bool:
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return bias is not None and graph.constant(bias) is None
 
 
 def _wish(scheme: str, op: str, block_size: int | None) -> Placement:

@@ -185,7 +185,7 @@ def _serialize(model: ir.Model) -> bytes:
 
 def _original_name(name: str) -> str:
     """The name before onnxruntime decorated it: fused nodes keep the name of their main node or of its output."""
-    return re.sub(r"(_nchwc)?(_token_\d+)?$", "", name)
+    return re.sub(r"(/(Gemm|Mat[Mm]ul)\w*Fusion/?|_nchwc|_token_\d+)+$", "", name).removeprefix("fused ")
 
 
 def _reason(error: Exception) -> str:

@@ -76,7 +76,8 @@ def _with_less_noise(bench: Bench, plan: Plan, costs: Costs, start: Plan) -> Ite
     """Plans that give the most harmful nodes back to float, ever more of them; none if `start` has little noise."""
     if regret(bench, bench.quality(_finest(start)), 0.0) == 0:
         return
-    noise = harm(bench, _finest(_back(bench, plan, plan.those(*COMPUTING), "")), plan.those(*COMPUTING))
+    in_integers = plan.those(Method.STATIC, Method.DYNAMIC)
+    noise = harm(bench, _finest(_back(bench, plan, plan.those(*COMPUTING), "")), in_integers)
     total = sum(noise.values()) or 1.0
     for price in PRICES:
         worth = {node: price * costs.total_float * share / total for node, share in noise.items()}
@@ -95,9 +96,11 @@ def _least_regret(bench: Bench, recipe: Recipe, costs: Costs, full: Plan, plans:
 
 
 def _finest(plan: Plan) -> Plan:
-    """`plan` with the noise of its stored weights taken away: `_refine` will see to that, at the price of bytes."""
-    stored = [choice for choice in plan.those(Method.STORED) if choice.format not in ("float16", "bfloat16")]
-    return plan.replacing(dataclasses.replace(choice, format="float16", block=None) for choice in stored)
+    """`plan` without the noise of weights that meet float activations: `_refine` sees to it, at the price of bytes."""
+    coarse = [c for c in plan.those(Method.STORED, Method.PACKED) if c.format not in ("float16", "bfloat16")]
+    return plan.replacing(
+        dataclasses.replace(choice, method=Method.STORED, format="float16", block=None) for choice in coarse
+    )
 
 
 def regret(bench: Bench, quality: Quality, time: float) -> float:

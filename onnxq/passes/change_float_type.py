@@ -83,7 +83,7 @@ class _Converter:
             node.attributes["value"] = ir.AttrTensor("value", converted(attribute.as_tensor(), self.new))
         for output in node.outputs:
             if self._has_old_type(output):
-                output.dtype = self.new
+                output.type = ir.TensorType(self.new)  # a new one: clones of a model share their types
                 self.made.add(id(output))
         self.changed += 1
 
@@ -108,7 +108,7 @@ class _Converter:
         else:
             name = self.names.fresh(f"{value.name}_{wanted.name.lower()}")
             made = graph.add_node(reader, "Cast", [value], name, name, {"to": int(wanted)})
-            made.dtype = wanted
+            made.type = ir.TensorType(wanted)
         if wanted == self.new:
             self.made.add(id(made))
         self.casts[key] = made
@@ -121,7 +121,7 @@ class _Converter:
         node = ir.node("Cast", [output], attributes={"to": int(self.old)}, name=self.names.fresh(f"{name}_cast"))
         body.append(node)
         made = node.outputs[0]
-        made.name, made.dtype, made.shape = name, self.old, output.shape
+        made.name, made.type, made.shape = name, ir.TensorType(self.old), output.shape
         return made
 
 

@@ -47,13 +47,18 @@ class InsertQDQ(ir.passes.InPlacePass):
         writer = _Writer(model, self.activations, self.reduce_range)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         for node in nodes:
-            x = node.inputs[0]
-            is_matrix = x is not None and self.ranks.get(x.name or "") == 2
-            writer.quantize_inputs(to_gemm(node, writer.names) if node.op_type == "MatMul" and is_matrix else node)
+            becomes_gemm = node.op_type == "MatMul" and self._on_matrices(node)
+            writer.quantize_inputs(to_gemm(node, writer.names) if becomes_gemm else node)
         for node in nodes:
             if passengers.makes_int8(self.plan.choices.get(node.name or "")):
                 writer.quantize_outputs(node)
         return ir.passes.PassResult(model, modified=bool(nodes))
+
+    def _on_matrices(self, node: ir.Node) -> bool:
+        """Case 6. Not in front of a Transpose, which onnxruntime would fuse with a Gemm without bias, in float."""
+        x = node.inputs[0]
+        is_matrix = x is not None and self.ranks.get(x.name or "") == 2
+        return is_matrix and not graph.is_op(graph.only_consumer(node.outputs[0]), "Transpose")
 
 
 class _Writer:

@@ -67,6 +67,35 @@ def test_external_data_that_cannot_be_read(tmp_path: Path, entries: dict[str, st
         load_model(path)
 
 
+@pytest.mark.parametrize("place", ["main", "body", "function"])
+def test_external_data_of_a_constant_node_is_looked_for(tmp_path: Path, place: str) -> None:
+    """Wherever the node is."""
+    constant = "w = Constant<value = float[1] {0}>()"
+    text = {
+        "main": f"g (float[N,64] x) => (y) {{ {constant}  y = MatMul(x, w) }}",
+        "body": "g (float[N,64] x, bool c) => (y) { y = If(c) <then_branch = t () => (p) "
+        f"{{ {constant}  p = MatMul(x, w) }}, else_branch = e () => (q) {{ q = Identity(x) }}> }}",
+        "function": "g (float[N,64] x) => (y) { y = local.f(x) }",
+    }[place]
+    function = f'<domain: "local", opset_import: ["" : 17]> f (x) => (y) {{ {constant}  y = MatMul(x, w) }}'
+    proto = tiny.model(text, functions=function)
+    nodes = {
+        "main": lambda: proto.graph.node,
+        "body": lambda: proto.graph.node[0].attribute[0].g.node,
+        "function": lambda: proto.functions[0].node,
+    }[place]()
+    tensor = nodes[0].attribute[0].t
+    tensor.CopyFrom(onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=W.shape))
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.data")
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(BadModel, match=r"needs the data file .*/w\.data, which is not there"):
+        load_model(tmp_path / "model.onnx")
+    (tmp_path / "w.data").write_bytes(W.tobytes())
+    (found,) = external_tensors(load_model(tmp_path / "model.onnx"))
+    np.testing.assert_array_equal(found.numpy(), W)
+
+
 def test_files_that_are_no_models(tmp_path: Path) -> None:
     whole = tiny.model("g (float[N,64] x) => (y) { y = MatMul(x, w) }", {"w": W}).SerializeToString()
     contents = {

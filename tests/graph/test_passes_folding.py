@@ -47,8 +47,15 @@ def assert_untouched(once: Callable[[], ir.passes.InPlacePass], text: str, const
 
 @pytest.mark.parametrize(
     "follower",
-    [f"y = {NORM}", "y = Mul(c, k)", "y = Add(k, c)", f"d = {NORM}  e = Mul(d, k)  y = Add(e, k)", "y = Mul(c, one)"],
-    ids=["BatchNormalization", "Mul", "Add", "all", "scalar"],
+    [
+        f"y = {NORM}",
+        "y = Mul(c, k)",
+        "y = Add(k, c)",
+        f"d = {NORM}  e = Mul(d, k)  y = Add(e, k)",
+        "y = Mul(c, one)",
+        "y = Add(cube, c)",
+    ],
+    ids=["BatchNormalization", "Mul", "Add", "all", "scalar", "scalar-of-rank-4"],
 )
 @pytest.mark.parametrize(
     ("conv", "shape"),
@@ -60,7 +67,8 @@ def assert_untouched(once: Callable[[], ir.passes.InPlacePass], text: str, const
     ],
 )
 def test_what_follows_a_convolution_goes_into_it(conv: str, shape: tuple[int, ...], follower: str) -> None:
-    constants = STATISTICS | {"w": normal(*shape), "b": normal(8, seed=6), "k": PER_CHANNEL, "one": np.float32([[1.5]])}
+    constants = STATISTICS | {"w": normal(*shape), "b": normal(8, seed=6), "k": PER_CHANNEL}
+    constants |= {"one": np.float32([[1.5]]), "cube": np.float32([[[[2.5]]]])}
     text = f"g (float[1,4,6,6] x) => (float[1,8,M,N] y) {{ c = {conv}  {follower} }}"
     made = apply(FoldBatchNorm, text, constants)
     assert tiny.ops(made) == [conv.partition("<")[0].partition("(")[0]]
@@ -77,15 +85,29 @@ def test_what_follows_a_convolution_goes_into_it(conv: str, shape: tuple[int, ..
         ("c = Conv(x, w)  y = Mul(c, c)", "y"),
         ("c = Conv(x, w)  y = Mul(c, x8)", "y"),
         ("c = Conv(x, w)  y = Add(c, row)", "y"),
+        ("c = Conv(x, w)  y = Mul(c, map)", "y"),
+        ("c = Conv(x, w)  y = Mul(c, deep)", "y"),
         (f"c = Conv(x, x8)  y = {NORM}", "y"),
         ("c = Conv(x, w, x1)  y = Mul(c, k)", "y"),
         (f"c = Relu(x)  y = {NORM}", "y"),
     ],
-    ids=["output", "read", "square", "activation", "row", "free-weight", "free-bias", "no-convolution"],
+    ids=[
+        "output",
+        "read",
+        "square",
+        "activation",
+        "row",
+        "map",
+        "deeper",
+        "free-weight",
+        "free-bias",
+        "no-convolution",
+    ],
 )
 def test_what_must_not_go_into_a_convolution_stays(steps: str, outputs: str) -> None:
     text = f"g (float[1,4,3,8] x, float[8,4,1,1] x8, float[8] x1) => ({outputs}) {{ {steps} }}"
-    assert_untouched(FoldBatchNorm, text, STATISTICS | {"w": normal(8, 4, 1, 1), "k": PER_CHANNEL, "row": normal(8)})
+    constants = {"w": normal(8, 4, 1, 1), "k": PER_CHANNEL, "row": normal(8), "map": normal(8, 3, 8)}
+    assert_untouched(FoldBatchNorm, text, STATISTICS | constants | {"deep": normal(1, 1, 1, 1, 1)})
 
 
 def test_a_shared_weight_is_scaled_for_one_reader_only() -> None:

@@ -143,6 +143,13 @@ def test_what_half_cannot_hold_stays_in_float(middle: str) -> None:
     assert tiny.find(made, text.split("[two] u = ")[1].split("(")[0].split(".")[-1]).outputs[0].dtype is not HALF
 
 
+def test_the_model_that_was_cloned_keeps_its_types() -> None:
+    made = tiny.read(tiny.model(CHAIN, {"w": normal(8, 8)}))
+    plan = Plan("fp16", "onnx", choices(one=Method.HALF, three=Method.HALF))
+    ConvertToHalf(plan, {"one", "two", "three"})(made.clone())
+    assert made.graph.outputs[0].dtype is FLOAT
+
+
 def test_without_half_choices_nothing_is_converted() -> None:
     made = tiny.read(tiny.model(CHAIN, {"w": normal(8, 8)}))
     assert not ConvertToHalf(Plan("fp16", "onnx", choices(one=Method.STORED)), {"one", "two", "three"})(made).modified

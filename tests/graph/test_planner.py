@@ -26,6 +26,7 @@ NODES = {
     "batched": ("MatMul(x, w)", (2, 64, 32)),
     "Gemm": ("Gemm(x, w)", (64, 32)),
     "Conv": ("Conv(x, w)", (32, 8, 3, 3)),
+    "free-bias": ("Conv(x, w, free)", (32, 8, 3, 3)),
     "ConvTranspose": ("ConvTranspose(x, w)", (8, 32, 3, 3)),
     "Gather": ("Gather(w, i)", (64, 32)),
     "odd": ("Gather(w, i)", (64, 33)),
@@ -68,6 +69,7 @@ CASES = [
     ("w8a8", "ort-cpu", "MatMul", "int8", ""),
     ("w8a8", "ort-cpu", "Gemm", "int8", ""),
     ("w8a8", "onnx", "Conv", "int8", ""),
+    ("w8a8", "onnx", "free-bias", "int8 stored", f"its bias is computed, so no int8 kernel takes it{UNPACKED}"),
     ("w8a8", "ort-cpu", "left", "int8 stored", f"the weight is not a matrix on the right{UNPACKED}"),
     ("w8a8", "onnx", "batched", "int8 stored", f"the weight is not a matrix on the right{UNPACKED}"),
     ("w8a8", "ort-cpu", "Gather", "int8 stored", f"no static int8 kernel for Gather{UNPACKED}"),
@@ -118,10 +120,11 @@ def test_float64_is_stored(node: str, target: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "target", "stored"), [("w4a16", "onnx", True), ("w4a16", "ort-cpu", False), ("w8a8", "ort-cpu", True)]
+    ("scheme", "target", "stored"),
+    [("w4a16", "onnx", True), ("w4a16", "ort-cpu", False), ("w8a8", "ort-cpu", True), ("fp16", "onnx", False)],
 )
 def test_an_opset_that_stays_low_is_a_reason(scheme: str, target: str, stored: bool) -> None:
-    """com.microsoft's operators do not depend on it."""
+    """com.microsoft's operators do not depend on it, nor does float16."""
     choice = planned(*NODES["MatMul"], Recipe(scheme), target, opset_note="cannot raise it")
     assert (choice.method is Method.STORED, choice.reason) == (stored, "cannot raise it" if stored else "")
 
@@ -224,6 +227,7 @@ def riders(body: str, *rules: Rule) -> set[str]:
         ("a = Conv(x, f)  r = Relu(a)  y = Mul(r, k)  t = Transpose(y)  z = Conv(t, h)", {"y", "t"}),
         ("a = Conv(x, f)  t = Mul(a, k)  z = Conv(t, h)", set()),
         ("a = Conv(x, f)  y = Add(a, u)  z = Conv(y, h)", set()),
+        ("a = Conv(x, f)  m = ReduceMin<keepdims=0>(x)  c = Clip(a, m)  y = Sigmoid(c)  z = Conv(y, h)", set()),
         ("y = MaxPool<kernel_shape=[2,2]>(x)  z = Conv(y, h)", set()),
         ("a = Conv(x, f)  z = MaxPool<kernel_shape=[2,2]>(a)", set()),
         ("a = Conv(x, f)  s = Softmax(a)  y = Sigmoid(s)  z = Conv(y, h)", set()),
@@ -232,8 +236,8 @@ def riders(body: str, *rules: Rule) -> set[str]:
         ("a = Conv(x, f)  y = com.microsoft.Gelu(a)  z = Conv(y, h)", set()),
     ],
     ids=[
-        *("MaxPool", "behind-Relu", "Add-Relu", "SiLU", "by-constant", "folded", "float-input", "before", "after"),
-        *("behind-Softmax", "ceil_mode", "linear-Resize", "contrib"),
+        *("MaxPool", "behind-Relu", "Add-Relu", "SiLU", "by-constant", "folded", "float-input", "computed-Clip"),
+        *("before", "after", "behind-Softmax", "ceil_mode", "linear-Resize", "contrib"),
     ],
 )
 def test_operators_ride_only_between_int8_kernels(body: str, riding: set[str]) -> None:

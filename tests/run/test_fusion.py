@@ -13,9 +13,10 @@ from tiny import normal
 
 from onnxq import passengers, targets
 from onnxq.calibrate import calibrate
+from onnxq.costs import unfused
 from onnxq.data import inputs_of, open_data
 from onnxq.infer import infer_types
-from onnxq.plan import Plan
+from onnxq.plan import Choice, Plan
 from onnxq.planner import make_plan
 from onnxq.prepare import prepare
 from onnxq.ranges import NO_RANGES
@@ -46,12 +47,16 @@ IMAGE = "float[1,16,8,8]"
 
 @dataclass
 class Compiled:
-    """`kernels` counts those that ran, but for Transposes: those are the layout changes around convolutions."""
+    """`kernels` counts those that ran, but for Transposes: those are the layout changes around convolutions.
+
+    `unfused` are the choices that ran in float against the plan.
+    """
 
     plan: Plan
     model: ir.Model
     kernels: Counter[str]
     sqnr: float
+    unfused: list[Choice]
 
 
 def compiled(text: str, scheme: str = "w8a8", target: str = "ort-cpu", **settings: object) -> Compiled:
@@ -72,8 +77,9 @@ def compiled(text: str, scheme: str = "w8a8", target: str = "ort-cpu", **setting
     session = Session(rewritten, profile=True)
     got, wanted = session.run(feeds[0]), Session(ir.from_proto(proto)).run(feeds[0])
     noise = min(tiny.sqnr(a, b) for a, b in zip(wanted, got, strict=True))
-    ran = Counter(kernel.op for kernel in session.kernels() if kernel.op != "Transpose")
-    return Compiled(plan, rewritten, ran, noise)
+    kernels = session.kernels()
+    ran = Counter(kernel.op for kernel in kernels if kernel.op != "Transpose")
+    return Compiled(plan, rewritten, ran, noise, unfused(made, plan, kernels))
 
 
 def test_conv() -> None:
@@ -117,6 +123,13 @@ def test_matmul_and_add_on_matrices() -> None:
     """onnxruntime would fuse the two into a Gemm in float first."""
     found = compiled("g (float[4,16] x) => (float[4,32] y) { p = MatMul(x, w)  y = Add(c, p) }")
     assert found.kernels == {"QuantizeLinear": 1, "QGemm": 1}
+    assert found.sqnr > 30
+
+
+def test_matmul_in_front_of_a_transpose() -> None:
+    """As a Gemm without bias, onnxruntime would fuse it with the Transpose, in float."""
+    found = compiled("g (float[4,16] x) => (float[32,4] y) { p = MatMul(x, w)  q = Transpose(p)  y = Relu(q) }")
+    assert found.kernels == {"QuantizeLinear": 1, "MatMulIntegerToFloat": 1, "Relu": 1}
     assert found.sqnr > 30
 
 
@@ -212,3 +225,20 @@ def test_dynamic_int8() -> None:
     found = compiled("g (float[4,1024] x) => (float[4,32] y) { y = MatMul(x, v) }", "w8a8-dynamic")
     assert found.kernels == {"DynamicQuantizeMatMul": 1}
     assert found.sqnr > 30
+
+
+@pytest.mark.parametrize("x", ["float[4,16] x", "float[2,4,16] x"])
+@pytest.mark.parametrize("behind", ["Add(p, c)", "Mul(p, half)", "Relu(p)"])
+def test_fused_kernels_are_known_by_the_name_of_their_node(x: str, behind: str) -> None:
+    """Else a product with a bias would seem to cost nothing in float, and never be worth its int8 kernel."""
+    text = f"g ({x}) => (z) {{ [n] p = MatMul(x, w)  y = {behind}  z = Relu(y) }}"
+    proto = tiny.model(text, {name: WEIGHTS[name] for name in ("w", "c", "half") if f"{name})" in text})
+    session = Session(ir.from_proto(proto), profile=True)
+    session.run({"x": normal(*(2, 4, 16)[-x.count(",") - 1 :])})
+    assert {kernel.name for kernel in session.kernels() if "Gemm" in kernel.op or "MatMul" in kernel.op} == {"n"}
+
+
+def test_what_was_not_fused_is_noticed() -> None:
+    """A Gemm whose Transpose onnxruntime took into it ran in float: the plan gives it back."""
+    found = compiled("g (float[4,16] x) => (float[32,4] y) { p = Gemm(x, w)  q = Transpose(p)  y = Relu(q) }")
+    assert [choice.op for choice in found.unfused] == ["Gemm"]

@@ -16,6 +16,9 @@ from zoo_models import SHARED, judge, load_zoo
 import onnxq
 from onnxq.plan import COMPUTING, Method
 
+# The shared zoo.py leaves some of its files to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
 ZOO = load_zoo()
 MODELS = sorted(ZOO.MODELS) if ZOO is not None else ["no-shared-models"]
 SCHEMES = ("auto", "w8a8", "w8a8-dynamic", "w4a16", "nf4", "fp16")
