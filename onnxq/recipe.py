@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -91,6 +92,8 @@ class Recipe:
             raise BadRecipe(f"a block of {self.block_size} weights is not a power of two from 16 on")
         if self.accuracy_level not in range(5):
             raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
+        if math.isnan(self.min_sqnr):
+            raise BadRecipe("min_sqnr is not a number of dB")
         collectors.get(self.calibration)
 
     def scheme_for(self, name: str, op_type: str) -> str:
