@@ -107,12 +107,22 @@ def test_every_turn_of_a_scan_is_seen() -> None:
     assert ranges.values == {"total": range_of(np.cumsum(x, axis=0))}
 
 
+@pytest.mark.parametrize(("word", "dtype"), [("float16", np.float16), ("double", np.float64)])
+def test_bodies_in_other_float_types(word: str, dtype: type) -> None:
+    up, down = np.array([1, 5], dtype), np.array([-3, 2], dtype)
+    branches = IF.replace("float[N]", f"{word}[N]").replace("zero =", "plain =")
+    branches = branches.replace("sum =", "zero = CastLike(plain, x)  sum =")
+    ranges = seen(branches, ["doubled", "halved"], {"x": up}, {"x": down})
+    assert ranges.values == {"doubled": Range(2, 10), "halved": Range(4, 9)}
+    assert seen(LOOP.replace("float[N]", f"{word}[N]"), ["grown"], {"x": up}).values == {"grown": Range(-20, 40)}
+
+
 def test_not_a_number_is_left_out_and_nothing_but_it_is_a_problem() -> None:
-    x = np.full((2, 4), np.nan, np.float32)
-    b = np.float32([[1, np.inf, 2], [np.nan, -1, 0]])
-    ranges = seen(MLP, ["x", "b"], {"x": x, "b": b})
-    assert ranges.values == {"b": Range(-1, 2)}
-    assert set(ranges.problems) == {"x"}
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N] x) => (float[N] y) { some = Log(x)  zero = Sub(x, x)  none = Div(zero, zero)  y = Add(some, none) }"""
+    ranges = seen(text, ["some", "none"], {"x": np.float32([1, -1, 0])}, {"x": np.float32([np.e, -2, 1])})
+    assert ranges.values == {"some": Range(0, pytest.approx(1))}
+    assert ranges.problems == {"none": "never computed, or not finite, on the calibration data"}
 
 
 def test_groups_change_nothing_but_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
