@@ -26,7 +26,7 @@ class Ranges:
     """`Range` by value name of the prepared model.
 
     Attributes:
-        ranks: number of dimensions of the observed values, where it was always the same.
+        ranks: number of dimensions of the observed values, where it was always the same. Not of those in bodies.
         problems: why a value has no range (never computed, NaN only …), by name.
     """
 
