@@ -163,7 +163,7 @@ void fit(Tile& t, const Format& format) {
   find_range(t.x.data(), t.rows, low, high);
   for (int64_t c = 0; c < kColumns; ++c) {
     if (format.levels) {
-      t.scale[c] = std::max(-low[c], high[c]);
+      t.scale[c] = std::max(high[c], -low[c]);  // in this order, as equals give the first: +0 for a block of zeros
     } else {
       t.scale[c] = fit_scale(low[c], high[c], format.qmax);
       const double zero = std::nearbyint(-static_cast<double>(low[c]) / static_cast<double>(t.scale[c]));

@@ -44,11 +44,14 @@ def calibrate(
     make = collectors.get(method)
     found: dict[str, Collector] = {name: make() for name in names}
     problems: dict[str, str] = {}
-    ranks: dict[str, set[int]] = {name: set() for name in names}
+    # Of values in bodies, which come out in another form (expose_values.py), the rank is not seen.
+    outside = {value.name for node in model.graph for value in node.outputs} | {i.name for i in model.graph.inputs}
+    ranks: dict[str, set[int]] = {name: set() for name in names if name in outside}
     for group in _groups(model, names, data, threads):
         for name, x in _observe(model, group, data, problems, threads, progress):
             found[name].update(x)
-            ranks[name].add(x.ndim)
+            if name in ranks:
+                ranks[name].add(x.ndim)
     values: dict[str, Range] = {}
     for name, collector in found.items():
         seen = collector.range()

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, first_line
+from onnxq.errors import BadData
 from onnxq.images import IMAGE_SUFFIXES, Preprocessing, read_image
 from onnxq.runtime import Feed, Input
 
@@ -136,23 +137,33 @@ def _chain(
 
 def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> Iterator[Feed]:
     """The samples of one file of arrays."""
+    loaded = _load(path)
+    if not isinstance(loaded, dict):
+        if len(inputs) != 1:
+            names = ", ".join(i.name for i in inputs)
+            raise BadData(f"{path} is one array, but the model has {len(inputs)} inputs; use .npz: {names}")
+        loaded = {inputs[0].name: loaded}
+    yield from cut(loaded, inputs, str(path))
+
+
+def _load(path: Path) -> NDArray | dict[str, NDArray]:
+    """The array, or the arrays by name, of one file. Pickled objects, which could run code, are refused."""
+    if zipfile.is_zipfile(path) is not (path.suffix.lower() == ".npz"):
+        raise BadData(f"{path} cannot be read: it is damaged, or no {path.suffix} file of numpy")
     try:
-        with open(path, "rb") as file:
+        # numpy does not close a file it fails to read.
+        with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
-                arrays = {_only_name(inputs, path): loaded}
-            else:
-                arrays = {name: loaded[name] for name in loaded.files}
+                return loaded
+            arrays = {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadData(f"{path} cannot be read as arrays: {first_line(error)}") from None
-    yield from cut(arrays, inputs, str(path))
-
-
-def _only_name(inputs: tuple[Input, ...], path: Path) -> str:
-    if len(inputs) != 1:
-        names = ", ".join(i.name for i in inputs)
-        raise BadData(f"{path} is one array, but the model has {len(inputs)} inputs; use .npz: {names}")
-    return inputs[0].name
+        why = "it holds pickled Python objects, not numbers" if "allow_pickle" in str(error) else error
+        raise BadData(f"{path} cannot be read: {why}") from None
+    for name, x in arrays.items():
+        if not isinstance(x, np.ndarray):
+            raise BadData(f"{path} cannot be read: its member '{name}' is not an array")
+    return arrays
 
 
 def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Iterator[Feed]:
@@ -161,11 +172,14 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
     Arrays with one rank more than their input count samples along the first axis. Others are cut along axis 0 into
     pieces of the input's own size there, 1 if that is free. Where these counts disagree (an input whose first axis
     is not the batch), the set is one sample.
+
+    Raises:
+        BadData: a rank that does not fit, or an axis 0 that does not divide into pieces of the input's size.
     """
     by_name = {i.name: i for i in inputs}
     _check_names(arrays, by_name, where)
     counts: dict[str, int] = {}
-    stacked: dict[str, bool] = {}
+    steps: dict[str, int | None] = {}  # None: the first axis counts samples
     for name, x in arrays.items():
         shape = by_name[name].shape
         rank = x.ndim if shape is None else len(shape)
@@ -174,22 +188,31 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
                 f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}, "
                 "or one axis more that counts samples"
             )
-        stacked[name] = x.ndim == rank + 1
+        if x.ndim == rank + 1:
+            steps[name], counts[name] = None, x.shape[0]
+            continue
         first = shape[0] if shape else None
         step = first if isinstance(first, int) and first > 0 else 1
-        counts[name] = x.shape[0] if stacked[name] else (x.shape[0] // step if rank else 1)
+        steps[name], counts[name] = step, x.shape[0] // step if rank else 1
+        if rank and x.shape[0] % step:
+            raise BadData(
+                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}: "
+                f"{x.shape[0]} is not a multiple of {step}"
+            )
     if len(set(counts.values())) > 1:
-        if any(stacked.values()):
+        if None in steps.values():
             sizes = ", ".join(f"'{name}' {n}" for name, n in counts.items())
             raise BadData(f"{where}: the arrays hold different numbers of samples: {sizes}")
-        yield {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+        yield dict(arrays)
         return
     for i in range(next(iter(counts.values()), 0)):
-        sample = {}
-        for name, x in arrays.items():
-            size = 1 if stacked[name] else x.shape[0] // max(1, counts[name]) if x.ndim else 1
-            sample[name] = x[i] if stacked[name] else (x[i * size : (i + 1) * size] if x.ndim else x)
-        yield {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in sample.items()}
+        yield {name: _piece(x, i, steps[name]) for name, x in arrays.items()}
+
+
+def _piece(x: NDArray, i: int, step: int | None) -> NDArray:
+    if step is None:
+        return np.asarray(x[i])
+    return x[i * step : (i + 1) * step] if x.ndim else x
 
 
 def _from_python(
@@ -197,15 +220,23 @@ def _from_python(
     inputs: tuple[Input, ...],
     name: str = "the given samples",
 ) -> Data:
-    if not callable(source):
-        samples = list(source)
-        return _checked(name, lambda: iter([dict(s) for s in samples]), inputs)
+    """The samples of a function, called anew for each pass over the data, or of anything that can be listed."""
+    if not callable(source) and not isinstance(source, Iterable):
+        raise BadData(
+            f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
+        )
+    samples = None if callable(source) else list(source)
 
     def samples_of() -> Iterator[Feed]:
-        for sample in source():
-            if not isinstance(sample, Mapping):
-                raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
-            yield {key: np.asarray(x) for key, x in sample.items()}
+        try:
+            for sample in source() if callable(source) else samples or ():
+                if not isinstance(sample, Mapping):
+                    raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
+                yield {key: np.asarray(x) for key, x in sample.items()}
+        except BadData:
+            raise
+        except Exception as error:  # of the caller's own function
+            raise BadData(f"{name} failed with {type(error).__name__}: {error}") from error
 
     return _checked(name, samples_of, inputs)
 
@@ -215,8 +246,8 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
     sys.path.insert(0, "")
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise BadData(f"--data {source}: {error}") from None
+    except Exception as error:  # whatever the caller's own module raises
+        raise BadData(f"--data {source}: {error}") from error
     finally:
         sys.path.remove("")
     if not callable(found):
@@ -252,16 +283,38 @@ def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
         )
         if not legal:
             raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(i.shape)}")
-        if x.dtype != i.dtype:
-            if np.dtype(x.dtype).kind not in _KINDS.get(i.dtype.kind, i.dtype.kind):
-                raise BadData(f"{where}: '{name}' has type {x.dtype}, the model wants {i.dtype}")
-            x = x.astype(i.dtype)
-        feed[name] = x
+        feed[name] = _converted(x, i.dtype, f"{where}: '{name}'")
     return feed
 
 
-#: Kinds of numbers that convert to each kind without losing what they mean ("V" is bfloat16's).
-_KINDS = {"f": "fiubV", "V": "fiubV", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
+#: Kinds of numbers that convert to each kind without losing what they mean.
+_KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
+
+
+def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
+    """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds, none of them NaN."""
+    if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
+        raise BadData(f"{what} has type {x.dtype}, the model wants {dtype}")
+    if _kind(x.dtype) == "f" and np.isnan(x).any():
+        raise BadData(f"{what} holds NaN at {_first(np.isnan(x))}; leave that sample out")
+    if x.dtype == dtype:
+        return x
+    with np.errstate(over="ignore"):
+        converted = x.astype(dtype)
+    lost = np.isinf(converted) & np.isfinite(x) if _kind(dtype) == "f" else converted != x
+    if _kind(dtype) != "O" and lost.any():
+        at = _first(lost)
+        raise BadData(f"{what} holds {x[tuple(at)]} at {at}, which does not fit {dtype}")
+    return converted
+
+
+def _kind(dtype: np.dtype) -> str:
+    """numpy's letter for a kind of numbers, with bfloat16 among the floats."""
+    return "f" if dtype == ml_dtypes.bfloat16 else dtype.kind
+
+
+def _first(mask: NDArray) -> list[int]:
+    return [int(i) for i in np.argwhere(mask)[0]]
 
 
 def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], where: str) -> None:

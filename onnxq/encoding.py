@@ -115,7 +115,7 @@ def _slices(encoding: Encoding, axis: int) -> Iterator[QuantizedTensor]:
     w = encoding.tensor.numpy()
     step = max(1, SLICE_ELEMENTS // max(1, w.size // w.shape[axis]))
     for start in range(0, w.shape[axis], step):
-        yield _encode_slice(encoding, w[(slice(None),) * axis + (slice(start, start + step),)])
+        yield _encode_slice(encoding, w[(slice(None),) * axis + (slice(start, start + step),)], axis, start)
 
 
 def _join(encoding: Encoding, axis: int, pieces: list[QuantizedTensor]) -> QuantizedTensor:
@@ -146,12 +146,17 @@ def _slicing_axis(encoding: Encoding) -> int | None:
     return max(free, key=lambda axis: shape[axis]) if free else None
 
 
-def _encode_slice(encoding: Encoding, w: NDArray) -> QuantizedTensor:
-    x = np.ascontiguousarray(w, dtype=np.float32)
+def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0) -> QuantizedTensor:
+    """The part `w` of the weight, which begins at `start` of `axis`."""
+    with np.errstate(over="ignore"):  # float64 numbers that become infinite are refused below
+        x = np.ascontiguousarray(w, dtype=np.float32)
     if not np.isfinite(x).all():
-        index = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        index = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+        bad = w[tuple(index)]
+        index[axis] += start
+        beyond = ", beyond what float32 holds" if np.isfinite(bad) else ""
         raise BadModel(
-            f"weight '{encoding.tensor.name}' holds {x[index]} at {list(index)}; "
+            f"weight '{encoding.tensor.name}' holds {bad} at {index}{beyond}; "
             "repair the model, or keep the node that reads it in float (--keep)"
         )
     quantize = algorithms.DATA_FREE[encoding.algorithm]

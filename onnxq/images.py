@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from onnxq.runtime import Feed, Input
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 Channels = Literal["rgb", "bgr", "gray"]
 Layout = Literal["nchw", "nhwc"]
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,12 @@ def parse_preprocessing(text: str) -> Preprocessing:
         try:
             if key == "size":
                 height, _, width = value.partition("x")
-                found[key] = (int(height), int(width or height))
+                found[key] = (_positive(int(height)), _positive(int(width or height)))
             elif key in ("mean", "std"):
-                found[key] = tuple(float(part) for part in value.split(","))
+                numbers = [float(part) for part in value.split(",")]
+                found[key] = tuple(map(_positive, numbers) if key == "std" else numbers)
             elif key == "scale":
-                found[key] = float(value)
+                found[key] = _positive(float(value))
             elif key == "crop":
                 found[key] = value in ("", "1", "true", "yes")
             elif (key == "channels" and value in get_args(Channels)) or (key == "layout" and value in get_args(Layout)):
@@ -64,10 +66,16 @@ def parse_preprocessing(text: str) -> Preprocessing:
     return Preprocessing(**found)  # type: ignore[arg-type]
 
 
+def _positive(x: T) -> T:
+    if not x > 0:
+        raise ValueError
+    return x
+
+
 def read_image(path: Path, inputs: tuple[Input, ...], preprocessing: Preprocessing | None) -> Feed:
     """One sample from one image file."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
         raise MissingRuntime("reading images needs Pillow: pip install 'onnxq[images]'") from None
     if preprocessing is None:
@@ -84,7 +92,7 @@ def read_image(path: Path, inputs: tuple[Input, ...], preprocessing: Preprocessi
     try:
         with Image.open(path) as opened:
             image = opened.convert("L" if p.channels == "gray" else "RGB")
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise BadData(f"{path} is not a readable image: {error}") from None
     height, width = size
     if p.crop:
@@ -97,6 +105,9 @@ def read_image(path: Path, inputs: tuple[Input, ...], preprocessing: Preprocessi
     x: NDArray = np.asarray(image, np.float32).reshape(height, width, -1)
     if p.channels == "bgr":
         x = x[:, :, ::-1]
+    for word, numbers in (("mean", p.mean), ("std", p.std)):
+        if len(numbers) not in (1, x.shape[2]):
+            raise BadRecipe(f"--preprocess: {word} has {len(numbers)} numbers, the image {x.shape[2]} channels")
     x = (x / np.float32(p.scale) - np.array(p.mean, np.float32)) / np.array(p.std, np.float32)
     x = x if layout == "nhwc" else x.transpose(2, 0, 1)
     return {wanted.name: np.ascontiguousarray(x[None]).astype(wanted.dtype)}

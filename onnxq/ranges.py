@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Ranges:
     """`Range` by value name of the prepared model.
 
     Attributes:
-        ranks: number of dimensions of the observed values, where it was always the same.
+        ranks: number of dimensions of the observed values, where it was always the same. Not of those in bodies.
         problems: why a value has no range (never computed, NaN only …), by name.
     """
 
@@ -57,6 +58,8 @@ def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Rang
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
         values = {name: Range(float(low), float(high)) for name, (low, high) in table["values"].items()}
+        if not all(-math.inf < r.low <= r.high < math.inf for r in values.values()):
+            raise ValueError
         found = Ranges(
             table["model"], table["data"], table["method"], values, dict(table["ranks"]), dict(table["problems"])
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
+from onnxq import collectors
 from onnxq.errors import BadRecipe
 
 #: Scheme words and what they mean, as `--help` prints them.
@@ -91,6 +92,9 @@ class Recipe:
             raise BadRecipe(f"a block of {self.block_size} weights is not a power of two from 16 on")
         if self.accuracy_level not in range(5):
             raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
+        if math.isnan(self.min_sqnr):
+            raise BadRecipe("min_sqnr is not a number of dB")
+        collectors.get(self.calibration)
 
     def scheme_for(self, name: str, op_type: str) -> str:
         """The scheme word, or `keep`, for one node."""
@@ -108,16 +112,15 @@ class Recipe:
         """This recipe with `auto` replaced by what it stands for.
 
         Raises:
-            BadRecipe: w8a8 without calibration data.
+            BadRecipe: w8a8, of the scheme or a rule, without calibration data.
         """
-        resolved = self
-        if self.scheme == "auto":
-            resolved = replace(self, scheme="w8a8" if has_data else "w4a16")
-        elif self.scheme not in SPEED_SCHEMES:
-            resolved = replace(self, keep_slow=True)  # a format the user named is kept whatever its kernel's speed
-        if "w8a8" in resolved.schemes and not has_data:
+        if not has_data and "w8a8" in self.schemes:
             raise BadRecipe("w8a8 needs calibration data: give --data, or use w8a8-dynamic, which needs none")
-        return resolved
+        if self.scheme == "auto":
+            return replace(self, scheme="w8a8" if has_data else "w4a16")
+        if self.scheme not in SPEED_SCHEMES:
+            return replace(self, keep_slow=True)  # a format the user named is kept whatever its kernel's speed
+        return self
 
 
 def parse_set(text: str) -> Rule:
@@ -151,11 +154,17 @@ def load_recipe(path: str | Path) -> Recipe:
             table[key] = float(value)
         elif type(value) is not wanted:
             raise BadRecipe(f"the recipe {path}: {key} = {value!r} should be of type {wanted.__name__}")
+    if not isinstance(rules, list):
+        raise BadRecipe(f"the recipe {path}: write rules as [[rule]], in two brackets")
     return Recipe(rules=tuple(_rule(path, entry) for entry in rules), **table)
 
 
-def _rule(path: str | Path, entry: dict[str, Any]) -> Rule:
-    unknown = set(entry) - {"nodes", "ops", "set"}
-    if unknown or "set" not in entry:
+def _rule(path: str | Path, entry: object) -> Rule:
+    if not isinstance(entry, dict) or "set" not in entry or set(entry) - {"nodes", "ops", "set"}:
         raise BadRecipe(f"the recipe {path}: a [[rule]] has 'set', and may have 'nodes' and 'ops', nothing else")
-    return Rule(entry["set"], entry.get("nodes", "*"), tuple(entry.get("ops", ())))
+    word, nodes, ops = entry["set"], entry.get("nodes", "*"), entry.get("ops", [])
+    if not isinstance(ops, list) or not all(isinstance(text, str) for text in (word, nodes, *ops)):
+        raise BadRecipe(
+            f"the recipe {path}: in a [[rule]] 'set' and 'nodes' are strings and 'ops' is a list of strings"
+        )
+    return Rule(word, nodes, tuple(ops))

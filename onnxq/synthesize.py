@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +15,8 @@ from onnxq.runtime import Feed, Input, Session
 
 #: Sizes tried for free dimensions, in this order, until the model runs.
 _SIZES = (16, 32, 64, 128, 224, 256, 512, 8, 4, 2, 1)
+#: What guessed dimensions may multiply up to in one input: three of 512 would be half a gigabyte.
+_MOST_ELEMENTS = 1 << 22
 _BATCH = ("batch", "n", "bs", "batch_size", "unk__", "-1")
 
 
@@ -25,14 +28,27 @@ def synthesize(model: ir.Model, session: Session, count: int, seed: int = 0) -> 
     """
     limits = {i.name: _rows(model, i.name) for i in session.inputs}
     for sizes in _guesses(session.inputs):
-        rng = np.random.default_rng(seed)
-        feeds = [{i.name: _draw(i, sizes, limits[i.name], rng) for i in session.inputs} for _ in range(count)]
+        if any(_guessed_elements(i, sizes) > _MOST_ELEMENTS for i in session.inputs):
+            continue
+        samples = _samples(session.inputs, sizes, limits, np.random.default_rng(seed))
+        first = next(samples)
         try:
-            session.run(feeds[0])
+            session.run(first)
         except BadModel:
             continue
-        return feeds
+        return [first, *itertools.islice(samples, count - 1)]
     return []
+
+
+def _samples(
+    inputs: tuple[Input, ...], sizes: dict[str, int], limits: dict[str, int | None], rng: np.random.Generator
+) -> Iterator[Feed]:
+    while True:
+        yield {i.name: _draw(i, sizes, limits[i.name], rng) for i in inputs}
+
+
+def _guessed_elements(i: Input, sizes: dict[str, int]) -> int:
+    return math.prod(sizes[_symbol(i, axis)] for axis, dim in enumerate(i.shape or ()) if _free(dim))
 
 
 def _guesses(inputs: tuple[Input, ...]) -> Iterator[dict[str, int]]:

@@ -24,13 +24,17 @@ def quantize(
 ) -> QuantizedTensor:
     """`w` in an integer `format`, the rounding errors of each output channel adding up to at most half a step.
 
-    Where a tensor has spatial axes (convolutions), errors are made to cancel within each kernel first. Only for one
-    scale an index of `granularity.axis`; anything else is rounded to nearest.
+    Where a tensor has spatial axes (convolutions), errors are made to cancel within each kernel first, to half a step;
+    the channel then moves at most one more code of each kernel. Only for integers with one scale an index of
+    `granularity.axis`; anything else is rounded to nearest.
     """
     q = format.encode(w, granularity, scales, zero_points)
     axis = q.granularity.axis
-    if axis is None or q.granularity.block is not None or q.scales is None or not w.size:
+    if axis is None or q.granularity.block is not None or q.scales is None or hasattr(format, "levels") or not w.size:
         return q
+    signed = q.codes.dtype == np.int8
+    highest = (1 << (format.bits - signed)) - 1
+    lowest = -highest if signed else 0
     exact = np.moveaxis(w / q.granularity.spread(q.scales, w.shape), axis, 0)
     codes = np.moveaxis(q.codes, axis, 0).astype(np.int32)
     shape = codes.shape
@@ -38,26 +42,38 @@ def quantize(
     exact = exact.reshape(shape[0], kernels, -1)
     if q.zero_points is not None:
         exact = exact + q.zero_points.astype(np.float32).reshape(-1, 1, 1)
-    flat = codes.reshape(exact.shape)
+    # What a scale clips on purpose is no rounding error: it counts as the half step that rounding may cost.
+    exact = np.clip(exact, lowest - 0.5, highest + 0.5)
+    flat, limits = codes.reshape(exact.shape), (lowest, highest)
+    error = flat - exact
+    surplus = np.rint(error.sum(axis=2, keepdims=True))
+    flat = _flip(flat, _gain(flat, error, surplus, limits), surplus)
     if kernels > 1:
-        flat = _flip(flat, exact)
-    flat = _flip(flat.reshape(shape[0], 1, -1), exact.reshape(shape[0], 1, -1))
-    lowest, highest = int(q.codes.min()), int(q.codes.max())
-    codes = np.moveaxis(np.clip(flat, lowest, highest).reshape(shape), 0, axis)
+        error = flat - exact
+        of_kernel = error.sum(axis=2, keepdims=True)
+        surplus = np.rint(of_kernel.sum(axis=1, keepdims=True))
+        gain = np.where(of_kernel * surplus > 0, _gain(flat, error, surplus, limits), np.float32(0))
+        closest = np.argmax(gain, axis=2, keepdims=True)
+        candidates, gains = (np.take_along_axis(each, closest, axis=2)[..., 0] for each in (flat, gain))
+        np.put_along_axis(flat, closest, _flip(candidates, gains, surplus[..., 0])[..., None], axis=2)
+    codes = np.moveaxis(flat.reshape(shape), 0, axis)
     return QuantizedTensor(q.format, q.granularity, np.ascontiguousarray(codes, q.codes.dtype), q.scales, q.zero_points)
 
 
-def _flip(codes: NDArray[np.int32], exact: FloatArray) -> NDArray[np.int32]:
-    """Move codes by one where that costs least, until the errors along the last axis sum to at most a half.
+def _flip(codes: NDArray[np.int32], gain: FloatArray, surplus: FloatArray) -> NDArray[np.int32]:
+    """Move |surplus| codes of each row (the last axis) by one against the surplus's sign, those of most gain first.
 
-    Both arrays are [N, kernels, weights of a kernel]. Only codes on the wrong side are moved, each once.
+    Codes without gain stay.
     """
-    error = codes - exact
-    surplus = np.rint(error.sum(axis=-1, keepdims=True))
-    # Order by how little a flip towards the other side would cost: largest error of the surplus's sign first.
-    direction = np.sign(surplus)
-    order = np.argsort(-error * direction, axis=-1, kind="stable")
+    order = np.argsort(-gain, axis=-1, kind="stable")
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.broadcast_to(np.arange(order.shape[-1]), order.shape), axis=-1)
-    chosen = (rank < np.abs(surplus)) & (error * direction > 0)
-    return codes - (chosen * direction).astype(np.int32)
+    chosen = (rank < np.abs(surplus)) & (gain > 0)
+    return codes - (chosen * np.sign(surplus)).astype(np.int32)
+
+
+def _gain(codes: NDArray[np.int32], error: FloatArray, surplus: FloatArray, limits: tuple[int, int]) -> FloatArray:
+    """How far each code lies on the surplus's side of the exact number; 0 where moving it would leave the limits."""
+    direction = np.sign(surplus)
+    moved = codes - direction
+    return np.where((moved >= limits[0]) & (moved <= limits[1]), error * direction, np.float32(0))

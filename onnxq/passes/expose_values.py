@@ -15,7 +15,8 @@ class ExposeValues(ir.passes.InPlacePass):
     """Add the named values to the outputs of the main graph.
 
     1. A value of the main graph becomes an output itself.
-    2. A value of an If branch becomes an output of both branches, empty in the other one, and so on outwards.
+    2. A value of an If branch becomes an output of both branches, empty in the other one, and so on outwards. It comes
+       out in float32, because both branches must give the same type and not every value's type is known.
     3. Of a value in a Loop or Scan body, which may change its shape from turn to turn, each turn's lowest and highest
        number come out, stacked to [turns, 2].
 
@@ -65,8 +66,13 @@ def _owners(model: ir.Model) -> dict[int, ir.Node]:
     return found
 
 
-def _copy(owner: ir.Graph, value: ir.Value, fresh: Names) -> ir.Value:
-    node = ir.node("Identity", [value], name=fresh.fresh(f"{value.name}_copy"))
+def _copy(owner: ir.Graph, value: ir.Value, fresh: Names, dtype: ir.DataType | None = None) -> ir.Value:
+    """A copy of `value`, in another type if one is given."""
+    name = fresh.fresh(f"{value.name}_copy")
+    if dtype is None:
+        node = ir.node("Identity", [value], name=name)
+    else:
+        node = ir.node("Cast", [value], attributes={"to": int(dtype)}, name=name)
     node.outputs[0].name = fresh.fresh(f"{value.name}_copy")
     owner.append(node)
     return node.outputs[0]
@@ -77,7 +83,7 @@ def _lift(value: ir.Value, owner: ir.Node | None, fresh: Names) -> ir.Value | No
     body = value.graph
     assert isinstance(body, ir.Graph)
     if graph.is_op(owner, "If"):
-        inner = value if value.producer() is not None else _copy(body, value, fresh)
+        inner = _copy(body, value, fresh, dtype=ir.DataType.FLOAT)
         for attribute in owner.attributes.values():  # type: ignore[union-attr]
             branch = attribute.as_graph()
             branch.outputs.append(inner if branch is body else _empty(branch, fresh))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,9 +11,10 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from onnxq import calibrate, collectors
+from onnxq import Recipe, calibrate, collectors, graph, quantize
 from onnxq.data import Data, inputs_of, open_data
 from onnxq.ranges import Range, Ranges
+from onnxq.runtime import Session
 
 MLP = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[N, 4] x, float[N, 3] b) => (float[N, 3] y)
@@ -107,12 +109,43 @@ def test_every_turn_of_a_scan_is_seen() -> None:
     assert ranges.values == {"total": range_of(np.cumsum(x, axis=0))}
 
 
+@pytest.mark.parametrize(("word", "dtype"), [("float16", np.float16), ("double", np.float64)])
+def test_bodies_in_other_float_types(word: str, dtype: type) -> None:
+    up, down = np.array([1, 5], dtype), np.array([-3, 2], dtype)
+    branches = IF.replace("float[N]", f"{word}[N]").replace("zero =", "plain =")
+    branches = branches.replace("sum =", "zero = CastLike(plain, x)  sum =")
+    ranges = seen(branches, ["doubled", "halved"], {"x": up}, {"x": down})
+    assert ranges.values == {"doubled": Range(2, 10), "halved": Range(4, 9)}
+    assert seen(LOOP.replace("float[N]", f"{word}[N]"), ["grown"], {"x": up}).values == {"grown": Range(-20, 40)}
+
+
+@pytest.mark.parametrize("text", [IF, LOOP], ids=["if", "loop"])
+def test_no_rank_is_claimed_of_values_in_bodies(text: str) -> None:
+    ranges = seen(text, ["doubled" if text is IF else "grown", "y"], {"x": np.float32([1, 5])})
+    assert ranges.ranks == {"y": 1}
+
+
+def test_a_product_of_more_than_matrices_in_a_loop_stays_one(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        LOOP.replace("float[N]", "float[1, 5, 32]").replace("grown = Add(state, state)", "grown = MatMul(state, w)")
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(normal(32, 32) / 5, "w"))
+    onnx.save(proto, tmp_path / "loop.onnx")
+    samples = [{"x": normal(1, 5, 32, seed=n)} for n in range(4)]
+    recipe = Recipe("w8a8", keep_slow=True)
+    quantize(tmp_path / "loop.onnx", tmp_path / "small.onnx", recipe, data=samples, check=False)
+    assert "QuantizeLinear" in {node.op_type for node in graph.nodes(ir.load(tmp_path / "small.onnx"))}
+    feed = samples[0]
+    (wanted,), (got,) = (Session(tmp_path / name).run(feed) for name in ("loop.onnx", "small.onnx"))
+    assert np.square(wanted - got).sum() < np.square(wanted).sum() / 100
+
+
 def test_not_a_number_is_left_out_and_nothing_but_it_is_a_problem() -> None:
-    x = np.full((2, 4), np.nan, np.float32)
-    b = np.float32([[1, np.inf, 2], [np.nan, -1, 0]])
-    ranges = seen(MLP, ["x", "b"], {"x": x, "b": b})
-    assert ranges.values == {"b": Range(-1, 2)}
-    assert set(ranges.problems) == {"x"}
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N] x) => (float[N] y) { some = Log(x)  zero = Sub(x, x)  none = Div(zero, zero)  y = Add(some, none) }"""
+    ranges = seen(text, ["some", "none"], {"x": np.float32([1, -1, 0])}, {"x": np.float32([np.e, -2, 1])})
+    assert ranges.values == {"some": Range(0, pytest.approx(1))}
+    assert ranges.problems == {"none": "never computed, or not finite, on the calibration data"}
 
 
 def test_groups_change_nothing_but_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

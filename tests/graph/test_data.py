@@ -1,0 +1,324 @@
+"""Calibration data: what each source yields, and one sentence for everything that cannot be used."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onnxq.data import DataSource, open_data
+from onnxq.errors import BadData, BadRecipe
+from onnxq.images import Preprocessing, parse_preprocessing
+from onnxq.runtime import Input
+
+F32 = np.dtype(np.float32)
+X = (Input("x", F32, (None, 3)),)
+IMAGE = (Input("image", F32, (1, 3, 4, 6)),)
+
+
+def of_type(dtype: type | str) -> tuple[Input, ...]:
+    return (Input("x", np.dtype(dtype), (None,)),)
+
+
+def samples(source: DataSource, inputs: tuple[Input, ...] = X) -> list[dict[str, NDArray]]:
+    return list(open_data(source, inputs))
+
+
+def save(path: Path, **arrays: NDArray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def counting(*shape: int) -> NDArray[np.float32]:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "cut"),
+    [
+        pytest.param((None, 3), (5, 3), (5, 1, 3), id="free axis: one row a sample"),
+        pytest.param(("batch", 3), (5, 3), (5, 1, 3), id="symbolic axis: one row a sample"),
+        pytest.param((1, 3), (5, 3), (5, 1, 3), id="fixed at 1"),
+        pytest.param((2, 3), (6, 3), (3, 2, 3), id="fixed at 2: two rows a sample"),
+        pytest.param((None, 3), (5, 4, 3), (5, 4, 3), id="one axis more counts samples"),
+        pytest.param((), (5,), (5,), id="scalars"),
+        pytest.param((), (), (1,), id="one scalar"),
+        pytest.param((None, None), (4, 0), (4, 1, 0), id="empty second axis"),
+        pytest.param(None, (5, 3), (5, 1, 3), id="any rank"),
+    ],
+)
+def test_arrays_are_cut_into_samples(
+    tmp_path: Path, wanted: tuple[int | str | None, ...] | None, given: tuple[int, ...], cut: tuple[int, ...]
+) -> None:
+    x = counting(*given)
+    found = samples(save(tmp_path / "d.npz", x=x), (Input("x", F32, wanted),))
+    assert [sample["x"].shape for sample in found] == [cut[1:]] * cut[0]
+    np.testing.assert_array_equal(np.stack([sample["x"] for sample in found]), x.reshape(cut))
+
+
+def test_every_array_is_cut_alike(tmp_path: Path) -> None:
+    inputs = (*X, Input("ids", np.dtype(np.int64), (None,)))
+    path = save(tmp_path / "d.npz", x=counting(4, 3), ids=np.arange(4))
+    found = samples(path, inputs)
+    assert [sample["ids"].tolist() for sample in found] == [[0], [1], [2], [3]]
+    assert [sample["x"][0, 0] for sample in found] == [0, 3, 6, 9]
+
+
+def test_arrays_whose_first_axes_disagree_are_one_sample(tmp_path: Path) -> None:
+    inputs = (*X, Input("scale", F32, ()))
+    (only,) = samples(save(tmp_path / "d.npz", x=counting(4, 3), scale=np.float32(2)), inputs)
+    assert only["x"].shape == (4, 3)
+    assert only["scale"] == 2
+
+
+def test_counts_of_samples_must_agree(tmp_path: Path) -> None:
+    inputs = (*X, Input("y", F32, (None, 3)))
+    with pytest.raises(BadData, match="the arrays hold different numbers of samples: 'x' 4, 'y' 5"):
+        samples(save(tmp_path / "d.npz", x=counting(4, 1, 3), y=counting(5, 1, 3)), inputs)
+
+
+def test_npy_is_the_only_input(tmp_path: Path) -> None:
+    np.save(tmp_path / "d.npy", counting(2, 3))
+    assert [sample["x"].tolist() for sample in samples(tmp_path / "d.npy")] == [[[0, 1, 2]], [[3, 4, 5]]]
+    with pytest.raises(BadData, match=r"is one array, but the model has 2 inputs; use .npz: x, y"):
+        samples(tmp_path / "d.npy", (*X, Input("y", F32, (None,))))
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
+    for name, value in (("b", 2), ("a", 1), ("c", 3)):
+        save(tmp_path / f"{name}.npz", x=np.full((2, 3), value, np.float32))
+    (tmp_path / "notes.txt").write_text("not data")
+    assert [sample["x"][0, 0] for sample in samples(tmp_path)] == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_function_is_called_anew_for_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import numpy as np\ndef rows():\n    for i in range(3):\n        yield {'x': np.full((1, 3), i, 'f4')}\n"
+    (tmp_path / "my_rows.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    data = open_data("my_rows:rows", X)
+    for _ in range(2):
+        assert [sample["x"][0, 0] for sample in data] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (np.float64, np.float32),
+        (np.float16, np.float32),
+        (np.int64, np.float32),
+        (np.int64, np.int32),
+        (bool, np.int64),
+        (np.uint8, np.int8),
+        (np.int64, bool),
+        (np.float32, ml_dtypes.bfloat16),
+        (ml_dtypes.bfloat16, np.float32),
+    ],
+)
+def test_numbers_are_converted(given: type, wanted: type) -> None:
+    (sample,) = samples([{"x": np.array([0, 1], given)}], of_type(wanted))
+    assert sample["x"].dtype == wanted
+    assert sample["x"].tolist() == [0, 1]
+
+
+def test_infinities_stay() -> None:
+    (sample,) = samples([{"x": np.array([-np.inf, 1])}], of_type(np.float16))
+    assert sample["x"].tolist() == [-np.inf, 1]
+
+
+@pytest.mark.parametrize(
+    ("x", "wanted", "message"),
+    [
+        (counting(1, 4), "<f4", r"sample 0: 'x' has shape \[1, 4\], the model wants \[\?, 3\]"),
+        (counting(3), "<f4", r"sample 0: 'x' has shape \[3\], the model wants \[\?, 3\]"),
+        (np.ones((1, 3), complex), "<f4", "sample 0: 'x' has type complex128, the model wants float32"),
+        (np.ones((1, 3), "f4,f4"), "<f4", "sample 0: 'x' has type .*, the model wants float32"),
+        (np.array([["a", "b", "c"]]), "<f4", "sample 0: 'x' has type <U1, the model wants float32"),
+        (np.ones((1, 3)), "<i8", "sample 0: 'x' has type float64, the model wants int64"),
+        (np.array([[0, 0, 2**40]]), "<i4", r"holds 1099511627776 at \[0, 2\], which does not fit int32"),
+        (np.array([[0, -1, 0]]), "<u8", r"holds -1 at \[0, 1\], which does not fit uint64"),
+        (np.array([[0, 0, 1e300]]), "<f4", r"holds 1e\+300 at \[0, 2\], which does not fit float32"),
+        (np.array([[0, np.nan, 0]]), "<f4", r"holds NaN at \[0, 1\]; leave that sample out"),
+    ],
+    ids=["width", "rank", "complex", "record", "text", "float for int", "int64", "negative", "overflow", "NaN"],
+)
+def test_what_does_not_fit_is_said(x: NDArray, wanted: str, message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        samples([{"x": x}], (Input("x", np.dtype(wanted), (None, 3)),))
+
+
+@pytest.mark.parametrize(
+    ("x", "wanted", "message"),
+    [
+        (counting(3), (None, 3), r"'x' has shape \[3\], the model wants \[\?, 3\], or one axis more"),
+        (counting(5, 3), (2, 3), r"'x' has shape \[5, 3\], the model wants \[2, 3\]: 5 is not a multiple of 2"),
+        (counting(1, 3), ("rows", 2), r"'x' has shape \[1, 3\], the model wants \[rows, 2\]"),
+        (counting(0, 3), (None, 3), "holds no samples"),
+    ],
+    ids=["rank", "remainder", "width", "empty"],
+)
+def test_shapes_in_a_file(tmp_path: Path, x: NDArray, wanted: tuple[int | str | None, ...], message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        samples(save(tmp_path / "d.npz", x=x), (Input("x", F32, wanted),))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["x"], "the samples lack y; the model's inputs are x, y"),
+        (["x", "y", "label"], "the samples have label, which is no input; the model's inputs are x, y"),
+        ([], "the samples lack x, y; the model's inputs are x, y"),
+    ],
+    ids=["missing", "unknown", "none"],
+)
+def test_names(tmp_path: Path, names: list[str], message: str) -> None:
+    inputs = (*X, Input("y", F32, (None, 3)))
+    arrays = dict.fromkeys(names, counting(2, 3))
+    for source in (save(tmp_path / "d.npz", **arrays), [arrays]):
+        with pytest.raises(BadData, match=message):
+            samples(source, inputs)
+
+
+def damaged_files(folder: Path) -> dict[str, Path]:
+    good = save(folder / "good.npz", x=counting(400, 3)).read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 0xFF
+    contents = {"empty.npz": b"", "text.npz": b"hello", "cut.npz": good[:-100], "flipped.npz": bytes(flipped)}
+    contents |= {"empty.npy": b"", "text.npy": b"hello", "zip.npy": good}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    with zipfile.ZipFile(folder / "other.npz", "w") as file:
+        file.writestr("x", b"not an array")
+    return {name: folder / name for name in (*contents, "other.npz")}
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    for name, path in damaged_files(tmp_path).items():
+        with pytest.raises(BadData, match=f"{name} cannot be read: "):
+            samples(path)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_pickled_objects_are_never_loaded(tmp_path: Path, suffix: str) -> None:
+    path, x = tmp_path / f"d{suffix}", np.array([{1: 2}], object)
+    if suffix == ".npy":
+        np.save(path, x, allow_pickle=True)
+    else:
+        save(path, x=x)
+    with pytest.raises(BadData, match=f"d{suffix} cannot be read: it holds pickled Python objects, not numbers"):
+        samples(path)
+
+
+def fails() -> None:
+    raise KeyError("secret")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ([], "the given samples holds no samples"),
+        ([3], "the given samples yields int, not a dict of arrays"),
+        ([{"x": [[1, 2], [3]]}], "the given samples failed with ValueError"),
+        (3, "is of type int, neither a list of dicts nor a function"),
+        (lambda: None, "the given samples failed with TypeError"),
+        (fails, "the given samples failed with KeyError: 'secret'"),
+        ("no_such_module_:f", "--data no_such_module_:f: No module named 'no_such_module_'"),
+        ("math:nothing", "--data math:nothing: module 'math' has no attribute 'nothing'"),
+        ("math:pi", "--data math:pi is not a function"),
+        (":f", "--data :f: Empty module name"),
+        ("nothing.npz", "the calibration data nothing.npz: no such file"),
+        ("nothing.csv", "--data nothing.csv is neither a .npz or .npy file, nor a folder, nor module:function"),
+    ],
+    ids=str,
+)
+def test_sources_that_yield_nothing(source: DataSource, message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        samples(source)
+
+
+def test_folders_that_yield_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"holds no .npz, .npy or image files"):
+        samples(tmp_path)
+    save(tmp_path / "d.npz", x=counting(1, 3))
+    (tmp_path / "i.png").write_bytes(b"")
+    with pytest.raises(BadData, match="holds both images and arrays; give one kind"):
+        samples(tmp_path)
+
+
+def test_count_and_hash() -> None:
+    rows = [{"x": counting(1, 3) + i} for i in range(5)]
+    data, same = open_data(rows, X), open_data(lambda: rows, X)
+    assert data.count == same.count == 5
+    assert data.hash() == same.hash()
+    others = [rows[:4], rows[::-1], [{"x": row["x"] + 1e-6} for row in rows]]
+    assert len({open_data(other, X).hash() for other in others} | {data.hash()}) == 4
+    assert open_data(rows, X).limited(2).count == 2
+    assert open_data(rows, X).limited(None).count == 5
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 40, 200])
+@pytest.mark.parametrize("held_back", [0, 1, 8])
+def test_split(count: int, held_back: int) -> None:
+    data = open_data([{"x": np.full((1, 3), i, np.float32)} for i in range(count)], X)
+    rest, held = ([int(s["x"][0, 0]) for s in part] for part in data.split(held_back))
+    if count == 1 or held_back == 0:
+        assert rest == held == list(range(count))
+    else:
+        assert sorted(rest + held) == list(range(count))
+        assert len(held) == min(held_back, max(1, count // 4))
+    assert [part.count for part in data.split(held_back)] == [len(rest), len(held)]
+    assert {part.hash() for part in data.split(held_back)} == {data.hash()}
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> NDArray[np.uint8]:
+    """A 4 × 6 picture in the folder."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)
+    pytest.importorskip("PIL.Image").fromarray(pixels).save(tmp_path / "p.png")
+    return pixels
+
+
+def test_images(tmp_path: Path, photo: NDArray[np.uint8]) -> None:
+    p = Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    (sample,) = open_data(tmp_path, IMAGE, p)
+    wanted = ((photo / 255 - p.mean) / p.std).transpose(2, 0, 1)[None]
+    np.testing.assert_allclose(sample["image"], wanted, rtol=0, atol=1e-6)
+    bgr_last = Preprocessing(scale=1, channels="bgr", layout="nhwc")
+    (sample,) = open_data(tmp_path, (Input("image", F32, (1, 4, 6, 3)),), bgr_last)
+    np.testing.assert_array_equal(sample["image"], photo[None, :, :, ::-1])
+
+
+def test_images_are_resized_and_cropped(tmp_path: Path, photo: NDArray[np.uint8]) -> None:
+    for crop in (False, True):
+        (sample,) = open_data(tmp_path, (Input("image", F32, (None, 3, None, None)),), Preprocessing((7, 5), crop=crop))
+        assert sample["image"].shape == (1, 3, 7, 5)
+
+
+def test_images_need_a_preprocessing_and_a_size(tmp_path: Path, photo: NDArray[np.uint8]) -> None:
+    with pytest.raises(BadData, match="declare what the model was trained on"):
+        samples(tmp_path, IMAGE)
+    with pytest.raises(BadData, match="the size of 'image' is free"):
+        list(open_data(tmp_path, (Input("image", F32, (None, 3, None, None)),), Preprocessing()))
+    with pytest.raises(BadData, match="one input of four dimensions"):
+        list(open_data(tmp_path, X, Preprocessing()))
+    with pytest.raises(BadRecipe, match="mean has 2 numbers, the image 3 channels"):
+        list(open_data(tmp_path, IMAGE, Preprocessing(mean=(0.0, 1.0))))
+    (tmp_path / "q.png").write_bytes((tmp_path / "p.png").read_bytes()[:60])
+    with pytest.raises(BadData, match=r"q.png is not a readable image"):
+        list(open_data(tmp_path, IMAGE, Preprocessing()))
+
+
+def test_preprocessing_words() -> None:
+    words = "size=224x192 mean=0.4,0.5,0.6 std=0.2;scale=1 channels=gray layout=nhwc crop"
+    assert parse_preprocessing(words) == Preprocessing((224, 192), (0.4, 0.5, 0.6), (0.2,), 1.0, "gray", "nhwc", True)
+    assert parse_preprocessing("size=32").size == (32, 32)
+    assert parse_preprocessing("") == Preprocessing()
+
+
+@pytest.mark.parametrize("word", ["size=0x3", "size=axb", "std=0", "scale=0", "mean=", "channels=cmyk", "zoom=2"])
+def test_preprocessing_words_that_are_not_understood(word: str) -> None:
+    with pytest.raises(BadRecipe, match=f"--preprocess does not understand '{word}'; it knows size="):
+        parse_preprocessing(f"layout=nchw {word}")

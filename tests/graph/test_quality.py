@@ -1,0 +1,115 @@
+"""Decibels against the definition, and what counts as broken."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike, DTypeLike
+
+from onnxq.quality import MAX_DB, Quality, measure, noise_ratio
+
+
+def of(wanted: ArrayLike, got: ArrayLike, dtype: DTypeLike = np.float32) -> Quality:
+    quality = Quality()
+    quality.add(["y"], [np.asarray(wanted, dtype)], [np.asarray(got, dtype)])
+    return quality
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("noise", [1e-1, 1.0, 10.0])
+def test_the_definitions(noise: float, dtype: DTypeLike) -> None:
+    x, y = ((normal(40, 5) + 3).astype(dtype), (normal(40, 5) + 3 + noise * normal(40, 5, seed=1)).astype(dtype))
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    quality = of(x, y, dtype)
+    assert quality.sqnr == pytest.approx(10 * np.log10((a**2).sum() / ((a - b) ** 2).sum()), abs=1e-9)
+    assert quality.contrast == pytest.approx(10 * np.log10(a.var() * a.size / ((a - b) ** 2).sum()), abs=1e-6)
+    assert noise_ratio(quality) == pytest.approx(((a - b) ** 2).sum() / (a.var() * a.size), rel=1e-6)
+
+
+def test_an_offset_counts_for_sqnr_only() -> None:
+    x = normal(100)
+    quality = of(x + 300, x + 300 + 0.5)
+    assert quality.sqnr > 50
+    assert quality.contrast == pytest.approx(10 * np.log10(x.var() / 0.25), abs=0.01)
+
+
+def test_samples_add_up_whatever_their_shapes() -> None:
+    x, y = normal(6, 4), normal(6, 4, seed=1)
+    parts = measure(["y"], [[x[:1]], [x[1:3]], [x[3:].reshape(-1)]], [[y[:1]], [y[1:3]], [y[3:].reshape(-1)]])
+    whole = of(x, y, np.float64)
+    assert parts.sqnr == pytest.approx(whole.sqnr)
+    assert parts.contrast == pytest.approx(whole.contrast)
+
+
+def test_samples_must_be_as_many() -> None:
+    with pytest.raises(ValueError):
+        measure(["y"], [[normal(1)]], [])
+
+
+def test_the_worst_output_counts() -> None:
+    x = normal(10)
+    quality = Quality()
+    quality.add(["good", "bad"], [x, x], [x, -x])
+    assert quality.by_output() == {"good": MAX_DB, "bad": pytest.approx(10 * np.log10(1 / 4))}
+    assert quality.sqnr == pytest.approx(10 * np.log10(1 / 4))
+
+
+def test_equal_outputs_are_as_good_as_it_gets() -> None:
+    assert of(normal(5), normal(5)).sqnr == MAX_DB
+    assert of(np.zeros(5), np.zeros(5)).contrast == MAX_DB
+    assert noise_ratio(of(normal(5), normal(5))) == 0
+    assert Quality().sqnr == Quality().contrast == MAX_DB
+
+
+def test_tiny_noise_and_huge_noise_stay_within_the_scale() -> None:
+    assert of([1.0, 2.0], [1.0 + 1e-9, 2.0], np.float64).sqnr == MAX_DB
+    assert of([1e-9, 0.0], [1e9, 0.0]).sqnr == -MAX_DB
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got"),
+    [
+        pytest.param([1.0, 2.0], [1.0, np.nan], id="nan"),
+        pytest.param([1.0, 2.0], [1.0, -np.inf], id="infinite"),
+        pytest.param([1.0, 2.0], [[1.0, 2.0]], id="shape"),
+        pytest.param([0.0, 0.0], [0.0, 1e-3], id="noise-on-nothing"),
+    ],
+)
+def test_broken_outputs(wanted: ArrayLike, got: ArrayLike) -> None:
+    quality = of(wanted, got)
+    assert quality.sqnr == quality.contrast == -MAX_DB
+    assert noise_ratio(quality) >= 1
+
+
+def test_one_broken_sample_breaks_the_output() -> None:
+    x = normal(4)
+    quality = measure(["y"], [[x], [x]], [[np.full(4, np.nan)], [x]])
+    assert quality.sqnr == -MAX_DB
+    assert measure(["y"], [[x], [x]], [[x[:2]], [x]]).sqnr == -MAX_DB
+
+
+def test_what_float_itself_does_not_know_is_not_compared() -> None:
+    quality = of([np.nan, np.inf, 1.0], [5.0, 5.0, 1.0])
+    assert quality.sqnr == MAX_DB
+    assert of([np.nan], [1.0]).outputs == {}
+
+
+def test_integers_count_by_shape_only() -> None:
+    assert of([1, 2], [3, 4], np.int64).sqnr == MAX_DB
+    assert of([1, 2], [3], np.int64).sqnr == -MAX_DB
+
+
+def test_a_constant_output_has_no_contrast() -> None:
+    quality = of(np.full(8, 2.0), np.full(8, 2.001))
+    assert quality.sqnr > 60
+    assert quality.contrast < 0
+
+
+def test_a_single_number_is_its_own_variation() -> None:
+    quality = of([2.0], [1.0])
+    assert quality.sqnr == quality.contrast == pytest.approx(10 * np.log10(4))
