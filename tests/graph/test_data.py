@@ -232,7 +232,20 @@ def fails() -> None:
         ("nothing.npz", "the calibration data nothing.npz: no such file"),
         ("nothing.csv", "--data nothing.csv is neither a .npz or .npy file, nor a folder, nor module:function"),
     ],
-    ids=str,
+    ids=[
+        "empty",
+        "numbers",
+        "ragged",
+        "number",
+        "None",
+        "raises",
+        "no-module",
+        "no-function",
+        "no-call",
+        "no-name",
+        "npz",
+        "csv",
+    ],
 )
 def test_sources_that_yield_nothing(source: DataSource, message: str) -> None:
     with pytest.raises(BadData, match=message):
