@@ -15,6 +15,8 @@ from onnxq.runtime import Kernel
 
 #: Seconds that a QuantizeLinear or DequantizeLinear takes however small its tensor, and the layout change beside it.
 CONVERSION_SECONDS = 4e-6
+#: Activation functions besides `passengers.ABSORBED` that onnxruntime fuses into a Conv in float.
+_FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 #: What onnxruntime runs in the place of an operator whose quantization it did not fuse.
 _FLOAT_KERNELS = {
     "Conv": ("Conv", "FusedConv"),
@@ -87,6 +89,9 @@ def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
         behind = final.producer()
         for name in (choice.node, node.outputs[0].name, final.name, None if behind is None else behind.name):
             found.setdefault(name or "", choice.node)
+        follower = graph.only_consumer(node.outputs[0]) if node.op_type == "Conv" else None
+        if follower is not None and graph.is_op(follower, *_FUSED_INTO_CONV):
+            found.setdefault(follower.outputs[0].name or "", choice.node)
         found[choice.node] = choice.node
     return found
 

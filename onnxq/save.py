@@ -167,7 +167,7 @@ def _nbytes(value: ir.Value) -> int:
 def _append(data: BinaryIO, tensor: ir.TensorProtocol, written: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
     """Offset and length of the tensor's bytes in `data`. Tied weights come out as equal bytes: they are stored once."""
     if isinstance(tensor, ir.ExternalTensor):  # copied by the operating system, not through our memory
-        raw, key = None, f"{tensor.path} {tensor.offset}".encode()
+        raw, key = None, f"{tensor.path} {tensor.offset} {tensor.nbytes}".encode()
     else:
         raw = tensor.tobytes()
         key = hashlib.blake2b(raw, digest_size=20).digest()

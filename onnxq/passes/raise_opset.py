@@ -10,6 +10,7 @@ from onnx import version_converter
 
 from onnxq import graph
 from onnxq.errors import BadModel, first_line
+from onnxq.load import external_tensors
 
 #: Constants of more bytes than this are kept from the converter: it needs small ones only (shapes, axes, bounds) and
 #: cannot take models over 2 GB.
@@ -45,7 +46,12 @@ class RaiseOpset(ir.passes.InPlacePass):
 
 
 def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
-    """Make `convert(model)` the graph of `model`. What it raises is passed on; the model is then as before."""
+    """Make `convert(model)` the graph of `model`. What it raises is passed on; the model is then as before.
+
+    Tensors beside the model stay there, but for small ones: the converter reads those, and no files.
+    """
+    _read_small_constants(model)
+    folder = next((tensor.base_dir for tensor in external_tensors(model)), "")
     large = _take_large_constants(model)
     try:
         proto = ir.to_proto(model)
@@ -61,6 +67,15 @@ def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.
             model.graph.register_initializer(value)
         raise
     _put_back(model, converted, {value.name or "": tensor for value, tensor in large.items()})
+    for tensor in external_tensors(model):
+        tensor.base_dir = folder  # protobuf does not hold it
+
+
+def _read_small_constants(model: ir.Model) -> None:
+    for value in (value for each in model.graphs() for value in each.initializers.values()):
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= SMALL_BYTES:
+            value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
 
 
 def _take_large_constants(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:

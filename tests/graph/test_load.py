@@ -10,10 +10,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 import tiny
+from numpy.typing import NDArray
 from tiny import normal
 
+from onnxq import graph
 from onnxq.errors import BadModel
 from onnxq.load import external_tensors, is_quantized, load_model
+from onnxq.passes.raise_opset import SMALL_BYTES
+from onnxq.prepare import prepare
 
 W = normal(64, 32)
 
@@ -67,33 +71,56 @@ def test_external_data_that_cannot_be_read(tmp_path: Path, entries: dict[str, st
         load_model(path)
 
 
-@pytest.mark.parametrize("place", ["main", "body", "function"])
-def test_external_data_of_a_constant_node_is_looked_for(tmp_path: Path, place: str) -> None:
-    """Wherever the node is."""
-    constant = "w = Constant<value = float[1] {0}>()"
-    text = {
-        "main": f"g (float[N,64] x) => (y) {{ {constant}  y = MatMul(x, w) }}",
-        "body": "g (float[N,64] x, bool c) => (y) { y = If(c) <then_branch = t () => (p) "
-        f"{{ {constant}  p = MatMul(x, w) }}, else_branch = e () => (q) {{ q = Identity(x) }}> }}",
-        "function": "g (float[N,64] x) => (y) { y = local.f(x) }",
-    }[place]
-    function = f'<domain: "local", opset_import: ["" : 17]> f (x) => (y) {{ {constant}  y = MatMul(x, w) }}'
-    proto = tiny.model(text, functions=function)
-    nodes = {
-        "main": lambda: proto.graph.node,
-        "body": lambda: proto.graph.node[0].attribute[0].g.node,
-        "function": lambda: proto.functions[0].node,
-    }[place]()
-    tensor = nodes[0].attribute[0].t
-    tensor.CopyFrom(onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=W.shape))
+CONSTANT = "w = Constant<value = float[1] {0}>()"
+#: Models with a Constant node in each place that may hold one, and the way there.
+PLACES = {
+    "main": (f"{{ {CONSTANT}  y = MatMul(x, w) }}", lambda proto: proto.graph),
+    "body": (
+        f"{{ y = If(c) <then_branch = t () => (p) {{ {CONSTANT}  p = MatMul(x, w) }},"
+        " else_branch = e () => (q) { q = Identity(x) }> }",
+        lambda proto: proto.graph.node[0].attribute[0].g,
+    ),
+    "function": ("{ y = local.f(x) }", lambda proto: proto.functions[0]),
+}
+
+
+def with_constant_outside(folder: Path, place: str, w: NDArray, opset: int = 17) -> Path:
+    """A model with a Constant node whose numbers are in w.data."""
+    text, way = PLACES[place]
+    function = (
+        f'<domain: "local", opset_import: ["" : {max(opset, 13)}]> f (x) => (y) {{ {CONSTANT} y = MatMul(x, w) }}'
+    )
+    functions = function if place == "function" else ""
+    proto = tiny.model(f"g (float[N,M] x, bool c) => (y) {text}", opset=opset, functions=functions)
+    tensor = way(proto).node[0].attribute[0].t
+    tensor.CopyFrom(onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=w.shape))
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="w.data")
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_external_data_of_constant_nodes(tmp_path: Path, place: str) -> None:
+    path = with_constant_outside(tmp_path, place, W)
     with pytest.raises(BadModel, match=r"needs the data file .*/w\.data, which is not there"):
-        load_model(tmp_path / "model.onnx")
+        load_model(path)
     (tmp_path / "w.data").write_bytes(W.tobytes())
-    (found,) = external_tensors(load_model(tmp_path / "model.onnx"))
+    (found,) = external_tensors(load_model(path))
     np.testing.assert_array_equal(found.numpy(), W)
+
+
+@pytest.mark.parametrize("size", [8, 40], ids=["small", "large"])
+@pytest.mark.parametrize("place", PLACES)
+def test_external_data_stay_known_when_the_opset_is_raised(tmp_path: Path, place: str, size: int) -> None:
+    """Protobuf, which ONNX's converter takes, does not say in which folder they are."""
+    w = normal(size, size)
+    assert (w.nbytes > SMALL_BYTES) == (size == 40)
+    (tmp_path / "w.data").write_bytes(w.tobytes())
+    made = load_model(with_constant_outside(tmp_path, place, w, opset=11))
+    assert prepare(made, opset=21) == ""
+    assert graph.opset(made) == 21
+    np.testing.assert_array_equal(tiny.array(tiny.find(made, "MatMul").inputs[1]), w)
 
 
 def test_files_that_are_no_models(tmp_path: Path) -> None:

@@ -85,6 +85,21 @@ def test_external_weights_of_the_input_are_copied_once_each(tmp_path: Path) -> N
     assert (tmp_path / "copy.onnx.data").read_bytes() == (tmp_path / "in" / "m.onnx.data").read_bytes()
 
 
+@pytest.mark.usefixtures("external")
+def test_external_weights_that_begin_at_one_byte_keep_their_lengths(tmp_path: Path) -> None:
+    (tmp_path / "w.data").write_bytes(W.tobytes())
+    made = tiny.read(tiny.model(TEXT, CONSTANTS | {"u": W[:, :16]}))
+    for name, shape in (("u", (64, 16)), ("v", (64, 32))):
+        tensor = ir.ExternalTensor(
+            "w.data", 0, None, ir.DataType.FLOAT, shape=ir.Shape(shape), name=name, base_dir=tmp_path
+        )
+        made.graph.initializers[name].const_value = tensor
+    save.save(made, tmp_path / "m.onnx")
+    u, v = (tiny.array(ir.load(tmp_path / "m.onnx").graph.initializers[name]) for name in "uv")
+    np.testing.assert_array_equal(u, W.reshape(-1)[:1024].reshape(64, 16))
+    np.testing.assert_array_equal(v, W)
+
+
 @pytest.mark.parametrize("word", ["int8", "float16"])
 @pytest.mark.parametrize("single_file_bytes", [0, 1 << 20])
 def test_bytes_are_the_same_every_time(

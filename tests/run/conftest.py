@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from onnxq import check, measure, pipeline, tune
+from onnxq import check, cli, measure, pipeline, tune
 
 
 @pytest.fixture
@@ -14,4 +14,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are measured for as short as it goes: tests that use this do not depend on them."""
     monkeypatch.setattr(tune, "TIMING_SECONDS", 0.01)
     monkeypatch.setattr(measure, "PROFILE_SECONDS", 0.01)
-    monkeypatch.setattr(pipeline, "check_models", functools.partial(check.check_models, seconds=0.01))
+    for module in (pipeline, cli):
+        monkeypatch.setattr(module, "check_models", functools.partial(check.check_models, seconds=0.01))

@@ -13,7 +13,7 @@ from tiny import normal
 
 from onnxq import passengers, targets
 from onnxq.calibrate import calibrate
-from onnxq.costs import unfused
+from onnxq.costs import attribute_costs, unfused
 from onnxq.data import inputs_of, open_data
 from onnxq.infer import infer_types
 from onnxq.plan import Choice, Plan
@@ -236,6 +236,19 @@ def test_fused_kernels_are_known_by_the_name_of_their_node(x: str, behind: str) 
     session = Session(ir.from_proto(proto), profile=True)
     session.run({"x": normal(*(2, 4, 16)[-x.count(",") - 1 :])})
     assert {kernel.name for kernel in session.kernels() if "Gemm" in kernel.op or "MatMul" in kernel.op} == {"n"}
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid"])
+def test_a_convolution_fused_with_what_follows_has_its_cost(activation: str) -> None:
+    """Its kernel has the name of the value behind the activation function."""
+    made = tiny.read(tiny.model(f"g ({IMAGE} x) => (z) {{ [n] y = Conv(x, f)  [m] z = {activation}(y) }}", WEIGHTS))
+    prepare(made)
+    plan = make_plan(made, Recipe("w8a8"), targets.get("ort-cpu"), infer_types(made))
+    session = Session(made, profile=True)
+    session.run({"x": normal(1, 16, 8, 8)})
+    kernels = session.kernels()
+    (convolution,) = (kernel for kernel in kernels if kernel.op in ("Conv", "FusedConv"))
+    assert attribute_costs(made, plan, kernels, [], {}).float_seconds["n"] == convolution.seconds
 
 
 def test_what_was_not_fused_is_noticed() -> None:

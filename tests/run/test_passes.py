@@ -199,7 +199,7 @@ def test_a_scheme_that_only_a_rule_sets(
     tmp_path: Path, scheme: str, rule: str, opset: int, labels: list[str | None], target: str
 ) -> None:
     """The opset is raised for it, data is used for it."""
-    text = "g (float[N,64] x) => (float[N,32] y) { [one] h = MatMul(x, v)  r = Relu(h)  [two] y = MatMul(r, w) }"
+    text = "g (float[N,64] x) => (float[N,32] y) { [one] h = MatMul(x, v)  r = Sigmoid(h)  [two] y = MatMul(r, w) }"
     proto = tiny.model(text, {"v": normal(64, 64), "w": normal(64, 32, seed=1)}, opset=opset)
     feeds = [{"x": np.random.default_rng(i).standard_normal((4, 64)).astype(np.float32)} for i in range(8)]
     data = feeds if "w8a8" in (scheme, rule) else None
