@@ -202,10 +202,15 @@ def _from_python(
         return _checked(name, lambda: iter([dict(s) for s in samples]), inputs)
 
     def samples_of() -> Iterator[Feed]:
-        for sample in source():
-            if not isinstance(sample, Mapping):
-                raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
-            yield {key: np.asarray(x) for key, x in sample.items()}
+        try:
+            for sample in source():
+                if not isinstance(sample, Mapping):
+                    raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
+                yield {key: np.asarray(x) for key, x in sample.items()}
+        except BadData:
+            raise
+        except Exception as error:  # of the user's own code
+            raise BadData(f"{name} fails: {type(error).__name__}: {first_line(error)}") from error
 
     return _checked(name, samples_of, inputs)
 
@@ -217,6 +222,8 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise BadData(f"--data {source}: {error}") from None
+    except Exception as error:  # of the user's own code
+        raise BadData(f"--data {source} fails: {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove("")
     if not callable(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -89,6 +90,8 @@ class Recipe:
             raise BadRecipe(f"there is no scheme '{self.scheme}'; choose one of {', '.join(SCHEMES)}")
         if self.block_size is not None and (self.block_size < 16 or self.block_size & (self.block_size - 1)):
             raise BadRecipe(f"a block of {self.block_size} weights is not a power of two from 16 on")
+        if math.isnan(self.min_sqnr):
+            raise BadRecipe("min_sqnr is not a number of dB")
         if self.accuracy_level not in range(5):
             raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
 
@@ -141,6 +144,8 @@ def load_recipe(path: str | Path) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise BadRecipe(f"the recipe {path} is not TOML: {error}") from None
     rules = table.pop("rule", [])
+    if not isinstance(rules, list):
+        raise BadRecipe(f"the recipe {path}: rules are written as [[rule]] tables")
     allowed = {f.name: f for f in fields(Recipe) if f.name != "rules"}
     for key, value in table.items():
         if key not in allowed:
@@ -154,8 +159,11 @@ def load_recipe(path: str | Path) -> Recipe:
     return Recipe(rules=tuple(_rule(path, entry) for entry in rules), **table)
 
 
-def _rule(path: str | Path, entry: dict[str, Any]) -> Rule:
-    unknown = set(entry) - {"nodes", "ops", "set"}
-    if unknown or "set" not in entry:
+def _rule(path: str | Path, entry: Any) -> Rule:
+    if not isinstance(entry, dict) or "set" not in entry or set(entry) - {"nodes", "ops", "set"}:
         raise BadRecipe(f"the recipe {path}: a [[rule]] has 'set', and may have 'nodes' and 'ops', nothing else")
+    ops = entry.get("ops", [])
+    is_list = isinstance(ops, list) and all(isinstance(op, str) for op in ops)
+    if not is_list or not all(isinstance(entry.get(key, ""), str) for key in ("set", "nodes")):
+        raise BadRecipe(f"the recipe {path}: 'set' and 'nodes' of a [[rule]] are words, 'ops' is a list of words")
     return Rule(entry["set"], entry.get("nodes", "*"), tuple(entry.get("ops", ())))
