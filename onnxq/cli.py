@@ -17,10 +17,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from onnxq import collectors, pipeline, save, tables, targets
 from onnxq.check import check_models
 from onnxq.data import inputs_of, open_data
-from onnxq.errors import OnnxqError
+from onnxq.errors import BadData, NothingToDo, OnnxqError
 from onnxq.images import parse_preprocessing
 from onnxq.load import load_model
 from onnxq.plan import load_plan
+from onnxq.ranges import NO_RANGES
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime import THREADS, Session
 from onnxq.synthesize import synthesize
@@ -251,7 +252,7 @@ def quantize(model: Path, **options: Any) -> None:
             progress=bars,
         )
     if options["report"]:
-        save.write_text(options["report"], result.to_json(), [model])
+        save.write_text(options["report"], result.to_json(), [model, result.output])
     if options["as_json"]:
         click.echo(result.to_json())
         return
@@ -304,11 +305,15 @@ def plan(model: Path, **options: Any) -> None:
 def calibrate(model: Path, **options: Any) -> None:
     """Find the activation ranges of MODEL on --data, for 'quantize --ranges'."""
     preprocessing = parse_preprocessing(options["preprocess"]) if options["preprocess"] else None
+    if not options["data"]:
+        raise BadData("ranges are found by running the model on samples: give --data")
     with _Bars(_console(stderr=True)) as bars:
         job = pipeline.open_job(
             model, _recipe(options), options["target"], options["data"], preprocessing, options["limit"], progress=bars
         )
         found = pipeline.find_ranges(job)
+    if found is NO_RANGES:
+        raise NothingToDo(f"{model}: {job.plan.scheme} needs no ranges of activations")
     save.write_text(options["output"], found.to_json(), [model])
     click.echo(f"{options['output']}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData
+from onnxq.errors import BadData, first_line
 from onnxq.images import IMAGE_SUFFIXES, Preprocessing, read_image
 from onnxq.runtime import Feed, Input
 
@@ -236,7 +236,7 @@ def _from_python(
         except BadData:
             raise
         except Exception as error:  # of the caller's own function
-            raise BadData(f"{name} failed with {type(error).__name__}: {error}") from error
+            raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
 
     return _checked(name, samples_of, inputs)
 
@@ -247,7 +247,7 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
     try:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:  # whatever the caller's own module raises
-        raise BadData(f"--data {source}: {error}") from error
+        raise BadData(f"--data {source} failed with {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove("")
     if not callable(found):

@@ -211,8 +211,10 @@ def open_job(
 def find_ranges(job: Job, file: str | Path | None = None) -> Ranges:
     """Step 4: the ranges that the job's plan needs, calibrated or taken from `file`; `NO_RANGES` if it needs none."""
     names = values_to_observe(job.model, job.plan)
-    if not names or job.data is None:
+    if not names:
         return NO_RANGES
+    if job.data is None:
+        raise BadRecipe("the plan quantizes activations with fixed ranges, which come from calibration: give --data")
     samples, _ = job.data.split(HELD_BACK)
     if file is not None and Path(file).exists():
         key = {"model": hash_model(job.model), "data": samples.hash(), "method": job.recipe.calibration}
@@ -251,7 +253,7 @@ def _tuned(job: Job, plan: Plan, ranges: Ranges, feeds: list[Feed]) -> Plan:
 
 def _require_something(job: Job, plan: Plan) -> None:
     if not plan.changes_anything:
-        reason = next(iter(plan)).reason
+        reason = next((choice.reason for choice in plan), "the plan is empty")
         raise NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
 
 
@@ -340,6 +342,6 @@ class Trace:
 
     def write(self, step: str, model: ir.Model) -> None:
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            save.make_folder(self.folder)
             text = ir.to_onnx_text(model, exclude_initializers=True)
-            (self.folder / f"{next(self._numbers)}-{step}.onnxtxt").write_text(text, encoding="utf-8")
+            save.write_text(self.folder / f"{next(self._numbers)}-{step}.onnxtxt", text)

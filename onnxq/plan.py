@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from onnxq.errors import BadRecipe
 
@@ -119,10 +120,37 @@ def load_plan(path: str | Path) -> Plan:
     """
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
-        choices = [Choice(**{**entry, "method": Method(entry["method"])}) for entry in table["choices"]]
+        choices = [_choice(entry) for entry in table["choices"]]
         by_node = {choice.node: choice for choice in choices}
         return Plan(table["scheme"], table["target"], by_node)
     except OSError as error:
         raise BadRecipe(f"the plan {path} cannot be read: {error.strerror}") from None
+    except BadRecipe as error:
+        raise BadRecipe(f"the plan {path}: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None
+
+
+#: What the weights of a node may become, by its method; None for operators without weights.
+_FORMATS: dict[Method, tuple[str | None, ...]] = {
+    Method.STATIC: ("int8", None),
+    Method.DYNAMIC: ("int8",),
+    Method.PACKED: ("int8", "uint4", "nf4", "fp4"),
+    Method.STORED: ("int8", "uint4", "nf4", "fp4", "float16", "bfloat16"),
+}
+
+
+def _choice(entry: dict[str, Any]) -> Choice:
+    """A choice read from a file, if it is one that can be carried out."""
+    choice = Choice(**{**entry, "method": Method(entry["method"])})
+    wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
+    if choice.format not in _FORMATS.get(choice.method, (choice.format,)):
+        raise BadRecipe(wrong)
+    needs_block = choice.method is Method.PACKED or (
+        choice.method is Method.STORED and choice.format in ("uint4", "nf4", "fp4")
+    )
+    if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
+        raise BadRecipe(wrong)
+    if not isinstance(choice.reason, str) or not isinstance(choice.elements, int):
+        raise BadRecipe(f"node '{choice.node}' wants words as its reason and a whole number of elements")
+    return choice

@@ -90,10 +90,10 @@ class Recipe:
             raise BadRecipe(f"there is no scheme '{self.scheme}'; choose one of {', '.join(SCHEMES)}")
         if self.block_size is not None and (self.block_size < 16 or self.block_size & (self.block_size - 1)):
             raise BadRecipe(f"a block of {self.block_size} weights is not a power of two from 16 on")
-        if self.accuracy_level not in range(5):
-            raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
         if math.isnan(self.min_sqnr):
             raise BadRecipe("min_sqnr is not a number of dB")
+        if self.accuracy_level not in range(5):
+            raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
         collectors.get(self.calibration)
 
     def scheme_for(self, name: str, op_type: str) -> str:
@@ -144,6 +144,8 @@ def load_recipe(path: str | Path) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise BadRecipe(f"the recipe {path} is not TOML: {error}") from None
     rules = table.pop("rule", [])
+    if not isinstance(rules, list):
+        raise BadRecipe(f"the recipe {path}: rules are written as [[rule]] tables")
     allowed = {f.name: f for f in fields(Recipe) if f.name != "rules"}
     for key, value in table.items():
         if key not in allowed:

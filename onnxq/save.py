@@ -34,13 +34,17 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool) -> Non
         sources: files that are read and must stay as they are.
 
     Raises:
-        BadOutput: the output is there already (without `force`), is a source, or its folder cannot be written to.
+        BadOutput: the output is there already (without `force`), is a source or no file, or its folder cannot be
+            written to.
     """
-    for path in (output, data_path(output)):
-        _check_sources(path, sources)
-        if path.exists() and not force:
-            raise BadOutput(f"{path} exists; give --force to replace it, or another name with -o")
-    _check_folder(output)
+    with _as_sentences(output):
+        _check_folder(output)
+        for path in (output, data_path(output)):
+            _check_sources(path, sources)
+            if path.exists() and not path.is_file():  # moving a file there would replace a device
+                raise BadOutput(f"{path} is not a file; choose another name with -o")
+            if path.exists() and not force:
+                raise BadOutput(f"{path} exists; give --force to replace it, or another name with -o")
 
 
 def write_text(path: Path, text: str, sources: Iterable[Path] = ()) -> None:
@@ -49,15 +53,29 @@ def write_text(path: Path, text: str, sources: Iterable[Path] = ()) -> None:
     Raises:
         BadOutput: it is one of `sources`, or cannot be written.
     """
-    _check_sources(path, sources)
-    _check_folder(path)
     with _as_sentences(path):
+        _check_sources(path, sources)
+        _check_folder(path)
         path.write_text(text, encoding="utf-8")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those around it, unless it is there.
+
+    Raises:
+        BadOutput: it cannot be made.
+    """
+    with _as_sentences(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def _check_sources(path: Path, sources: Iterable[Path]) -> None:
-    if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
+    if any(path.resolve() == source.resolve() or _is_same_file(path, source) for source in sources):
         raise BadOutput(f"{path} is read, so it cannot be the output; choose another name with -o")
+
+
+def _is_same_file(a: Path, b: Path) -> bool:
+    return a.exists() and b.exists() and a.samefile(b)
 
 
 def _check_folder(path: Path) -> None:

@@ -21,7 +21,8 @@ VALUES = {"x": Range(-1.5, 2.25), "a/b:0": Range(0.1, 0.1), "tiny": Range(-1e-45
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    Ranges(**KEY, values=VALUES, ranks={"x": 4}, problems={"y": "never computed"}).save(tmp_path / "ranges.json")
+    ranges = Ranges(**KEY, values=VALUES, ranks={"x": 4}, problems={"y": "never computed"})
+    (tmp_path / "ranges.json").write_text(ranges.to_json(), encoding="utf-8")
     return tmp_path / "ranges.json"
 
 

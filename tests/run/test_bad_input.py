@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -181,6 +182,83 @@ def test_data_that_is_not_there(source: str, words: str, tmp_path: Path, monkeyp
     assert_refused(text(MATMUL, tmp_path), words, "--data", source, scheme="w8a8")
 
 
+BAD_GENERATORS = {
+    "raises": "def f(): raise RuntimeError('boom\\nand more')",
+    "raises late": "import numpy\ndef f():\n yield {'x': numpy.zeros((1, 64))}\n raise ValueError('boom')",
+    "returns nothing": "def f(): return None",
+    "wants arguments": "def f(boom): return []",
+    "ragged": "def f(): yield {'x': [[1], [1, 2]]}",
+    "fails at import": "boom = 1 / 0",
+    "does not parse": "def",
+}
+
+
+@pytest.mark.parametrize("name", BAD_GENERATORS)
+def test_functions_that_fail(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = f"generator_{name.replace(' ', '_')}"
+    (tmp_path / f"{module}.py").write_text(BAD_GENERATORS[name])
+    assert_refused(text(MATMUL, tmp_path), "failed with ", "--data", f"{module}:f", scheme="w8a8")
+
+
+BAD_RECIPES = {
+    "rule = 3": "rules are written as [[rule]] tables",
+    "rule = ['a']": "nothing else",
+    "[[rule]]\nset = 3": "are strings",
+    "[[rule]]\nset = 'keep'\nnodes = 5": "are strings",
+    "[[rule]]\nset = 'keep'\nops = 'MatMul'": "a list of strings",
+    "[[rule]]\nset = 'keep'\nops = [1]": "a list of strings",
+    "min_sqnr = nan": "not a number",
+}
+
+
+@pytest.mark.parametrize("toml", BAD_RECIPES)
+def test_recipes_of_the_wrong_types(toml: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(toml)
+    assert_refused(text(MATMUL, tmp_path), BAD_RECIPES[toml], "--recipe", tmp_path / "recipe.toml")
+
+
+BAD_PLANS = [
+    ({"format": "int5"}, "cannot be packed with format int5"),
+    ({"format": None}, "format None"),
+    ({"format": "float16"}, "format float16"),
+    ({"block": 7}, "block 7"),
+    ({"block": None}, "block None"),
+    ({"block": "a"}, "block a"),
+    ({"method": "static", "format": "int8", "block": None}, "give --data"),
+    ({"method": "magic"}, "not a valid Method"),
+    ({"node": "gone"}, "speaks of node 'gone'"),
+    ({"reason": None}, "wants words"),
+    ({"elements": "many"}, "a whole number"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), BAD_PLANS, ids=[str(change) for change, _ in BAD_PLANS])
+def test_plans_edited_beyond_sense(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    model, plan = text(MATMUL, tmp_path), tmp_path / "plan.json"
+    assert CliRunner().invoke(cli.main, ["plan", str(model), "-o", str(plan)]).exit_code == 0
+    table = json.loads(plan.read_text())
+    table["choices"][0] |= change
+    plan.write_text(json.dumps(table))
+    assert_refused(model, words, "--plan", plan)
+
+
+def test_plans_of_nothing_are_no_failure(tmp_path: Path) -> None:
+    model, plan = text(MATMUL, tmp_path), tmp_path / "plan.json"
+    plan.write_text('{"scheme": "w4a16", "target": "ort-cpu", "choices": []}')
+    assert "nothing could be quantized" in refusal("quantize", model, "--plan", plan, "-o", tmp_path / "o.onnx", code=0)
+
+
+def test_ranges_are_of_no_use_without_int8(tmp_path: Path) -> None:
+    model, ranges = text(MATMUL, tmp_path), tmp_path / "ranges.json"
+    np.savez(tmp_path / "data.npz", x=tiny.normal(4, 64))
+    assert "give --data" in refusal("calibrate", model, "-o", ranges)
+    data = ["--data", tmp_path / "data.npz", "-s", "w4a16"]
+    assert "needs no ranges" in refusal("calibrate", model, "-o", ranges, *data, code=0)
+    assert not ranges.exists()
+
+
 def test_static_int8_wants_data(tmp_path: Path) -> None:
     assert_refused(text(MATMUL, tmp_path), "--data", scheme="w8a8")
 
@@ -210,6 +288,35 @@ def test_nothing_that_is_read_is_replaced(option: str, tmp_path: Path) -> None:
     said = refusal("quantize", model, "--force", *(word for pair in options.items() for word in pair))
     assert "so it cannot be the output" in said
     assert (model.read_bytes(), data.read_bytes()) == before
+
+
+def test_devices_are_never_replaced(tmp_path: Path) -> None:
+    model, pipe = text(MATMUL, tmp_path), tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    assert "is not a file" in refusal("quantize", model, "-o", pipe, "--force")
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", [".", "/", "", "long" * 99], ids=["here", "root", "empty", "long"])
+def test_outputs_that_are_no_names(name: str, tmp_path: Path) -> None:
+    said = refusal("quantize", text(MATMUL, tmp_path), "-o", name)
+    assert "is a folder" in said or "File name too long" in said
+
+
+def test_what_is_written_is_never_written_over(tmp_path: Path) -> None:
+    """Neither the report nor the ranges may be the output."""
+    model, output = text(MATMUL, tmp_path), tmp_path / "out.onnx"
+    np.savez(tmp_path / "data.npz", x=tiny.normal(4, 64))
+    ranges = ["--data", tmp_path / "data.npz", "-s", "w8a8", "--ranges", output]
+    assert "choose another name" in refusal("quantize", model, "-o", output, *ranges)
+    assert not output.exists()
+    assert "choose another name" in refusal("quantize", model, "-o", output, "--report", output)
+    assert onnx.load(output).producer_name == "onnxq"
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx/inner"])
+def test_traces_need_a_folder(name: str, tmp_path: Path) -> None:
+    assert_refused(text(MATMUL, tmp_path), "cannot be written", "--trace", tmp_path / name)
 
 
 def test_the_folder_of_the_output_is_there(tmp_path: Path) -> None:
