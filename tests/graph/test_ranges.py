@@ -1,4 +1,4 @@
-"""Saved ranges come back as they were, and only to the model, data and method they belong to."""
+"""A file of ranges is read exactly, and only for the model, data and method it belongs to."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ VALUES = {"x": Range(-1.5, 2.25), "a/b:0": Range(0.1, 0.1), "tiny": Range(-1e-45
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    ranges = Ranges(**KEY, values=VALUES, ranks={"x": 4}, problems={"y": "never computed"})
-    (tmp_path / "ranges.json").write_text(ranges.to_json(), encoding="utf-8")
+    values = {name: [r.low, r.high] for name, r in VALUES.items()}
+    table = {**KEY, "values": values, "ranks": {"x": 4}, "problems": {"y": "never computed"}}
+    (tmp_path / "ranges.json").write_text(json.dumps(table))
     return tmp_path / "ranges.json"
 
 
-def test_ranges_come_back_exactly(saved: Path) -> None:
+def test_every_number_is_read_exactly(saved: Path) -> None:
     assert load_ranges(saved, **KEY) == Ranges(**KEY, values=VALUES, ranks={"x": 4}, problems={"y": "never computed"})
 
 
