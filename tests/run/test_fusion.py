@@ -251,7 +251,13 @@ def test_a_convolution_fused_with_what_follows_has_its_cost(activation: str) -> 
     assert attribute_costs(made, plan, kernels, [], {}).float_seconds["n"] == convolution.seconds
 
 
-def test_what_was_not_fused_is_noticed() -> None:
-    """A Gemm whose Transpose onnxruntime took into it ran in float: the plan gives it back."""
-    found = compiled("g (float[4,16] x) => (float[32,4] y) { p = Gemm(x, w)  q = Transpose(p)  y = Relu(q) }")
-    assert [choice.op for choice in found.unfused] == ["Gemm"]
+@pytest.mark.parametrize(
+    "body",
+    ["p = Gemm(x, w) q = Transpose(p)", "p = Gemm(x, w, c) q = Relu(p)", "p = MatMul(x, w) q = Relu(p)"],
+    ids=["transpose", "bias-relu", "relu"],
+)
+def test_what_was_not_fused_is_noticed(body: str) -> None:
+    """What onnxruntime fused with a float operator behind it ran in float: the plan gives it back."""
+    found = compiled(f"g (float[4,16] x) => (float[M,N] y) {{ {body} y = Tanh(q) }}")
+    assert [choice.node for choice in found.unfused] == ["p"]
+    assert found.kernels["FusedGemm"] + found.kernels["Gemm"] == 1
