@@ -238,6 +238,12 @@ def test_histogram_uses_more_than_half_its_bins(magnitude: float) -> None:
     assert (h.low, h.high) == (0, float(x[1]))
 
 
+@pytest.mark.parametrize("width", [2.0**-39, 2.0**-20, 0.5])
+def test_histogram_of_a_narrow_range_far_from_zero(width: float) -> None:
+    h = histogram(np.array([1, 1 + width]))
+    assert BINS // 2 < len(h.counts) <= BINS
+
+
 def test_histogram_of_zero_and_then_tiny_numbers() -> None:
     h = histogram(np.zeros(3, np.float32), np.array([1e-45, 1e-20], np.float32), np.array([-1e-25], np.float32))
     assert h.total == 6

@@ -173,6 +173,16 @@ def test_a_group_depends_on_its_own_weights_only(name: str, shape: tuple[int, ..
     np.testing.assert_array_equal(one.dequantize()[last], changed.dequantize()[last])
 
 
+@pytest.mark.parametrize("name", ["nf4", "fp4"])
+@pytest.mark.parametrize("granularity", [Granularity(), Granularity(0, 16)], ids=["tensor", "block"])
+def test_halfway_between_two_levels_is_the_lower_one(name: str, granularity: Granularity) -> None:
+    levels = np.unique(formats.get(name).levels)
+    middles = (levels[1:] + levels[:-1]) / np.float32(2)
+    w = np.append(middles, np.float32(1))  # the absmax
+    decoded = formats.get(name).encode(w[:16], granularity).dequantize()
+    np.testing.assert_array_equal(decoded[: len(middles)], levels[:-1])
+
+
 @every_format
 def test_zero_is_exact(name: str) -> None:
     w = normal((4, 32))
