@@ -26,6 +26,8 @@ TARGETS = ("ort-cpu", "onnx")
 #: If bodies, contrib operators, LSTM, GRU with external data, a KV cache, float16, a local function.
 VARIED = ("silero_vad", "tiny-random-gpt2-fp32_past", "charrnn_shakespeare", "nsnet2", "stories260k_llama")
 WITH_DATA = {"w8a8"}
+#: Bytes that nodes and names of quantization may add to a model of a few kilobytes.
+STRUCTURE = 1 << 15
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +45,7 @@ def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Calla
     def run(name: str, scheme: str, target: str) -> onnxq.Result:
         data = zoo.export_calibration(name, folder / f"{name}.npz", 32) if scheme in WITH_DATA else None
         output = folder / f"{name}.{scheme}.{target}.onnx"
-        return onnxq.quantize(zoo.model_path(name), output, scheme, target=target, data=data)
+        return onnxq.quantize(zoo.model_path(name), output, scheme, target=target, data=data, force=True)
 
     return run
 
@@ -52,7 +54,7 @@ def assert_good(result: onnxq.Result) -> None:
     """The check ran and found what was asked for, and the plan says why about every node that is not."""
     assert result.check is not None
     assert result.check.sqnr >= result.recipe.min_sqnr - 0.5
-    assert result.bytes_after < 1.05 * result.bytes_before
+    assert result.bytes_after < 1.05 * result.bytes_before + STRUCTURE
     for choice in result.plan:
         assert choice.method is not Method.KEEP or choice.reason, choice
 
