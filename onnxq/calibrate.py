@@ -71,7 +71,7 @@ def hash_model(model: ir.Model) -> str:
             tensor = value.const_value
             digest.update(f"{value.name} {value.dtype} {value.shape}".encode())
             if tensor is not None and tensor.nbytes <= 1 << 16:
-                digest.update(tensor.tobytes())
+                digest.update(str(tensor.numpy().tolist()).encode() if tensor.dtype.is_string() else tensor.tobytes())
     for node in model.graph.all_nodes():
         inputs = " ".join(value.name or "" if value is not None else "-" for value in node.inputs)
         digest.update(f"{node.domain}:{node.op_type} {node.name} {inputs} ".encode())

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxq import graph
 from onnxq.errors import BadModel, CheckFailed
-from onnxq.quality import MAX_DB, Quality
+from onnxq.quality import MAX_DB, Quality, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
 
 #: Seconds for which the float and the quantized model are each timed, in turns.
@@ -85,7 +85,11 @@ def check_models(
 
     Raises:
         CheckFailed: the quantized model does not load, does not run, or has other outputs than the float one.
+        BadModel: the float model does not run on `feeds`.
     """
+    wanted = [in_float.run(feed) for feed in feeds]
+    random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
+    on, off = Quality(ignored=random), Quality(ignored=random)
     try:
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)
@@ -94,28 +98,30 @@ def check_models(
         if not feeds:
             note = "not run: no legal inputs could be made up for it; give --data"
             return Check(inputs, float("nan"), float("nan"), float("nan"), threads=threads, notes=(note,))
-        on, off = Quality(), Quality()
-        for feed in feeds:
-            wanted = in_float.run(feed)
-            on.add(in_float.outputs, wanted, optimized.run(feed))
-            off.add(in_float.outputs, wanted, plain.run(feed))
+        for feed, outputs in zip(feeds, wanted, strict=True):
+            on.add(in_float.outputs, outputs, optimized.run(feed))
+            off.add(in_float.outputs, outputs, plain.run(feed))
         float_time, quantized_time = time_in_turns([in_float, optimized], [feeds[0]] * 2, seconds=seconds)
         profiled = Session(quantized, threads=threads, profile=True)
         for feed in feeds:
             profiled.run(feed)
     except BadModel as error:
         raise CheckFailed(f"the saved model is broken: {error}") from None
+    is_known = bool(on.outputs) or not random
     check = Check(
         inputs,
-        on.sqnr,
-        on.contrast,
-        off.sqnr,
+        on.sqnr if is_known else math.nan,
+        on.contrast if is_known else math.nan,
+        off.sqnr if is_known else math.nan,
         on.by_output(),
         1e3 * float_time,
         1e3 * quantized_time,
         threads,
         quantized_kernels(profiled.kernels()),
     )
+    if random:
+        names = ", ".join(f"'{name}'" for name in sorted(random))
+        check = check.noting(f"the float model itself gives another {names} in every run: not compared")
     if on.sqnr < off.sqnr - 6 and on.sqnr < 40:
         worse = f"({on.sqnr:.1f} dB) than with it off ({off.sqnr:.1f} dB)"
         check = check.noting(f"with onnxruntime's optimizer on, the outputs are worse {worse}")

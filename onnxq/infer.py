@@ -18,10 +18,14 @@ Dim = int | str | None
 
 @dataclass(frozen=True)
 class TypeAndShape:
-    """Element type and dimensions of one value; None where unknown, a string for a symbolic dimension."""
+    """Element type and dimensions of one value; None where unknown, a string for a symbolic dimension.
+
+    `is_tensor` is False for sequences, optionals and maps, whose element type is `dtype` all the same.
+    """
 
     dtype: ir.DataType | None
     shape: tuple[Dim, ...] | None
+    is_tensor: bool = True
 
     @property
     def rank(self) -> int | None:
@@ -59,7 +63,8 @@ def infer_types(model: ir.Model) -> Types:
 
 
 def _read(value: ir.Value) -> TypeAndShape:
+    is_tensor = isinstance(value.type, ir.TensorType | None)
     if value.shape is None:
-        return TypeAndShape(value.dtype, None)
+        return TypeAndShape(value.dtype, None, is_tensor)
     dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    return TypeAndShape(value.dtype, dims)
+    return TypeAndShape(value.dtype, dims, is_tensor)

@@ -6,7 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import google.protobuf.message
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx_ir as ir
 
 from onnxq import graph
@@ -23,7 +25,10 @@ def load_model(path: str | Path) -> ir.Model:
     if not path.is_file():
         raise BadModel(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
     try:
-        model = ir.load(path)
+        proto = onnx.load(path, load_external_data=False)
+        _fill_in_zeros(proto.graph)  # onnx_ir knows no sparse initializers
+        model = ir.from_proto(proto)
+        ir.external_data.set_base_dir(model.graph, path.parent)
     except google.protobuf.message.DecodeError:
         raise BadModel(f"{path} is not an ONNX model, or is cut short: it does not parse as protobuf") from None
     except OSError as error:
@@ -41,6 +46,16 @@ def load_model(path: str | Path) -> ir.Model:
     _check_values(path, model)
     _check_order(path, model)
     return model
+
+
+def _fill_in_zeros(main: onnx.GraphProto) -> None:
+    """Make ordinary initializers of sparse ones."""
+    for sparse in main.sparse_initializer:
+        values, indices = (onnx.numpy_helper.to_array(tensor) for tensor in (sparse.values, sparse.indices))
+        dense = np.zeros(tuple(sparse.dims), values.dtype)
+        dense[np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)] = values
+        main.initializer.append(onnx.numpy_helper.from_array(dense, sparse.values.name))
+    del main.sparse_initializer[:]
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:

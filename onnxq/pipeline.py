@@ -203,7 +203,9 @@ def open_job(
     refusal = prepare(loaded, opset=opset, widen=widen)
     plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal)
     if not plan.choices:
-        raise NothingToDo(f"{model} holds no floating-point weights that could be quantized: nothing to do")
+        default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
+        why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
+        raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
     samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit)
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress)
 

@@ -12,7 +12,7 @@ from onnxq.passes.change_float_type import STORED_TYPE
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.recipe import KEEP, Recipe
 from onnxq.targets import Placement, Target
-from onnxq.weights import Weight, other_constants, weights_of
+from onnxq.weights import Weight, fits_half, other_constants, weights_of
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
 MATMULS = ("MatMul", "Gemm")
@@ -41,7 +41,7 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
             choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=KEPT)
     for node, value in other_constants(model):
         if node.name not in choices:
-            choices[node.name or ""] = _choose_constant(node, value, recipe)
+            choices[node.name or ""] = _choose_constant(node, value, recipe, opset_note)
     plan = Plan(recipe.scheme, target.name, choices)
     return passengers.add_to(plan, model, recipe, types)
 
@@ -62,6 +62,11 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
     in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
     if in_float64 and wish.method in (*COMPUTING, Method.HALF):
         wish = targets.stored(wish, "computes in float64, which no packed or int8 kernel does")
+    values = [weight.value for weight in weights]
+    if wish.format == "bfloat16" and opset_note:
+        return _kept(node, values, elements, opset_note)
+    if wish.format == "float16" and (unfit := _unfit(values)):
+        return _kept(node, values, elements, unfit)
     for weight in weights:
         placed = target.place(weight, wish)
         if placed != wish:
@@ -104,11 +109,22 @@ def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
     return Placement(Method.STORED, "int8", None, reason)
 
 
-def _choose_constant(node: ir.Node, value: ir.Value, recipe: Recipe) -> Choice:
+def _unfit(values: list[ir.Value]) -> str:
+    """Which of the constants does not fit float16, as a reason; empty if all do."""
+    tensors = ((value.name, graph.constant(value)) for value in values)
+    names = [name for name, tensor in tensors if tensor is not None and not fits_half(tensor)]
+    return f"'{names[0]}' holds numbers too large or too small for float16" if names else ""
+
+
+def _choose_constant(node: ir.Node, value: ir.Value, recipe: Recipe, opset_note: str) -> Choice:
     name = node.name or ""
     tensor = graph.constant(value)
     elements = 0 if tensor is None else tensor.size
     word = _CASTS.get(recipe.scheme_for(name, node.op_type))
+    if word == "bfloat16" and opset_note:
+        return _kept(node, [value], elements, opset_note)
+    if word == "float16" and (unfit := _unfit([value])):
+        return _kept(node, [value], elements, unfit)
     if word is not None:
         return Choice(name, node.op_type, Method.STORED, word, None, elements)
     reason = f"'{value.name}' is a table, not a weight that {node.op_type} multiplies by"

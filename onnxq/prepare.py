@@ -23,6 +23,8 @@ from onnxq.passes.remove_identities import RemoveIdentities
 from onnxq.passes.remove_unused import RemoveUnused
 from onnxq.passes.unique_names import UniqueNames
 
+#: The oldest standard operators that onnxruntime runs.
+OLDEST = 7
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -33,7 +35,8 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
 
     Args:
         opset: raise the standard operators to this version if they are older.
-        widen: compute in float32 where the model computes in float16 or bfloat16.
+        widen: compute in float32 where the model computes in float16. In the place of bfloat16, which has no kernels on
+            processors, it is computed always.
 
     Returns:
         Why the opset could not be raised, or "".
@@ -42,16 +45,17 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
         BadModel: the model's functions call each other in a circle.
     """
     refusal = ""
+    widened = HALVES if widen else (ir.DataType.BFLOAT16,)
     _run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
     try:
-        _run([RaiseOpset(opset)], model)
+        _run([RaiseOpset(max(opset, OLDEST))], model)
     except BadModel as error:
         refusal = str(error)
     _run(
         [
             LiftConstantsToInitializersPass(True, size_limit=0),
             RemoveIdentities(),
-            *([ChangeFloatType(half, ir.DataType.FLOAT) for half in HALVES] if widen else []),
+            *[ChangeFloatType(half, ir.DataType.FLOAT) for half in widened],
             UniqueNames(),
             NameCastTypes(),
             FoldConstants(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 #: What is reported for outputs that are equal, and the most that is reported at all.
 MAX_DB = 120.0
+#: Two runs of one model agree at least so well, whatever the order in which threads add up.
+REPEATABLE_DB = 60.0
 
 
 @dataclass
@@ -40,17 +42,24 @@ class Quality:
     * `sqnr`: power of the float output over power of the difference.
     * `contrast`: variance of the float output over power of the difference. What a constant offset adds to the power
       carries no information: logits around 300 may have 35 dB of SQNR and be in the wrong order.
+
+    Outputs in `ignored` are not looked at.
     """
 
     outputs: dict[str, Power] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
 
     def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
         """Take in one sample's outputs; those that are not floating-point numbers count only if their shapes differ."""
-        for name, x, y in zip(names, wanted, got, strict=True):
-            x, y = np.asarray(x), np.asarray(y)
-            if x.shape != y.shape:
-                self.outputs.setdefault(name, Power()).mismatch = True
-                continue
+        for name, wished, found in zip(names, wanted, got, strict=True):
+            if name not in self.ignored:
+                self._add(name, arrays_of(wished), arrays_of(found))
+
+    def _add(self, name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
+        if [x.shape for x in wanted] != [y.shape for y in got]:
+            self.outputs.setdefault(name, Power()).mismatch = True
+            return
+        for x, y in zip(wanted, got, strict=True):
             if x.dtype.kind not in "fV" or not x.size:
                 continue
             a, b = x.astype(np.float64), y.astype(np.float64)
@@ -79,6 +88,22 @@ class Quality:
     def _worst(self, numerator: object) -> float:
         assert callable(numerator)
         return min((_decibel(power, numerator(power)) for power in self.outputs.values()), default=MAX_DB)
+
+
+def arrays_of(output: object) -> list[NDArray]:
+    """The arrays in an output: one, or those of a sequence or map, or none of an empty optional."""
+    if isinstance(output, Mapping):
+        return [x for key in sorted(output) for x in arrays_of(output[key])]
+    if isinstance(output, list):
+        return [x for each in output for x in arrays_of(each)]
+    return [] if output is None else [np.asarray(output)]
+
+
+def unrepeatable(names: Sequence[str], once: Sequence[NDArray], again: Sequence[NDArray]) -> frozenset[str]:
+    """Outputs on which two runs of one model on the same inputs disagree: they are random, and prove nothing."""
+    quality = Quality()
+    quality.add(names, once, again)
+    return frozenset(name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB)
 
 
 def _decibel(power: Power, signal: float) -> float:

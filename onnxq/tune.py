@@ -7,7 +7,6 @@ need a finer format to reach the quality that was asked for?
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -98,9 +97,7 @@ def _least_regret(bench: Bench, recipe: Recipe, costs: Costs, full: Plan, plans:
 def _finest(plan: Plan) -> Plan:
     """`plan` without the noise of weights that meet float activations: `_refine` sees to it, at the price of bytes."""
     coarse = [c for c in plan.those(Method.STORED, Method.PACKED) if c.format not in ("float16", "bfloat16")]
-    return plan.replacing(
-        dataclasses.replace(choice, method=Method.STORED, format="float16", block=None) for choice in coarse
-    )
+    return plan.replacing(Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
 
 
 def regret(bench: Bench, quality: Quality, time: float) -> float:
@@ -161,23 +158,30 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
         return quality.sqnr >= recipe.min_sqnr and quality.contrast >= wanted
 
     reason = "a shorter format costs too much accuracy here"
+
+    def better(choice: Choice) -> Choice | None:
+        found = finer(choice, reason)
+        if found is None or found.format != "float16" or choice.node not in bench.unfit_for_half:
+            return found
+        return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
+
     for _ in range(2):  # four bits to eight, eight to sixteen
-        coarse = [c for c in plan.those(Method.PACKED, Method.STORED) if finer(c, reason) is not None]
-        if not coarse or enough(plan):
+        coarse = plan.those(Method.PACKED, Method.STORED)
+        fine = {c.node: found for c in coarse if (found := better(c)) is not None}
+        if not fine or enough(plan):
             return plan
         say("finding the weights that need a finer format")
-        finest = plan.replacing(better for c in coarse if (better := finer(c, reason)) is not None)
-        noise = harm(bench, finest, coarse)
-        ranked = sorted(coarse, key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
-        plan = _fewest(plan, ranked, reason, enough)
+        noise = harm(bench, plan.replacing(fine.values()), [c for c in coarse if c.node in fine])
+        ranked = sorted(fine.values(), key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
+        plan = _fewest(plan, ranked, enough)
     return plan
 
 
-def _fewest(plan: Plan, ranked: Sequence[Choice], reason: str, enough: Callable[[Plan], bool]) -> Plan:
-    """`plan` with finer weights for the fewest nodes of `ranked`, taken in order, with which it is good enough."""
+def _fewest(plan: Plan, ranked: Sequence[Choice], enough: Callable[[Plan], bool]) -> Plan:
+    """`plan` with the fewest of the `ranked` choices, taken in order, with which it is good enough."""
 
     def with_first(count: int) -> Plan:
-        return plan.replacing(better for c in ranked[:count] if (better := finer(c, reason)) is not None)
+        return plan.replacing(ranked[:count])
 
     low, high = 0, len(ranked)
     while high - low > 1:

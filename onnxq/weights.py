@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq import graph
@@ -79,6 +80,14 @@ def other_constants(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
                 continue
             if tensor.size >= MIN_ELEMENTS and len(tensor.shape) > 1:
                 yield node, value
+
+
+def fits_half(tensor: ir.TensorProtocol) -> bool:
+    """Whether float16 holds these numbers: none is too large, nor are all so small that digits are lost."""
+    w = tensor.numpy()
+    largest = float(max(w.max(), -w.min())) if w.size else 0.0
+    half = np.finfo(np.float16)
+    return not np.isfinite(largest) or largest == 0 or float(half.tiny) <= largest <= float(half.max)
 
 
 def _conv(node: ir.Node) -> list[Role]:

@@ -21,6 +21,8 @@ class ChangeFloatType(ir.passes.InPlacePass):
     2. A Cast stands wherever a value crosses between the types: at inputs and outputs of the graph, and around nodes
        that are not converted. Bodies of If, Loop and Scan keep the type of their own inputs and outputs.
     3. Attributes that name a type (Cast's `to`, `dtype`) and tensors in attributes follow their node.
+    4. Left as they are: nodes that make or take sequences, optionals or maps, and nodes whose type follows from none
+       of their inputs and attributes (RandomNormal without a `dtype` is float32 by definition).
     """
 
     def __init__(
@@ -30,6 +32,8 @@ class ChangeFloatType(ir.passes.InPlacePass):
         self.old, self.new, self.converts = old, new, converts
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if not _occurs(self.old, model):
+            return ir.passes.PassResult(model, modified=False)
         converter = _Converter(self.old, self.new, infer_types(model), Names(model))
         for each in list(graph.graphs(model)):
             converter.convert(each, self.converts)
@@ -41,46 +45,51 @@ class _Converter:
         self.old, self.new, self.types, self.names = old, new, types, names
         self.made: set[int] = set()  # ids of values that are in the new type now
         self.casts: dict[tuple[int, ir.DataType, int], ir.Value] = {}
+        self.restored: dict[int, ir.Value] = {}
         self.changed = 0
 
     def convert(self, body: ir.Graph, converts: Callable[[ir.Node], bool]) -> None:
         for node in list(body):
-            has_body = any(
-                a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
-            )
-            if not has_body and self._computes(node) and converts(node):
+            if self._can_change(node) and converts(node):
                 self._convert_node(node, body)
             else:
                 self._feed(node, body, self.old)
         for index, output in enumerate(body.outputs):
             if id(output) in self.made:
-                body.outputs[index] = self._restore(output, body)
+                if id(output) not in self.restored:
+                    self.restored[id(output)] = self._restore(output, body)
+                body.outputs[index] = self.restored[id(output)]
 
-    def _computes(self, node: ir.Node) -> bool:
-        """Whether the node has to do with the old type at all."""
+    def _can_change(self, node: ir.Node) -> bool:
+        """Whether the node computes in the old type, and would compute in the new one if its inputs were of that."""
         values = [*(v for v in node.inputs if v is not None), *node.outputs]
-        return any(self._has_old_type(value) for value in values)
+        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            return False
+        if not all(self._is_tensor(value) for value in values):
+            return False
+        return any(self._has_old_type(v) for v in node.inputs if v is not None) or any(
+            _names_type(attribute, self.old) for attribute in node.attributes.values()
+        )
+
+    def _is_tensor(self, value: ir.Value) -> bool:
+        return self.types.of(value).is_tensor if value.type is None else isinstance(value.type, ir.TensorType)
 
     def _has_old_type(self, value: ir.Value) -> bool:
         if id(value) in self.made:
             return True
         tensor = graph.constant(value)
         dtype = tensor.dtype if tensor is not None else (value.dtype or self.types.of(value).dtype)
-        return dtype == self.old
+        return dtype == self.old and self._is_tensor(value)
 
     def _convert_node(self, node: ir.Node, body: ir.Graph) -> None:
         self._feed(node, body, self.new)
-        for key in ("to", "dtype"):
-            attribute = node.attributes.get(key)
-            if attribute is not None and attribute.as_int() == self.old:
-                node.attributes[key] = ir.AttrInt64(key, int(self.new))
-        attribute = node.attributes.get("value")
-        if (
-            attribute is not None
-            and attribute.type == ir.AttributeType.TENSOR
-            and attribute.as_tensor().dtype == self.old
-        ):
-            node.attributes["value"] = ir.AttrTensor("value", converted(attribute.as_tensor(), self.new))
+        for name, attribute in list(node.attributes.items()):
+            if not _names_type(attribute, self.old):
+                continue
+            if attribute.type == ir.AttributeType.TENSOR:
+                node.attributes[name] = ir.AttrTensor(name, converted(attribute.as_tensor(), self.new))
+            else:
+                node.attributes[name] = ir.AttrInt64(name, int(self.new))
         for output in node.outputs:
             if self._has_old_type(output):
                 output.type = ir.TensorType(self.new)  # a new one: clones of a model share their types
@@ -123,6 +132,22 @@ class _Converter:
         made = node.outputs[0]
         made.name, made.type, made.shape = name, ir.TensorType(self.old), output.shape
         return made
+
+
+def _occurs(dtype: ir.DataType, model: ir.Model) -> bool:
+    """Whether anything makes values of this type: a constant, an input or an attribute."""
+    return any(
+        any(value.dtype == dtype for value in (*each.inputs, *each.initializers.values()))
+        or any(_names_type(a, dtype) for node in each for a in node.attributes.values())
+        for each in graph.graphs(model)
+    )
+
+
+def _names_type(attribute: ir.Attr, dtype: ir.DataType) -> bool:
+    """Whether this attribute makes its node's output of type `dtype`."""
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.name == "value" and attribute.as_tensor().dtype == dtype
+    return attribute.name in ("to", "dtype", "output_datatype") and attribute.as_int() == dtype
 
 
 def converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnxq import graph
 from onnxq.passes.change_float_type import ChangeFloatType
 from onnxq.plan import Method, Plan
+from onnxq.weights import fits_half
 
 #: Operators whose float16 form is too narrow (squares and sums overflow at 65504, ranges and sizes lose whole numbers)
 #: or that runtimes do not have.
@@ -54,12 +54,12 @@ def _takes_half(node: ir.Node, version: int) -> bool:
         schema = onnx.defs.get_schema(node.op_type, version)
     except onnx.defs.SchemaError:
         return False
+    if any(each.type_str == "tensor(float)" for each in (*schema.inputs, *schema.outputs)):
+        return False  # written out, as the scales of Resize are
     floating = [c.allowed_type_strs for c in schema.type_constraints if "tensor(float)" in c.allowed_type_strs]
     return bool(floating) and all("tensor(float16)" in allowed for allowed in floating)
 
 
 def _fits(value: ir.Value | None) -> bool:
     tensor = graph.constant(value)
-    if tensor is None or tensor.dtype is not ir.DataType.FLOAT or not tensor.size:
-        return True
-    return bool(np.abs(tensor.numpy()).max() <= np.finfo(np.float16).max)
+    return tensor is None or tensor.dtype is not ir.DataType.FLOAT or fits_half(tensor)

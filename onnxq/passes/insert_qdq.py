@@ -234,7 +234,7 @@ class _Writer:
         add = ir.node("Add", [out, product.bias], name=total)
         node.append(add)
         total_name, out.name = out.name, self.names.fresh(f"{out.name}_product")
-        add.outputs[0].name, add.outputs[0].type = total_name, out.type
+        add.outputs[0].name, add.outputs[0].type, add.outputs[0].shape = total_name, out.type, out.shape
         out.replace_all_uses_with(add.outputs[0], replace_graph_outputs=True)
         add.replace_input_with(0, out)
 

@@ -99,5 +99,8 @@ def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.T
         raised.inputs.remove(value)
         value.const_value = large[value.name or ""]
         raised.register_initializer(value)
+    # The shapes it found at the interface are not what the model's author declared.
+    for old, new in zip((*model.graph.inputs, *model.graph.outputs), (*raised.inputs, *raised.outputs), strict=True):
+        new.type, new.shape = old.type, old.shape
     model.graph = raised
     model.ir_version = max(model.ir_version, _LEAST_IR[graph.opset(model) >= 21])

@@ -43,7 +43,7 @@ def _bypass(node: ir.Node) -> bool:
         producer = x.producer()
         if producer is None or producer.graph is not node.graph or x.is_graph_output():
             return False
-        x.name, y.name = y.name, None
+        x.name, x.type, x.shape, y.name = y.name, y.type, y.shape, None
         y.replace_all_uses_with(x, replace_graph_outputs=True)
     else:
         y.replace_all_uses_with(x)

@@ -13,8 +13,8 @@ class onnx:
     has_contrib_ops = False
 
     def opset_for(self, scheme: str) -> int:
-        # 13: one scale a channel; 19: float16 scales; 21: blocks and 4-bit types.
-        return {"w8a8": 13, "w8a8-dynamic": 11, "w8a16": 21, "w4a16": 21}.get(scheme, 0)
+        # 13: one scale a channel, and bfloat16; 19: float16 scales; 21: blocks and 4-bit types.
+        return {"w8a8": 13, "w8a8-dynamic": 11, "w8a16": 21, "w4a16": 21, "bf16": 13}.get(scheme, 0)
 
     def place(self, weight: Weight, wish: Placement) -> Placement:
         op = weight.node.op_type

@@ -15,7 +15,7 @@ class ort_cpu:
     has_contrib_ops = True
 
     def opset_for(self, scheme: str) -> int:
-        return {"w8a8": 13, "w8a8-dynamic": 11}.get(scheme, 0)
+        return {"w8a8": 13, "w8a8-dynamic": 11, "bf16": 13}.get(scheme, 0)
 
     def place(self, weight: Weight, wish: Placement) -> Placement:
         op = weight.node.op_type

@@ -1,0 +1,87 @@
+"""Every odd model through every scheme: the numbers are right, or the user is told why nothing was done."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import odd
+import onnx
+import pytest
+import tiny
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq.errors import BadModel, NothingToDo
+from onnxq.load import load_model
+from onnxq.prepare import prepare
+from onnxq.quality import Quality, arrays_of
+from onnxq.recipe import SCHEMES, Recipe
+from onnxq.runtime import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+#: Each scheme on one target or the other, in turn; fp16 always on the one where it changes the whole graph.
+TARGETS = ("ort-cpu", "onnx")
+PAIRS = [
+    (name, scheme, "onnx" if scheme == "fp16" else TARGETS[(i + j) % 2])
+    for (i, name), (j, scheme) in itertools.product(enumerate(odd.MODELS), enumerate(SCHEMES))
+    if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
+]
+#: dB: four bits on matrices of a few hundred weights have about 18; a wrong axis, row or sign leaves none.
+LEAST_DB = 14.0
+
+
+@functools.cache
+def in_float(name: str) -> list[list[NDArray]]:
+    """The float model's outputs on three samples."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = tiny.save(odd.MODELS[name].proto(), Path(folder))
+        try:
+            session = Session(path, optimize=False)
+        except BadModel:  # too old, or in bfloat16: what `prepare` makes of it runs
+            model = load_model(path)
+            prepare(model, opset=13, widen=True)
+            session = Session(model, optimize=False)
+    return [session.run(feed) for feed in odd.MODELS[name].feeds(3)]
+
+
+@pytest.mark.parametrize(("name", "scheme", "target"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_odd_model(name: str, scheme: str, target: str, tmp_path: Path) -> None:
+    model = odd.MODELS[name]
+    path, output = tiny.save(model.proto(), tmp_path), tmp_path / "quantized.onnx"
+    before, feeds = path.read_bytes(), model.feeds(3)
+    recipe = Recipe(scheme, keep_slow=scheme != "auto")
+    data = feeds if scheme == "w8a8" or model.feed else None
+    if model.refusal:
+        with pytest.raises((NothingToDo, BadModel)) as refused:
+            onnxq.quantize(path, output, recipe, target=target, data=data)
+        assert model.refusal in str(refused.value)
+        assert list(tmp_path.iterdir()) == [path]
+        return
+    result = onnxq.quantize(path, output, recipe, target=target, data=data)
+    assert path.read_bytes() == before
+    assert set(tmp_path.iterdir()) == {path, output}
+    assert result.plan.changes_anything
+    saved, original = onnx.load(output), onnx.load(path)
+    if name != "unknown rank":  # which ONNX's checker takes in no model
+        onnx.checker.check_model(saved)
+    assert interface(saved) == interface(original)
+    session, quality = Session(output), Quality(ignored=frozenset({"r"}))  # "random output" has one of that name
+    for feed, wanted in zip(feeds, in_float(name), strict=True):
+        got = session.run(feed)
+        quality.add(session.outputs, wanted, got)
+        for x, y in zip(arrays_of(wanted), arrays_of(got), strict=True):
+            assert (x.dtype, x.shape) == (y.dtype, y.shape)
+            assert x.dtype.kind in "fV" or np.array_equal(x, y)
+    assert quality.sqnr > LEAST_DB
+
+
+def interface(model: onnx.ModelProto) -> list[tuple[str, bytes]]:
+    """Names and types of what a caller gives and gets."""
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in defaults]
+    return [(value.name, value.type.SerializeToString()) for value in (*inputs, *model.graph.output)]
