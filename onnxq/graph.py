@@ -45,6 +45,11 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
     return next(iter(uses)).node
 
 
+def has_body(node: ir.Node) -> bool:
+    """Whether `node` is an If, Loop or Scan."""
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+
+
 def attribute_int(node: ir.Node, name: str, default: int) -> int:
     found = node.attributes.get(name)
     return default if found is None else found.as_int()

@@ -18,14 +18,10 @@ Dim = int | str | None
 
 @dataclass(frozen=True)
 class TypeAndShape:
-    """Element type and dimensions of one value; None where unknown, a string for a symbolic dimension.
-
-    `is_tensor` is False for sequences, optionals and maps, whose element type is `dtype` all the same.
-    """
+    """Element type and dimensions of one value; None where unknown, a string for a symbolic dimension."""
 
     dtype: ir.DataType | None
     shape: tuple[Dim, ...] | None
-    is_tensor: bool = True
 
     @property
     def rank(self) -> int | None:
@@ -49,10 +45,19 @@ class Types(dict[str, TypeAndShape]):
         return self[value.name or ""]
 
 
-def infer_types(model: ir.Model) -> Types:
-    """Types and shapes by value name, found by ONNX shape inference on a copy of `model`."""
+def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
+    """Types and shapes by value name, found by ONNX shape inference on a copy of `model`.
+
+    Args:
+        guess: take operators that ONNX does not know (com.microsoft …) to return the type of their first float input.
+    """
     # Not strict: one node that cannot be inferred would leave all others unknown.
     copy = ShapeInferencePass(check_type=False, strict_mode=False)(model.clone()).model
+    for node in graph.nodes(copy) if guess else ():
+        for output in node.outputs:
+            if output.dtype is None and not graph.has_body(node):
+                dtypes = (_dtype(value) for value in node.inputs if value is not None)
+                output.type = next((ir.TensorType(dtype) for dtype in dtypes if dtype in graph.FLOATS), None)
     found = Types()
     for each in graph.graphs(copy):
         values = [*each.inputs, *each.initializers.values()]
@@ -62,9 +67,13 @@ def infer_types(model: ir.Model) -> Types:
     return found
 
 
+def _dtype(value: ir.Value) -> ir.DataType | None:
+    tensor = graph.constant(value)
+    return value.dtype if tensor is None else tensor.dtype
+
+
 def _read(value: ir.Value) -> TypeAndShape:
-    is_tensor = isinstance(value.type, ir.TensorType | None)
     if value.shape is None:
-        return TypeAndShape(value.dtype, None, is_tensor)
+        return TypeAndShape(value.dtype, None)
     dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    return TypeAndShape(value.dtype, dims, is_tensor)
+    return TypeAndShape(value.dtype, dims)

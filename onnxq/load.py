@@ -26,6 +26,7 @@ def load_model(path: str | Path) -> ir.Model:
         raise BadModel(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
     try:
         proto = onnx.load(path, load_external_data=False)
+        _refuse_maps(path, proto.graph)
         _fill_in_zeros(proto.graph)  # onnx_ir knows no sparse initializers
         model = ir.from_proto(proto)
         ir.external_data.set_base_dir(model.graph, path.parent)
@@ -46,6 +47,15 @@ def load_model(path: str | Path) -> ir.Model:
     _check_values(path, model)
     _check_order(path, model)
     return model
+
+
+def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
+    for value in (*main.input, *main.output):
+        if "map_type" in str(value.type):
+            raise BadModel(
+                f"{path}: '{value.name}' is a map, which onnxq cannot read; export the model without maps "
+                "(skl2onnx: zipmap=False)"
+            )
 
 
 def _fill_in_zeros(main: onnx.GraphProto) -> None:

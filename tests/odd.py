@@ -189,6 +189,17 @@ MODELS: dict[str, Odd] = {
     ),
     "sequence": Odd(X, "seq(float[3,16]) s", "y = MatMul(x, w) n = Neg(y) s = SequenceConstruct(y, n)", W),
     "optional": Odd(X, "optional(float[3,16]) s", "y = MatMul(x, w) s = Optional(y)", W),
+    "sequence inside": Odd(
+        "float16[4,32] x, bool c", "float16[2,16] y",
+        """s = If(c) <then_branch = t () => (seq(float16[2,32]) q) { q = SplitToSequence<axis=0>(x, two) },
+                      else_branch = e () => (seq(float16[4,32]) r) { r = SequenceConstruct(x) }>
+           i = Constant<value_int=0>() a = SequenceAt(s, i) y = MatMul(a, w)""",
+        {"w": normal(32, 16, dtype=np.float16), "two": np.array([2, 2])},
+    ),
+    "map": Odd(
+        X, "seq(map(int64, float)) z", "y = MatMul(x, w) z = ai.onnx.ml.ZipMap<classlabels_int64s=[0, 1]>(y)",
+        {"w": (32, 2)}, refusal="'z' is a map",
+    ),
     "metadata": Odd(X, Y, PRODUCT, W, change=metadata),
     # Where weights are
     "Constant node": Odd(X, Y, PRODUCT, W, change=constant_nodes),
@@ -297,6 +308,16 @@ MODELS: dict[str, Odd] = {
            y = com.microsoft.BiasGelu(k, c)""",
         {n: normal(*s, dtype=np.float16) for n, s in {"g": (32,), "b": (32,), "w": (32, 16), "c": (16,)}.items()},
     ),
+    "Attention in float16": Odd(
+        "float16[2,4,32] x", "float16[2,4,32] y", "a = com.microsoft.Attention<num_heads=4>(x, w, b) y = Relu(a)",
+        {"w": normal(32, 96, dtype=np.float16), "b": normal(96, dtype=np.float16)},
+    ),
+    "contrib operators in between": Odd(
+        "float[3,4,32] x", "float[3,4,16] y",
+        "n = com.microsoft.SkipLayerNormalization(x, x, g, b) r = Relu(n) h = MatMul(r, w) y = Neg(h)",
+        {"g": (32,), "b": (32,), "w": (32, 16)},
+    ),
+    "epsilon": Odd(X, Y, "h = MatMul(x, w) a = Abs(h) b = Add(a, e) y = Div(h, b)", W | {"e": np.float32(1e-12)}),
     # Products
     "Gemm in all ways": gemms(),
     "weight on the left": Odd(

@@ -13,6 +13,12 @@ from onnxq.infer import Types, infer_types
 #: Key of an initializer's `meta`: the type it had in the file, in which it can be stored again without loss.
 STORED_TYPE = "onnxq.stored_type"
 
+#: Operators that make or take sequences or optionals.
+_NOT_ON_TENSORS = (
+    *("SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceAt", "SequenceLength"),
+    *("SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
+)
+
 
 class ChangeFloatType(ir.passes.InPlacePass):
     """Let every node that `converts` accepts compute in type `new` where it computed in `old`.
@@ -34,7 +40,7 @@ class ChangeFloatType(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if not _occurs(self.old, model):
             return ir.passes.PassResult(model, modified=False)
-        converter = _Converter(self.old, self.new, infer_types(model), Names(model))
+        converter = _Converter(self.old, self.new, infer_types(model, guess=True), Names(model))
         for each in list(graph.graphs(model)):
             converter.convert(each, self.converts)
         return ir.passes.PassResult(model, modified=converter.changed > 0)
@@ -62,24 +68,18 @@ class _Converter:
 
     def _can_change(self, node: ir.Node) -> bool:
         """Whether the node computes in the old type, and would compute in the new one if its inputs were of that."""
-        values = [*(v for v in node.inputs if v is not None), *node.outputs]
-        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            return False
-        if not all(self._is_tensor(value) for value in values):
+        if graph.has_body(node) or graph.is_op(node, *_NOT_ON_TENSORS):
             return False
         return any(self._has_old_type(v) for v in node.inputs if v is not None) or any(
             _names_type(attribute, self.old) for attribute in node.attributes.values()
         )
-
-    def _is_tensor(self, value: ir.Value) -> bool:
-        return self.types.of(value).is_tensor if value.type is None else isinstance(value.type, ir.TensorType)
 
     def _has_old_type(self, value: ir.Value) -> bool:
         if id(value) in self.made:
             return True
         tensor = graph.constant(value)
         dtype = tensor.dtype if tensor is not None else (value.dtype or self.types.of(value).dtype)
-        return dtype == self.old and self._is_tensor(value)
+        return dtype == self.old and isinstance(value.type, ir.TensorType | None)
 
     def _convert_node(self, node: ir.Node, body: ir.Graph) -> None:
         self._feed(node, body, self.new)

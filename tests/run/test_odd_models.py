@@ -80,6 +80,20 @@ def test_odd_model(name: str, scheme: str, target: str, tmp_path: Path) -> None:
     assert quality.sqnr > LEAST_DB
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_external_data_in_a_subfolder(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model" / "data").mkdir(parents=True)
+    proto, path = odd.MODELS["one node"].proto(), tmp_path / "model" / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="data/weights.bin", size_threshold=0)
+    before = {file: file.read_bytes() for file in path.parent.rglob("*") if file.is_file()}
+    assert len(before) == 2
+    monkeypatch.chdir(tmp_path)
+    result = onnxq.quantize("model/model.onnx", recipe="w4a16", target=target)
+    assert {file: file.read_bytes() for file in path.parent.rglob("*") if file.is_file()} == before
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [result.output.name]
+    assert result.check is not None and result.check.sqnr > LEAST_DB
+
+
 def interface(model: onnx.ModelProto) -> list[tuple[str, bytes]]:
     """Names and types of what a caller gives and gets."""
     defaults = {tensor.name for tensor in model.graph.initializer}
