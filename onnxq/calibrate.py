@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import collectors
+from onnxq import collectors, encoding
 from onnxq.collectors import Collector
 from onnxq.data import Data
 from onnxq.passes.expose_values import ExposeValues
@@ -19,6 +19,9 @@ from onnxq.runtime import THREADS, Feed, Session
 #: Activations are observed in groups, each group in a pass of its own over the data, so that one sample's observed
 #: activations need no more memory than this.
 GROUP_BYTES = 1 << 29
+
+#: Constants of more bytes count in a model's hash by about so many numbers.
+SAMPLED_BYTES, SAMPLE = 1 << 16, 1 << 10
 
 Progress = Callable[[int], None]
 
@@ -64,14 +67,14 @@ def calibrate(
 
 
 def hash_model(model: ir.Model) -> str:
-    """A hash of the graph and of every small constant; large weights count by name, type and shape."""
+    """A hash of the graph and of its constants; of large weights a sample counts, and none of those made when read."""
     digest = hashlib.blake2b(digest_size=16)
     for each in (model.graph, *model.graph.subgraphs()):
         for value in each.initializers.values():
             tensor = value.const_value
             digest.update(f"{value.name} {value.dtype} {value.shape}".encode())
-            if tensor is not None and tensor.nbytes <= 1 << 16:
-                digest.update(str(tensor.numpy().tolist()).encode() if tensor.dtype.is_string() else tensor.tobytes())
+            if tensor is not None and (tensor.nbytes <= SAMPLED_BYTES or not isinstance(tensor, ir.LazyTensor)):
+                digest.update(_sample(tensor))
     for node in model.graph.all_nodes():
         inputs = " ".join(value.name or "" if value is not None else "-" for value in node.inputs)
         digest.update(f"{node.domain}:{node.op_type} {node.name} {inputs} ".encode())
@@ -79,6 +82,18 @@ def hash_model(model: ir.Model) -> str:
             if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR):
                 digest.update(f"{key}={attribute.value} ".encode())
     return digest.hexdigest()
+
+
+def _sample(tensor: ir.TensorProtocol) -> bytes:
+    """The tensor's bytes, or every n-th number of it if there are many."""
+    if tensor.dtype.is_string():
+        return str(tensor.numpy().tolist()).encode()
+    if tensor.nbytes <= SAMPLED_BYTES:
+        return tensor.tobytes()
+    numbers = tensor.numpy().reshape(-1)
+    found = numbers[:: max(1, numbers.size // SAMPLE)].tobytes()
+    encoding.release(tensor)
+    return found
 
 
 def _observe(

@@ -127,7 +127,7 @@ def _choose_constant(node: ir.Node, value: ir.Value, recipe: Recipe, opset_note:
         return _kept(node, [value], elements, unfit)
     if word is not None:
         return Choice(name, node.op_type, Method.STORED, word, None, elements)
-    reason = f"'{value.name}' is a table, not a weight that {node.op_type} multiplies by"
+    reason = f"'{value.name}' is a constant of {node.op_type}, which has no quantized form"
     return _kept(node, [value], elements, reason)
 
 

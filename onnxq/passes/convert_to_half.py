@@ -42,7 +42,8 @@ class ConvertToHalf(ir.passes.InPlacePass):
             is_half = self.plan.scheme == "fp16" if choice is None else choice.method is Method.HALF
             if node.name not in self.originals or not is_half:
                 return False
-            return _takes_half(node, version) and all(_fits(value) for value in node.inputs)
+            fits = all(_fits(value) for value in node.inputs)
+            return fits and _takes_half(node, version) and not _is_batch_transpose(node)
 
         return ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converts)(model)
 
@@ -58,6 +59,15 @@ def _takes_half(node: ir.Node, version: int) -> bool:
         return False  # written out, as the scales of Resize are
     floating = [c.allowed_type_strs for c in schema.type_constraints if "tensor(float)" in c.allowed_type_strs]
     return bool(floating) and all("tensor(float16)" in allowed for allowed in floating)
+
+
+def _is_batch_transpose(node: ir.Node) -> bool:
+    """Whether onnxruntime (1.31) would fuse this Transpose into a MatMul behind it, which crashes in float16."""
+    if node.op_type != "Transpose" or not any(graph.is_op(use.node, "MatMul") for use in node.outputs[0].uses()):
+        return False
+    perm = list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else []
+    last = len(perm) - 1
+    return last > 0 and perm == [*range(1, last), 0, last]
 
 
 def _fits(value: ir.Value | None) -> bool:

@@ -143,6 +143,14 @@ def test_what_half_cannot_hold_stays_in_float(middle: str) -> None:
     assert tiny.find(made, text.split("[two] u = ")[1].split("(")[0].split(".")[-1]).outputs[0].dtype is not HALF
 
 
+@pytest.mark.parametrize(("perm", "is_half"), [([1, 0, 2], False), ([0, 2, 1], True)], ids=["batch", "matrix"])
+def test_a_transpose_that_crashes_the_runtime_stays_in_float(perm: list[int], is_half: bool) -> None:
+    body = f"t = Relu(x) u = Transpose<perm={perm}>(t) [two] y = MatMul(u, w)"
+    body = f"g (float[8, 8, 8] x) => (float[8, 8, 8] y) {{ {body} }}"
+    made = halved(body, {"w": normal(8, 8)}, Plan("fp16", "onnx", choices(two=Method.HALF)))
+    assert (tiny.find(made, "Transpose").outputs[0].dtype == HALF) == is_half
+
+
 def test_the_model_that_was_cloned_keeps_its_types() -> None:
     made = tiny.read(tiny.model(CHAIN, {"w": normal(8, 8)}))
     plan = Plan("fp16", "onnx", choices(one=Method.HALF, three=Method.HALF))

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
+import tiny
 
 from onnxq.calibrate import hash_model
 from onnxq.data import open_data
@@ -78,6 +79,12 @@ def test_the_hash_of_a_model_sees_constants_attributes_operators_and_wires() -> 
     hashes = [hash_model(ir.from_proto(onnx.parser.parse_model(text))) for text in texts]
     assert len(set(hashes)) == len(changes)
     assert hash_model(ir.from_proto(onnx.parser.parse_model(TEXT))) == hashes[0]
+
+
+def test_the_hash_of_a_model_sees_other_large_weights() -> None:
+    text = "g (float[1, 256] x) => (float[1, 256] y) { y = MatMul(x, w) }"
+    trained, retrained = (tiny.read(tiny.model(text, {"w": tiny.normal(256, 256, seed=seed)})) for seed in (1, 2))
+    assert hash_model(trained) != hash_model(retrained)
 
 
 def test_the_hash_of_data_is_that_of_what_the_model_is_given() -> None:
