@@ -94,7 +94,8 @@ def check_models(
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)
         if optimized.outputs != in_float.outputs:
-            raise CheckFailed("the saved model has other outputs than the float one: this is a bug, please report it")
+            ours, wanted_names = (", ".join(session.outputs) for session in (optimized, in_float))
+            raise CheckFailed(f"the quantized model has other outputs ({ours}) than the float one ({wanted_names})")
         if not feeds:
             note = "not run: no legal inputs could be made up for it; give --data"
             return Check(inputs, float("nan"), float("nan"), float("nan"), threads=threads, notes=(note,))

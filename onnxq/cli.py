@@ -234,6 +234,8 @@ Schemes:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=_MODEL, help="Write the result as JSON to this file.")
 def quantize(model: Path, **options: Any) -> None:
+    if options["report"]:
+        save.check_text(options["report"], [model])
     with _Bars(_console(stderr=True)) as bars:
         result = pipeline.quantize(
             model,

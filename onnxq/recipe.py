@@ -88,8 +88,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
             raise BadRecipe(f"there is no scheme '{self.scheme}'; choose one of {', '.join(SCHEMES)}")
-        if self.block_size is not None and (self.block_size < 16 or self.block_size & (self.block_size - 1)):
-            raise BadRecipe(f"a block of {self.block_size} weights is not a power of two from 16 on")
+        if self.block_size not in (None, 16, 32, 64, 128, 256):
+            raise BadRecipe(f"a block of {self.block_size} weights is none of 16, 32, 64, 128, 256")
         if math.isnan(self.min_sqnr):
             raise BadRecipe("min_sqnr is not a number of dB")
         if self.accuracy_level not in range(5):

@@ -53,10 +53,16 @@ def write_text(path: Path, text: str, sources: Iterable[Path] = ()) -> None:
     Raises:
         BadOutput: it is one of `sources`, or cannot be written.
     """
+    check_text(path, sources)
+    with _as_sentences(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def check_text(path: Path, sources: Iterable[Path] = ()) -> None:
+    """Refuse early what `write_text` would refuse later."""
     with _as_sentences(path):
         _check_sources(path, sources)
         _check_folder(path)
-        path.write_text(text, encoding="utf-8")
 
 
 def make_folder(path: Path) -> None:

@@ -145,7 +145,7 @@ def test_inspect_says_what_is_in_a_model() -> None:
         (("quantize", DIGITS, "--set", "w8a16"), "--set 'w8a16' is not of the form 'layers.0/*=w8a16'"),
         (("quantize", DIGITS, "--set", "*=int3"), "a rule cannot set 'int3'; choose one of keep, w8a8"),
         (("quantize", DIGITS, "--keep", "re:("), "is not a regular expression"),
-        (("quantize", DIGITS, "--block-size", "20"), "a block of 20 weights is not a power of two from 16 on"),
+        (("quantize", DIGITS, "--block-size", "20"), "a block of 20 weights is none of 16, 32, 64, 128, 256"),
         (("quantize", DIGITS, "--plan", "none.json"), "the plan none.json cannot be read"),
         (("plan", DIGITS, "--recipe", "none.toml"), "the recipe none.toml cannot be read"),
     ],
