@@ -90,8 +90,7 @@ def _sample(tensor: ir.TensorProtocol) -> bytes:
         return str(tensor.numpy().tolist()).encode()
     if tensor.nbytes <= SAMPLED_BYTES:
         return tensor.tobytes()
-    numbers = tensor.numpy().reshape(-1)
-    found = numbers[:: max(1, numbers.size // SAMPLE)].tobytes()
+    found = tensor.numpy().reshape(-1)[:: max(1, tensor.size // SAMPLE)].tobytes()
     encoding.release(tensor)
     return found
 
