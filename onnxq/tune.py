@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from onnxq import calibrate, passengers
@@ -26,8 +27,8 @@ TIMING_SECONDS = 0.5
 PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 #: dB of contrast below which noise is expensive; and for models that read their own output, where it accumulates.
 BAR, RECURRENT_BAR = 30.0, 42.0
-#: Plans measured to find out which nodes add how much noise.
-MEASUREMENTS = 128
+#: Plans measured to find out which nodes add how much noise, at most; and seconds after which no more are begun.
+MEASUREMENTS, MEASURING_SECONDS = 128, 15.0
 #: dB of contrast below the bar down to which 8-bit schemes may go before their weights get a finer format.
 SLACK = 3.0
 
@@ -88,9 +89,9 @@ def _least_regret(bench: Bench, recipe: Recipe, costs: Costs, full: Plan, plans:
     best, least = None, float("inf")
     for plan in plans:
         quality = bench.quality(_finest(plan))
-        time = predicted_seconds(plan, costs, full) / costs.total_float if costs.total_float else 1.0
-        if quality.sqnr >= recipe.min_sqnr and regret(bench, quality, time) < least:
-            best, least = plan, regret(bench, quality, time)
+        latency = predicted_seconds(plan, costs, full) / costs.total_float if costs.total_float else 1.0
+        if quality.sqnr >= recipe.min_sqnr and regret(bench, quality, latency) < least:
+            best, least = plan, regret(bench, quality, latency)
     return best
 
 
@@ -100,14 +101,14 @@ def _finest(plan: Plan) -> Plan:
     return plan.replacing(Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
 
 
-def regret(bench: Bench, quality: Quality, time: float) -> float:
-    """What is to be made small: time relative to float, plus a price on noise.
+def regret(bench: Bench, quality: Quality, latency: float) -> float:
+    """What is to be made small: latency relative to float, plus a price on noise.
 
     From 6 dB above the bar noise costs nothing. Each dB less is worth 1 % of the float model's time; below the bar,
     where classifiers and detectors begin to change their minds, 4 %.
     """
     bar = _bar(bench)
-    return time + 0.01 * max(0.0, bar + 6 - quality.contrast) + 0.03 * max(0.0, bar - quality.contrast)
+    return latency + 0.01 * max(0.0, bar + 6 - quality.contrast) + 0.03 * max(0.0, bar - quality.contrast)
 
 
 def _bar(bench: Bench) -> float:
@@ -118,9 +119,10 @@ def harm(bench: Bench, base: Plan, choices: Sequence[Choice]) -> dict[str, float
     """The noise that each choice adds to `base`, as noise over variation summed over the outputs.
 
     Measured on groups of neighbours, all else being as in `base`; the groups that add most are halved, down to single
-    nodes as long as that is worth `MEASUREMENTS`: their number must not grow with the model, as their cost does. What
-    the halves do not explain (operators that cannot be int8 alone) stays with them in equal parts.
+    nodes at best: the number of measurements must not grow with the model, as their cost does. What the halves do not
+    explain (operators that cannot be int8 alone) stays with them in equal parts.
     """
+    end = time.perf_counter() + MEASURING_SECONDS
     floor = noise_ratio(bench.quality(base))
 
     def added(group: Sequence[Choice]) -> float:
@@ -136,7 +138,7 @@ def harm(bench: Bench, base: Plan, choices: Sequence[Choice]) -> dict[str, float
     found: dict[str, float] = {}
     while pending:
         negative, first, group = heapq.heappop(pending)
-        if len(group) > 1 and -negative > noticeable and left > 0:
+        if len(group) > 1 and -negative > noticeable and left > 0 and time.perf_counter() < end:
             half = len(group) // 2
             parts = [(added(part), i, part) for i, part in ((first, group[:half]), (first + half, group[half:]))]
             left -= len(parts)
