@@ -292,18 +292,16 @@ _KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
 
 
 def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
-    """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds, none of them NaN."""
+    """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds. NaN may mean a missing value."""
     if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
         raise BadData(f"{what} has type {x.dtype}, the model wants {dtype}")
-    if _kind(x.dtype) == "f" and np.isnan(x).any():
-        raise BadData(f"{what} holds NaN at {_first(np.isnan(x))}; leave that sample out")
     if x.dtype == dtype:
         return x
     with np.errstate(over="ignore"):
         converted = x.astype(dtype)
     lost = np.isinf(converted) & np.isfinite(x) if _kind(dtype) == "f" else converted != x
     if _kind(dtype) != "O" and lost.any():
-        at = _first(lost)
+        at = [int(i) for i in np.argwhere(lost)[0]]
         raise BadData(f"{what} holds {x[tuple(at)]} at {at}, which does not fit {dtype}")
     return converted
 
@@ -311,10 +309,6 @@ def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
 def _kind(dtype: np.dtype) -> str:
     """numpy's letter for a kind of numbers, with bfloat16 among the floats."""
     return "f" if dtype == ml_dtypes.bfloat16 else dtype.kind
-
-
-def _first(mask: NDArray) -> list[int]:
-    return [int(i) for i in np.argwhere(mask)[0]]
 
 
 def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], where: str) -> None:
