@@ -38,15 +38,18 @@ class _Bars:
 
     def __init__(self, console: Console) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._is_shown = console.is_terminal
+        self._bars = Progress(*columns, console=console, transient=True, disable=not self._is_shown)
         self._task: TaskID | None = None
 
     def __enter__(self) -> _Bars:
-        self._bars.start()
+        if self._is_shown:
+            self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
+        if self._is_shown:
+            self._bars.stop()
 
     def start(self, what: str, total: int | None = None) -> None:
         if self._task is not None:
