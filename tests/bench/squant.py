@@ -15,8 +15,10 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "zoo"))
-from zoo_models import SHARED, load_zoo
+from shared import SHARED
+from zoo_models import load_zoo
 
 from onnxq import algorithms, encoding, targets
 from onnxq.infer import infer_types

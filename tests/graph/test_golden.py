@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from shared import SHARED
 
 from onnxq import formats, layouts
 from onnxq.formats import Granularity, QuantizedTensor, _codebook
 
 
 def golden(name: str) -> dict[str, NDArray]:
-    path = Path(os.environ.get("ONNXQ_SHARED", "")) / "golden" / name
-    if "ONNXQ_SHARED" not in os.environ or not path.is_file():
-        pytest.skip(f"needs golden/{name} in the folder named by ONNXQ_SHARED")
+    path = SHARED / "golden" / name
+    if not path.is_file():
+        pytest.skip(f"no golden/{name} in {SHARED}; ONNXQ_SHARED says where they are")
     with np.load(path) as arrays:
         return dict(arrays)
 

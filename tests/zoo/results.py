@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +17,9 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from types import ModuleType
 
-from zoo_models import SHARED, judge, load_zoo
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from shared import SHARED
+from zoo_models import judge, load_zoo
 
 import onnxq
 from onnxq.plan import Method

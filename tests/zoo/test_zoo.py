@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from zoo_models import SHARED, judge, load_zoo
+from shared import SHARED
+from zoo_models import judge, load_zoo
 
 import onnxq
 from onnxq.plan import COMPUTING, Method

@@ -1,16 +1,14 @@
-"""The shared real models, their data and scores: in the folder ONNXQ_SHARED names, by default ../shared."""
+"""The shared real models, their data and scores."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
-SHARED = Path(os.environ.get("ONNXQ_SHARED") or Path(__file__).resolve().parents[3] / "shared")
+from shared import SHARED
 
 
 def load_zoo() -> ModuleType | None:
