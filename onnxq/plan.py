@@ -70,12 +70,14 @@ def in_float(choice: Choice, reason: str) -> Choice:
 
 
 def finer(choice: Choice, reason: str) -> Choice | None:
-    """The same node with weights of the next longer format; None where there is none."""
+    """The same node with weights of the next longer format, float32 in the end; None where there is none."""
     if choice.format in ("uint4", "nf4", "fp4"):
         block = choice.block if choice.method is Method.PACKED else None
         return dataclasses.replace(choice, format="int8", block=block, reason=reason)
     if choice.format in ("int8", "uint8"):
         return dataclasses.replace(choice, method=Method.STORED, format="float16", block=None, reason=reason)
+    if choice.method is Method.STORED:
+        return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
     return None
 
 

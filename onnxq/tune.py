@@ -167,7 +167,7 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
             return found
         return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
 
-    for _ in range(2):  # four bits to eight, eight to sixteen
+    for _ in range(3):  # four bits to eight, eight to sixteen, sixteen to float32
         coarse = plan.those(Method.PACKED, Method.STORED)
         fine = {c.node: found for c in coarse if (found := better(c)) is not None}
         if not fine or enough(plan):

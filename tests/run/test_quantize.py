@@ -114,9 +114,25 @@ def test_ranges_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_failed_check_leaves_no_file(tmp_path: Path) -> None:
-    recipe = onnxq.Recipe("w4a16", min_sqnr=150)
-    with pytest.raises(CheckFailed, match=r"less than the 150 dB asked for: keep more nodes in float"):
-        onnxq.quantize(DIGITS, tmp_path / "q.onnx", recipe)
+    plan = onnxq.quantize(DIGITS, tmp_path / "q.onnx", "w4a16", check=False).plan
+    (tmp_path / "q.onnx").unlink()
+    recipe = onnxq.Recipe("w4a16", min_sqnr=100)
+    with pytest.raises(CheckFailed, match=r"less than the 100 dB asked for: keep more nodes in float"):
+        onnxq.quantize(DIGITS, tmp_path / "q.onnx", recipe, plan=plan)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_go_back_to_float_until_the_floor_is_reached(tmp_path: Path) -> None:
+    result = onnxq.quantize(TEXT, tmp_path / "q.onnx", onnxq.Recipe("w4a16", min_sqnr=72))
+    assert result.check is not None and result.check.sqnr >= 71.5
+    assert {"float16", None} >= {choice.format for choice in result.plan}
+    assert any(choice.method is Method.KEEP and choice.elements and choice.reason for choice in result.plan)
+
+
+def test_a_floor_that_only_float_reaches_leaves_nothing_to_do(tmp_path: Path) -> None:
+    with pytest.raises(onnxq.OnnxqError, match="nothing could be quantized") as refusal:
+        onnxq.quantize(DIGITS, tmp_path / "q.onnx", onnxq.Recipe("w4a16", min_sqnr=150))
+    assert refusal.value.exit_code == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -91,7 +91,7 @@ def what_became(result: onnxq.Result) -> str:
 
 def read_table(lines: Iterable[str]) -> list[Row]:
     """The rows of a table written earlier."""
-    cells = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in lines if line.startswith("| ")]
+    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines if line.startswith("| ")]
     return [Row(*row) for row in cells if len(row) == len(fields(Row)) and row[0] != HEADER[0]]
 
 
