@@ -272,11 +272,12 @@ def test_passengers_get_off_when_a_convolution_goes_back_to_float() -> None:
         (Choice("n", "MatMul", Method.PACKED, "uint4", 32), (Method.PACKED, "int8", 32)),
         (Choice("n", "MatMul", Method.STORED, "nf4", 64), (Method.STORED, "int8", None)),
         (Choice("n", "Conv", Method.STORED, "int8"), (Method.STORED, "float16", None)),
-        (Choice("n", "Conv", Method.STORED, "float16"), None),
+        (Choice("n", "Conv", Method.STORED, "float16"), (Method.KEEP, None, None)),
+        (Choice("n", "Conv", Method.HALF, "float16"), None),
         (Choice("n", "Add", Method.KEEP), None),
     ],
 )
-def test_each_format_has_a_finer_one(choice: Choice, better: tuple[Method, str, int | None] | None) -> None:
+def test_each_format_has_a_finer_one(choice: Choice, better: tuple[Method, str | None, int | None] | None) -> None:
     found = finer(choice, "why")
     assert (None if found is None else (found.method, found.format, found.block)) == better
 
