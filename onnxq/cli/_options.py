@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from onnxq import collectors, pipeline, targets
+from onnxq import collectors, formats, pipeline, targets
 from onnxq.images import Preprocessing, parse_preprocessing
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime import THREADS
@@ -44,6 +44,24 @@ DATA_OPTIONS = options(
         default=pipeline.LIMIT,
         show_default=True,
         help="Use at most so many samples.",
+    ),
+)
+FORM_OPTIONS = options(
+    click.option(
+        "--weights",
+        "-w",
+        multiple=True,
+        metavar="WORD",
+        type=click.Choice(formats.names()),
+        help="A number format. Repeatable.  [default: all]",
+    ),
+    click.option(
+        "--granularity",
+        "-g",
+        multiple=True,
+        metavar="WORD",
+        help="Which weights share a scale: tensor, channel, or block32 (any size). Repeatable.  [default: each "
+        "format's own; of a single format, all]",
     ),
 )
 THREADS_OPTION = click.option(
