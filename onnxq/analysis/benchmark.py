@@ -22,7 +22,7 @@ from onnxq.analysis import granularities
 from onnxq.analysis.layers import Form, forms_for, granularity_of, open_weights
 from onnxq.analysis.statistics import ErrorStats, ErrorSums, retention
 from onnxq.analysis.synthetic import MAKERS
-from onnxq.analysis.tensor import quantized, sum_errors
+from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
 from onnxq.analysis.trial import Decisions, Trial
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel
@@ -63,12 +63,17 @@ class Degradation:
 
 @dataclass(frozen=True)
 class Lead:
-    """By how many dB one format beats another on Gaussian weights, both with this granularity."""
+    """By how many dB one format beats another on Gaussian weights, both with this granularity.
+
+    Zero points and scales of different size make their bits per weight differ.
+    """
 
     format: str
     other: str
     granularity: str
     decibel: float
+    bits_per_weight: float
+    other_bits_per_weight: float
 
 
 @dataclass(frozen=True)
@@ -137,12 +142,13 @@ def leads(word: str, *, seed: int = 0) -> list[Lead]:
     bits, w = formats.get(word).bits, MAKERS["gaussian"](SHAPE, seed)
     found = []
     way = granularities.natural(formats.get(word))
-    own = sum_errors(w, formats.get(word), granularities.parse(way, ROLE)).stats().sqnr
+    own = tensor_error(w, word, granularities.parse(way, ROLE))
     for other in formats.names():
         if other == word or formats.get(other).bits != bits or granularities.taken(other, way) != way:
             continue
-        theirs = sum_errors(w, formats.get(other), granularities.parse(way, ROLE)).stats().sqnr
-        found.append(Lead(word, other, way, own - theirs))
+        theirs = tensor_error(w, other, granularities.parse(way, ROLE))
+        bits_of_each = (own.bits_per_weight, theirs.bits_per_weight)
+        found.append(Lead(word, other, way, own.sqnr - theirs.sqnr, *bits_of_each))
     return found
 
 

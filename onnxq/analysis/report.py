@@ -10,25 +10,35 @@ from onnxq.analysis.benchmark import Benchmark, Degradation
 from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis
 from onnxq.quality import MAX_DB
 
+#: Columns that the names of nodes take at most.
+WIDEST_NAME = 32
 
-def analysis_table(analysis: ModelAnalysis, top: int | None = None) -> Table:
-    """A line for each layer, worst first, with its SQNR in dB in each form; the last line is all of them together.
 
+def analysis_tables(analysis: ModelAnalysis, top: int | None = None, width: int = 110) -> list[Table]:
+    """A line for each layer, worst first, with its SQNR in dB in each form; then all weights together.
+
+    The forms are ordered by bits per weight, and spread over several tables where one would be wider than `width`.
     With data each figure is followed by those at the layer's and the model's output.
     """
+    totals = sorted(analysis.totals, key=lambda found: (found.stats.bits_per_weight, found.form.label))
+    column = 20 if analysis.samples else 9
+    count = max(1, (width - WIDEST_NAME - 24) // column)
+    return [_analysis_table(analysis, totals[i : i + count], top) for i in range(0, len(totals), count)]
+
+
+def _analysis_table(analysis: ModelAnalysis, totals: Sequence[FormError], top: int | None) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("node", overflow="fold")
+    table.add_column("node", overflow="fold", max_width=WIDEST_NAME)
     table.add_column("operator")
     table.add_column("weights", justify="right")
-    for form in analysis.forms:
-        table.add_column(_header(form), justify="right")
+    for found in totals:
+        table.add_column(_header(found.form), justify="right", no_wrap=True)
     for layer in analysis.layers[:top]:
-        figures = [_figures(layer[form], analysis.samples > 0) for form in analysis.forms]
+        figures = [_figures(layer[found.form], analysis.samples > 0) for found in totals]
         table.add_row(_name(layer), layer.op, "×".join(map(str, layer.shape)), *figures)
-    total = [_decibel(found.stats.sqnr) for found in analysis.totals]
-    table.add_row("all weights", "", str(sum(layer.elements for layer in analysis.layers)), *total, style="bold")
-    bits = [f"{found.stats.bits_per_weight:.2f}" for found in analysis.totals]
-    table.add_row("bits per weight", "", "", *bits)
+    sqnr = [_decibel(found.stats.sqnr) for found in totals]
+    table.add_row("all weights", "", str(sum(layer.elements for layer in analysis.layers)), *sqnr, style="bold")
+    table.add_row("bits per weight", "", "", *[f"{found.stats.bits_per_weight:.2f}" for found in totals])
     return table
 
 
@@ -69,7 +79,8 @@ def lead_lines(benchmark: Benchmark) -> list[str]:
     """Who beats whom by how much, a sentence each."""
     return [
         f"{lead.format} {'beats' if lead.decibel >= 0 else 'is beaten by'} {lead.other} by {abs(lead.decibel):.2f} dB "
-        f"on Gaussian weights, both {_words(lead.granularity)}"
+        f"on Gaussian weights, both {_words(lead.granularity)} "
+        f"({lead.bits_per_weight:.2f} and {lead.other_bits_per_weight:.2f} bits per weight)"
         for lead in benchmark.leads
     ]
 

@@ -114,7 +114,10 @@ class Trial:
 
 
 class Decisions:
-    """How often two outputs agree on which class is the largest, along their last axis."""
+    """How often two outputs agree on which class is the largest.
+
+    Classes lie along the last axis, or along axis 1 of images ([N, C, H, W]).
+    """
 
     def __init__(self) -> None:
         self._same = self._count = 0
@@ -122,11 +125,12 @@ class Decisions:
     def add(self, wanted: NDArray, got: NDArray) -> None:
         """Take in one output; those without at least two classes decide nothing."""
         a, b = np.asarray(wanted), np.asarray(got)
-        if a.dtype.kind != "f" or a.ndim < 2 or a.shape[-1] < 2 or not a.size:
+        axis = 1 if a.ndim > 3 else a.ndim - 1
+        if a.dtype.kind != "f" or a.ndim < 2 or a.shape[axis] < 2 or not a.size:
             return
-        self._count += a[..., 0].size
+        self._count += a.size // a.shape[axis]
         if a.shape == b.shape:
-            self._same += int(np.count_nonzero(a.argmax(-1) == b.argmax(-1)))
+            self._same += int(np.count_nonzero(a.argmax(axis) == b.argmax(axis)))
 
     @property
     def share(self) -> float:

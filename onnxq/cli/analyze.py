@@ -46,7 +46,8 @@ def analyze(model: Path, **options: Any) -> None:
         click.echo(found.to_json())
         return
     out = console()
-    out.print(report.analysis_table(found, options["top"]))
-    out.print()
+    for table in report.analysis_tables(found, options["top"], out.width):
+        out.print(table)
+        out.print()
     for note in report.notes(found):
-        out.print(note)
+        out.print(note, soft_wrap=True)

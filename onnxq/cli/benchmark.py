@@ -44,4 +44,4 @@ def benchmark(model: Path | None, **options: Any) -> None:
         out.print(report.benchmark_table(rows))
         out.print()
     for line in (*report.problem_lines(found), *report.lead_lines(found)):
-        out.print(line)
+        out.print(line, soft_wrap=True)

@@ -115,7 +115,7 @@ def backward_lsq(gradient: Floats, x: Floats, grid: AffineGrid) -> tuple[Floats,
     """(gradient of `x`, gradient of the scales), given that of `forward(x, grid)`.
 
     The rounding counts as a constant offset: ∂x̂/∂s is round(x/s) − x/s inside the range, qmin − z below and qmax − z
-    above. Not multiplied by `gradient_factor`. It has the scales' shape, and is summed in float64, because a whole tensor is.
+    above. Not multiplied by `gradient_factor`. It has the scales' shape and is summed in float64.
     """
     scale, zero = _parameters(x, grid)
     v = (x / scale).astype(np.float64)
