@@ -40,10 +40,12 @@ def levels_range(q: QuantizedTensor) -> tuple[FloatArray, FloatArray] | None:
         probe, each = tuple(n if i == axis else 1 for i, n in enumerate(q.shape)), granularity
     else:
         probe, each = shape, Granularity(axis, 1)
+    # Of a format that stores its scales in fewer bits, the one below, which takes any scale.
+    format = getattr(q.format, "base", q.format)
     try:
         with np.errstate(over="ignore"):
             low, high = (
-                q.format.encode(np.full(probe, far, np.float32), each, q.scales, q.zero_points).dequantize()
+                format.encode(np.full(probe, far, np.float32), each, q.scales, q.zero_points).dequantize()
                 for far in (-_FAR, _FAR)
             )
     except (OnnxqError, ValueError):

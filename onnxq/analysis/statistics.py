@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.analysis.representable import outside
-from onnxq.formats import FloatArray, QuantizedTensor
+from onnxq.analysis.slices import slices
+from onnxq.formats import QuantizedTensor
 from onnxq.quality import MAX_DB
 
 #: Numbers summed at a time, so that the float64 copies stay in the processor's cache.
@@ -91,14 +92,16 @@ class ErrorSums:
             self.largest = max(self.largest, float(error.max()))
         self.count += x.size
 
-    def add_quantized(self, w: FloatArray, q: QuantizedTensor) -> None:
-        """Take in a weight, or a piece of one, in a number format."""
-        self.add(w, q.dequantize())
-        self.clipped += int(np.count_nonzero(outside(w, q)))
+    def add_quantized(self, w: NDArray, q: QuantizedTensor) -> None:
+        """Take in a weight, of any float type, and what it is in a number format."""
+        for index, part in slices(q):
+            x = w[index].astype(np.float32, copy=False)
+            self.add(x, part.dequantize())
+            self.clipped += int(np.count_nonzero(outside(x, part)))
+            codes = np.ascontiguousarray(part.codes)
+            self.seen.update(np.unique(codes.view(f"u{codes.dtype.itemsize}")).tolist())
         self.nbytes += q.nbytes
         self.bits = q.format.bits
-        codes = np.ascontiguousarray(q.codes)
-        self.seen.update(np.unique(codes.view(f"u{codes.dtype.itemsize}")).tolist())
 
     def merge(self, other: ErrorSums) -> None:
         """Take in what `other` has summed up."""

@@ -52,8 +52,7 @@ FORM_OPTIONS = options(
         "-w",
         multiple=True,
         metavar="WORD",
-        type=click.Choice(formats.names()),
-        help="A number format. Repeatable.  [default: all]",
+        help=f"A number format: {', '.join(formats.names())}. Repeatable.  [default: all]",
     ),
     click.option(
         "--granularity",

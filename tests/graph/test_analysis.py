@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from onnxq import analysis, encoding, formats
 from onnxq.analysis import granularities, synthetic, theory
 from onnxq.analysis.representable import levels_range
+from onnxq.analysis.slices import slices
 from onnxq.analysis.statistics import ErrorSums, decibel
-from onnxq.analysis.tensor import pieces, quantized
+from onnxq.analysis.tensor import quantized
+from onnxq.encoding import Encoding
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import Granularity
 from onnxq.quality import MAX_DB
@@ -104,7 +106,7 @@ def test_the_formats_reach_what_theory_says(word: str) -> None:
 
 @pytest.mark.parametrize("bits", range(7, 15))
 def test_a_full_scale_sine_reaches_six_decibels_a_bit(bits: int) -> None:
-    """In 2^b steps over its range. A sine dwells at its ends: of fewer bits it keeps up to a decibel less than theory."""
+    """In 2^b steps over its range. A sine dwells at its ends: with fewer bits it is up to a decibel below theory."""
     x = np.sin(np.linspace(0, 2 * np.pi, 1_000_003))
     step = 2 / 2**bits
     y = (np.floor(x / step) + 0.5) * step
@@ -236,10 +238,10 @@ def test_finer_granularities_are_better() -> None:
 @pytest.mark.parametrize("word", formats.names())
 @pytest.mark.parametrize("way", granularities.WORDS)
 @pytest.mark.parametrize("shape", [(40, 96), (7, 130), (3, 5, 64), (4000,)], ids=str)
-def test_pieces_make_no_difference(
+def test_slices_make_no_difference(
     word: str, way: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A weight cut into small pieces, of any float type and rank, has the figures of the whole."""
+    """A weight cut into small slices, of any float type and rank, has the figures of the whole."""
     own = granularities.taken(word, way)
     if own is None:
         pytest.skip(f"{word} has no {way} granularity")
@@ -251,8 +253,9 @@ def test_pieces_make_no_difference(
     whole = analysis.tensor_error(tensor, word, granularity)
     rounded = quantized(tensor, formats.get(word), granularity)
     monkeypatch.setattr(encoding, "SLICE_ELEMENTS", 600)
-    count = len(list(pieces(tensor, formats.get(word), granularity)))
-    assert count > 1 or whole.count <= 600
+    parts = list(slices(Encoding(tensor, formats.get(word), granularity).result()))
+    assert len(parts) > 1
+    assert max(part.codes.size for _, part in parts) <= max(600, *shape)
     cut = analysis.tensor_error(tensor, word, granularity)
     for name in ("count", "max_abs", "clipped", "levels_used"):
         assert getattr(cut, name) == getattr(whole, name), name
