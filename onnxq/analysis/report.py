@@ -76,12 +76,12 @@ def benchmark_table(rows: Sequence[Degradation]) -> Table:
 
 
 def lead_lines(benchmark: Benchmark) -> list[str]:
-    """Who beats whom by how much, a sentence each."""
+    """Who beats whom by how much, a sentence each, the largest lead first."""
     return [
         f"{lead.format} {'beats' if lead.decibel >= 0 else 'is beaten by'} {lead.other} by {abs(lead.decibel):.2f} dB "
         f"on Gaussian weights, both {_words(lead.granularity)} "
         f"({lead.bits_per_weight:.2f} and {lead.other_bits_per_weight:.2f} bits per weight)"
-        for lead in benchmark.leads
+        for lead in sorted(benchmark.leads, key=lambda lead: -lead.decibel)
     ]
 
 
