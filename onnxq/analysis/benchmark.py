@@ -35,7 +35,7 @@ from onnxq.synthesize import synthesize
 from onnxq.weights import Role
 
 #: Outputs and inputs of the synthetic layers, and how many Gaussian inputs are classified.
-SHAPE, INPUTS = (256, 1024), 4096
+SHAPE, INPUTS = (256, 1024), 2048
 #: Samples made up for a model without data.
 SYNTHETIC = 4
 #: Models larger than this are not run, because their quantized weights would all be in memory: weights only.
