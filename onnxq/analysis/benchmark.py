@@ -134,16 +134,21 @@ def run_benchmark(
     inputs = ""
     if model is not None:
         tables[str(model)], inputs = _model(model, forms, data, preprocessing, limit, progress)
-    return Benchmark(tables, tuple(leads("nf4", seed=seed)), inputs)
+    among = tuple(dict.fromkeys(form.format for form in forms))
+    return Benchmark(tables, tuple(leads("nf4", among, seed=seed) if "nf4" in among else ()), inputs)
 
 
-def leads(word: str, *, seed: int = 0) -> list[Lead]:
-    """How far `word` is ahead of each other format of as many bits on Gaussian weights, at equal granularity."""
+def leads(word: str, among: Sequence[str] = (), *, seed: int = 0) -> list[Lead]:
+    """How far `word` is ahead on Gaussian weights of other formats of as many bits, at equal granularity.
+
+    Args:
+        among: the others; none means all there are.
+    """
     bits, w = formats.get(word).bits, MAKERS["gaussian"](SHAPE, seed)
     found = []
     way = granularities.natural(formats.get(word))
     own = tensor_error(w, word, granularities.parse(way, ROLE))
-    for other in formats.names():
+    for other in among or formats.names():
         if other == word or formats.get(other).bits != bits or granularities.taken(other, way) != way:
             continue
         theirs = tensor_error(w, other, granularities.parse(way, ROLE))
@@ -209,7 +214,9 @@ def _degradation(form: Form, stats: ErrorStats, trial: Trial | None, changed: di
     if trial is None:
         return Degradation(form, stats)
     quality, share = trial.run_all(changed)
-    return Degradation(form, stats, None if math.isnan(share) else retention(1.0, share), quality.sqnr)
+    return Degradation(
+        form, stats, None if math.isnan(share) else retention(1.0, share), quality.sqnr if quality.outputs else None
+    )
 
 
 def _made_up(model: str | Path) -> Data:

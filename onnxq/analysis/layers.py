@@ -163,7 +163,9 @@ def open_weights(model: str | Path) -> tuple[ir.Model, list[Weight]]:
     prepare(loaded, widen=True)
     weights = list(find_weights(loaded))
     if not weights:
-        raise NothingToDo(f"{model} holds no floating-point weights that could be analyzed: nothing to do")
+        default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
+        why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
+        raise NothingToDo(f"{model} holds no floating-point weights that could be analyzed{why}: nothing to do")
     return loaded, weights
 
 

@@ -68,8 +68,11 @@ class Trial:
 
     def run(
         self, weight: Weight, format: Format, granularity: Granularity, algorithm: str
-    ) -> tuple[float | None, float]:
-        """(SQNR at the output of the node, at the model's worst output), in dB, with only this weight quantized."""
+    ) -> tuple[float | None, float | None]:
+        """(SQNR at the output of the node, at the model's worst output), in dB, with only this weight quantized.
+
+        None where there is nothing to measure: the node is in a body, or nothing that comes out is a float.
+        """
         changed = {self._inputs[_key(weight)]: quantized(weight.tensor, format, granularity, algorithm)}
         watched = self._watched.get(weight.node.name or "")
         layer, whole = Quality(), Quality(ignored=self._random)
@@ -80,7 +83,7 @@ class Trial:
             whole.add(self.outputs, wanted, got[: len(self.outputs)])
             if watched:
                 layer.add([watched], [in_float[i]], got[-1:])
-        return (layer.sqnr if layer.outputs else None), whole.sqnr
+        return (layer.sqnr if layer.outputs else None), (whole.sqnr if whole.outputs else None)
 
     def run_all(self, changed: Mapping[int, NDArray]) -> tuple[Quality, float]:
         """(quality of the outputs, share of equal decisions) with several weights quantized, by index in `weights`."""

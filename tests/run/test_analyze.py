@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+import odd
 import onnx
 import pytest
 import tiny
@@ -228,7 +230,7 @@ def test_analyze_with_data() -> None:
 
 
 def test_benchmark_of_synthetic_weights() -> None:
-    text, table = run("benchmark", "-w", "nf4"), json.loads(run("benchmark", "--json"))
+    text, table = run("benchmark"), json.loads(run("benchmark", "--json"))
     assert list(table["tables"]) == list(analysis.synthetic.MAKERS)
     for rows in table["tables"].values():
         assert {row["format"] for row in rows} == set(formats.names())
@@ -302,3 +304,23 @@ def test_a_transformer_of_ten_million_weights() -> None:
     for layer in table["layers"]:
         nf4, int8 = (form["sqnr"] for form in layer["forms"])
         assert 18 < nf4 < 24 < int8
+
+
+@pytest.mark.parametrize("name", list(odd.MODELS))
+def test_odd_models(name: str, tmp_path: Path) -> None:
+    """Wherever the weights are: each has finite figures at the outputs, or the sentence that there are none."""
+    model = odd.MODELS[name]
+    path = tiny.save(model.proto(), tmp_path)
+    try:
+        found = analysis.analyze_model(path, ["int8"], ["channel"], data=model.feeds(2))
+    except (BadModel, NothingToDo) as error:
+        reason = str(error)
+    else:
+        assert found.samples == 2
+        for layer in found.layers:
+            assert not layer.problems
+            for form in layer.forms:
+                assert math.isfinite(form.harm)
+                assert form.model_sqnr is None or form.model_sqnr >= 0
+        return
+    assert (model.refusal or "no floating-point weights") in reason
