@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +23,8 @@ from onnxq.errors import BadRecipe
 
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.generic]
+#: Powers of two in 8 bits, 2^(u − 127): the scales of OCP's MX formats.
+E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 
 
 @dataclass(frozen=True)

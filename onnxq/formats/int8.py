@@ -12,6 +12,7 @@ class int8:
 
     name = "int8"
     bits = 8
+    code_type = np.dtype(np.int8)
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:

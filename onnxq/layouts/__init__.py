@@ -11,8 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import QuantizedTensor
+from onnxq.layouts._rows import Bytes, blocks_last, scales_by_row, unsigned, zero_points_by_row
+from onnxq.layouts._tiles import from_onnxq_tiles, onnxq_scales, onnxq_tiles, onnxq_zero_points
 
-Bytes = NDArray[np.uint8]
+__all__ = [
+    "blocks_last",
+    "from_onnxq_tiles",
+    "gather_block",
+    "halves",
+    "matmul_bnb4",
+    "matmul_nbits",
+    "matmul_nbits_zero_points",
+    "nibbles_low_first",
+    "onnxq_scales",
+    "onnxq_tiles",
+    "onnxq_zero_points",
+    "scales_by_row",
+    "zero_points_by_row",
+]
 
 
 def nibbles_low_first(codes: NDArray) -> Bytes:
@@ -23,55 +39,12 @@ def nibbles_low_first(codes: NDArray) -> Bytes:
     return codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
 
 
-def blocks_last(q: QuantizedTensor, codes: NDArray) -> NDArray:
-    """`codes` as [rows, ceil(K / B), B]: the blocked axis moved last and cut into blocks, padded with the zero code."""
-    axis, block = q.granularity.axis, q.granularity.block
-    assert axis is not None and block is not None
-    rows = np.moveaxis(codes, axis, -1)
-    k = rows.shape[-1]
-    rows = rows.reshape(-1, k)
-    missing = -k % block
-    if missing:
-        rows = np.concatenate([rows, np.repeat(_zero_code(q)[:, -1:], missing, axis=1)], axis=1)
-    return rows.reshape(len(rows), -1, block)
-
-
-def scales_by_row(q: QuantizedTensor) -> NDArray:
-    """Scales as [rows, ceil(K / B)], in the order of `blocks_last`."""
-    assert q.scales is not None
-    return _by_row(q, q.scales)
-
-
-def zero_points_by_row(q: QuantizedTensor) -> NDArray:
-    """Zero points as [rows, ceil(K / B)], in the order of `blocks_last`."""
-    assert q.zero_points is not None
-    return _by_row(q, q.zero_points)
-
-
-def _by_row(q: QuantizedTensor, array: NDArray) -> NDArray:
-    axis = q.granularity.axis
-    assert axis is not None
-    rows = np.moveaxis(array, axis, -1)
-    return rows.reshape(-1, rows.shape[-1])
-
-
-def _zero_code(q: QuantizedTensor) -> NDArray:
-    """[rows, blocks] of the code that decodes to zero."""
-    if q.zero_points is not None:
-        return zero_points_by_row(q)
-    levels = getattr(q.format, "levels", None)
-    zero = 0 if levels is None else int(np.flatnonzero(levels == 0)[0])
-    return np.full(scales_by_row(q).shape, zero, q.codes.dtype)
-
-
 def matmul_nbits(q: QuantizedTensor) -> Bytes:
     """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, for 4 bits the even k in the low nibble.
 
     Source: com.microsoft.MatMulNBits in onnxruntime's ContribOperators.md.
     """
-    codes = blocks_last(q, q.codes)
-    if codes.dtype == np.int8:
-        codes = (codes.astype(np.int16) + (1 << (q.format.bits - 1))).astype(np.uint8)
+    codes = unsigned(blocks_last(q, q.codes), q.format.bits)
     return nibbles_low_first(codes) if q.format.bits == 4 else codes
 
 
