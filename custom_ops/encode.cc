@@ -19,14 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "clones.h"
 #include "export.h"
-
-// One source for every x86-64: the loader picks the clone for the processor it runs on.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONNXQ_NO_CLONES)
-#define ONNXQ_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ONNXQ_CLONES
-#endif
 
 namespace {
 
