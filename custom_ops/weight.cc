@@ -15,7 +15,8 @@ std::string text_from(const OrtApi* api, const Get& get) {
   check(api, get(nullptr, &size));
   std::string text(size, '\0');
   check(api, get(text.data(), &size));
-  return text.c_str();  // without the zero that ends it
+  text.resize(size ? size - 1 : 0);  // without the zero that ends it
+  return text;
 }
 
 std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {

@@ -15,11 +15,14 @@ using namespace ort;
 
 enum Input : size_t { kWeight, kScales, kZeroPoints, kIndices };
 
+bool is_float(int64_t dtype) { return dtype == kFloat || dtype == kFloat16 || dtype == kBFloat16; }
+
 class Gather {
  public:
   Gather(const OrtApi* api, const OrtKernelInfo* info) : api_(api), node_(api, info) {
-    dtype_ = static_cast<ElementType>(int_attribute(api, info, "dtype", kFloat));
-    if (dtype_ != kFloat && dtype_ != kFloat16 && dtype_ != kBFloat16) {
+    const int64_t dtype = int_attribute(api, info, "dtype", kFloat);
+    dtype_ = static_cast<ElementType>(dtype);
+    if (!is_float(dtype)) {
       node_.refuse("attribute dtype must be 1 (float32), 10 (float16) or 16 (bfloat16)");
     }
     const Tensor weight = constant_input(api, info, kWeight), scales = constant_input(api, info, kScales);
@@ -92,8 +95,9 @@ class Gather {
 void infer(const OrtApi* api, const OrtShapeInferContext* context) {
   Shape shape = inferred_input(api, context, kIndices);
   const int64_t K = inferred_attribute(api, context, "K", 0);
-  if (!shape.dims.empty() && K > 0) {  // indices without dimensions are a number, or of unknown rank
-    shape.type = static_cast<ElementType>(inferred_attribute(api, context, "dtype", kFloat));
+  const int64_t dtype = inferred_attribute(api, context, "dtype", kFloat);
+  if (!shape.dims.empty() && K > 0 && is_float(dtype)) {  // no dimensions: a number, or unknown
+    shape.type = static_cast<ElementType>(dtype);
     shape.push_back(K);
     infer_output(api, context, 0, shape);
   }
