@@ -125,6 +125,8 @@ def test_shapes_and_types_are_inferred() -> None:
     assert session.get_outputs()[0].shape == ["batch", 3, 20]
     session = onnxq.session(nodes.gather(w, shape=("batch", 7), dtype=FLOAT16).SerializeToString())
     assert (session.get_outputs()[0].shape, session.get_outputs()[0].type) == (["batch", 7, 40], "tensor(float16)")
+    session = onnxq.session(nodes.matmul(w, x_shape=(None, 3, 40)).SerializeToString())
+    assert all(isinstance(dim, str | None) or dim >= 0 for dim in session.get_outputs()[0].shape)  # unknown is no size
 
 
 def test_with_and_without_the_library(tmp_path: Path) -> None:
