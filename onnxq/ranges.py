@@ -7,6 +7,9 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onnxq.errors import BadRecipe
 
 
@@ -19,6 +22,30 @@ class Range:
 
     def union(self, other: Range) -> Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The codes that a range is spread over; one of them is zero.
+
+    Attributes:
+        steps: between the lowest and the highest code.
+        symmetric: the range is the same on both sides of zero.
+    """
+
+    steps: int = 255
+    symmetric: bool = False
+
+    def step(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The distance of neighbouring codes of ranges with these ends, `low <= 0 <= high`."""
+        return (2 * np.maximum(-low, high) if self.symmetric else high - low) / self.steps
+
+    def magnitudes(self, *, one_sided: bool) -> int:
+        """Codes on one side of zero, for numbers of both signs or of one."""
+        return self.steps if one_sided and not self.symmetric else (self.steps + 1) // 2
+
+
+UINT8 = Grid()
 
 
 @dataclass(frozen=True)
