@@ -25,12 +25,13 @@ class Summary:
     """A constant-size statistic of all numbers of one activation.
 
     Attributes:
-        count, zeros, nans, infinities: numbers of each kind; `count` is of all of them.
+        count, nans, infinities: numbers of each kind; `count` is of all of them.
         low, high: of the finite numbers; inf and -inf where there are none.
-        total, squares: sums of the finite numbers and of their squares.
+        histogram: of the finite numbers; None if it was not asked for.
+        zeros, total, squares: how many are zero, and sums of the finite numbers and of their squares; kept together
+            with the histogram, because filling it takes longer anyway, and 0 without.
         batches: batches with finite numbers, of which `average_low` and `average_high` are the moving averages.
         least_rank, most_rank: dimensions of the arrays; -1 before the first.
-        histogram: None if it was not asked for.
         axis: of the channels whose extremes are kept in `channel_low` and `channel_high`; None: of none.
             Arrays without that axis, or with other numbers of channels than the first, are left out and counted in
             `unlike`.
@@ -77,10 +78,6 @@ class Summary:
             finite, flat = flat[mask], np.where(mask, flat, flat.dtype.type(0))
         if not finite.size:
             return
-        self.zeros += int(np.count_nonzero(finite == 0))
-        total, squares = sums(flat)
-        self.total += total
-        self.squares += squares
         low, high = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # + 0.0: no minus zero
         self.low, self.high = min(self.low, low), max(self.high, high)
         share = MOMENTUM if self.batches else 1.0
@@ -89,13 +86,17 @@ class Summary:
         self.batches += 1
         if self.histogram is not None:
             self.histogram.update(finite)
+            self.zeros += int(np.count_nonzero(finite == 0))
+            total, squares = sums(flat)
+            self.total += total
+            self.squares += squares
 
     def merge(self, other: Summary) -> None:
         """Take in what `other` has seen, as if it had been seen here after all the rest.
 
         Exact but for the sums, which are rounded, and the moving averages, which are weighed by the numbers of batches.
         """
-        for name in ("count", "zeros", "nans", "infinities", "total", "squares", "unlike"):
+        for name in ("count", "nans", "infinities", "zeros", "total", "squares", "unlike"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         if other.batches:
@@ -108,7 +109,7 @@ class Summary:
         if self.histogram is not None and other.histogram is not None:
             self.histogram.merge(other.histogram)
         else:
-            self.histogram = None
+            self.histogram, self.zeros, self.total, self.squares = None, 0, 0.0, 0.0
         if other.channel_low.size:
             self._take_channels(other.channel_low, other.channel_high)
 
