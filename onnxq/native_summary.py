@@ -30,7 +30,7 @@ class _Numbers(ctypes.Structure):
     )
 
 
-_SHARED = tuple(name for name, _ in _Numbers._fields_ if name in Summary.__dataclass_fields__)
+_SHARED = tuple(field[0] for field in _Numbers._fields_ if field[0] in Summary.__dataclass_fields__)
 
 
 def available() -> bool:

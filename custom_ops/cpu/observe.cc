@@ -14,6 +14,7 @@ struct Observe {
   static constexpr const char* provider = "CPUExecutionProvider";
   static constexpr std::array<Parameter, 1> inputs = {{{ort::kUndefined}}};
   static constexpr std::array<Parameter, 0> outputs = {};
+  static void infer(const ort::OrtApi*, ort::OrtShapeInferContext*) {}
 
   class Kernel {
    public:
@@ -30,7 +31,7 @@ struct Observe {
     void compute(ort::OrtKernelContext* context) {
       const Tensor x = input(api_, context, 0);
       const auto type = x.type;
-      if (type != ort::kFloat && type != kDouble && type != ort::kFloat16 && type != ort::kBFloat16) {
+      if (type != ort::kFloat && type != ort::kDouble && type != ort::kFloat16 && type != ort::kBFloat16) {
         throw Refusal("Observe: the input is not of a float type");
       }
       struct Runtime {

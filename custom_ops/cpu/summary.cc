@@ -107,7 +107,7 @@ void Summary::update(const void* data, ort::ElementType type, const std::vector<
   }
   if (type == ort::kFloat) {
     update_as(static_cast<const float*>(data), shape, pool);
-  } else if (type == kDouble) {
+  } else if (type == ort::kDouble) {
     update_as(static_cast<const double*>(data), shape, pool);
   } else {
     const auto widen = type == ort::kFloat16 ? from_half : from_bfloat16;

@@ -14,8 +14,6 @@
 
 namespace onnxq {
 
-constexpr auto kDouble = static_cast<ort::ElementType>(11);
-
 // Everything but the arrays; ctypes reads it as it is (onnxq/native_summary.py).
 struct SummaryNumbers {
   int64_t count, zeros, nans, infinities;
