@@ -34,6 +34,12 @@ def library() -> ctypes.CDLL | None:
     return None
 
 
+def path() -> Path | None:
+    """Where the library lies, for onnxruntime to load it as well; None where it is not there."""
+    found = library()
+    return None if found is None else Path(found._name)
+
+
 def encode_affine_blocks(
     w: Floats, axis: int, block: int, qmax: int, factors: Floats
 ) -> tuple[Codes, Floats, Codes] | None:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,7 @@ class Ranges:
     Attributes:
         ranks: number of dimensions of the observed values, where it was always the same. Not of those in bodies.
         problems: why a value has no range (never computed, NaN only …), by name.
+        notes: what is odd about a value that has one (some NaN, always the same number), by name.
     """
 
     model: str
@@ -63,17 +65,22 @@ class Ranges:
     values: dict[str, Range] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        table = {
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
             "model": self.model,
             "data": self.data,
             "method": self.method,
             "values": {name: [r.low, r.high] for name, r in self.values.items()},
             "ranks": self.ranks,
             "problems": self.problems,
+            "notes": self.notes,
         }
-        return json.dumps(table, indent=1)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1)
 
 
 def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Ranges:
@@ -88,7 +95,13 @@ def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Rang
         if not all(-math.inf < r.low <= r.high < math.inf for r in values.values()):
             raise ValueError
         found = Ranges(
-            table["model"], table["data"], table["method"], values, dict(table["ranks"]), dict(table["problems"])
+            table["model"],
+            table["data"],
+            table["method"],
+            values,
+            dict(table["ranks"]),
+            dict(table["problems"]),
+            dict(table.get("notes", {})),
         )
     except OSError as error:
         raise BadRecipe(f"the ranges {path} cannot be read: {error.strerror}") from None

@@ -91,13 +91,22 @@ class Session:
         optimize: onnxruntime's graph optimizer on (all levels) or off.
         threads: of one operator; 0 leaves it to onnxruntime.
         profile: record the time of every kernel; `kernels()` ends the recording.
+        library: of custom operators.
+        save_optimized: where to leave the optimized graph, which holds for this machine only.
 
     Raises:
         BadModel: onnxruntime refuses the model; the message is its first line.
     """
 
     def __init__(
-        self, model: str | Path | ir.Model, *, optimize: bool = True, threads: int = THREADS, profile: bool = False
+        self,
+        model: str | Path | ir.Model,
+        *,
+        optimize: bool = True,
+        threads: int = THREADS,
+        profile: bool = False,
+        library: Path | None = None,
+        save_optimized: Path | None = None,
     ) -> None:
         ort = require()
         options = ort.SessionOptions()
@@ -111,6 +120,10 @@ class Session:
             folder = tempfile.mkdtemp(prefix="onnxq-profile-")
             self._remove_profile = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             options.profile_file_prefix = os.path.join(folder, "run")
+        if library is not None:
+            options.register_custom_ops_library(str(library))
+        if save_optimized is not None:
+            options.optimized_model_filepath = str(save_optimized)
         source: str | bytes
         if isinstance(model, ir.Model):
             data = _data_folder(model)
