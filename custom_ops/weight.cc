@@ -5,18 +5,8 @@ namespace {
 
 using namespace ort;
 
-struct FormatName {
-  const char* name;
-  Format format;
-  bool needs_zero_points;
-};
-
-// How a format is called in a file, and what it is to a kernel: names that differ in how the scale was chosen share one.
-constexpr FormatName kFormatNames[] = {
-    {"int4", kInt4, false}, {"uint4", kInt4, true}, {"q4_0", kInt4, false},  {"int8", kInt8, false},
-    {"uint8", kInt8, true}, {"q8_0", kInt8, false}, {"nf4", kNf4, false},    {"nf4_dq", kNf4, false},
-    {"fp4", kFp4, false},   {"mxfp4", kMxfp4, false},
-};
+// How a file spells a format; formats that differ only in how their scales were chosen are one to a kernel.
+constexpr const char* kFormatNames[kFormats] = {"int4", "int8", "nf4", "fp4", "mxfp4"};
 
 // What a function of the interface writes that is asked for the size first.
 template <typename Get>
@@ -109,9 +99,9 @@ WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info)
   const std::string name = string_attribute(api, info, "format", "");
   std::string known;
   format = kFormats;
-  for (const FormatName& each : kFormatNames) {
-    known += (known.empty() ? "" : ", ") + std::string(each.name);
-    format = name == each.name ? each.format : format;
+  for (int32_t i = 0; i < kFormats; ++i) {
+    known += (i ? ", " : "") + std::string(kFormatNames[i]);
+    format = name == kFormatNames[i] ? i : format;
   }
   if (format == kFormats) {
     refuse("attribute format is '" + name + "', but must be one of " + known);

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from onnxq import graph, native, native_summary, save
+from onnxq import graph, native_summary, save
 from onnxq.collectors._summary import Summary
 from onnxq.native_summary import NativeSummary
 from onnxq.passes.expose_values import ExposeValues
@@ -107,14 +107,13 @@ def _session(tapped: ir.Model, threads: int, *, blocked: bool) -> Session:
     Args:
         blocked: whether channels may be seen in any order.
     """
-    library = native.path()
     convolves = any(graph.is_op(node, "Conv") for node in graph.nodes(tapped))
     if not (blocked and convolves and save.nbytes_to_write(tapped) <= BLOCKED_BYTES):
-        return Session(tapped, threads=threads, library=library)
+        return Session(tapped, threads=threads)
     with tempfile.TemporaryDirectory(prefix="onnxq-") as folder:
         path = Path(folder) / "optimized.onnx"
-        session = Session(tapped, threads=threads, library=library, save_optimized=path)
+        session = Session(tapped, threads=threads, save_optimized=path)
         optimized = ir.load(path)
         if not ObserveBeforeReorder()(optimized).modified:
             return session
-        return Session(optimized, threads=threads, library=library, optimize=False)
+        return Session(optimized, threads=threads, optimize=False)

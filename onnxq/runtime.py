@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq import native
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Session:
         optimize: onnxruntime's graph optimizer on (all levels) or off.
         threads: of one operator; 0 leaves it to onnxruntime.
         profile: record the time of every kernel; `kernels()` ends the recording.
-        library: of custom operators.
+        library: compute the operators of the onnxq domain by the compiled library, where it was built.
         save_optimized: where to leave the optimized graph, which holds for this machine only.
 
     Raises:
@@ -105,7 +106,7 @@ class Session:
         optimize: bool = True,
         threads: int = THREADS,
         profile: bool = False,
-        library: Path | None = None,
+        library: bool = True,
         save_optimized: Path | None = None,
     ) -> None:
         ort = require()
@@ -113,6 +114,8 @@ class Session:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        if library and native.path() is not None:
+            options.register_custom_ops_library(str(native.path()))
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         if profile:
@@ -120,8 +123,6 @@ class Session:
             folder = tempfile.mkdtemp(prefix="onnxq-profile-")
             self._remove_profile = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             options.profile_file_prefix = os.path.join(folder, "run")
-        if library is not None:
-            options.register_custom_ops_library(str(library))
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
         source: str | bytes
@@ -137,10 +138,10 @@ class Session:
                 source, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime's exceptions share no base class
-            reason = _reason(error)
-            unknown = "not a registered function/op" in reason or "No Op registered" in reason
+            why = reason(error)
+            unknown = "not a registered function/op" in why or "No Op registered" in why
             advice = "; --no-check quantizes without running it" if unknown else ""
-            raise BadModel(f"onnxruntime refuses the model: {reason}{advice}") from None
+            raise BadModel(f"onnxruntime refuses the model: {why}{advice}") from None
         self.inputs = tuple(
             Input(i.name, np.dtype(_NUMPY.get(i.type, np.object_)), tuple(i.shape)) for i in self._session.get_inputs()
         )
@@ -160,7 +161,7 @@ class Session:
                 return [_from_value(value) for value in self._session.run_with_ort_values(outputs, values)]
             return self._session.run(outputs, feed)
         except Exception as error:  # see above
-            raise BadModel(f"onnxruntime cannot run the model: {_reason(error)}") from None
+            raise BadModel(f"onnxruntime cannot run the model: {reason(error)}") from None
 
     def kernels(self) -> list[Kernel]:
         """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
@@ -201,7 +202,8 @@ def _original_name(name: str) -> str:
     return re.sub(r"(/(Gemm|Mat[Mm]ul)\w*Fusion/?|_nchwc|_token_\d+)+$", "", name).removeprefix("fused ")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What an exception of onnxruntime says, without where in its sources it was thrown."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed: ?)?", "", text)
     return re.sub(r"/\S+:\d+ .*?\)( const)? (?=\S)", "", text)  # the C++ function that threw

@@ -143,7 +143,6 @@ def test_sessions_in_several_threads_fill_summaries_of_their_own() -> None:
 
 @needs_library
 def test_a_model_with_observers_of_another_process_is_refused() -> None:
-    from onnxq import native
     from onnxq.errors import BadModel
     from onnxq.passes.observe_values import ObserveValues
     from onnxq.runtime import Session
@@ -151,7 +150,7 @@ def test_a_model_with_observers_of_another_process_is_refused() -> None:
     model = mlp()
     ObserveValues({"h": 987_654_321})(model)
     with pytest.raises(BadModel, match="this process has no summary 987654321"):
-        Session(model, library=native.path())
+        Session(model)
 
 
 @needs_library
