@@ -17,7 +17,7 @@ from onnxq.collectors._histogram import Histogram
 from onnxq.collectors._summary import Summary
 from onnxq.data import Data
 from onnxq.observations import Observations
-from onnxq.observe import HIDDEN, NumpyObserver, Observer, open_observer
+from onnxq.observe import HIDDEN, open_observer
 from onnxq.prefetch import prefetch
 from onnxq.ranges import Ranges
 from onnxq.runtime import THREADS, Feed, Session
@@ -68,7 +68,6 @@ def observe(
     checkpoint: Path | None = None,
     every: Every = EVERY,
     shard: tuple[int, int] | None = None,
-    open_observer: Callable[[ir.Model, Mapping[str, Summary], int], Observer] = open_observer,
     start: Progress = lambda runs: None,
     progress: Progress = lambda runs: None,
 ) -> Observations:
@@ -95,7 +94,7 @@ def observe(
     key = {**identity, "names": list(names), "histograms": histograms, "channels": dict(channels), "shard": shard}
     saved = Checkpoint(checkpoint, key, every)
     state = saved.load()
-    groups = _groups(model, pending(names, state), samples, threads, memory, open_observer)
+    groups = _groups(model, pending(names, state), samples, threads, memory)
     if state.current:
         groups.insert(0, list(state.current))
     # A finished group has not been looked at again: what it took counts as done, as far as anybody can tell.
@@ -103,9 +102,8 @@ def observe(
     progress(bool(state.finished) * samples.count + state.done)
     problems: dict[str, str] = {}
     for group in groups:
-        observer = open_observer(
-            model, state.current or {name: _empty(histograms, channels.get(name)) for name in group}, threads
-        )
+        first = state.current or {name: _empty(histograms, channels.get(name)) for name in group}
+        observer = open_observer(model, first, threads, names)
         problems |= dict.fromkeys(observer.hidden, HIDDEN)
         seen = state.done
         with contextlib.closing(prefetch(samples.after(seen))) as rest:
@@ -132,14 +130,12 @@ def _empty(histogram: bool, axis: int | None) -> Summary:
     return Summary(histogram=Histogram() if histogram else None, axis=axis)
 
 
-def _groups(
-    model: ir.Model, names: Sequence[str], data: Data, threads: int, memory: int, observer: object
-) -> list[list[str]]:
+def _groups(model: ir.Model, names: Sequence[str], data: Data, threads: int, memory: int) -> list[list[str]]:
     """`names` in groups that take at most `memory` bytes each, or are of one name."""
     if not names:
         return []
     sizes = dict.fromkeys(names, SUMMARY_BYTES)
-    if observer is NumpyObserver or not native_summary.available():
+    if not native_summary.available():
         counts = element_counts(model, names, next(iter(data)), threads)
         sizes = {name: SUMMARY_BYTES + 4 * counts[name] for name in names}
     groups: list[list[str]] = [[]]

@@ -106,21 +106,28 @@ def load_observations(path: str | Path) -> Observations | None:
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
         seen = table.get("observations")
-        if seen is None:
-            return None
-        return Observations(
-            str(seen["model"]),
-            str(seen["data"]),
-            int(seen["samples"]),
-            {name: from_dict(summary) for name, summary in seen["summaries"].items()},
-            None if seen["shard"] is None else (int(seen["shard"][0]), int(seen["shard"][1])),
-            frozenset(seen["unranked"]),
-            dict(seen["problems"]),
-        )
+        return None if seen is None else from_table(seen)
     except OSError as error:
         raise BadRecipe(f"the ranges {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
+
+
+def from_table(table: Mapping[str, Any]) -> Observations:
+    """What `Observations.to_dict` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, IndexError: it did not.
+    """
+    return Observations(
+        str(table["model"]),
+        str(table["data"]),
+        int(table["samples"]),
+        {name: from_dict(summary) for name, summary in table["summaries"].items()},
+        None if table["shard"] is None else (int(table["shard"][0]), int(table["shard"][1])),
+        frozenset(table["unranked"]),
+        dict(table["problems"]),
+    )
 
 
 def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:

@@ -8,7 +8,7 @@ of those in Loop and Scan bodies only each turn's extremes do (`passes/expose_va
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -47,21 +47,23 @@ class Observer(Protocol):
         """What has been seen so far, by name, with what was there at the start."""
 
 
-def open_observer(model: ir.Model, start: Mapping[str, Summary], threads: int) -> Observer:
+def open_observer(model: ir.Model, start: Mapping[str, Summary], threads: int, others: Sequence[str] = ()) -> Observer:
     """The faster observer that can be had.
 
     Args:
         model: in float; not changed.
         start: by value name, the summaries to go on from.
         threads: of one operator; 0 leaves it to onnxruntime.
+        others: names that are observed in other passes. Inside the graph they get a node as well, so that every pass
+            runs the same graph, to the last bit.
     """
-    return (NativeObserver if native_summary.available() else NumpyObserver)(model, start, threads)
+    return (NativeObserver if native_summary.available() else NumpyObserver)(model, start, threads, others)
 
 
 class NumpyObserver:
     """Makes every value an output: the reference, and the way without a compiled library."""
 
-    def __init__(self, model: ir.Model, start: Mapping[str, Summary], threads: int) -> None:
+    def __init__(self, model: ir.Model, start: Mapping[str, Summary], threads: int, others: Sequence[str] = ()) -> None:
         self._summaries = dict(start)
         tapped = model.clone()
         expose = ExposeValues(list(start))
@@ -82,12 +84,13 @@ class NumpyObserver:
 class NativeObserver:
     """Lets nodes inside the graph fill summaries inside the library."""
 
-    def __init__(self, model: ir.Model, start: Mapping[str, Summary], threads: int) -> None:
+    def __init__(self, model: ir.Model, start: Mapping[str, Summary], threads: int, others: Sequence[str] = ()) -> None:
         self._summaries = {name: NativeSummary(summary) for name, summary in start.items()}
         tapped = model.clone()
-        observe = ObserveValues({name: summary.number for name, summary in self._summaries.items()})
+        numbers = {name: summary.number for name, summary in self._summaries.items()}
+        observe = ObserveValues(dict.fromkeys(others, 0) | numbers)
         observe(tapped)
-        self.hidden = observe.missing
+        self.hidden = [name for name in observe.missing if name in numbers]
         self._session = _session(tapped, threads, blocked=not any(s.axis is not None for s in start.values()))
         # Nothing is fetched that nobody looks at; but onnxruntime wants one output at least.
         self._outputs = self._session.outputs[:1]

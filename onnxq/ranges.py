@@ -107,10 +107,19 @@ def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Rang
         raise BadRecipe(f"the ranges {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
-    for what, wanted in (("model", model), ("data", data), ("method", method)):
-        if getattr(found, what) != wanted:
-            raise BadRecipe(f"the ranges {path} are of another {what}; delete the file or give another --ranges")
+    require_same(path, found, model=model, data=data, method=method)
     return found
+
+
+def require_same(path: str | Path, found: object, **wanted: str) -> None:
+    """Refuse the file at `path` if what it holds is of another model, other data …
+
+    Raises:
+        BadRecipe: an attribute of `found` is not what is wanted.
+    """
+    for what, value in wanted.items():
+        if getattr(found, what) != value:
+            raise BadRecipe(f"the ranges {path} are of another {what}; delete the file or give another --ranges")
 
 
 NO_RANGES = Ranges("", "", "")

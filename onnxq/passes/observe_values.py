@@ -16,7 +16,7 @@ class ObserveValues(ir.passes.InPlacePass):
     """Add an `Observe` node (custom_ops/cpu/observe.cc) behind each named value, also inside If, Loop and Scan bodies.
 
     Args:
-        numbers: by value name, the number of the summary that the value is added to.
+        numbers: by value name, the number of the summary that the value is added to; 0: to none.
 
     Names that are no value of the main graph or of a body are left in `missing`.
     """
