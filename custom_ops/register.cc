@@ -11,7 +11,7 @@ namespace {
 
 using namespace onnxq;
 
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kGatherNBits};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kGatherNBits, &kObserve};
 
 // onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out.
 bool infers_shapes(const ort::OrtApiBase* base) {
