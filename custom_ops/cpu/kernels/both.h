@@ -1,0 +1,30 @@
+// A kernel made of integer.h for `fast` and float32.h for `exact`.
+
+#ifndef ONNXQ_CPU_KERNELS_BOTH_H_
+#define ONNXQ_CPU_KERNELS_BOTH_H_
+
+#include "float32.h"
+#include "integer.h"
+
+namespace onnxq {
+namespace {
+
+template <class V>
+int64_t workspace(const Problem& p) {
+  return p.exact ? Float32<V>::workspace(p) : Integer<V>::workspace(p);
+}
+
+template <class V>
+int64_t tasks(const Problem& p, int phase, int threads) {
+  return p.exact ? Float32<V>::tasks(p, phase, threads) : Integer<V>::tasks(p, phase, threads);
+}
+
+template <class V>
+void run(const Problem& p, int phase, int64_t task, int64_t tasks, void* workspace) {
+  p.exact ? Float32<V>::run(p, phase, task, tasks, workspace) : Integer<V>::run(p, phase, task, tasks, workspace);
+}
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_CPU_KERNELS_BOTH_H_
