@@ -27,7 +27,7 @@ struct NibbleFloats {
     table = V::table(codes);
   }
   template <int i>
-  typename V::F get(typename V::I line) const { return V::template nibble<i>(table, line); }
+  typename V::F get(typename V::I line) const { return V::template nibble<i % 4 * 2 + i / 4>(table, line); }
   typename V::Table table;
 };
 
