@@ -82,12 +82,14 @@ inline __attribute__((always_inline)) void dot_four(const Codes& codes, const ui
 
 // R rows of activations, packed, times one group: y[first…first + R), all of K.
 template <class V, class Codes, int kScale, int R>
-void multiply_rows(const Problem& p, const Group& g, const char* packed, int64_t first) {
+void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64_t first) {
   using I = typename V::I;
   using F = typename V::F;
   const Codes codes(p.format);
   const int64_t subs = p.block / kSub, count = blocks(p.K, p.block);
-  const float* sums = reinterpret_cast<const float*>(packed + count * subs * R * kRecord);
+  const char* record = packed.records;
+  const float* sums = packed.sums;
+  const uint8_t* again = packed.again;
   const bool moved = p.zero_points || codes.zero() != 0.0f;
   const float fixed_zero = codes.zero(), byte_middle = Codes::kBytes == 4 * kLine && V::kSignedBytes ? 128.0f : 0.0f;
   Group at = g;
@@ -113,23 +115,30 @@ void multiply_rows(const Problem& p, const Group& g, const char* packed, int64_t
         at.zero_points[c] += p.zero_points ? kTile : 0;
       }
     }
-    for (int64_t s = 0; s < subs; ++s, packed += R * kRecord) {
-      I sum[R][kVectors];
-      const auto start = reinterpret_cast<const int32_t*>(packed);
-      const auto scale = reinterpret_cast<const float*>(packed) + R;
+    for (const uint8_t* end = again + subs; again < end; ++again) {
+      for (bool second = false;; second = true) {
+        I sum[R][kVectors];
+        const auto start = reinterpret_cast<const int32_t*>(record);
+        const auto scale = reinterpret_cast<const float*>(record) + R;
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        sum[r][0] = sum[r][1] = Codes::start(V::broadcast(start + r));
-      }
-      const char* q = packed + 8 * R;
-      dot_four<V, Codes, R, 0>(codes, at.weight, q, sum);
-      dot_four<V, Codes, R, 1>(codes, at.weight, q, sum);
-      dot_four<V, Codes, R, 2>(codes, at.weight, q, sum);
-      dot_four<V, Codes, R, 3>(codes, at.weight, q, sum);
+        for (int r = 0; r < R; ++r) {
+          sum[r][0] = sum[r][1] = Codes::start(V::broadcast(start + r));
+        }
+        const char* q = record + 8 * R;
+        dot_four<V, Codes, R, 0>(codes, at.weight, q, sum);
+        dot_four<V, Codes, R, 1>(codes, at.weight, q, sum);
+        dot_four<V, Codes, R, 2>(codes, at.weight, q, sum);
+        dot_four<V, Codes, R, 3>(codes, at.weight, q, sum);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < kVectors; ++c) {
-          t[r][c] = V::fma(V::to_float(Codes::finish(sum[r][c], V::broadcast(start + r))), V::broadcast(scale + r), t[r][c]);
+        for (int r = 0; r < R; ++r) {
+          for (int c = 0; c < kVectors; ++c) {
+            const I whole = Codes::finish(sum[r][c], V::broadcast(start + r));
+            t[r][c] = V::fma(V::to_float(whole), V::broadcast(scale + r), t[r][c]);
+          }
+        }
+        record += R * kRecord;
+        if (second || !*again) {
+          break;
         }
       }
       for (int c = 0; c < kVectors; ++c) {
@@ -153,7 +162,7 @@ void multiply_rows(const Problem& p, const Group& g, const char* packed, int64_t
   }
 }
 
-using MultiplyRows = void (*)(const Problem&, const Group&, const char*, int64_t);
+using MultiplyRows = void (*)(const Problem&, const Group&, const Packed&, int64_t);
 
 template <class V, class Codes, int kScale>
 MultiplyRows rows_kernel(int64_t rows) {
@@ -200,8 +209,8 @@ struct Integer {
   }
 
   static void run(const Problem& p, int phase, int64_t task, int64_t tasks, void* workspace) {
-    char* packed = static_cast<char*>(workspace);
-    const int64_t tiles = tiles_of_rows(p), row_bytes = packed_row_bytes(p);
+    char* const memory = static_cast<char*>(workspace);
+    const int64_t tiles = tiles_of_rows(p);
     if (phase == 0) {
       const bool levels = !is_affine(p.format);
       const float unit = levels ? rounded_levels(p.format).unit : 1.0f;
@@ -209,7 +218,7 @@ struct Integer {
       const int32_t middle = p.zero_points || signed_bytes ? 0 : p.format == kInt4 ? 8 : 128;
       for (int64_t i = cut(tiles, tasks, task); i < cut(tiles, tasks, task + 1); ++i) {
         const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
-        quantize_tile(p, first, rows, unit, middle, packed + first * row_bytes);
+        quantize_tile(p, first, rows, unit, middle, packed_tile(p, first, rows, memory));
       }
       return;
     }
@@ -219,7 +228,7 @@ struct Integer {
       const Group g = group<V>(p, j);
       for (int64_t i = cut(tiles, cuts.rows, row); i < cut(tiles, cuts.rows, row + 1); ++i) {
         const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
-        rows_kernel<V>(p, rows)(p, g, packed + first * row_bytes, first);
+        rows_kernel<V>(p, rows)(p, g, packed_tile(p, first, rows, memory), first);
       }
     }
   }
