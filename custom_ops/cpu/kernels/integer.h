@@ -8,6 +8,8 @@
 namespace onnxq {
 namespace {
 
+constexpr int64_t kAhead = 2048;  // bytes; 10 % faster than 0 and 5 % faster than 1024 where few rows are multiplied
+
 // How the bytes of a weight become operands of a dot product. operand<i>(at): four k, 4i…, of 16.
 template <class V>
 struct NibbleCodes {
@@ -142,6 +144,9 @@ void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64
         }
       }
       for (int c = 0; c < kVectors; ++c) {
+        for (int64_t i = 0; i < Codes::kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
+          _mm_prefetch(reinterpret_cast<const char*>(at.weight[c]) + kAhead + i, _MM_HINT_T0);
+        }
         at.weight[c] += Codes::kBytes;
       }
     }
