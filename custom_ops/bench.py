@@ -2,9 +2,9 @@
 
     python custom_ops/bench.py [--quick] [--threads 2] [--isa avx2] [--output docs/kernel_results.md]
 
-Every number comes through an onnxruntime session, ours and theirs, in the same run: product after product in turns, so
-that whatever else the machine does meets all of them, and so that no weight is left in the cache by its last turn, as in
-a model that is larger than the cache. Reported are medians. Ceilings are measured at the same moments: reading as many
+Every number comes through an onnxruntime session, ours and theirs, in the same run: product after product in turns,
+so that whatever else the machine does meets all of them, and so that no weight is left in the cache by its last turn,
+as in a model that is larger than the cache. Reported are medians. Ceilings are measured at the same moments: reading as many
 bytes as a weight has, and the peak of the processor's multipliers.
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 import bench_models as models
 import click
 import numpy as np
+import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -64,8 +65,8 @@ class Row:
         return self.medians[peer] / self.medians["ours"] if peer in self.medians else None
 
 
-def contenders(format: str, block: int, N: int, K: int, threads: int) -> list[Contender]:
-    w = models.random_weight(format, block, N, K, np.random.default_rng([N, K, block]))
+def contenders(format: str, block: int, shape: tuple[int, int], threads: int) -> list[Contender]:
+    w = models.random_weight(format, block, *shape, np.random.default_rng([*shape, block]))
     made = [("ours", "fast", models.ours(w, "fast"))]
     if format in ("int4", "int8"):
         made.append(("ORT level 4", "level 4", models.matmul_nbits(w, 4)))
@@ -78,7 +79,7 @@ def contenders(format: str, block: int, N: int, K: int, threads: int) -> list[Co
     return [Contender(name, accuracy, _runner(model, threads), w) for name, accuracy, model in made]
 
 
-def _runner(model: models.onnx.ModelProto, threads: int) -> Callable[[NDArray], NDArray]:
+def _runner(model: onnx.ModelProto, threads: int) -> Callable[[NDArray], NDArray]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -145,7 +146,7 @@ class Ceilings:
 
 def measure(shapes: tuple, rows: tuple, threads: int, seconds: float, ceilings: Ceilings) -> Iterator[Row]:
     for shape in shapes:
-        by_format = {f"{format} b{block}": contenders(format, block, *shape, threads) for format, block in FORMATS}
+        by_format = {f"{format} b{block}": contenders(format, block, shape, threads) for format, block in FORMATS}
         everyone = [contender for group in by_format.values() for contender in group]
         for M in rows:
             x = np.random.default_rng(M).standard_normal((M, shape[1]), np.float32)

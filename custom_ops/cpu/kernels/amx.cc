@@ -165,7 +165,7 @@ int64_t amx_tasks(const Problem& p, int phase, int threads) {
   if (!by_tiles(p)) {
     return tasks<ZmmVnni>(p, phase, threads);
   }
-  const int64_t wanted = threads * kTasksPerThread, tiles = tiles_of_rows(p);
+  const int64_t wanted = wanted_tasks(p, threads), tiles = tiles_of_rows(p);
   if (phase == 0) {
     return wanted < tiles ? wanted : tiles;
   }

@@ -8,6 +8,8 @@
 #ifndef ONNXQ_CPU_KERNELS_FLOAT32_H_
 #define ONNXQ_CPU_KERNELS_FLOAT32_H_
 
+#include <immintrin.h>
+
 #include "streams.h"
 
 namespace onnxq {
@@ -88,6 +90,8 @@ void multiply_floats(const Problem& p, const Group& g, const float* x, int64_t f
     }
     for (int64_t i = 0; i < lines; ++i, x += Codes::kCount * R) {
       const typename V::I line[kVectors] = {V::load(at.weight[0]), V::load(at.weight[1])};
+      _mm_prefetch(reinterpret_cast<const char*>(at.weight[0]) + kAhead, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(at.weight[1]) + kAhead, _MM_HINT_T0);
       add_products<V, Codes, R, 0>(codes, line, zero, x, sum);
       at.weight[0] += kLine;
       at.weight[1] += kLine;
@@ -209,7 +213,7 @@ struct Float32 {
   static int64_t workspace(const Problem& p) { return p.M * padded(p.K, p.block) * 4; }
 
   static int64_t tasks(const Problem& p, int phase, int threads) {
-    const int64_t wanted = threads * kTasksPerThread;
+    const int64_t wanted = wanted_tasks(p, threads);
     if (phase == 0) {
       const int64_t useful = p.M * p.K / 65536 + 1, most = tiles_of_rows(p);
       const int64_t parts = useful < wanted ? useful : wanted;

@@ -8,8 +8,6 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t kAhead = 2048;  // bytes; 10 % faster than 0 and 5 % faster than 1024 where few rows are multiplied
-
 // How the bytes of a weight become operands of a dot product. operand<i>(at): four k, 4i…, of 16.
 template <class V>
 struct NibbleCodes {
@@ -203,7 +201,7 @@ struct Integer {
   static int64_t workspace(const Problem& p) { return p.M * packed_row_bytes(p); }
 
   static int64_t tasks(const Problem& p, int phase, int threads) {
-    const int64_t wanted = threads * kTasksPerThread;
+    const int64_t wanted = wanted_tasks(p, threads);
     if (phase == 0) {  // waking threads takes longer than quantizing a few rows
       const int64_t useful = p.M * p.K / 65536 + 1, most = tiles_of_rows(p);
       const int64_t parts = useful < wanted ? useful : wanted;
