@@ -4,8 +4,8 @@
 
 Every number comes through an onnxruntime session, ours and theirs, in the same run: product after product in turns,
 so that whatever else the machine does meets all of them, and so that no weight is left in the cache by its last turn,
-as in a model that is larger than the cache. Reported are medians. Ceilings are measured at the same moments: reading as many
-bytes as a weight has, and the peak of the processor's multipliers.
+as in a model that is larger than the cache. Every thread stays on one processor. Reported are medians. Ceilings are
+measured at the same moments: reading as many bytes as a weight has, and the peak of the processor's multipliers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from onnxq import native
 SHAPES = ((4096, 4096), (11008, 4096), (4096, 14336))  # N × K: projections and both halves of a 7-billion-parameter MLP
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 FORMATS = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64), ("fp4", 64), ("mxfp4", 32))
+CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 CHECKED_COLUMNS = 128
 #: Relative error of a product against float64. Level 4 rounds activations to 8 bits in blocks as large as the weight's.
 MOST = {"fast": 0.01, "exact": 1e-5, "level 4": 0.03, "float": 1e-5}
@@ -85,6 +86,9 @@ def _runner(model: onnx.ModelProto, threads: int) -> Callable[[NDArray], NDArray
     options.log_severity_level = 3
     # A pool that goes on spinning after its turn would take the processor from the next one.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    if threads > 1 and hasattr(os, "sched_getaffinity"):  # onnxruntime counts processors from 1; the first is our own
+        others = [str(cpu + 1) for cpu in sorted(CPUS)[1:threads]]
+        options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(others))
     session = onnxq.session(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return lambda x: session.run(None, {"x": x})[0]
 
@@ -103,14 +107,20 @@ def check(contender: Contender, x: NDArray[np.float32]) -> float:
 def time_in_turns(all_: list[Contender], x: NDArray[np.float32], seconds: float, between: Callable[[], None]) -> None:
     for contender in all_:
         contender.seconds.clear()
-    rounds, end = 0, time.perf_counter() + seconds
-    while rounds < 3 or (time.perf_counter() < end and rounds < 60):
-        for contender in all_:
+    rounds, end, order = 0, time.perf_counter() + seconds, np.random.default_rng(0)
+    while rounds < 3 or (time.perf_counter() < end and rounds < 100):
+        for contender in order.permutation(np.array(all_, object)):
             begin = time.perf_counter()
             contender.run(x)
             contender.seconds.append(time.perf_counter() - begin)
         between()
         rounds += 1
+
+
+def _run_on(cpus: set[int]) -> None:
+    """This thread, and those it starts. Not before the library has counted the processors: at its first product."""
+    if cpus:
+        os.sched_setaffinity(0, cpus)
 
 
 class Ceilings:
@@ -132,12 +142,14 @@ class Ceilings:
         self.reads = {size: [] for size in sizes}
 
     def sample(self) -> None:
+        _run_on(CPUS)
         for size, buffer in self.buffers.items():
             data = ctypes.c_char_p(buffer.ctypes.data)
             seconds = self.library.onnxq_read_seconds(data, ctypes.c_int64(size), ctypes.c_int32(self.threads))
             self.reads[size].append(seconds)
         for what in self.peaks:
             self.peaks[what] = max(self.peaks[what], self._peak(what) if len(self.reads[size]) % 8 == 0 else 0.0)
+        _run_on(set(sorted(CPUS)[:1]))
 
     def read(self, size: int) -> float:
         seconds = float(np.median(self.reads[size]))
@@ -152,6 +164,7 @@ def measure(shapes: tuple, rows: tuple, threads: int, seconds: float, ceilings: 
             x = np.random.default_rng(M).standard_normal((M, shape[1]), np.float32)
             for contender in everyone:
                 check(contender, x)
+            _run_on(set(sorted(CPUS)[:1]))
             ceilings.start({contender.weight.bytes for contender in everyone})
             time_in_turns(everyone, x, seconds, ceilings.sample)
             for name, group in by_format.items():
