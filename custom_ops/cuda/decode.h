@@ -19,18 +19,18 @@ template <>
 struct Int4<F16> {
   static constexpr PairOrder kOrder = kEven;
   static constexpr bool kWide = false, kTable = false;
-  static constexpr int kDepth = 4;
   struct Zero {
     uint32_t low, high;  // -(1024 + z) and -(64 + z), twice each
   };
   static ONNXQ_DEVICE Zero zero(uint32_t z) { return {0xe400e400u + z * 0x00010001u, 0xd400d400u + z * 0x00100010u}; }
   static ONNXQ_DEVICE void decode(const uint32_t* word, Zero zero, const uint32_t*, uint32_t (&pair)[4]) {
+    const uint32_t magic = keep(0x64006400u);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t w = word[0] >> (8 * i);
-      pair[2 * i] = add_f16x2((w & 0x000f000fu) | 0x64006400u, zero.low);
+      pair[2 * i] = add_f16x2(and_or<0x000f000fu>(w, magic), zero.low);
       // A nibble four bits higher counts 16 times: (1024 + 16 q) / 16 - (64 + z).
-      pair[2 * i + 1] = fma_f16x2((w & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, zero.high);
+      pair[2 * i + 1] = fma_f16x2(and_or<0x00f000f0u>(w, magic), 0x2c002c00u, zero.high);
     }
   }
 };
@@ -39,15 +39,15 @@ template <>
 struct Int4<Bf16> {
   static constexpr PairOrder kOrder = kEven;
   static constexpr bool kWide = false, kTable = false;
-  static constexpr int kDepth = 4;
   struct Zero {
     uint32_t both;  // -(128 + z), twice
   };
   static ONNXQ_DEVICE Zero zero(uint32_t z) { return {0xc300c300u + z * 0x00010001u}; }
   static ONNXQ_DEVICE void decode(const uint32_t* word, Zero zero, const uint32_t*, uint32_t (&pair)[4]) {
+    const uint32_t magic = keep(0x43004300u);
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-      pair[p] = fma_bf16x2(((word[0] >> (4 * p)) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, zero.both);
+      pair[p] = fma_bf16x2(and_or<0x000f000fu>(word[0] >> (4 * p), magic), 0x3f803f80u, zero.both);
     }
   }
 };
@@ -59,7 +59,6 @@ template <>
 struct Int8<F16> {
   static constexpr PairOrder kOrder = kPlain;
   static constexpr bool kWide = true, kTable = false;
-  static constexpr int kDepth = 3;
   struct Zero {
     uint32_t both;  // -(1024 + z), twice
   };
@@ -77,7 +76,6 @@ template <>
 struct Int8<Bf16> {
   static constexpr PairOrder kOrder = kPlain;
   static constexpr bool kWide = true, kTable = false;
-  static constexpr int kDepth = 3;
   struct Zero {
     float value;  // 2^23 + z
   };
@@ -98,7 +96,6 @@ template <class Compute>
 struct Table {
   static constexpr PairOrder kOrder = kSplit;
   static constexpr bool kWide = false, kTable = true;
-  static constexpr int kDepth = 3;
   struct Zero {};
   static ONNXQ_DEVICE Zero zero(uint32_t) { return {}; }
   static ONNXQ_DEVICE void decode(const uint32_t* word, Zero, const uint32_t* table, uint32_t (&pair)[4]) {

@@ -31,6 +31,25 @@ ONNXQ_DEVICE char* shared_memory() {
   return memory;
 }
 
+// (a & mask) | magic in one instruction: the compiler makes two of it when both are constants, as only one of them fits
+// into the instruction and it does not keep the other in a register.
+template <uint32_t mask>
+ONNXQ_DEVICE uint32_t and_or(uint32_t a, uint32_t magic) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "n"(mask), "r"(magic));
+  return d;
+}
+// A value that is kept in its register instead of being computed again wherever it is used.
+template <class T>
+ONNXQ_DEVICE T keep(T value) {
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
+  return value;
+}
+
 // Four bytes of {b, a}, chosen by the nibbles of `selector`.
 ONNXQ_DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
 ONNXQ_DEVICE float as_float(uint32_t bits) { return __uint_as_float(bits); }

@@ -7,6 +7,14 @@ namespace onnxq {
 
 inline float as_float(uint32_t bits) { return bits_to_float(bits); }
 inline uint32_t as_bits(float value) { return float_to_bits(value); }
+template <uint32_t mask>
+uint32_t and_or(uint32_t a, uint32_t magic) {
+  return (a & mask) | magic;
+}
+template <class T>
+T keep(T value) {
+  return value;
+}
 inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
   uint32_t d = 0;

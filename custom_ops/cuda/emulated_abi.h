@@ -132,7 +132,7 @@ ONNXQ_EXPORT int32_t onnxq_emulated_divide(int32_t n, int32_t d) { return onnxq:
 // warps_n, splits, columns, stages, row_bytes, shared_bytes, path.
 ONNXQ_EXPORT void onnxq_emulated_cut(const onnxq::Matmul* p, int32_t multiprocessors, int32_t shared_bytes, int32_t* out) {
   using namespace onnxq;
-  const TensorShape s = cut(*p, p->block % kStep == 0 ? 1 : 2, p->format == kInt4 ? 4 : 3, !is_affine(p->format), {multiprocessors, shared_bytes});
+  const TensorShape s = cut(*p, p->block % kStep == 0 ? 1 : 2, {multiprocessors, shared_bytes});
   const int made[] = {s.warps_n, s.splits, s.columns, s.stages, s.row_bytes, s.shared_bytes, choose(*p, true)};
   std::copy(made, made + 7, out);
 }

@@ -42,8 +42,9 @@ Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
   TensorArguments a{};
   a.p = p;
   a.halves = p.block % kStep == 0 ? 1 : 2;
+  a.span = kStep / a.halves;
   const bool table = !is_affine(p.format);
-  a.shape = cut(p, a.halves, p.format == kInt4 ? Int4<F16>::kDepth : 3, table, start.device);
+  a.shape = cut(p, a.halves, start.device);
   if (columns) {  // to load a kernel
     a.shape.columns = columns;
   }
@@ -51,6 +52,8 @@ Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
     return "onnxq's tensor-core kernel needs " + std::to_string(a.shape.shared_bytes) + " bytes of shared memory, and this GPU has " +
            std::to_string(start.device.shared_bytes) + ".";
   }
+  const int steps = steps_of(is_wide(p.format), a.shape.columns / 8);
+  a.group = p.block % (kStep * steps) == 0 ? steps : p.block % (kStep * 2) == 0 ? 2 : 1;
   a.extent = extent(p.N, p.K, p.block, p.format);
   a.block = make_divisor(p.block);
   a.x_aligned = aligned(p.x, p.K, p.type, 16);
