@@ -10,6 +10,10 @@ namespace onnxq {
 extern const Ops kMatMulNBits;  // cpu/matmul_nbits.cc
 extern const Ops kGatherNBits;  // cpu/gather_nbits.cc
 
+#if defined(ONNXQ_CUDA)
+extern const Ops kCudaMatMulNBits, kCudaGatherNBits;  // cuda/nodes.cc
+#endif
+
 }  // namespace onnxq
 
 #endif  // ONNXQ_OPS_H_

@@ -1,8 +1,9 @@
 // cuBLAS without linking it: onnxruntime's CUDA provider and PyTorch bring their own, and where neither did there is none.
-// The five functions and the numbers below are those of cublas_api.h, unchanged since CUDA 11.
+// The functions and the numbers below are those of cublas_api.h, unchanged since CUDA 11.
 #include <dlfcn.h>
 
 #include "matmul.h"
+#include "platform.h"
 
 namespace onnxq {
 namespace {
@@ -17,6 +18,7 @@ struct Library {
   int (*create)(void**);
   int (*destroy)(void*);
   int (*set_stream)(void*, void*);
+  int (*get_stream)(void*, void**);
   const char* (*status_string)(int);
 };
 
@@ -29,8 +31,10 @@ Library open() {
                             reinterpret_cast<int (*)(void**)>(symbol("cublasCreate_v2")),
                             reinterpret_cast<int (*)(void*)>(symbol("cublasDestroy_v2")),
                             reinterpret_cast<int (*)(void*, void*)>(symbol("cublasSetStream_v2")),
+                            reinterpret_cast<int (*)(void*, void**)>(symbol("cublasGetStream_v2")),
                             reinterpret_cast<const char* (*)(int)>(symbol("cublasGetStatusString"))};
-      if (library.gemm && library.create && library.destroy && library.set_stream && library.status_string) {
+      if (library.gemm && library.create && library.destroy && library.set_stream && library.get_stream &&
+          library.status_string) {
         return library;
       }
     }
@@ -55,6 +59,11 @@ int real(int type) { return type == kFloat16 ? kReal16F : type == kBfloat16 ? kR
 }  // namespace
 
 bool has_cublas() { return library().gemm != nullptr; }
+
+bool cublas_has_stream(void* handle, Stream stream) {
+  void* own = nullptr;
+  return has_cublas() && library().get_stream(handle, &own) == 0 && own == stream;
+}
 
 // Row-major [rows, columns] is what cuBLAS calls [columns, rows]: it computes yᵀ = w · xᵀ.
 Error cublas_product(void* handle, const Product& p) {

@@ -47,8 +47,12 @@ int create(void** handle) {
 }
 int destroy(void*) { return 0; }
 int set_stream(void*, void*) { return 0; }
+int get_stream(void*, void** stream) {
+  *stream = nullptr;
+  return 0;
+}
 const char* status_string(int) { return "invalid value"; }
-Library open() { return {gemm, create, destroy, set_stream, status_string}; }
+Library open() { return {gemm, create, destroy, set_stream, get_stream, status_string}; }
 
 template <class Decoder>
 void decode_words(const uint32_t* words, int zero, const float* levels, uint32_t* pairs) {

@@ -210,4 +210,15 @@ Error prepare(const Matmul& p) {
   return error;
 }
 
+Error prepare_gather() {
+  Device device{};
+  Error error = current_device(&device);
+  GatherArguments a{};
+  for (const int type : {kFloat32, kFloat16, kBfloat16}) {
+    a.p.type = type;
+    error = error.empty() ? start_gather(a, {device, nullptr, true}) : error;
+  }
+  return error;
+}
+
 }  // namespace onnxq

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <string>
 
 #include "device.h"
 
@@ -12,9 +11,6 @@
 #endif
 
 namespace onnxq {
-
-using Stream = void*;
-using Error = std::string;
 
 struct Device {
   int multiprocessors, shared_bytes;  // of shared memory a block can ask for

@@ -2,9 +2,14 @@
 // these structs is part of the C ABI (tests/cuda/abi.py).
 #pragma once
 
+#include <string>
+
 #include "../format.h"
 
 namespace onnxq {
+
+using Stream = void*;       // a cudaStream_t
+using Error = std::string;  // a sentence; none if empty
 
 // Element types by their numbers in ONNX.
 enum ElementType : int32_t { kFloat32 = 1, kFloat16 = 10, kBfloat16 = 16 };

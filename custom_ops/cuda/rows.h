@@ -61,8 +61,10 @@ dequantize_kernel(ONNXQ_ARGUMENT DequantizeArguments a) {
     if (a.p.zero_points) {
       zeros = *reinterpret_cast<const uint32_t*>(a.p.zero_points + at);
     }
-    for (int i = 0; i < vectors; ++i) {
-      v[i] = load_stream(a.p.weight + (tile * a.extent.lines + k / 8 * vectors + i) * kLine + c * 16);
+    const uint8_t* line = a.p.weight + (tile * a.extent.lines + k / 8 * vectors) * kLine + c * 16;
+    v[0] = load_stream(line);
+    if (wide) {
+      v[1] = load_stream(line + kLine);
     }
   }
 #pragma unroll

@@ -386,9 +386,14 @@ struct TensorBlock {
   }
 };
 
-// Two blocks a multiprocessor leave 128 registers a thread, which is enough for 32 columns of halves or 16 of float32.
+// Two blocks a multiprocessor leave 128 registers a thread: enough for 16 columns of anything, 32 of int4 with halves.
+template <class Decoder, class X>
+constexpr int widest_of_two() {
+  return Decoder::kTable || Decoder::kWide || sizeof(typename X::Bits) == 4 ? 2 : 4;
+}
+
 template <class Decoder, class X, int NT>
-ONNXQ_KERNEL(kThreads, NT * sizeof(typename X::Bits) < 16 ? 2 : 1)
+ONNXQ_KERNEL(kThreads, (NT <= widest_of_two<Decoder, X>() ? 2 : 1))
 tensor_kernel(ONNXQ_ARGUMENT TensorArguments a) {
   constexpr int kDepth = depth_of(Decoder::kWide, Decoder::kTable, NT);
   const int first = static_cast<int>(static_cast<int64_t>(a.shape.stages) * block_y() / a.shape.splits);
