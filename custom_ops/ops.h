@@ -11,6 +11,10 @@ extern const Ops kMatMulNBits;  // cpu/matmul_nbits.cc
 extern const Ops kGatherNBits;  // cpu/gather_nbits.cc
 extern const Ops kObserve;      // cpu/observe.cc
 
+#if defined(ONNXQ_CUDA)
+extern const Ops kCudaMatMulNBits, kCudaGatherNBits;  // cuda/nodes.cc
+#endif
+
 }  // namespace onnxq
 
 #endif  // ONNXQ_OPS_H_
