@@ -33,6 +33,7 @@ class Encoding:
         least_scales: a lower bound for each scale, for the rare channel whose bias would not fit int32 otherwise.
         stretch: factor on all scales; above 1 it leaves the outermost codes unused.
         algorithm: a word of `algorithms.DATA_FREE`.
+        half_scales: round the scales to float16 and choose the codes for the rounded ones.
     """
 
     tensor: ir.TensorProtocol
@@ -41,6 +42,7 @@ class Encoding:
     least_scales: Callable[[], FloatArray] | None = None
     stretch: float = 1.0
     algorithm: str = "rtn"
+    half_scales: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,9 +115,36 @@ def _encode(encoding: Encoding) -> QuantizedTensor:
 
 def _slices(encoding: Encoding, axis: int) -> Iterator[QuantizedTensor]:
     w = encoding.tensor.numpy()
+    for start, piece in _pieces(w, axis):
+        yield _encode_slice(encoding, piece, axis, start)
+
+
+def _pieces(w: NDArray, axis: int) -> Iterator[tuple[int, NDArray]]:
+    """(index along `axis`, part of `w` from there on)."""
     step = max(1, SLICE_ELEMENTS // max(1, w.size // w.shape[axis]))
     for start in range(0, w.shape[axis], step):
-        yield _encode_slice(encoding, w[(slice(None),) * axis + (slice(start, start + step),)], axis, start)
+        yield start, w[(slice(None),) * axis + (slice(start, start + step),)]
+
+
+def fits_half_scales(encoding: Encoding) -> bool:
+    """Whether float16 holds every scale as a normal number, even after an algorithm has moved it by a third.
+
+    Reads the whole weight.
+    """
+    axis = _slicing_axis(encoding)
+    w = encoding.tensor.numpy()
+    fits = all(_fits_half(encoding, piece) for _, piece in (_pieces(w, axis) if axis is not None else [(0, w)]))
+    release(encoding.tensor)
+    return fits
+
+
+def _fits_half(encoding: Encoding, piece: NDArray) -> bool:
+    half = np.finfo(np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):  # weights that are not finite are refused when they are encoded
+        scales, _ = encoding.format.fit(np.ascontiguousarray(piece, dtype=np.float32), encoding.granularity)
+    magnitudes = np.abs(scales if scales is not None else np.zeros(1))
+    magnitudes = magnitudes[magnitudes != 0]
+    return bool(np.all((magnitudes >= 1.5 * float(half.tiny)) & (magnitudes <= float(half.max) / 1.5)))
 
 
 def _join(encoding: Encoding, axis: int, pieces: list[QuantizedTensor]) -> QuantizedTensor:
@@ -160,6 +189,11 @@ def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0)
             "repair the model, or keep the node that reads it in float (--keep)"
         )
     quantize = algorithms.DATA_FREE[encoding.algorithm]
+    if encoding.half_scales:
+        q = quantize(x, encoding.format, encoding.granularity)
+        assert q.scales is not None
+        rounded = q.scales.astype(np.float16).astype(np.float32)
+        return encoding.format.encode(x, encoding.granularity, rounded, q.zero_points)
     if encoding.least_scales is None and encoding.stretch == 1.0:
         return quantize(x, encoding.format, encoding.granularity)
     scales, zero_points = encoding.format.fit(x, encoding.granularity)

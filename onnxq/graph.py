@@ -136,9 +136,10 @@ def add_node(
     output: str,
     attributes: Attributes | None = None,
     domain: str = "",
+    overload: str = "",
 ) -> ir.Value:
     """A new node with one output, placed in front of `before`; its output."""
-    node = ir.node(op_type, inputs, attributes=attributes or {}, domain=domain, name=name)
+    node = ir.node(op_type, inputs, attributes=attributes or {}, domain=domain, overload=overload, name=name)
     node.outputs[0].name = output
     before.prepend(node)
     return node.outputs[0]

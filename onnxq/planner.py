@@ -100,8 +100,6 @@ def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
         reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
         return Placement(Method.STORED, "int8", None, reason)
     word = "int8" if scheme == "w8a16" else _FOUR_BITS[scheme]
-    if op == "Gather" and word in ("nf4", "fp4"):
-        return Placement(Method.STORED, "int8", None, f"no kernel looks rows up in {word}: 8 bits a row")
     if op in (*MATMULS, "Gather"):
         block = block_size or formats.get(word).default_block or 32
         return Placement(Method.PACKED, word, block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from onnxq import algorithms, graph
-from onnxq.encoding import Encoding
+from onnxq.encoding import Encoding, fits_half_scales
 from onnxq.formats import Format, Granularity
 from onnxq.graph import Names
 
@@ -26,17 +27,25 @@ class PackedConstants:
         self._values: dict[Hashable, ir.Value] = {}
         self._encodings: dict[Hashable, Encoding] = {}
 
-    def encoding(self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str) -> Encoding:
+    def encoding(
+        self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str, *, prefer_half: bool = False
+    ) -> Encoding:
         """How `weight`, read by an operator `op_type`, will be encoded.
 
         The same object for the same request, so that it is computed once.
+
+        Args:
+            prefer_half: round the scales to float16 if that holds them all.
         """
         algorithm = algorithms.choose(op_type, format, granularity)
-        key = (id(weight), format.name, granularity, algorithm)
+        key = (id(weight), format.name, granularity, algorithm, prefer_half)
         if key not in self._encodings:
             tensor = graph.constant(weight)
             assert tensor is not None
-            self._encodings[key] = Encoding(tensor, format, granularity, algorithm=algorithm)
+            encoding = Encoding(tensor, format, granularity, algorithm=algorithm)
+            if prefer_half and fits_half_scales(encoding):
+                encoding = dataclasses.replace(encoding, half_scales=True)
+            self._encodings[key] = encoding
         return self._encodings[key]
 
     def value(

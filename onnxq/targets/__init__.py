@@ -34,6 +34,8 @@ class Target(Protocol):
     widens_half: bool
     #: Operators of the com.microsoft domain may be used.
     has_contrib_ops: bool
+    #: Operators of the onnxq domain may be used.
+    has_onnxq_ops: bool
 
     def opset_for(self, scheme: str) -> int:
         """The lowest standard opset in which the scheme can be spelt for this target; 0: any."""

@@ -11,6 +11,7 @@ class onnx:
     name = "onnx"
     widens_half = False
     has_contrib_ops = False
+    has_onnxq_ops = False
 
     def opset_for(self, scheme: str) -> int:
         # 13: one scale a channel, and bfloat16; 19: float16 scales; 21: blocks and 4-bit types.
@@ -21,6 +22,9 @@ class onnx:
         if wish.method is Method.DYNAMIC and op == "LSTM":
             return stored(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
         if wish.method is Method.PACKED:
+            if op == "Gather" and wish.format in ("nf4", "fp4"):
+                reason = f"no kernel looks rows up in {wish.format}: 8 bits a row"
+                return Placement(Method.STORED, "int8", None, reason)
             if op == "Gather":
                 return stored(wish, "standard ONNX has no Gather on blocks: unpacked when the model loads")
             if wish.format not in ("int8", "uint4"):

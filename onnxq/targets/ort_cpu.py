@@ -13,6 +13,7 @@ class ort_cpu:
     name = "ort-cpu"
     widens_half = True
     has_contrib_ops = True
+    has_onnxq_ops = False
 
     def opset_for(self, scheme: str) -> int:
         return {"w8a8": 13, "w8a8-dynamic": 11, "bf16": 13}.get(scheme, 0)
@@ -25,6 +26,8 @@ class ort_cpu:
             if weight.node.attributes.get("layout") is not None:
                 return stored(wish, "DynamicQuantizeLSTM has no layout attribute")
             return wish
+        if wish.method is Method.PACKED and op == "Gather" and wish.format in ("nf4", "fp4"):
+            return Placement(Method.STORED, "int8", None, f"no kernel looks rows up in {wish.format}: 8 bits a row")
         if wish.method is Method.PACKED and op == "Gather" and wish.format == "uint4" and weight.shape[1] % 2:
             return replace(wish, format="int8", reason="rows of odd length do not fill whole bytes in 4 bits: 8 bits")
         return needs_plain_matmul(weight, wish)
