@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnxq import graph
+from onnxq import bodies, graph
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.quality import MAX_DB, Quality, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
@@ -132,7 +132,7 @@ def check_models(
 def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
     """How many kernels of each operator computed on integers or packed weights."""
     words = ("QLinear", "QGemm", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "ConvInteger")
-    packed = ("MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+    packed = (bodies.MATMUL, bodies.GATHER, "MatMulBnb4", "GatherBlockQuantized")  # com.microsoft has a MatMulNBits too
     found = Counter(kernel.op for kernel in kernels if kernel.op.startswith((*words, *packed)))
     return dict(sorted(found.items()))
 
@@ -213,7 +213,7 @@ def _cut_out(model: ir.Model, node: ir.Node) -> ir.Model:
     """The part of `model` between the activations that `node` reads and what it makes, found by their names."""
     inputs = [value.name or "" for value in node.inputs if value is not None and graph.constant(value) is None]
     piece = ir.convenience.extract(model.graph, inputs=inputs, outputs=[node.outputs[0].name or ""])
-    return ir.Model(piece, ir_version=model.ir_version)
+    return ir.Model(piece, ir_version=model.ir_version, functions=model.functions.values())
 
 
 def _declare(piece: ir.Model, feed: Feed) -> None:
