@@ -1,0 +1,123 @@
+"""Options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq import collectors, pipeline, targets
+from onnxq.images import Preprocessing, parse_preprocessing
+from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
+from onnxq.runtime import THREADS
+
+MODEL = click.Path(path_type=Path)
+DEFAULTS = Recipe()
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def apply(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+DATA_OPTIONS = options(
+    click.option(
+        "--data",
+        metavar="WHERE",
+        help="Calibration samples: .npz, .npy, a folder of those or of images, or module:function yielding dicts.",
+    ),
+    click.option(
+        "--preprocess",
+        metavar="WORDS",
+        help="How images become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225'.",
+    ),
+    click.option(
+        "--limit",
+        type=click.IntRange(1),
+        default=pipeline.LIMIT,
+        show_default=True,
+        help="Use at most so many samples.",
+    ),
+)
+THREADS_OPTION = click.option(
+    "--threads",
+    type=click.IntRange(0),
+    default=THREADS,
+    show_default=True,
+    help="Threads for timing; 0: as many as onnxruntime likes.",
+)
+CALIBRATION_OPTION = click.option(
+    "--calibration",
+    type=click.Choice(collectors.names()),
+    help=f"How activation ranges are found.  [default: {DEFAULTS.calibration}]",
+)
+PLAN_OPTIONS = options(
+    click.option(
+        "--scheme",
+        "-s",
+        type=click.Choice(list(SCHEMES)),
+        help=f"What to make of the weights and activations.  [default: {DEFAULTS.scheme}]",
+    ),
+    click.option(
+        "--target",
+        "-t",
+        type=click.Choice(targets.names()),
+        default="ort-cpu",
+        show_default=True,
+        help="Where the model will run.",
+    ),
+    click.option(
+        "--recipe", type=MODEL, help="A TOML file with these options and [[rule]] tables; options given here win."
+    ),
+    click.option(
+        "--keep",
+        multiple=True,
+        metavar="PATTERN",
+        help="Keep nodes of this name in float: a glob, or 're:' and a regular expression. Repeatable.",
+    ),
+    click.option(
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="PATTERN=SCHEME",
+        help="Another scheme for nodes of this name, e.g. 'layers.0/*=w8a16'. Repeatable.",
+    ),
+    click.option(
+        "--block-size",
+        type=int,
+        help="Weights that share a scale, in 4-bit and w8a16 formats.  [default: 32, nf4 and fp4 64]",
+    ),
+    click.option(
+        "--reduce-range",
+        is_flag=True,
+        default=None,
+        help="7-bit weights for w8a8: for processors without VNNI, whose 8-bit products saturate.",
+    ),
+    click.option(
+        "--requantize",
+        is_flag=True,
+        default=None,
+        help="Take a model that is quantized already, and quantize what is still in float.",
+    ),
+)
+
+
+def recipe_of(options: dict[str, Any]) -> Recipe:
+    """The recipe file, if there is one, with the options given on the command line laid over it."""
+    base = load_recipe(options["recipe"]) if options.get("recipe") else Recipe()
+    names = {field.name for field in dataclasses.fields(Recipe)}
+    given = {key: value for key, value in options.items() if key in names and value is not None}
+    rules = [Rule(KEEP, pattern) for pattern in options["keep"]] + [parse_set(text) for text in options["sets"]]
+    return dataclasses.replace(base, **given, rules=(*base.rules, *rules))
+
+
+def preprocessing_of(options: dict[str, Any]) -> Preprocessing | None:
+    """What `--preprocess` asks for."""
+    return parse_preprocessing(options["preprocess"]) if options["preprocess"] else None
