@@ -127,10 +127,12 @@ def _pieces(w: NDArray, axis: int) -> Iterator[tuple[int, NDArray]]:
 
 
 def fits_half_scales(encoding: Encoding) -> bool:
-    """Whether float16 holds every scale as a normal number, even after an algorithm has moved it by a third.
+    """Whether float16 holds every scale of float32 as a normal number, even after an algorithm has moved it by a third.
 
     Reads the whole weight.
     """
+    if encoding.format.scale_type != np.float32:
+        return False
     axis = _slicing_axis(encoding)
     w = encoding.tensor.numpy()
     fits = all(_fits_half(encoding, piece) for _, piece in (_pieces(w, axis) if axis is not None else [(0, w)]))
@@ -165,7 +167,7 @@ def _join(encoding: Encoding, axis: int, pieces: list[QuantizedTensor]) -> Quant
 def _slicing_axis(encoding: Encoding) -> int | None:
     """The axis along which the weight can be cut without cutting a group, or None to take it whole."""
     shape, granularity = encoding.shape, encoding.granularity
-    if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None:
+    if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None or hasattr(encoding.format, "base"):
         return None
     if granularity.axis is None:
         return 0 if encoding.format.fit(np.zeros(1, np.float32), granularity)[0] is None else None
@@ -189,7 +191,7 @@ def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0)
             "repair the model, or keep the node that reads it in float (--keep)"
         )
     quantize = algorithms.DATA_FREE[encoding.algorithm]
-    if encoding.half_scales:
+    if encoding.half_scales and not hasattr(encoding.format, "base"):  # whose scales are decoded, not stored
         q = quantize(x, encoding.format, encoding.granularity)
         assert q.scales is not None
         rounded = q.scales.astype(np.float16).astype(np.float32)

@@ -39,7 +39,7 @@ def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target:
             InsertQDQ(plan, scales, ranges.ranks, reduce_range=recipe.reduce_range),
             QuantizeDynamically(plan),
             *packed,
-            StoreWeights(plan),
+            StoreWeights(plan, own_nodes=target.has_onnxq_ops),
             ConvertToHalf(plan, {node.name or "" for node in graph.nodes(model)}),
             RemoveUnused(),
             RemoveUnusedOpsetsPass(),

@@ -11,13 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import QuantizedTensor
+from onnxq.layouts._bits import as_rows, bit_fields, fields_of, group_rows, pack_low_first
 from onnxq.layouts._rows import Bytes, blocks_last, scales_by_row, unsigned, zero_points_by_row
 from onnxq.layouts._tiles import from_onnxq_tiles, onnxq_scales, onnxq_tiles, onnxq_zero_points
 
 __all__ = [
+    "as_rows",
+    "bit_fields",
     "blocks_last",
+    "fields_of",
     "from_onnxq_tiles",
     "gather_block",
+    "group_rows",
     "halves",
     "matmul_bnb4",
     "matmul_nbits",
@@ -26,6 +31,7 @@ __all__ = [
     "onnxq_scales",
     "onnxq_tiles",
     "onnxq_zero_points",
+    "pack_low_first",
     "scales_by_row",
     "zero_points_by_row",
 ]
@@ -40,12 +46,13 @@ def nibbles_low_first(codes: NDArray) -> Bytes:
 
 
 def matmul_nbits(q: QuantizedTensor) -> Bytes:
-    """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, for 4 bits the even k in the low nibble.
+    """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes of 2, 4 or 8 bits, the first k in the lowest.
 
     Source: com.microsoft.MatMulNBits in onnxruntime's ContribOperators.md.
     """
-    codes = unsigned(blocks_last(q, q.codes), q.format.bits)
-    return nibbles_low_first(codes) if q.format.bits == 4 else codes
+    bits = q.format.bits
+    codes = unsigned(blocks_last(q, q.codes), bits)
+    return codes if bits == 8 else pack_low_first(codes, bits)
 
 
 def matmul_nbits_zero_points(q: QuantizedTensor) -> Bytes:
@@ -54,7 +61,7 @@ def matmul_nbits_zero_points(q: QuantizedTensor) -> Bytes:
         zeros: NDArray = np.full(scales_by_row(q).shape, 1 << (q.format.bits - 1), np.uint8)
     else:
         zeros = zero_points_by_row(q)
-    return nibbles_low_first(zeros) if q.format.bits == 4 else zeros
+    return zeros if q.format.bits == 8 else pack_low_first(zeros, q.format.bits)
 
 
 def gather_block(q: QuantizedTensor) -> Bytes:
@@ -78,8 +85,8 @@ def matmul_bnb4(q: QuantizedTensor) -> Bytes:
 
 def halves(q: QuantizedTensor) -> Bytes:
     """[rows · blocks, B / 2]: the first half of each block in the low nibbles, the second in the high ones, so that
-    standard operators unpack it with one Concat."""
-    codes = blocks_last(q, q.codes)
-    codes = codes.reshape(-1, codes.shape[-1]).astype(np.uint8) & np.uint8(0x0F)
+    standard operators unpack it with one Concat. Signed codes are moved up by 8."""
+    codes = unsigned(blocks_last(q, q.codes), q.format.bits)
+    codes = codes.reshape(-1, codes.shape[-1])
     half = codes.shape[1] // 2
     return codes[:, :half] | (codes[:, half:] << np.uint8(4))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
 
-from onnxq import algorithms, graph
+from onnxq import algorithms, bodies, graph
+from onnxq.bodies import Variant
 from onnxq.encoding import Encoding, fits_half_scales
 from onnxq.formats import Format, Granularity
 from onnxq.graph import Names
@@ -26,6 +27,8 @@ class PackedConstants:
         self.names = names
         self._values: dict[Hashable, ir.Value] = {}
         self._encodings: dict[Hashable, Encoding] = {}
+        #: Own functions that were called.
+        self.called: set[Variant] = set()
 
     def encoding(
         self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str, *, prefer_half: bool = False
@@ -57,6 +60,32 @@ class PackedConstants:
         if full not in self._values:
             self._values[full] = graph.add_constant(owner, self.names.fresh(f"{weight.name}{suffix}"), tensor)
         return self._values[full]
+
+    def once(self, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:
+        """What `make` makes, the first time that this `key` is asked for."""
+        if key not in self._values:
+            self._values[key] = make()
+        return self._values[key]
+
+    def call(
+        self, owner: ir.Graph, variant: Variant, inputs: Sequence[ir.Value], wish: str, attributes: graph.Attributes
+    ) -> ir.Value:
+        """The output of a new call of our own function `variant`, on constants of `owner`, at its head.
+
+        The model needs the bodies of all that were `called`.
+        """
+        self.called.add(variant)
+        name = self.names.fresh(wish)
+        node = ir.node(
+            variant.op, inputs, attributes, domain=bodies.DOMAIN, overload=variant.overload, name=f"{name}_unpack"
+        )
+        node.outputs[0].name = name
+        first = next(iter(owner), None)
+        if first is None:
+            owner.append(node)
+        else:
+            owner.insert_before(first, node)
+        return node.outputs[0]
 
     def array(self, owner: ir.Graph, wish: str, array: ArrayLike, dtype: ir.DataType | None = None) -> ir.Value:
         """A small initializer holding `array`; equal requests give the same one."""

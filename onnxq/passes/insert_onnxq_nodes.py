@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq import bodies, formats, graph, layouts
 from onnxq.bodies import KERNEL_FORMATS, Variant
-from onnxq.encoding import Encoding
 from onnxq.formats import Granularity
 from onnxq.graph import Names
+from onnxq.passes._onnxq_scales import is_nested, nested_scales, scale_type
 from onnxq.passes._constants import PackedConstants
 from onnxq.passes._matmul import read_product
 from onnxq.plan import Choice, Method, Plan
@@ -40,7 +39,8 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         for node in nodes:
             choice = choices[node.name or ""]
             variant = self._gather if node.op_type == "Gather" else self._matmul
-            bodies.add_function(model, variant(node, choice, constants))
+            constants.called.add(variant(node, choice, constants))
+        bodies.add_functions(model, constants.called)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def _matmul(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> Variant:
@@ -86,22 +86,16 @@ def _pack(
     n, k = encoding.shape[1 - k_axis], encoding.shape[k_axis]
     tiles, blocks = -(-n // _ROWS), -(-k // block)
     key = (format.name, block, k_axis)
-    variant = Variant(op, KERNEL_FORMATS[format.name], _has_zero_points(format), exact=exact)
-    width = 8 // variant.bits * 4
-    parts = {
-        f"_{format.name}": encoding.part(
-            layouts.onnxq_tiles, ir.DataType.UINT8, (tiles, blocks * block // width, _ROWS, 4)
-        ),
-        "_scale": encoding.part(layouts.onnxq_scales, _scale_type(encoding), (tiles, blocks, _ROWS)),
-    }
+    variant = Variant(op, KERNEL_FORMATS[format.name], bodies.offset_type(format) is not None, exact=exact)
+    groups = blocks * block // (8 // variant.bits * 4)
+    codes = encoding.part(layouts.onnxq_tiles, ir.DataType.UINT8, (tiles, groups, _ROWS, 4))
+    packed = [constants.value(weight, f"_{format.name}", key, codes)]
+    if is_nested(format):
+        packed.append(nested_scales(constants, weight, encoding, n, blocks))
+    else:
+        part = encoding.part(layouts.onnxq_scales, scale_type(encoding), (tiles, blocks, _ROWS))
+        packed.append(constants.value(weight, "_scale", key, part))
     if variant.zero_points:
-        parts["_zero_point"] = encoding.part(layouts.onnxq_zero_points, ir.DataType.UINT8, (tiles, blocks, _ROWS))
-    return [constants.value(weight, suffix, key, part) for suffix, part in parts.items()], variant
-
-
-def _has_zero_points(format: formats.Format) -> bool:
-    return format.fit(np.zeros(1, np.float32), Granularity())[1] is not None
-
-
-def _scale_type(encoding: Encoding) -> ir.DataType:
-    return ir.DataType.FLOAT16 if encoding.half_scales else ir.DataType.FLOAT
+        part = encoding.part(layouts.onnxq_zero_points, ir.DataType.UINT8, (tiles, blocks, _ROWS))
+        packed.append(constants.value(weight, "_zero_point", key, part))
+    return packed, variant
