@@ -11,13 +11,13 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import algorithms
+from onnxq import algorithms, formats
 from onnxq.errors import BadModel
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
 
@@ -104,11 +104,17 @@ def release(tensor: ir.TensorProtocol) -> None:
 
 
 def _encode(encoding: Encoding) -> QuantizedTensor:
+    base = getattr(encoding.format, "base", None)
+    if base is not None:  # all blocks first, then their scales together
+        return encoding.format.nest(_encode(replace(encoding, format=base)))  # type: ignore[attr-defined]
     axis = _slicing_axis(encoding)
-    if axis is None:
-        q = _encode_slice(encoding, encoding.tensor.numpy())
-    else:
-        q = _join(encoding, axis, list(_slices(encoding, axis)))
+    try:
+        if axis is None:
+            q = _encode_slice(encoding, encoding.tensor.numpy())
+        else:
+            q = _join(encoding, axis, list(_slices(encoding, axis)))
+    except BadModel as error:
+        raise formats.in_weight(error, encoding.tensor.name or "") from None
     release(encoding.tensor)
     return q
 
@@ -170,7 +176,7 @@ def _slicing_axis(encoding: Encoding) -> int | None:
     if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None or hasattr(encoding.format, "base"):
         return None
     if granularity.axis is None:
-        return 0 if encoding.format.fit(np.zeros(1, np.float32), granularity)[0] is None else None
+        return 0 if encoding.format.scale_type is None else None
     if granularity.block is None:
         return granularity.axis
     free = [axis for axis in range(len(shape)) if axis != granularity.axis]
@@ -179,17 +185,7 @@ def _slicing_axis(encoding: Encoding) -> int | None:
 
 def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0) -> QuantizedTensor:
     """The part `w` of the weight, which begins at `start` of `axis`."""
-    with np.errstate(over="ignore"):  # float64 numbers that become infinite are refused below
-        x = np.ascontiguousarray(w, dtype=np.float32)
-    if not np.isfinite(x).all():
-        index = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
-        bad = w[tuple(index)]
-        index[axis] += start
-        beyond = ", beyond what float32 holds" if np.isfinite(bad) else ""
-        raise BadModel(
-            f"weight '{encoding.tensor.name}' holds {bad} at {index}{beyond}; "
-            "repair the model, or keep the node that reads it in float (--keep)"
-        )
+    x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
     quantize = algorithms.DATA_FREE[encoding.algorithm]
     if encoding.half_scales and not hasattr(encoding.format, "base"):  # whose scales are decoded, not stored
         q = quantize(x, encoding.format, encoding.granularity)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import formats
-from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.layouts._rows import Bytes, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 ROWS = 16
@@ -55,7 +55,7 @@ def _padding(q: QuantizedTensor) -> int:
 def onnxq_scales(q: QuantizedTensor) -> NDArray:
     """[T, Kp/B, 16] in the type that the scales have; powers of two of 8 bits (E8M0) as the uint8 of their exponent."""
     scales = scales_by_row(q)
-    if scales.dtype.name == "float8_e8m0fnu":
+    if scales.dtype == E8M0:
         scales = scales.view(np.uint8)
     return _row_tiles(scales)
 
@@ -83,11 +83,11 @@ def from_onnxq_tiles(
         rows = np.stack([weight & np.uint8(15), weight >> np.uint8(4)], axis=3).transpose(0, 2, 1, 3, 4)
     kp = -(-k // block) * block
     codes: NDArray = np.ascontiguousarray(rows.reshape(len(weight) * ROWS, kp)[:n, :k])
-    if np.dtype(getattr(format, "code_type", np.uint8)) == np.int8:
+    if format.code_type == np.int8:
         codes = signed(codes, width)
     scales = _rows_of(scales, n)
-    if getattr(format, "scale_type", None) == "float8_e8m0fnu":
-        scales = scales.view(formats.E8M0)
+    if format.scale_type == E8M0:
+        scales = scales.view(E8M0)
     zeros = None if zero_points is None else _rows_of(zero_points, n)
     return QuantizedTensor(format, Granularity(1, block), codes, scales, zeros)
 
