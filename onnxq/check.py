@@ -213,7 +213,7 @@ def _cut_out(model: ir.Model, node: ir.Node) -> ir.Model:
     """The part of `model` between the activations that `node` reads and what it makes, found by their names."""
     inputs = [value.name or "" for value in node.inputs if value is not None and graph.constant(value) is None]
     piece = ir.convenience.extract(model.graph, inputs=inputs, outputs=[node.outputs[0].name or ""])
-    return ir.Model(piece, ir_version=model.ir_version, functions=model.functions.values())
+    return ir.Model(piece, ir_version=model.ir_version, functions=list(model.functions.values()))
 
 
 def _declare(piece: ir.Model, feed: Feed) -> None:

@@ -106,7 +106,7 @@ def release(tensor: ir.TensorProtocol) -> None:
 def _encode(encoding: Encoding) -> QuantizedTensor:
     base = getattr(encoding.format, "base", None)
     if base is not None:  # all blocks first, then their scales together
-        return encoding.format.nest(_encode(replace(encoding, format=base)))  # type: ignore[attr-defined]
+        return encoding.format.nest(_encode(replace(encoding, format=base, half_scales=False)))  # type: ignore[attr-defined]
     axis = _slicing_axis(encoding)
     try:
         if axis is None:
@@ -173,7 +173,7 @@ def _join(encoding: Encoding, axis: int, pieces: list[QuantizedTensor]) -> Quant
 def _slicing_axis(encoding: Encoding) -> int | None:
     """The axis along which the weight can be cut without cutting a group, or None to take it whole."""
     shape, granularity = encoding.shape, encoding.granularity
-    if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None or hasattr(encoding.format, "base"):
+    if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None:
         return None
     if granularity.axis is None:
         return 0 if encoding.format.scale_type is None else None
@@ -187,7 +187,7 @@ def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0)
     """The part `w` of the weight, which begins at `start` of `axis`."""
     x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
     quantize = algorithms.DATA_FREE[encoding.algorithm]
-    if encoding.half_scales and not hasattr(encoding.format, "base"):  # whose scales are decoded, not stored
+    if encoding.half_scales:
         q = quantize(x, encoding.format, encoding.granularity)
         assert q.scales is not None
         rounded = q.scales.astype(np.float16).astype(np.float32)

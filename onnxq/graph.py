@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -125,7 +125,7 @@ def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Va
     return value
 
 
-Attributes = dict[str, int | float | str | list[int]]
+Attributes = Mapping[str, int | float | str | list[int]]
 
 
 def add_node(

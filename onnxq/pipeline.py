@@ -314,13 +314,17 @@ def _why_slow(plan: Plan) -> str:
 def _without_library(plan: Plan) -> str:
     """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
     products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
+
+    def count(n: int) -> str:
+        return f"{n} products" if n > 1 else "one product"
+
     in_integers = sum(KERNEL_FORMATS[choice.format or ""] in ("int4", "int8") for choice in products)
     costs = []
     if in_integers:
-        costs.append(f"{in_integers} products run in onnxruntime's own MatMulNBits")
+        costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
     if in_integers < len(products):
-        floats = f"{len(products) - in_integers} products are unpacked when the model loads and take the memory and time"
-        costs.append(f"{floats} of float")
+        where = f"the weights of {count(len(products) - in_integers)} become floats when the model loads"
+        costs.append(f"{where}, with their memory and speed")
     return f"without onnxq's library, {' and '.join(costs)}" if costs else ""
 
 

@@ -29,9 +29,7 @@ def unpacked(constants: PackedConstants, weight: ir.Value, encoding: Encoding, d
         parts["_scale"] = encoding.part(lambda q: _groups(q, _raw(scales(q))), stored, (rows, blocks))
         offset = bodies.offset_type(format)
         if offset is not None:
-            part = encoding.part(
-                lambda q: _groups(q, zero_points(q)), ir.DataType.from_numpy(offset), (rows, blocks)
-            )
+            part = encoding.part(lambda q: _groups(q, zero_points(q)), ir.DataType.from_numpy(offset), (rows, blocks))
             parts["_offset"] = part
         inputs = [constants.value(weight, suffix, key, part) for suffix, part in parts.items()]
         moved, order = moved_axes(shape, granularity)

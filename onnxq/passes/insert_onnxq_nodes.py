@@ -10,11 +10,11 @@ from onnxq import bodies, formats, graph, layouts
 from onnxq.bodies import KERNEL_FORMATS, Variant
 from onnxq.formats import Granularity
 from onnxq.graph import Names
-from onnxq.passes._onnxq_scales import is_nested, nested_scales, scale_type
 from onnxq.passes._constants import PackedConstants
 from onnxq.passes._matmul import read_product
+from onnxq.passes._onnxq_scales import is_nested, nested_scales, scale_type
 from onnxq.plan import Choice, Method, Plan
-from onnxq.weights import Weight, has_weights, weights_of
+from onnxq.weights import has_weights, weights_of
 
 _ROWS = 16
 

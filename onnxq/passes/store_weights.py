@@ -80,9 +80,7 @@ def _has_minimum(format: formats.Format) -> bool:
     return offset is not None and offset.kind == "f"
 
 
-def _call(
-    constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity
-) -> ir.Value:
+def _call(constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
     op_type, half = weight.node.op_type, granularity.block is not None
     encoding = constants.encoding(weight.value, format, granularity, op_type, prefer_half=half)
     return unpacked_by_node(constants, weight.value, encoding, weight.tensor.dtype)

@@ -15,9 +15,18 @@ class onnxq:
     has_onnxq_ops = True
 
     def opset_for(self, scheme: str) -> int:
-        return {"w8a8": 13, "w8a8-dynamic": 11, "fp16": 0, "bf16": 13}.get(scheme, bodies.OPSET)
+        if scheme.startswith("float8"):
+            return 19
+        return {"w8a8": 13, "w8a8-dynamic": 11, "fp16": 0, "float16": 0, "bf16": 13, "bfloat16": 13}.get(
+            scheme, bodies.OPSET
+        )
+
+    def refusal(self, format: str) -> str:
+        return ""
 
     def place(self, weight: Weight, wish: Placement) -> Placement:
         if wish.method is Method.DYNAMIC and weight.node.op_type == "LSTM":
             return stored(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
+        if wish.method is Method.PACKED and wish.format not in bodies.KERNEL_FORMATS:
+            return stored(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
         return needs_plain_matmul(weight, wish)
