@@ -1,8 +1,8 @@
-"""DequantizeNBits: a float weight from codes of any width (`layouts.bit_fields`), for formats that no kernel multiplies.
+"""DequantizeNBits: a float weight from codes of any width (`layouts.bit_fields`), for formats without a kernel.
 
 Rows of codes [R, bytes] with scales and offsets [R, blocks] become [R, K], then `shape`, then the axes are put in the
-order of `perm`. What the offsets are depends on the format: zero points, which are subtracted from the codes, or minima,
-which are added in the end.
+order of `perm`. What the offsets are depends on the format: zero points, which are subtracted from the codes, or
+minima, which are added in the end.
 """
 
 from __future__ import annotations

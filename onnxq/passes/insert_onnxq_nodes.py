@@ -50,7 +50,7 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         if p.bias is not None and p.bias_is_vector:
             inputs += [None] * (4 - len(inputs)) + [p.bias]
             p, variant = p.without_bias(), dataclasses.replace(variant, bias=True)
-        attributes = _attributes(p.k, p.n, choice, variant) | {"activations": "exact" if self.exact else "fast"}
+        attributes = {**_attributes(p.k, p.n, choice, variant), "activations": "exact" if self.exact else "fast"}
         name, out = p.new_names()
         p.finish(graph.add_node(node, bodies.MATMUL, inputs, name, out, attributes, bodies.DOMAIN, variant.overload))
         return variant
@@ -60,7 +60,7 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         (n, k), dtype = weight.shape, weight.tensor.dtype
         packed, variant = _pack(constants, weight.value, 1, choice, bodies.GATHER)
         inputs = [*packed, *[None] * (3 - len(packed)), node.inputs[1]]
-        attributes = _attributes(k, n, choice, variant) | {"dtype": int(dtype)}
+        attributes = {**_attributes(k, n, choice, variant), "dtype": int(dtype)}
         name, node.name = node.name or "", constants.names.fresh(f"{node.name}_float")
         out = constants.names.fresh(f"{name}_out")
         y = graph.add_node(node, bodies.GATHER, inputs, name, out, attributes, bodies.DOMAIN, variant.overload)
