@@ -60,10 +60,13 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         (n, k), dtype = weight.shape, weight.tensor.dtype
         packed, variant = _pack(constants, weight.value, 1, choice, bodies.GATHER)
         inputs = [*packed, *[None] * (3 - len(packed)), node.inputs[1]]
-        attributes = {**_attributes(k, n, choice, variant), "dtype": int(dtype)}
+        attributes = {**_attributes(k, n, choice, variant), "dtype": int(ir.DataType.FLOAT)}
         name, node.name = node.name or "", constants.names.fresh(f"{node.name}_float")
         out = constants.names.fresh(f"{name}_out")
         y = graph.add_node(node, bodies.GATHER, inputs, name, out, attributes, bodies.DOMAIN, variant.overload)
+        if dtype is not ir.DataType.FLOAT:  # onnxruntime before 1.24 takes float32 alone from this operator
+            cast = constants.names.fresh(f"{name}_cast")
+            y = graph.add_node(node, "Cast", [y], cast, cast, {"to": int(dtype)})
         graph.replace_value(node.outputs[0], y)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
