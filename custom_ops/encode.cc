@@ -19,18 +19,8 @@
 #include <thread>
 #include <vector>
 
-#if defined(_WIN32)
-#define ONNXQ_EXPORT extern "C" __declspec(dllexport)
-#else
-#define ONNXQ_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
-
-// One source for every x86-64: the loader picks the clone for the processor it runs on.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define ONNXQ_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ONNXQ_CLONES
-#endif
+#include "clones.h"
+#include "export.h"
 
 namespace {
 
@@ -305,7 +295,7 @@ void run(const Job& job, int32_t threads) {
 }  // namespace
 
 // Number of the C ABI; the Python side refuses a library of another one.
-ONNXQ_EXPORT int32_t onnxq_abi_version() { return 2; }
+ONNXQ_EXPORT int32_t onnxq_abi_version() { return 3; }
 
 // Encodes finite weights to codes 0…qmax with a scale and a zero point a block: those that spread the block's range over
 // the codes or, of that scale times each of `factors`, the one with the least squared error.

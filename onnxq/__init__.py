@@ -9,6 +9,7 @@ print(result.check.sqnr, result.check.latency_ratio)
 from __future__ import annotations
 
 from onnxq.errors import OnnxqError
+from onnxq.library import ops_library, session
 from onnxq.pipeline import Result, quantize
 from onnxq.plan import Plan, load_plan
 from onnxq.recipe import Recipe, Rule, load_recipe
@@ -23,5 +24,7 @@ __all__ = [
     "__version__",
     "load_plan",
     "load_recipe",
+    "ops_library",
     "quantize",
+    "session",
 ]

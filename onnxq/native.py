@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
@@ -20,17 +20,31 @@ Codes = NDArray[np.uint8]
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The library beside this file, or None, with one warning, if the package was installed without a compiler."""
-    for path in sorted(Path(__file__).parent.glob("*onnxq_native*")):
-        found = ctypes.CDLL(str(path))
-        found.onnxq_abi_version.restype = ctypes.c_int32
-        if found.onnxq_abi_version() == ABI_VERSION:
-            return found
+    found = _find()
+    if found is not None:
+        return found[1]
     warnings.warn(
         "onnxq was installed without its compiled library (no C++ compiler was found): encoding weights is slower. "
         "Install a compiler and reinstall onnxq to have it.",
         RuntimeWarning,
         stacklevel=2,
     )
+    return None
+
+
+@functools.cache
+def path() -> Path | None:
+    """Where the library lies, or None."""
+    found = _find()
+    return None if found is None else found[0]
+
+
+def _find() -> tuple[Path, ctypes.CDLL] | None:
+    for path in sorted(Path(__file__).parent.glob("*onnxq_native*")):
+        found = ctypes.CDLL(str(path))
+        found.onnxq_abi_version.restype = ctypes.c_int32
+        if found.onnxq_abi_version() == ABI_VERSION:
+            return path, found
     return None
 
 

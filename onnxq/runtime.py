@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq import native
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 
 if TYPE_CHECKING:
@@ -91,19 +92,28 @@ class Session:
         optimize: onnxruntime's graph optimizer on (all levels) or off.
         threads: of one operator; 0 leaves it to onnxruntime.
         profile: record the time of every kernel; `kernels()` ends the recording.
+        library: compute the operators of the onnxq domain by the compiled library, where it was built.
 
     Raises:
         BadModel: onnxruntime refuses the model; the message is its first line.
     """
 
     def __init__(
-        self, model: str | Path | ir.Model, *, optimize: bool = True, threads: int = THREADS, profile: bool = False
+        self,
+        model: str | Path | ir.Model,
+        *,
+        optimize: bool = True,
+        threads: int = THREADS,
+        profile: bool = False,
+        library: bool = True,
     ) -> None:
         ort = require()
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        if library and native.path() is not None:
+            options.register_custom_ops_library(str(native.path()))
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         if profile:
@@ -124,10 +134,10 @@ class Session:
                 source, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime's exceptions share no base class
-            reason = _reason(error)
-            unknown = "not a registered function/op" in reason or "No Op registered" in reason
+            why = reason(error)
+            unknown = "not a registered function/op" in why or "No Op registered" in why
             advice = "; --no-check quantizes without running it" if unknown else ""
-            raise BadModel(f"onnxruntime refuses the model: {reason}{advice}") from None
+            raise BadModel(f"onnxruntime refuses the model: {why}{advice}") from None
         self.inputs = tuple(
             Input(i.name, np.dtype(_NUMPY.get(i.type, np.object_)), tuple(i.shape)) for i in self._session.get_inputs()
         )
@@ -147,7 +157,7 @@ class Session:
                 return [_from_value(value) for value in self._session.run_with_ort_values(outputs, values)]
             return self._session.run(outputs, feed)
         except Exception as error:  # see above
-            raise BadModel(f"onnxruntime cannot run the model: {_reason(error)}") from None
+            raise BadModel(f"onnxruntime cannot run the model: {reason(error)}") from None
 
     def kernels(self) -> list[Kernel]:
         """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
@@ -188,7 +198,8 @@ def _original_name(name: str) -> str:
     return re.sub(r"(/(Gemm|Mat[Mm]ul)\w*Fusion/?|_nchwc|_token_\d+)+$", "", name).removeprefix("fused ")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What an exception of onnxruntime says, without where in its sources it was thrown."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed: ?)?", "", text)
     return re.sub(r"/\S+:\d+ .*?\)( const)? (?=\S)", "", text)  # the C++ function that threw

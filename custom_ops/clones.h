@@ -1,0 +1,12 @@
+// One source for every x86-64: the loader picks the clone for the processor it runs on.
+
+#ifndef ONNXQ_CLONES_H_
+#define ONNXQ_CLONES_H_
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONNXQ_NO_CLONES)
+#define ONNXQ_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ONNXQ_CLONES
+#endif
+
+#endif  // ONNXQ_CLONES_H_

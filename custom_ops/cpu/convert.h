@@ -1,0 +1,19 @@
+// float16 and bfloat16 to float32 and back, whole arrays at a time.
+
+#ifndef ONNXQ_CPU_CONVERT_H_
+#define ONNXQ_CPU_CONVERT_H_
+
+#include <cstdint>
+
+namespace onnxq {
+
+void half_to_float(const uint16_t* from, float* to, int64_t size);
+void bfloat16_to_float(const uint16_t* from, float* to, int64_t size);
+
+// To the nearest, ties to even; what is too large becomes infinite.
+void float_to_half(const float* from, uint16_t* to, int64_t size);
+void float_to_bfloat16(const float* from, uint16_t* to, int64_t size);
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_CPU_CONVERT_H_

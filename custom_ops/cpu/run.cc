@@ -1,0 +1,96 @@
+#include "run.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include "convert.h"
+
+namespace onnxq {
+
+using namespace ort;
+
+Scratch::Scratch(const Place& place, int64_t bytes) : Scratch(place.api()) {
+  if (bytes == 0) {
+    return;
+  }
+  check(api_, api_->CreateCpuMemoryInfo(kArena, kDefaultMemory, &info_));
+  check(api_, api_->KernelContext_GetAllocator(place.context(), info_, &allocator_));
+  check(api_, api_->AllocatorAlloc(allocator_, static_cast<size_t>(bytes) + 63, &memory_));
+  if (!memory_) {
+    throw Refusal("onnxruntime has no memory left for " + std::to_string(bytes) + " bytes of a node's workspace");
+  }
+  next_ = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory_) + 63) / 64 * 64);
+}
+
+Scratch::~Scratch() {
+  if (memory_) {
+    if (OrtStatus* const status = api_->AllocatorFree(allocator_, memory_)) {
+      api_->ReleaseStatus(status);
+    }
+  }
+  if (allocator_) {
+    api_->ReleaseAllocator(allocator_);
+  }
+  if (info_) {
+    api_->ReleaseMemoryInfo(info_);
+  }
+}
+
+void* Scratch::take(int64_t bytes) {
+  char* const part = next_;
+  next_ += round_up_to_line(bytes);
+  return part;
+}
+
+int threads() {
+  static const int count = [] {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+      return std::max(1, CPU_COUNT(&set));
+    }
+#endif
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }();
+  return count;
+}
+
+void run(const Place& place, const Kernel& kernel, const Problem& p, void* workspace) {
+  for (int phase = 0; const int64_t tasks = kernel.tasks(p, phase, threads()); ++phase) {
+    place.parallel(tasks, [&](int64_t task) { kernel.run(p, phase, task, tasks, workspace); });
+  }
+}
+
+namespace {
+
+constexpr int64_t kChunk = 16384;  // elements: some microseconds of work
+
+template <typename Body>
+void in_chunks(const Place& place, int64_t size, const Body& body) {
+  if (size > 0) {
+    place.parallel((size + kChunk - 1) / kChunk,
+                   [&](int64_t i) { body(i * kChunk, std::min(kChunk, size - i * kChunk)); });
+  }
+}
+
+}  // namespace
+
+void to_float(const Place& place, ElementType type, const void* from, float* to, int64_t size) {
+  const auto bits = static_cast<const uint16_t*>(from);
+  const auto convert = type == kFloat16 ? static_cast<void (*)(const uint16_t*, float*, int64_t)>(half_to_float)
+                                        : bfloat16_to_float;
+  in_chunks(place, size, [&](int64_t first, int64_t count) { convert(bits + first, to + first, count); });
+}
+
+void from_float(const Place& place, ElementType type, const float* from, void* to, int64_t size) {
+  const auto bits = static_cast<uint16_t*>(to);
+  const auto convert = type == kFloat16 ? float_to_half : float_to_bfloat16;
+  in_chunks(place, size, [&](int64_t first, int64_t count) { convert(from + first, bits + first, count); });
+}
+
+}  // namespace onnxq

@@ -1,0 +1,15 @@
+// Every operator of the domain, each defined in a file of its own.
+
+#ifndef ONNXQ_OPS_H_
+#define ONNXQ_OPS_H_
+
+#include "op.h"
+
+namespace onnxq {
+
+extern const Ops kMatMulNBits;  // cpu/matmul_nbits.cc
+extern const Ops kGatherNBits;  // cpu/gather_nbits.cc
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_OPS_H_
