@@ -24,6 +24,11 @@ Shape inferred_input(const OrtApi* api, const OrtShapeInferContext* context, siz
 }
 
 void infer_output(const OrtApi* api, const OrtShapeInferContext* context, size_t index, const Shape& shape) {
+  for (size_t i = 0; i < shape.dims.size(); ++i) {
+    if (shape.dims[i] < 0 && shape.names[i].empty()) {
+      return;  // onnxruntime would take an unknown size without a name for the number -1
+    }
+  }
   OrtTensorTypeAndShapeInfo* made = nullptr;
   check(api, api->CreateTensorTypeAndShapeInfo(&made));
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)> info(
