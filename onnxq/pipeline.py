@@ -166,7 +166,7 @@ def quantize(
             if proof.latency_ratio > SLOWER and (why := _why_slow(chosen)):
                 proof = proof.noting(why)
             _require_quality(proof, job.recipe)
-            if job.target.has_onnxq_ops and (price := _without_library(chosen)):
+            if job.target.has_onnxq_ops and (price := _without_library(chosen, proof)):
                 proof = proof.noting(price)
         save.publish(staged, destination)
     was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
@@ -278,7 +278,8 @@ def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Chec
         reference = Session(job.path, threads=job.threads)
     except BadModel:
         reference = Session(job.model, threads=job.threads)
-    return check_models(reference, staged, feeds, inputs, threads=job.threads)
+    bare = job.target.has_onnxq_ops
+    return check_models(reference, staged, feeds, inputs, threads=job.threads, bare=bare)
 
 
 def _check_nodes(job: Job, plan: Plan, staged: Path) -> Check:
@@ -311,7 +312,7 @@ def _why_slow(plan: Plan) -> str:
     return ""
 
 
-def _without_library(plan: Plan) -> str:
+def _without_library(plan: Plan, proof: Check) -> str:
     """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
     products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
 
@@ -325,7 +326,10 @@ def _without_library(plan: Plan) -> str:
     if in_integers < len(products):
         where = f"the weights of {count(len(products) - in_integers)} become floats when the model loads"
         costs.append(f"{where}, with their memory and speed")
-    return f"without onnxq's library, {' and '.join(costs)}" if costs else ""
+    measured = ""
+    if proof.bare_ms:
+        measured = f": {proof.bare_sqnr:.1f} dB, {proof.float_ms / proof.bare_ms:.2f}× as fast as float"
+    return f"without onnxq's library, {' and '.join(costs)}{measured}" if costs else ""
 
 
 def _sign(model: ir.Model, job: Job, plan: Plan) -> None:
