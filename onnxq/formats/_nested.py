@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from onnxq.formats import Format, QuantizedTensor
+    from onnxq.formats import Format, Granularity, QuantizedTensor
 
 #: Scales that share a factor.
 SUPER_BLOCK = 256
@@ -126,12 +126,22 @@ def _largest(rest: NDArray[np.float32]) -> NDArray[np.float32]:
 def nested(format: Format, q: QuantizedTensor, nest: Callable[[NDArray[np.float32]], NestedScales]) -> QuantizedTensor:
     """`q` as a weight of `format`, its scales replaced by what `nest` leaves of them."""
     assert q.scales is not None
-    axis = q.granularity.axis
-    scales = q.scales.astype(np.float32, copy=False)
-    turned = scales if axis is None or q.granularity.block is None else np.moveaxis(scales, axis, -1)
-    made = nest(turned.reshape(-1))
-    back = made.dequantize().reshape(turned.shape)
-    if turned is not scales:
-        assert axis is not None
-        back = np.ascontiguousarray(np.moveaxis(back, -1, axis))
-    return replace(q, format=format, scales=back, nested=made)
+    granularity = q.granularity
+    made = nest(_by_row(granularity, q.scales.astype(np.float32, copy=False)).reshape(-1))
+    return replace(q, format=format, scales=unnest(made, granularity, q.shape), nested=made)
+
+
+def unnest(made: NestedScales, granularity: Granularity, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The scales of a weight of `shape`, in the shape that its `granularity` gives them."""
+    scale_shape = granularity.scale_shape(shape)
+    axis = granularity.axis
+    if axis is None or granularity.block is None:
+        return made.dequantize().reshape(scale_shape)
+    others = [size for i, size in enumerate(scale_shape) if i != axis]
+    return np.ascontiguousarray(np.moveaxis(made.dequantize().reshape(*others, scale_shape[axis]), -1, axis))
+
+
+def _by_row(granularity: Granularity, scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    if granularity.axis is None or granularity.block is None:
+        return scales
+    return np.moveaxis(scales, granularity.axis, -1)

@@ -41,7 +41,7 @@ class fp4:
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 64
     levels = LEVELS
-    tables = _codebook.signed_tables(LEVELS[:8], negative_zero=8)
+    tables = _codebook.plain_tables(LEVELS)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return _codebook.fit(w, granularity), None

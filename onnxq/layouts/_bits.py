@@ -1,75 +1,79 @@
-"""Codes of any width in as many bits, in a form that a few standard operators unpack.
-
-A width is a sum of powers of two, and each of those is a field of its own: 5 bits are a field of 4 (the low bits) and
-one of 1. Of a row of K codes, filled up to a multiple of 8, a field of f bits takes K · f / 8 bytes, the first code in
-the lowest bits; the fields of a row follow each other, low bits first. 3 bits of 8 codes a…h:
-
-    byte 0   d d c c b b a a        bits 0 and 1
-    byte 1   h h g g f f e e
-    byte 2   h g f e d c b a        bit 2
-"""
+"""Codes of a few bits in bytes, the first code in the lowest bits."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.layouts._rows import Bytes
 
-#: Widths that divide a byte, the widest first.
-FIELDS = (8, 4, 2, 1)
+#: Codes whose bits are spread out at a time; a multiple of 8, so that every piece ends with a whole byte.
+_PIECE = 1 << 20
 
 
-def fields_of(bits: int) -> list[tuple[int, int]]:
-    """(width, lowest bit) of each field of a code."""
-    found, low = [], 0
-    for width in FIELDS:
-        while bits - low >= width:
-            found.append((width, low))
-            low += width
-    return found
-
-
-def pack_low_first(codes: NDArray, bits: int) -> Bytes:
-    """8 / bits codes a byte along the last axis, the first in the lowest bits; the rest of the last byte is 0."""
-    per_byte, mask = 8 // bits, (1 << bits) - 1
-    codes = (codes & mask).astype(np.uint8)
-    missing = -codes.shape[-1] % per_byte
+def low_first(codes: NDArray, bits: int) -> Bytes:
+    """Codes of 2, 4 or 8 bits along the last axis, the first in the lowest bits. A short end is filled with 0."""
+    if bits == 8:
+        return codes.view(np.uint8) if codes.dtype == np.int8 else codes.astype(np.uint8, copy=False)
+    each = 8 // bits
+    codes = codes.astype(np.uint8, copy=False) & np.uint8((1 << bits) - 1)
+    missing = -codes.shape[-1] % each
     if missing:
         codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], missing), np.uint8)], axis=-1)
-    packed = codes[..., 0::per_byte].copy()
-    for i in range(1, per_byte):
-        packed |= codes[..., i::per_byte] << np.uint8(bits * i)
+    packed = codes[..., 0::each].copy()
+    for i in range(1, each):
+        packed |= codes[..., i::each] << np.uint8(bits * i)
     return packed
 
 
-def bit_fields(q: QuantizedTensor) -> Bytes:
-    """[rows, bytes] of a weight of any granularity (`as_rows`); signed codes are moved up by 2^(bits − 1)."""
-    bits = q.format.bits
-    rows = as_rows(q.codes, q.granularity)
-    if np.issubdtype(rows.dtype, np.signedinteger):
-        rows = rows.astype(np.int32) + (1 << (bits - 1))
-    missing = -rows.shape[1] % 8
-    rows = np.pad(rows, [(0, 0), (0, missing)])
-    return np.concatenate([pack_low_first(rows >> low, width) for width, low in fields_of(bits)], axis=1)
+def from_low_first(packed: Bytes, bits: int, count: int) -> Bytes:
+    """The inverse of `low_first`: the first `count` unsigned codes along the last axis."""
+    if bits == 8:
+        return packed[..., :count]
+    mask = np.uint8((1 << bits) - 1)
+    codes = np.stack([(packed >> np.uint8(shift)) & mask for shift in range(0, 8, bits)], axis=-1)
+    return codes.reshape(*packed.shape[:-1], packed.shape[-1] * (8 // bits))[..., :count]
 
 
-def as_rows(array: NDArray, granularity: Granularity) -> NDArray:
-    """A weight with its blocked axis last, or its channels first, or all of it in one row."""
-    if granularity.axis is None:
-        return array.reshape(1, -1)
-    if granularity.block is None:
-        first = np.moveaxis(array, granularity.axis, 0)
-        return first.reshape(len(first), math.prod(first.shape[1:]))
-    last = np.moveaxis(array, granularity.axis, -1)
-    return last.reshape(math.prod(last.shape[:-1]), last.shape[-1])
+def nibbles_low_first(codes: NDArray) -> Bytes:
+    """Two codes a byte along the last axis, the even one in the low nibble. An odd end is filled with 0."""
+    return low_first(codes, 4)
 
 
-def group_rows(groups: NDArray, granularity: Granularity) -> NDArray:
-    """Scales or zero points as [rows, blocks], in the order of `as_rows`."""
-    if granularity.block is None:
-        return groups.reshape(-1, 1)
-    return as_rows(groups, granularity)
+def pack_codes(codes: NDArray, bits: int) -> Bytes:
+    """All codes as one stream of `bits` bits each, ceil(size · bits / 8) bytes; negative ones in two's complement.
+
+    For 2 and 4 bits these are the bytes of ONNX's INT2, UINT2, INT4 and UINT4 tensors.
+    """
+    flat = codes.reshape(-1)
+    if bits in (2, 4):
+        return low_first(flat, bits)
+    if bits % 8 == 0:
+        return np.ascontiguousarray(flat).view(np.uint8)
+    wide = flat.astype(np.uint16, copy=False)
+    pieces = [_spread(wide[i : i + _PIECE])[:, :bits] for i in range(0, wide.size, _PIECE)]
+    return np.concatenate([np.zeros(0, np.uint8), *(np.packbits(p, bitorder="little") for p in pieces)])
+
+
+def unpack_codes(packed: Bytes, bits: int, shape: Sequence[int], dtype: DTypeLike) -> NDArray:
+    """The inverse of `pack_codes`, codes of `dtype`."""
+    dtype, count = np.dtype(dtype), math.prod(shape)
+    if bits % 8 == 0:
+        return packed.view(dtype).reshape(shape)
+    if bits in (2, 4):
+        codes = from_low_first(packed, bits, count).astype(np.uint16)
+    else:
+        spread = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
+        codes = spread.astype(np.uint16) @ (1 << np.arange(bits, dtype=np.uint16))
+    if dtype.kind == "i":
+        half = 1 << (bits - 1)
+        return (((codes.astype(np.int32) + half) & (2 * half - 1)) - half).astype(dtype).reshape(shape)
+    return codes.astype(dtype).reshape(shape)
+
+
+def _spread(codes: NDArray[np.uint16]) -> Bytes:
+    """[codes, 16] bits, the lowest first."""
+    return np.unpackbits(codes.astype("<u2").view(np.uint8).reshape(-1, 2), axis=1, bitorder="little")

@@ -105,7 +105,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
             return np.ascontiguousarray(array.T if p.k_axis == 1 else array)
 
         def packed_bytes(array: NDArray) -> NDArray:
-            return turned(array) if format.bits == 8 else layouts.pack_low_first(turned(array).reshape(-1), format.bits)
+            return turned(array) if format.bits == 8 else layouts.low_first(turned(array).reshape(-1), format.bits)
 
         blocks = -(-k // block)
         parts = {
