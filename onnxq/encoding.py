@@ -34,6 +34,7 @@ class Encoding:
         stretch: factor on all scales; above 1 it leaves the outermost codes unused.
         algorithm: a word of `algorithms.DATA_FREE`.
         half_scales: round the scales to float16 and choose the codes for the rounded ones.
+        given: the result itself, where it is not to be computed.
     """
 
     tensor: ir.TensorProtocol
@@ -43,6 +44,7 @@ class Encoding:
     stretch: float = 1.0
     algorithm: str = "rtn"
     half_scales: bool = False
+    given: Callable[[], QuantizedTensor] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,6 +70,19 @@ class Encoding:
             return ir.tensor(array.astype(dtype.numpy(), copy=False))
 
         return ir.LazyTensor(evaluate, dtype=dtype, shape=ir.Shape(shape))
+
+
+class GivenTensor(ir.LazyTensor):
+    """A float weight that was quantized elsewhere: read as floats it is decoded, encoded again it is what it was."""
+
+    def __init__(
+        self, given: Callable[[], QuantizedTensor], shape: tuple[int, ...], dtype: ir.DataType, *, half_scales: bool
+    ) -> None:
+        def decoded() -> ir.TensorProtocol:
+            return ir.tensor(given().dequantize().astype(dtype.numpy()))
+
+        super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
+        self.given, self.half_scales = given, half_scales
 
 
 def codes(q: QuantizedTensor) -> NDArray:
@@ -104,6 +119,8 @@ def release(tensor: ir.TensorProtocol) -> None:
 
 
 def _encode(encoding: Encoding) -> QuantizedTensor:
+    if encoding.given is not None:
+        return encoding.given()
     base = getattr(encoding.format, "base", None)
     if base is not None:  # all blocks first, then their scales together
         return encoding.format.nest(_encode(replace(encoding, format=base, half_scales=False)))  # type: ignore[attr-defined]

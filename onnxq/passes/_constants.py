@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from onnxq import algorithms, bodies, graph
 from onnxq.bodies import Variant
-from onnxq.encoding import Encoding, fits_half_scales
+from onnxq.encoding import Encoding, GivenTensor, fits_half_scales
 from onnxq.formats import Format, Granularity
 from onnxq.graph import Names
 
@@ -46,7 +46,9 @@ class PackedConstants:
             tensor = graph.constant(weight)
             assert tensor is not None
             encoding = Encoding(tensor, format, granularity, algorithm=algorithm)
-            if prefer_half and fits_half_scales(encoding):
+            if isinstance(tensor, GivenTensor):
+                encoding = dataclasses.replace(encoding, given=tensor.given, half_scales=tensor.half_scales)
+            elif prefer_half and fits_half_scales(encoding):
                 encoding = dataclasses.replace(encoding, half_scales=True)
             self._encodings[key] = encoding
         return self._encodings[key]
