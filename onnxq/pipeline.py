@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq import graph, save, targets
+from onnxq.bodies import KERNEL_FORMATS
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
@@ -188,6 +189,8 @@ def quantize(
             if proof.latency_ratio > SLOWER and (why := _why_slow(chosen)):
                 proof = proof.noting(why)
             _require_quality(proof, job.recipe)
+            if job.target.has_onnxq_ops and (price := _without_library(chosen, proof)):
+                proof = proof.noting(price)
         save.publish(staged, destination)
     was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
     return Result(
@@ -279,7 +282,8 @@ def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Chec
         reference = Session(job.path, threads=job.threads)
     except BadModel:
         reference = Session(job.model, threads=job.threads)
-    return check_models(reference, staged, feeds, inputs, threads=job.threads)
+    bare = job.target.has_onnxq_ops
+    return check_models(reference, staged, feeds, inputs, threads=job.threads, bare=bare)
 
 
 def _check_nodes(job: Job, plan: Plan, staged: Path) -> Check:
@@ -299,7 +303,8 @@ def _require_quality(proof: Check, recipe: Recipe) -> None:
 
 def _why_slow(plan: Plan) -> str:
     """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
-    if any(choice.format in ("nf4", "fp4") for choice in plan.those(Method.PACKED)):
+    has_bnb4 = targets.get(plan.target).has_contrib_ops
+    if has_bnb4 and any(choice.format in ("nf4", "fp4") for choice in plan.those(Method.PACKED)):
         return (
             "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
             "matrix in every run; w4a16 has a fast one"
@@ -309,6 +314,26 @@ def _why_slow(plan: Plan) -> str:
     if plan.those(*COMPUTING):
         return "slower than float, and kept because it was asked for; auto and w8a8 give such kernels back to float"
     return ""
+
+
+def _without_library(plan: Plan, proof: Check) -> str:
+    """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
+    products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
+
+    def count(n: int) -> str:
+        return f"{n} products" if n > 1 else "one product"
+
+    in_integers = sum(KERNEL_FORMATS[choice.format or ""] in ("int4", "int8") for choice in products)
+    costs = []
+    if in_integers:
+        costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
+    if in_integers < len(products):
+        where = f"the weights of {count(len(products) - in_integers)} become floats when the model loads"
+        costs.append(f"{where}, with their memory and speed")
+    measured = ""
+    if proof.bare_ms:
+        measured = f": {proof.bare_sqnr:.1f} dB, {proof.float_ms / proof.bare_ms:.2f}× as fast as float"
+    return f"without onnxq's library, {' and '.join(costs)}{measured}" if costs else ""
 
 
 def _sign(model: ir.Model, job: Job, plan: Plan) -> None:

@@ -104,6 +104,13 @@ PLAN_OPTIONS = options(
         help=f"What to make of the weights and activations.  [default: {DEFAULTS.scheme}]",
     ),
     click.option(
+        "--weights",
+        "-w",
+        metavar="FORMAT",
+        help="In the place of a scheme: a number format for the weights, activations in float. "
+        f"One of {', '.join(formats.names())}.",
+    ),
+    click.option(
         "--target",
         "-t",
         type=click.Choice(targets.names()),
@@ -129,8 +136,9 @@ PLAN_OPTIONS = options(
     ),
     click.option(
         "--block-size",
+        "--block",
         type=int,
-        help="Weights that share a scale, in 4-bit and w8a16 formats.  [default: 32, nf4 and fp4 64]",
+        help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
     ),
     click.option(
         "--reduce-range",
@@ -151,6 +159,11 @@ def recipe_of(options: dict[str, Any]) -> Recipe:
     """The recipe file, if there is one, with the options given on the command line laid over it."""
     base = load_recipe(options["recipe"]) if options.get("recipe") else Recipe()
     names = {field.name for field in dataclasses.fields(Recipe)}
+    if options.get("weights") is not None:
+        if options.get("scheme") is not None:
+            raise BadRecipe("--scheme and --weights exclude each other: --weights alone leaves activations in float")
+        formats.get(options["weights"])
+        options = options | {"scheme": options["weights"]}
     given = {key: value for key, value in options.items() if key in names and value is not None}
     rules = [Rule(KEEP, pattern) for pattern in options["keep"]] + [parse_set(text) for text in options["sets"]]
     return dataclasses.replace(base, **given, rules=(*base.rules, *rules))
