@@ -12,12 +12,14 @@ from onnxq import native
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 
 TINY = np.finfo(np.float32).tiny
+#: What the largest code times its scale may come to: a little less than the largest float32 number, for rounding.
+LARGEST = 3.4028e38
 
 
 def fit_symmetric(w: FloatArray, granularity: Granularity, qmax: int) -> FloatArray:
     """Scales that put the largest magnitude on `qmax`."""
     groups, axes = granularity.groups(w)
-    return usable_scale(np.max(np.abs(groups), axis=axes, initial=0).astype(np.float64) / qmax)
+    return usable_scale(np.max(np.abs(groups), axis=axes, initial=0).astype(np.float64) / qmax, qmax)
 
 
 def fit_signed(w: FloatArray, granularity: Granularity, qmin: int) -> FloatArray:
@@ -26,7 +28,7 @@ def fit_signed(w: FloatArray, granularity: Granularity, qmin: int) -> FloatArray
     Of the codes of few bits none is wasted so, at the price that what reaches as far on the other side is clipped by
     up to one step. Of equal magnitudes the first counts. This is onnxruntime's rule for symmetric MatMulNBits weights.
     """
-    return usable_scale(extreme(w, granularity).astype(np.float64) / qmin)
+    return usable_scale(extreme(w, granularity).astype(np.float64) / qmin, -qmin)
 
 
 def extreme(w: FloatArray, granularity: Granularity) -> FloatArray:
@@ -57,15 +59,18 @@ def scale_and_zero_point(
 
     In float64, because the width of a finite float32 range can overflow float32.
     """
-    scales = usable_scale((high - low) / (qmax - qmin))
+    scales = usable_scale((high - low) / (qmax - qmin), qmax - qmin)
     zero_points = np.clip(np.rint(qmin - low / scales), qmin, qmax)
     return scales, zero_points.astype(dtype)
 
 
-def usable_scale(scales: NDArray[np.float64]) -> FloatArray:
-    """Scales as float32; 1 where a group holds only zeros or numbers too small for a normal float32 scale."""
-    largest = np.finfo(np.float32).max
-    return np.where(np.abs(scales) < TINY, 1.0, np.clip(scales, -largest, largest)).astype(np.float32)
+def usable_scale(scales: NDArray[np.float64], qmax: float) -> FloatArray:
+    """Scales as float32; 1 where a group holds only zeros or numbers too small for a normal float32 scale.
+
+    None is so large that `qmax` steps of it are infinite: of a range wider than float32 the ends are clipped.
+    """
+    limit = LARGEST / qmax
+    return np.where(np.abs(scales) < TINY, 1.0, np.clip(scales, -limit, limit)).astype(np.float32)
 
 
 def encode(
