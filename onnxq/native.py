@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 

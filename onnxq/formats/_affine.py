@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import native
-from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, _fast
 
 TINY = np.finfo(np.float32).tiny
 #: What the largest code times its scale may come to: a little less than the largest float32 number, for rounding.
@@ -101,10 +101,13 @@ def encode_range(
 ) -> QuantizedTensor:
     """Codes 0…qmax; without `scales`, those of `fit_range`, computed by the compiled library if it is there."""
     dtype = format.code_type
+    made = _fast.encode(format, w, granularity) if scales is None else None
+    if made is not None:
+        return made
     if scales is None and granularity.block is not None and granularity.axis is not None and w.size and qmax <= 255:
-        made = native.encode_affine_blocks(w, granularity.axis, granularity.block, qmax, np.zeros(0, np.float32))
-        if made is not None:
-            return QuantizedTensor(format, granularity, *made)
+        parts = native.encode_affine_blocks(w, granularity.axis, granularity.block, qmax, np.zeros(0, np.float32))
+        if parts is not None:
+            return QuantizedTensor(format, granularity, *parts)
     if scales is None:
         scales, zero_points = fit_range(w, granularity, 0, qmax, dtype)
     return encode(format, w, granularity, scales, zero_points, 0, qmax, dtype)
@@ -122,6 +125,9 @@ def fit_small(w: FloatArray, granularity: Granularity, bits: int) -> FloatArray:
 
 def encode_small(format: Format, w: FloatArray, granularity: Granularity, scales: ScaleArray | None) -> QuantizedTensor:
     """Symmetric integers of few bits, all 2^bits codes in use."""
+    made = _fast.encode(format, w, granularity) if scales is None else None
+    if made is not None:
+        return made
     qmin = -(1 << (format.bits - 1))
     if scales is None:
         scales = fit_small(w, granularity, format.bits)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from onnxq.formats import _fast
 from onnxq.layouts._rows import Bytes
 
 #: Codes whose bits are spread out at a time; a multiple of 8, so that every piece ends with a whole byte.
@@ -18,6 +19,10 @@ def low_first(codes: NDArray, bits: int) -> Bytes:
     """Codes of 2, 4 or 8 bits along the last axis, the first in the lowest bits. A short end is filled with 0."""
     if bits == 8:
         return codes.view(np.uint8) if codes.dtype == np.int8 else codes.astype(np.uint8, copy=False)
+    if bits == 4 and codes.shape[-1] % 2 == 0:
+        fast = _fast.pack_nibbles(codes, high_first=False)
+        if fast is not None:
+            return fast.reshape(*codes.shape[:-1], codes.shape[-1] // 2)
     each = 8 // bits
     codes = codes.astype(np.uint8, copy=False) & np.uint8((1 << bits) - 1)
     missing = -codes.shape[-1] % each
@@ -41,6 +46,18 @@ def from_low_first(packed: Bytes, bits: int, count: int) -> Bytes:
 def nibbles_low_first(codes: NDArray) -> Bytes:
     """Two codes a byte along the last axis, the even one in the low nibble. An odd end is filled with 0."""
     return low_first(codes, 4)
+
+
+def high_first(codes: NDArray) -> Bytes:
+    """All codes of 4 bits, the first of two in the high nibble. An odd end is filled with 0."""
+    flat = codes.reshape(-1)
+    fast = _fast.pack_nibbles(flat, high_first=True)
+    if fast is not None:
+        return fast
+    flat = flat.astype(np.uint8, copy=False) & np.uint8(15)
+    if flat.size % 2:
+        flat = np.append(flat, np.uint8(0))
+    return (flat[0::2] << np.uint8(4)) | flat[1::2]
 
 
 def pack_codes(codes: NDArray, bits: int) -> Bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import Format, Granularity, QuantizedTensor, ScaleArray
-from onnxq.layouts._bits import from_low_first, low_first
+from onnxq.layouts._bits import from_low_first, high_first, low_first
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 
@@ -58,10 +58,7 @@ def gather_block(q: QuantizedTensor) -> Bytes:
 
 def matmul_bnb4(q: QuantizedTensor) -> Bytes:
     """MatMulBnb4's B: the codes of [N, K] flattened, blocks counted through, the first of two in the high nibble."""
-    codes: NDArray = q.codes.reshape(-1)
-    if codes.size % 2:
-        codes = np.append(codes, np.uint8(0))
-    return (codes[0::2] << np.uint8(4)) | codes[1::2]
+    return high_first(q.codes)
 
 
 def from_matmul_bnb4(format: Format, packed: Bytes, absmax: ScaleArray, size: int, block: int) -> QuantizedTensor:
