@@ -53,10 +53,12 @@ struct Job {
   int64_t rows, k, block;
   int32_t rule, qmax;
   const float* middles;  // between ascending levels, 15 of them
-  const uint8_t* order;  // code of each ascending level, 16 of them
   uint8_t* codes;        // [rows, k]
   float* scales;         // [rows, ceil(k / block)]
   uint8_t* zeros;        // as scales; kRange only
+  // Codes of the ascending levels, the first in the lowest nibble.
+  bool is_sorted;
+  uint32_t order_low, order_high;
 };
 
 // The largest and the smallest number of a block, as magnitudes; 0 where there is none of that sign.
@@ -145,14 +147,14 @@ ONNXQ_INLINE void levels(const float* __restrict x, int64_t n, float scale, cons
   for (int64_t i = 0; i < n; ++i) {
     codes[i] = static_cast<uint8_t>(above<15>(x[i] / scale, middles));
   }
-  bool sorted = true;
-  for (int j = 0; j < 16; ++j) {
-    sorted = sorted && job.order[j] == j;
+  if (job.is_sorted) {
+    return;
   }
-  if (!sorted) {
-    for (int64_t i = 0; i < n; ++i) {
-      codes[i] = job.order[codes[i]];
-    }
+  // A table of 16 nibbles fits two registers, and shifting them is faster than looking up.
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t position = codes[i];
+    const uint32_t half = position < 8 ? job.order_low : job.order_high;
+    codes[i] = static_cast<uint8_t>((half >> (4 * (position & 7))) & 15);
   }
 }
 
@@ -346,10 +348,14 @@ void in_threads(int64_t tasks, int32_t threads, const Work& work) {
   }
 }
 
-ONNXQ_CLONES void pack_range(const uint8_t* __restrict codes, int64_t first, int64_t last, int32_t low, int32_t high,
-                             uint8_t* __restrict packed) {
+// Of the two codes of a byte the first goes to the bits from `low` on. Pairs are read as one number of 16 bits.
+ONNXQ_CLONES void pack_range(const uint8_t* __restrict codes, int64_t first, int64_t last, bool high_first,
+                             uint32_t flip, uint8_t* __restrict packed) {
   for (int64_t i = first; i < last; ++i) {
-    packed[i] = static_cast<uint8_t>(((codes[2 * i] & 15) << low) | ((codes[2 * i + 1] & 15) << high));
+    uint16_t pair;
+    std::memcpy(&pair, codes + 2 * i, sizeof pair);
+    const uint32_t one = pair & 15, other = (pair >> 8) & 15;
+    packed[i] = static_cast<uint8_t>((high_first ? one << 4 | other : one | other << 4) ^ flip);
   }
 }
 
@@ -360,7 +366,11 @@ ONNXQ_CLONES void pack_range(const uint8_t* __restrict codes, int64_t first, int
 ONNXQ_EXPORT int32_t onnxq_encode_rows(const void* w, int32_t type, int64_t rows, int64_t k, int64_t block, int32_t rule,
                                        int32_t qmax, const float* middles, const uint8_t* order, uint8_t* codes,
                                        float* scales, uint8_t* zeros, int32_t threads) {
-  const Job job{w, type, rows, k, block, rule, qmax, middles, order, codes, scales, zeros};
+  Job job{w, type, rows, k, block, rule, qmax, middles, codes, scales, zeros, true, 0, 0};
+  for (uint32_t j = 0; order && j < 16; ++j) {
+    job.is_sorted = job.is_sorted && order[j] == j;
+    (j < 8 ? job.order_low : job.order_high) |= static_cast<uint32_t>(order[j]) << (4 * (j & 7));
+  }
   std::atomic<int32_t> finite{1};
   in_threads(rows * ((k + block - 1) / block), threads, [&](int64_t first, int64_t last) {
     if (!encode_range(job, first, last)) {
@@ -370,10 +380,11 @@ ONNXQ_EXPORT int32_t onnxq_encode_rows(const void* w, int32_t type, int64_t rows
   return finite;
 }
 
-// Two codes a byte, the first of two in the low nibble or, with `high_first`, in the high one; `pairs` bytes.
-ONNXQ_EXPORT void onnxq_pack_nibbles(const uint8_t* codes, int64_t pairs, int32_t high_first, uint8_t* packed,
-                                     int32_t threads) {
+// Two codes a byte, the first of two in the low nibble or, with `high_first`, in the high one; `pairs` bytes. The bits
+// of `flip` are inverted: 0x88 adds 8 to every code.
+ONNXQ_EXPORT void onnxq_pack_nibbles(const uint8_t* codes, int64_t pairs, int32_t high_first, int32_t flip,
+                                     uint8_t* packed, int32_t threads) {
   in_threads(pairs, threads, [=](int64_t first, int64_t last) {
-    pack_range(codes, first, last, high_first ? 4 : 0, high_first ? 0 : 4, packed);
+    pack_range(codes, first, last, high_first != 0, static_cast<uint32_t>(flip), packed);
   });
 }

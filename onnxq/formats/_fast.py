@@ -113,8 +113,8 @@ def _pointer(array: NDArray | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if array is None else array.ctypes.data)
 
 
-def pack_nibbles(codes: NDArray, high_first: bool) -> NDArray[np.uint8] | None:
-    """Codes of one byte each as two a byte; None where numpy has to do it (no library, an odd number, other order)."""
+def pack_nibbles(codes: NDArray, high_first: bool, flip: int = 0) -> NDArray[np.uint8] | None:
+    """Codes of one byte each as two a byte, the bits of `flip` inverted; None where numpy has to do it (no library, an odd number, other order)."""
     library = native.library()
     if library is None or codes.size % 2 or codes.itemsize != 1 or not codes.flags.c_contiguous:
         return None
@@ -123,6 +123,7 @@ def pack_nibbles(codes: NDArray, high_first: bool) -> NDArray[np.uint8] | None:
         _pointer(codes),
         ctypes.c_int64(packed.size),
         ctypes.c_int32(high_first),
+        ctypes.c_int32(flip),
         _pointer(packed),
         native._threads(),
     )

@@ -15,12 +15,16 @@ from onnxq.layouts._rows import Bytes
 _PIECE = 1 << 20
 
 
-def low_first(codes: NDArray, bits: int) -> Bytes:
-    """Codes of 2, 4 or 8 bits along the last axis, the first in the lowest bits. A short end is filled with 0."""
+def low_first(codes: NDArray, bits: int, flip: int = 0) -> Bytes:
+    """Codes of 2, 4 or 8 bits along the last axis, the first in the lowest bits. A short end is filled with 0.
+
+    The bits of `flip` are inverted in every byte then: 0x88 adds 8 to codes of 4 bits.
+    """
     if bits == 8:
-        return codes.view(np.uint8) if codes.dtype == np.int8 else codes.astype(np.uint8, copy=False)
+        packed = codes.view(np.uint8) if codes.dtype == np.int8 else codes.astype(np.uint8, copy=False)
+        return packed ^ np.uint8(flip) if flip else packed
     if bits == 4 and codes.shape[-1] % 2 == 0:
-        fast = _fast.pack_nibbles(codes, high_first=False)
+        fast = _fast.pack_nibbles(codes, high_first=False, flip=flip)
         if fast is not None:
             return fast.reshape(*codes.shape[:-1], codes.shape[-1] // 2)
     each = 8 // bits
@@ -31,7 +35,7 @@ def low_first(codes: NDArray, bits: int) -> Bytes:
     packed = codes[..., 0::each].copy()
     for i in range(1, each):
         packed |= codes[..., i::each] << np.uint8(bits * i)
-    return packed
+    return packed ^ np.uint8(flip) if flip else packed
 
 
 def from_low_first(packed: Bytes, bits: int, count: int) -> Bytes:

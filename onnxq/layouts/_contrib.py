@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from onnxq.formats import Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.layouts._bits import from_low_first, high_first, low_first
-from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
+from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, zero_points_by_row
 
 
 def matmul_nbits(q: QuantizedTensor) -> Bytes:
     """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, the first k in the lowest bits; 2, 4, 8 bits."""
-    return low_first(unsigned(blocks_last(q, q.codes), q.format.bits), q.format.bits)
+    middle = {2: 0xAA, 4: 0x88, 8: 0x80}[q.format.bits] if q.codes.dtype == np.int8 else 0
+    return low_first(blocks_last(q, q.codes), q.format.bits, middle)
 
 
 def matmul_nbits_zero_points(q: QuantizedTensor) -> Bytes:
