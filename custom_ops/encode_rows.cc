@@ -1,7 +1,8 @@
-// Encoding weights whose blocks lie one behind the other in memory, at the speed of reading them. Bit for bit what
-// onnxq/formats does in numpy, which is the reference; encode.cc has the general way (any axis, searched scales).
+// Encoding weights to nearest at the speed of reading them. Bit for bit what onnxq/formats does in numpy, which is the
+// reference; encode.cc has the search for scales.
 //
-// Any float type comes in: what is not float32 is converted a piece at a time. Loops are plain C++ over whole blocks,
+// Blocks lie one behind the other in memory, or are brought there, a few columns at a time, if they run along an outer
+// axis. Any float type comes in: what is not float32 is converted a piece at a time. Loops are plain C++ over whole blocks,
 // which the compiler vectorizes for each processor; reductions are over integers (the bits of a float without its sign
 // are ordered like its magnitude), because those of floats may not be reordered. Built without contraction of products
 // and sums.
@@ -48,13 +49,13 @@ constexpr uint32_t kInfinite = 0x7f800000;
 constexpr int64_t kPiece = 8192;  // elements converted at a time: they stay in the first-level cache
 
 struct Job {
-  const void* w;  // [rows, k]
+  const void* w;  // [rows, k, inner]
   int32_t type;
-  int64_t rows, k, block;
+  int64_t rows, k, inner, block;
   int32_t rule, qmax;
   const float* middles;  // between ascending levels, 15 of them
-  uint8_t* codes;        // [rows, k]
-  float* scales;         // [rows, ceil(k / block)]
+  uint8_t* codes;        // [rows, k, inner]
+  float* scales;         // [rows, ceil(k / block), inner]
   uint8_t* zeros;        // as scales; kRange only
   // Codes of the ascending levels, the first in the lowest nibble.
   bool is_sorted;
@@ -335,6 +336,65 @@ bool encode_range(const Job& job, int64_t first, int64_t last) {
   return true;
 }
 
+// How many columns are turned into rows at a time: a cache line of codes.
+constexpr int64_t kColumns = 64;
+
+struct Columns {
+  explicit Columns(int64_t block) : x(static_cast<size_t>(kColumns * block)), codes(x.size()) {}
+
+  std::vector<float> x;        // [columns, n]
+  std::vector<uint8_t> codes;  // the same
+  float scales[kColumns];
+  uint8_t zeros[kColumns];
+};
+
+ONNXQ_CLONES void scatter(const float* __restrict from, int64_t columns, int64_t n, float* __restrict to) {
+  for (int64_t c = 0; c < columns; ++c) {
+    to[c * n] = from[c];
+  }
+}
+
+ONNXQ_CLONES void gather_codes(const uint8_t* __restrict from, int64_t columns, int64_t n, uint8_t* __restrict to) {
+  for (int64_t c = 0; c < columns; ++c) {
+    to[c] = from[c * n];
+  }
+}
+
+// Bands first…last - 1, each the blocks of one number of one row: `inner` of them side by side.
+bool encode_bands(const Job& job, int64_t first, int64_t last) {
+  Columns t(job.block);
+  float line[kColumns];
+  const int64_t blocks = (job.k + job.block - 1) / job.block;
+  for (int64_t band = first; band < last; ++band) {
+    const int64_t start = band % blocks * job.block, n = std::min(job.block, job.k - start);
+    const int64_t corner = (band / blocks * job.k + start) * job.inner;
+    for (int64_t c = 0; c < job.inner; c += kColumns) {
+      const int64_t columns = std::min(kColumns, job.inner - c);
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = corner + i * job.inner + c;
+        const float* from = static_cast<const float*>(job.w) + at;
+        if (job.type != kFloat32) {
+          to_float32(job.w, job.type, at, columns, line);
+          from = line;
+        }
+        scatter(from, columns, n, t.x.data() + i);
+      }
+      uint8_t* zeros = job.zeros ? t.zeros : nullptr;
+      if (encode_piece(job, t.x.data(), columns, n, t.codes.data(), t.scales, zeros) < columns) {
+        return false;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        gather_codes(t.codes.data() + i, columns, n, job.codes + corner + i * job.inner + c);
+      }
+      std::copy_n(t.scales, columns, job.scales + band * job.inner + c);
+      if (zeros) {
+        std::copy_n(zeros, columns, job.zeros + band * job.inner + c);
+      }
+    }
+  }
+  return true;
+}
+
 template <typename Work>
 void in_threads(int64_t tasks, int32_t threads, const Work& work) {
   const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(threads, tasks));
@@ -361,19 +421,19 @@ ONNXQ_CLONES void pack_range(const uint8_t* __restrict codes, int64_t first, int
 
 }  // namespace
 
-// Encodes [rows, k] weights of `type`, `block` of a row sharing a scale. Returns 1, or 0 at the first block with a
+// Encodes [rows, k, inner] weights of `type`, `block` along k sharing a scale. Returns 1, or 0 at the first block with a
 // number that is not finite as float32; what was written then is of no use.
-ONNXQ_EXPORT int32_t onnxq_encode_rows(const void* w, int32_t type, int64_t rows, int64_t k, int64_t block, int32_t rule,
-                                       int32_t qmax, const float* middles, const uint8_t* order, uint8_t* codes,
+ONNXQ_EXPORT int32_t onnxq_encode_rows(const void* w, int32_t type, int64_t rows, int64_t k, int64_t inner,
+                                       int64_t block, int32_t rule, int32_t qmax, const float* middles, const uint8_t* order, uint8_t* codes,
                                        float* scales, uint8_t* zeros, int32_t threads) {
-  Job job{w, type, rows, k, block, rule, qmax, middles, codes, scales, zeros, true, 0, 0};
+  Job job{w, type, rows, k, inner, block, rule, qmax, middles, codes, scales, zeros, true, 0, 0};
   for (uint32_t j = 0; order && j < 16; ++j) {
     job.is_sorted = job.is_sorted && order[j] == j;
     (j < 8 ? job.order_low : job.order_high) |= static_cast<uint32_t>(order[j]) << (4 * (j & 7));
   }
   std::atomic<int32_t> finite{1};
   in_threads(rows * ((k + block - 1) / block), threads, [&](int64_t first, int64_t last) {
-    if (!encode_range(job, first, last)) {
+    if (!(inner == 1 ? encode_range(job, first, last) : encode_bands(job, first, last))) {
       finite = 0;
     }
   });

@@ -1,4 +1,4 @@
-"""The compiled way of encoding weights whose blocks lie one behind the other, where the library is there.
+"""The compiled way of encoding weights in blocks, where the library is there.
 
 It does what the formats do in numpy, bit for bit, from any floating-point type, without a copy, in threads.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq import native
 from onnxq.errors import BadModel
-from onnxq.formats import Format, Granularity, QuantizedTensor
+from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 
 _RANGE, _ABSMAX, _EXTREME, _LEVELS, _MICRO, _GGUF_SIGNED, _GGUF_ABSMAX = range(7)
 _TYPES = {np.dtype(t): i for i, t in enumerate((np.float32, np.float16, ml_dtypes.bfloat16, np.float64))}
@@ -53,8 +53,8 @@ def encode(
 ) -> QuantizedTensor | None:
     """`w` rounded to nearest, scales as `format.fit` gives them; None where numpy has to do it.
 
-    That is: no library, no such format, blocks along another axis than the last, numbers of another type or order, or
-    one that is not finite, which numpy then finds.
+    That is: no library, no such format, no blocks, numbers of another type or not in order in memory, or one that is
+    not finite, which numpy then finds.
 
     Args:
         tables: of a codebook, if not the format's own (`_codebook.Tables`).
@@ -62,8 +62,9 @@ def encode(
     Raises:
         BadModel: a scale does not fit the type that the format stores it in.
     """
-    rule, dtype, block = RULES.get(format.name), _TYPES.get(w.dtype), granularity.block
-    if rule is None or dtype is None or block is None or granularity.axis != w.ndim - 1 or not w.size:
+    rule, dtype = RULES.get(format.name), _TYPES.get(w.dtype)
+    axis, block = granularity.axis, granularity.block
+    if rule is None or dtype is None or axis is None or block is None or not w.size:
         return None
     library = native.library()
     if library is None or not w.flags.c_contiguous:
@@ -75,8 +76,9 @@ def encode(
     is_finite = library.onnxq_encode_rows(
         _pointer(w),
         ctypes.c_int32(dtype),
-        ctypes.c_int64(math.prod(w.shape[:-1])),
-        ctypes.c_int64(w.shape[-1]),
+        ctypes.c_int64(math.prod(w.shape[:axis])),
+        ctypes.c_int64(w.shape[axis]),
+        ctypes.c_int64(math.prod(w.shape[axis + 1 :])),
         ctypes.c_int64(block),
         ctypes.c_int32(rule.number),
         ctypes.c_int32(rule.qmax),
@@ -99,6 +101,8 @@ def stored(format: Format, d: NDArray) -> NDArray:
         BadModel: one would become infinite.
     """
     assert format.scale_type is not None
+    if format.scale_type == E8M0:  # the exponent; that of 2^-127 is 0, as float32 has it subnormal
+        return (np.ascontiguousarray(d, np.float32).view(np.uint32) >> 23).astype(np.uint8).view(E8M0)
     with np.errstate(over="ignore"):
         kept = d.astype(format.scale_type, copy=False)
     if format.scale_type == np.float16 and not np.isfinite(kept).all():
@@ -114,7 +118,10 @@ def _pointer(array: NDArray | None) -> ctypes.c_void_p:
 
 
 def pack_nibbles(codes: NDArray, high_first: bool, flip: int = 0) -> NDArray[np.uint8] | None:
-    """Codes of one byte each as two a byte, the bits of `flip` inverted; None where numpy has to do it (no library, an odd number, other order)."""
+    """Codes of one byte each as two a byte, the bits of `flip` inverted.
+
+    None where numpy has to do it: no library, an odd number of codes, or not in order in memory.
+    """
     library = native.library()
     if library is None or codes.size % 2 or codes.itemsize != 1 or not codes.flags.c_contiguous:
         return None

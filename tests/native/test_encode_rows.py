@@ -70,6 +70,19 @@ def test_shapes(word: str, n: int, k: int, block: int) -> None:
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, block)), by_numpy(word, w, Granularity(1, block)))
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((33, 70), 0), ((64, 64), 0), ((2, 40, 3), 1), ((5, 1), 0), ((1, 130), 0)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_word
+def test_blocks_along_another_axis(word: str, dtype: np.dtype, shape: tuple[int, ...], axis: int) -> None:
+    w = np.random.default_rng(6).standard_normal(shape).astype(dtype)
+    for block in (1, 16, 32):
+        blocks = Granularity(axis, block)
+        assert_same(_fast.encode(formats.get(word), w, blocks), by_numpy(word, w, blocks))
+        w.flat[-1] = np.inf
+        assert _fast.encode(formats.get(word), w, blocks) is None
+        w.flat[-1] = 1
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_word
 def test_every_float_type(word: str, dtype: np.dtype) -> None:
