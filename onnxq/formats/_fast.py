@@ -113,6 +113,17 @@ def stored(format: Format, d: NDArray) -> NDArray:
     return kept
 
 
+def transposed(codes: NDArray) -> NDArray:
+    """[columns, rows] of a matrix, in order in memory."""
+    library = native.library()
+    if library is None or codes.itemsize != 1 or not codes.flags.c_contiguous:
+        return np.ascontiguousarray(codes.T)
+    turned = np.empty(codes.shape[::-1], codes.dtype)
+    rows, columns = (ctypes.c_int64(n) for n in codes.shape)
+    library.onnxq_transpose(_pointer(codes), rows, columns, _pointer(turned), native._threads())
+    return turned
+
+
 def _pointer(array: NDArray | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if array is None else array.ctypes.data)
 

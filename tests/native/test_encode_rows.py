@@ -174,3 +174,11 @@ def test_nibbles(size: int, high_first: bool) -> None:
         patch.setattr(native, "library", lambda: None)
         np.testing.assert_array_equal(fast, pack())
     assert fast.size == -(-size // 2)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (63, 65), (64, 64), (130, 7)], ids=str)
+def test_transposed(shape: tuple[int, int]) -> None:
+    codes = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    np.testing.assert_array_equal(_fast.transposed(codes), codes.T)
+    assert _fast.transposed(codes).flags.c_contiguous
+    np.testing.assert_array_equal(_fast.transposed(codes.T), codes)  # not in order in memory
