@@ -2,9 +2,9 @@
 
     python custom_ops/bench_model.py [--layers 100]
 
-A chain of 4096 × 4096 products in blocks of 32, as onnxq::MatMulNBits (float16 scales) and as onnxruntime's MatMulNBits of
-accuracy level 4 (float32 scales, which its kernels need). Each is measured in a process of its own, in turns. Bytes that
-are mapped from the file belong to the page cache and are shared between processes; the others are the process's own.
+A chain of 4096 × 4096 products in blocks of 32, as onnxq::MatMulNBits (float16 scales) and as onnxruntime's MatMulNBits
+of accuracy level 4 (float32 scales, which its kernels need). Each is measured in a process of its own, in turns. Bytes
+that are mapped from the file belong to the page cache and are shared between processes; the others are the process's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 import numpy as np
@@ -62,7 +63,7 @@ def build(kind: str, layers: int, folder: Path) -> Path:
     return path
 
 
-def _external(name: str, array: NDArray, data) -> TensorProto:
+def _external(name: str, array: NDArray, data: BinaryIO) -> TensorProto:
     data.write(bytes(-data.tell() % 4096))
     place = {"location": Path(data.name).name, "offset": str(data.tell()), "length": str(array.nbytes)}
     data.write(array.tobytes())
