@@ -15,7 +15,8 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t kPanel = 512;  // k of a panel, at most; 32 columns of it are 64 KB
+// A panel: 512 k (at most) of two groups, 128 KB with vectors of 16. Rows are read once for both.
+constexpr int64_t kPanel = 512, kPanelGroups = 2;
 
 // A row of codes at a time: floats of 4 or 8 k, less the zero point.
 template <class V>
@@ -250,21 +251,29 @@ struct Float32 {
     const Cuts cuts = product_cuts(groups<V>(p), tiles, tasks);
     const int64_t column = task / cuts.rows, row = task % cuts.rows, all = groups<V>(p);
     const int64_t from = cut(tiles, cuts.rows, row), to = cut(tiles, cuts.rows, row + 1);
-    alignas(64) float panel[kPanel * kVectors * V::kLanes];
-    for (int64_t j = cut(all, cuts.columns, column); j < cut(all, cuts.columns, column + 1); ++j) {
-      const Group g = group<V>(p, j);
-      if (p.M <= kDirectRows) {
-        kernels.direct[p.M - 1](p, g, packed, 0);
-        continue;
+    const int64_t first_group = cut(all, cuts.columns, column), last_group = cut(all, cuts.columns, column + 1);
+    if (p.M <= kDirectRows) {
+      for (int64_t j = first_group; j < last_group; ++j) {
+        kernels.direct[p.M - 1](p, group<V>(p, j), packed, 0);
       }
-      const int64_t step = kPanel / p.block, count = blocks(p.K, p.block);
+      return;
+    }
+    constexpr int64_t kPanelFloats = kPanel * kVectors * V::kLanes;
+    alignas(64) float panel[kPanelGroups * kPanelFloats];
+    const int64_t step = kPanel / p.block, count = blocks(p.K, p.block);
+    for (int64_t j = first_group; j < last_group; j += kPanelGroups) {
+      const int64_t here = last_group - j < kPanelGroups ? last_group - j : kPanelGroups;
       for (int64_t b = 0; b < count; b += step) {
         const int64_t end = b + step < count ? b + step : count;
-        kernels.decode(p, g, b, end, panel);
+        for (int64_t g = 0; g < here; ++g) {
+          kernels.decode(p, group<V>(p, j + g), b, end, panel + g * kPanelFloats);
+        }
         for (int64_t i = from; i < to; ++i) {
           const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
-          multiply_panel_rows<V, V::kFloatRows>(rows, p, g, packed + first * Kp + b * p.block * rows, panel,
-                                                (end - b) * p.block, first, b == 0);
+          for (int64_t g = 0; g < here; ++g) {
+            multiply_panel_rows<V, V::kFloatRows>(rows, p, group<V>(p, j + g), packed + first * Kp + b * p.block * rows,
+                                                  panel + g * kPanelFloats, (end - b) * p.block, first, b == 0);
+          }
         }
       }
     }
