@@ -57,6 +57,20 @@ struct Tensor {
   }
 };
 
+// Bytes of an element of the types that operators here read; 1 for all others.
+constexpr size_t element_bytes(ort::ElementType type) {
+  return type == ort::kInt64                                        ? 8
+         : type == ort::kFloat || type == ort::kInt32               ? 4
+         : type == ort::kFloat16 || type == ort::kBFloat16          ? 2
+                                                                    : 1;
+}
+
+// Whether elements lie at multiples of their size. onnxruntime sees to it, but for what others own: a tensor that begins
+// at an odd byte of an external data file, or that a program made of memory of its own.
+inline bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data) % element_bytes(tensor.type) == 0;
+}
+
 // Null `value`: an optional input that is not there, a tensor of type kUndefined.
 inline Tensor read(const ort::OrtApi* api, const ort::OrtValue* value) {
   Tensor tensor;

@@ -1,5 +1,7 @@
 #include "weight.h"
 
+#include <cstring>
+
 namespace onnxq {
 namespace {
 
@@ -21,6 +23,15 @@ std::string text_from(const OrtApi* api, const Get& get) {
 
 std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
   return text_from(api, [&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
+}
+
+// Whether the node has input `index`, constant or not.
+bool has_input(const OrtApi* api, const OrtKernelInfo* info, size_t index) {
+  size_t count = 0;
+  check(api, api->KernelInfo_GetInputCount(info, &count));
+  return index < count && !text_from(api, [&](char* out, size_t* size) {
+    return api->KernelInfo_GetInputName(info, index, out, size);
+  }).empty();
 }
 
 int64_t size_attribute(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, const char* name) {
@@ -59,14 +70,6 @@ std::string string_attribute(const OrtApi* api, const OrtKernelInfo* info, const
   }
   return text_from(
       api, [&](char* out, size_t* room) { return api->KernelInfoGetAttribute_string(info, name, out, room); });
-}
-
-bool has_input(const OrtApi* api, const OrtKernelInfo* info, size_t index) {
-  size_t count = 0;
-  check(api, api->KernelInfo_GetInputCount(info, &count));
-  return index < count && !text_from(api, [&](char* out, size_t* size) {
-    return api->KernelInfo_GetInputName(info, index, out, size);
-  }).empty();
 }
 
 std::string text(const std::vector<int64_t>& shape) {
@@ -130,6 +133,12 @@ WeightTensors::WeightTensors(const WeightAttributes& node, const Tensor& w, cons
     node.refuse("scales must be float32, float16 or uint8 (powers of two)");
   }
   expect(node, "scales", s, shape);
+  if (!is_aligned(s)) {
+    const size_t bytes = static_cast<size_t>(s.size()) * element_bytes(s.type);
+    std::shared_ptr<char[]> copy(new char[bytes]);  // new aligns for every type
+    scales = std::memcpy(copy.get(), s.data, bytes);
+    copied_scales = copy;
+  }
   if (z.type == kUndefined) {
     zero_points = nullptr;
     return;
@@ -138,6 +147,23 @@ WeightTensors::WeightTensors(const WeightAttributes& node, const Tensor& w, cons
     node.refuse("zero_points must be uint8, and only integer formats have them");
   }
   expect(node, "zero_points", z, shape);
+}
+
+WeightInputs::WeightInputs(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, size_t first)
+    : api_(api), first_(first) {
+  const Tensor weight = constant_input(api, info, first), scales = constant_input(api, info, first + 1);
+  const Tensor zero_points = constant_input(api, info, first + 2);
+  const bool zero_points_known = zero_points.type != kUndefined || !has_input(api, info, first + 2);
+  if (weight.type != kUndefined && scales.type != kUndefined && zero_points_known) {
+    constants_ = {node, weight, scales, zero_points};
+  }
+}
+
+WeightTensors WeightInputs::at(const OrtKernelContext* context, const WeightAttributes& node) const {
+  if (constants_.weight) {
+    return constants_;
+  }
+  return {node, input(api_, context, first_), input(api_, context, first_ + 1), input(api_, context, first_ + 2)};
 }
 
 }  // namespace onnxq

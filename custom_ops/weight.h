@@ -21,23 +21,36 @@ struct WeightAttributes {
   [[noreturn]] void refuse(const std::string& reason) const;
 };
 
-// The weight's tensors. Those of the file are looked at once, when the session is made, and stay where they are.
+// The weight's tensors. Those of the file are looked at once, when the session is made, and stay where they are (scales at
+// odd addresses excepted: they are copied).
 struct WeightTensors {
   const uint8_t* weight = nullptr;
   const void* scales = nullptr;
   int32_t scale_type = 0;
   const uint8_t* zero_points = nullptr;
+  std::shared_ptr<const char[]> copied_scales;
 
   // Throws Refusal where a type or a shape is not what `attributes` ask for.
   WeightTensors(const WeightAttributes& attributes, const Tensor& weight, const Tensor& scales, const Tensor& zero_points);
   WeightTensors() = default;
 };
 
+// The inputs weight, scales and zero_points, the first of which is number `first`.
+class WeightInputs {
+ public:
+  WeightInputs(const ort::OrtApi* api, const ort::OrtKernelInfo* info, const WeightAttributes& node, size_t first);
+
+  // What is in the file, or else what this run gives.
+  WeightTensors at(const ort::OrtKernelContext* context, const WeightAttributes& node) const;
+
+ private:
+  const ort::OrtApi* api_;
+  size_t first_;
+  WeightTensors constants_;  // where all of them are in the file
+};
+
 // Input `index` where it is a constant of the model; else a tensor of type kUndefined.
 Tensor constant_input(const ort::OrtApi* api, const ort::OrtKernelInfo* info, size_t index);
-
-// Whether the node has input `index`, constant or not.
-bool has_input(const ort::OrtApi* api, const ort::OrtKernelInfo* info, size_t index);
 
 // An optional attribute; `otherwise` where the node does not have it.
 int64_t int_attribute(const ort::OrtApi* api, const ort::OrtKernelInfo* info, const char* name, int64_t otherwise);

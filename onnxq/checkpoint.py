@@ -1,108 +1,122 @@
-"""Tensors of a checkpoint on disk, by name: safetensors, or npz of numpy.
-
-The header of a safetensors file is read here: it is 8 bytes of length and a piece of JSON, numpy maps the rest into
-memory, bfloat16 included, and one dependency less is one less to keep up with.
-
-Source: the format's specification in the README of huggingface/safetensors.
-"""
+"""What calibration has seen so far, on disk, so that it can be killed at any time and go on later."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
-import zipfile
-from collections.abc import Iterator, Mapping
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
-import numpy as np
-from numpy.typing import NDArray
+from onnxq.collectors._summary import Summary, from_dict
+from onnxq.errors import BadOutput
 
-from onnxq.errors import BadData
-
-#: A header longer than this is no header: the format's own limit.
-LARGEST_HEADER = 100_000_000
-_DTYPES = {
-    "BOOL": np.dtype(np.bool_),
-    "U8": np.dtype(np.uint8),
-    "I8": np.dtype(np.int8),
-    "U16": np.dtype("<u2"),
-    "I16": np.dtype("<i2"),
-    "U32": np.dtype("<u4"),
-    "I32": np.dtype("<i4"),
-    "U64": np.dtype("<u8"),
-    "I64": np.dtype("<i8"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F32": np.dtype("<f4"),
-    "F64": np.dtype("<f8"),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-}
+#: Seconds between two checkpoints, unless told otherwise.
+SECONDS = 30.0
 
 
-def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
-    """The tensors of a `.safetensors` or `.npz` file, each read when it is asked for.
+@dataclass(frozen=True)
+class Every:
+    """How often a checkpoint is written: after so many samples or seconds, whichever comes first."""
 
-    Raises:
-        BadData: no such file, neither of the two, or damaged.
+    samples: int | None = None
+    seconds: float | None = SECONDS
+
+
+EVERY = Every()
+
+
+@dataclass
+class State:
+    """How far calibration is.
+
+    Attributes:
+        finished: summaries over all samples, by value name.
+        current: those of the pass in work, which has seen the first `done` samples.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise BadData(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
-    if zipfile.is_zipfile(path):
+
+    finished: dict[str, Summary] = field(default_factory=dict)
+    current: dict[str, Summary] = field(default_factory=dict)
+    done: int = 0
+
+
+class Checkpoint:
+    """A file that is replaced as a whole, and holds for one model, data and choice of values only.
+
+    Args:
+        path: None: nothing is ever written.
+        key: whatever decides what is seen.
+    """
+
+    def __init__(self, path: Path | None, key: Mapping[str, object], every: Every) -> None:
+        self.path, self.every = path, every
+        self._key = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
+        self._samples, self._since = 0, time.monotonic()
+
+    def load(self) -> State:
+        """What was saved last; nothing if there is no file, or one of something else, or a damaged one."""
+        if self.path is None:
+            return State()
         try:
-            return np.load(path, allow_pickle=False)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise BadData(f"{path} cannot be read as npz: {error}") from None
-    return Safetensors(path)
+            table = json.loads(self.path.read_text(encoding="utf-8"))
+            if table["key"] != self._key:
+                return State()
+            finished, current = (_read(table[part]) for part in ("finished", "current"))
+            return State(finished, current, int(table["done"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return State()
+
+    def is_due(self) -> bool:
+        """To be asked after each sample."""
+        self._samples += 1
+        if self.path is None:
+            return False
+        if self.every.samples is not None and self._samples >= self.every.samples:
+            return True
+        return self.every.seconds is not None and time.monotonic() - self._since >= self.every.seconds
+
+    def save(self, state: State) -> None:
+        """Replace the file by `state`, which is on the disk when this returns.
+
+        Raises:
+            BadOutput: it cannot be written.
+        """
+        self._samples, self._since = 0, time.monotonic()
+        if self.path is None:
+            return
+        table = {
+            "key": self._key,
+            "done": state.done,
+            "finished": _write(state.finished),
+            "current": _write(state.current),
+        }
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                json.dump(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise BadOutput(f"the checkpoint {self.path} cannot be written: {error.strerror}") from None
+
+    def remove(self) -> None:
+        """Calibration is over."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
-class Safetensors(Mapping[str, NDArray]):
-    """The tensors of a safetensors file, mapped into memory and read-only.
+def _write(summaries: Mapping[str, Summary]) -> dict[str, object]:
+    return {name: summary.to_dict() for name, summary in summaries.items()}
 
-    Raises:
-        BadData: the file is damaged, or of another kind.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
-                raise BadData(f"{path} is neither a safetensors nor an npz file, or is cut short")
-            try:
-                header = json.loads(file.read(length))
-                header.pop("__metadata__", None)
-                self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in header.items()}
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise BadData(f"{path} is not a safetensors file: its header does not describe tensors") from None
-        self._start = 8 + length
+def _read(table: Mapping[str, dict[str, object]]) -> dict[str, Summary]:
+    return {name: from_dict(summary) for name, summary in table.items()}
 
-    def _entry(self, name: str, entry: dict[str, Any], room: int) -> tuple[np.dtype, tuple[int, ...], int]:
-        dtype, shape = _DTYPES.get(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-        begin, end = entry["data_offsets"]
-        if dtype is None:
-            raise BadData(f"{self._path}: tensor '{name}' is of type {entry['dtype']}, which numpy does not have")
-        if (
-            not 0 <= begin <= end <= room
-            or end - begin != math.prod(shape) * dtype.itemsize
-            or min(shape, default=0) < 0
-        ):
-            raise BadData(f"{self._path} is damaged: the bytes of tensor '{name}' are not those of its shape")
-        return dtype, shape, begin
 
-    def __getitem__(self, name: str) -> NDArray:
-        dtype, shape, begin = self._entries[name]
-        if math.prod(shape) == 0:
-            return np.zeros(shape, dtype)
-        raw = np.memmap(self._path, np.uint8, "r", self._start + begin, (math.prod(shape) * dtype.itemsize,))
-        return raw.view(np.ndarray).view(dtype).reshape(shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+def pending(names: Sequence[str], state: State) -> list[str]:
+    """The names no pass has begun with."""
+    return [name for name in names if name not in state.finished and name not in state.current]

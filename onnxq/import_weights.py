@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onnxq import graph, linear4bit, save, targets
 from onnxq.check import Check, check_models, check_nodes
-from onnxq.checkpoint import open_checkpoint
 from onnxq.errors import BadModel
 from onnxq.linear4bit import Match
 from onnxq.load import external_tensors, is_quantized, load_model
@@ -25,6 +24,7 @@ from onnxq.rewrite import rewrite
 from onnxq.runtime import THREADS, Session
 from onnxq.synthesize import synthesize
 from onnxq.targets import Placement, Target
+from onnxq.tensor_file import open_checkpoint
 from onnxq.version import __version__
 from onnxq.weights import weights_of
 

@@ -40,7 +40,9 @@ def path() -> Path | None:
 
 
 def _find() -> tuple[Path, ctypes.CDLL] | None:
-    for path in sorted(Path(__file__).parent.glob("*onnxq_native*")):
+    """The library that ONNXQ_LIBRARY names, as a build with sanitizers, or the one beside this file."""
+    named = os.environ.get("ONNXQ_LIBRARY")
+    for path in [Path(named)] if named else sorted(Path(__file__).parent.glob("*onnxq_native*")):
         found = ctypes.CDLL(str(path))
         found.onnxq_abi_version.restype = ctypes.c_int32
         if found.onnxq_abi_version() == ABI_VERSION:

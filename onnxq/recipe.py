@@ -85,7 +85,8 @@ class Recipe:
         rules: later rules win over earlier ones, all of them over the scheme.
         block_size: weights that share a scale in block formats; None: the format's own (32, for nf4 and fp4 64).
         min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples.
-        calibration: how activation ranges are found, a file name of `collectors/`.
+        calibration: how activation ranges are found, a file name of `collectors/`; `auto` takes the one with the least
+            error at the outputs.
         reduce_range: 7-bit weights for w8a8, for processors whose 8-bit dot product saturates (AVX2 and AVX-512
             without VNNI).
         keep_slow: keep quantized nodes even where they are slower than float.
@@ -98,7 +99,7 @@ class Recipe:
     rules: tuple[Rule, ...] = ()
     block_size: int | None = None
     min_sqnr: float = 20.0
-    calibration: str = "percentile"
+    calibration: str = "auto"
     reduce_range: bool = False
     keep_slow: bool = False
     requantize: bool = False
@@ -115,7 +116,8 @@ class Recipe:
             raise BadRecipe("min_sqnr is not a number of dB")
         if self.accuracy_level not in range(5):
             raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
-        collectors.get(self.calibration)
+        if self.calibration != "auto":
+            collectors.get(self.calibration)
 
     def scheme_for(self, name: str, op_type: str) -> str:
         """The scheme word, or `keep`, for one node."""

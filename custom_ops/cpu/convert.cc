@@ -8,19 +8,19 @@ namespace {
 
 // In an anonymous namespace, as compilers show the resolvers of others to the world.
 
-ONNXQ_CLONES void half_to_float_array(const uint16_t* __restrict from, float* __restrict to, int64_t size) {
+ONNXQ_CLONES void from_half_array(const uint16_t* __restrict from, float* __restrict to, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
     to[i] = half_to_float(from[i]);
   }
 }
 
-ONNXQ_CLONES void bfloat16_to_float_array(const uint16_t* __restrict from, float* __restrict to, int64_t size) {
+ONNXQ_CLONES void from_bfloat16_array(const uint16_t* __restrict from, float* __restrict to, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
     to[i] = bits_to_float(static_cast<uint32_t>(from[i]) << 16);
   }
 }
 
-ONNXQ_CLONES void float_to_half_array(const float* __restrict from, uint16_t* __restrict to, int64_t size) {
+ONNXQ_CLONES void to_half_array(const float* __restrict from, uint16_t* __restrict to, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
     const uint32_t bits = float_to_bits(from[i]), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
     // Normal halves: another exponent bias, then rounding of the 13 bits that fall away. A carry goes where it should,
@@ -35,7 +35,7 @@ ONNXQ_CLONES void float_to_half_array(const float* __restrict from, uint16_t* __
   }
 }
 
-ONNXQ_CLONES void float_to_bfloat16_array(const float* __restrict from, uint16_t* __restrict to, int64_t size) {
+ONNXQ_CLONES void to_bfloat16_array(const float* __restrict from, uint16_t* __restrict to, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
     const uint32_t bits = float_to_bits(from[i]);
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
@@ -46,12 +46,12 @@ ONNXQ_CLONES void float_to_bfloat16_array(const float* __restrict from, uint16_t
 
 }  // namespace
 
-void half_to_float(const uint16_t* from, float* to, int64_t size) { half_to_float_array(from, to, size); }
+void from_half(const uint16_t* from, float* to, int64_t size) { from_half_array(from, to, size); }
 
-void bfloat16_to_float(const uint16_t* from, float* to, int64_t size) { bfloat16_to_float_array(from, to, size); }
+void from_bfloat16(const uint16_t* from, float* to, int64_t size) { from_bfloat16_array(from, to, size); }
 
-void float_to_half(const float* from, uint16_t* to, int64_t size) { float_to_half_array(from, to, size); }
+void to_half(const float* from, uint16_t* to, int64_t size) { to_half_array(from, to, size); }
 
-void float_to_bfloat16(const float* from, uint16_t* to, int64_t size) { float_to_bfloat16_array(from, to, size); }
+void to_bfloat16(const float* from, uint16_t* to, int64_t size) { to_bfloat16_array(from, to, size); }
 
 }  // namespace onnxq

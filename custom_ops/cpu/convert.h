@@ -7,12 +7,12 @@
 
 namespace onnxq {
 
-void half_to_float(const uint16_t* from, float* to, int64_t size);
-void bfloat16_to_float(const uint16_t* from, float* to, int64_t size);
+void from_half(const uint16_t* from, float* to, int64_t size);
+void from_bfloat16(const uint16_t* from, float* to, int64_t size);
 
 // To the nearest, ties to even; what is too large becomes infinite.
-void float_to_half(const float* from, uint16_t* to, int64_t size);
-void float_to_bfloat16(const float* from, uint16_t* to, int64_t size);
+void to_half(const float* from, uint16_t* to, int64_t size);
+void to_bfloat16(const float* from, uint16_t* to, int64_t size);
 
 }  // namespace onnxq
 

@@ -13,23 +13,17 @@ namespace {
 
 using namespace ort;
 
-enum Input : size_t { kWeight, kScales, kZeroPoints, kIndices };
+enum Input : size_t { kWeight, kIndices = 3 };
 
 bool is_float(int64_t dtype) { return dtype == kFloat || dtype == kFloat16 || dtype == kBFloat16; }
 
 class Gather {
  public:
-  Gather(const OrtApi* api, const OrtKernelInfo* info) : api_(api), node_(api, info) {
+  Gather(const OrtApi* api, const OrtKernelInfo* info) : api_(api), node_(api, info), weight_(api, info, node_, kWeight) {
     const int64_t dtype = int_attribute(api, info, "dtype", kFloat);
     dtype_ = static_cast<ElementType>(dtype);
     if (!is_float(dtype)) {
       node_.refuse("attribute dtype must be 1 (float32), 10 (float16) or 16 (bfloat16)");
-    }
-    const Tensor weight = constant_input(api, info, kWeight), scales = constant_input(api, info, kScales);
-    const Tensor zero_points = constant_input(api, info, kZeroPoints);
-    if (weight.type != kUndefined && scales.type != kUndefined &&
-        (zero_points.type != kUndefined || !has_input(api, info, kZeroPoints))) {
-      constants_ = {node_, weight, scales, zero_points};
     }
   }
 
@@ -39,7 +33,10 @@ class Gather {
     if (indices.type != kInt32 && indices.type != kInt64) {
       node_.refuse("indices must be int32 or int64");
     }
-    const WeightTensors w = constants_.weight ? constants_ : read_weight(context);
+    if (!is_aligned(indices)) {
+      node_.refuse("indices begin at an address that is no multiple of their elements' size");
+    }
+    const WeightTensors w = weight_.at(context, node_);
     std::vector<int64_t> shape = indices.shape;
     shape.push_back(node_.K);
     const Tensor y = output(api_, context, 0, shape);
@@ -50,20 +47,8 @@ class Gather {
   }
 
  private:
-  WeightTensors read_weight(OrtKernelContext* context) const {
-    return {node_, input(api_, context, kWeight), input(api_, context, kScales), input(api_, context, kZeroPoints)};
-  }
-
   void gather(const Place& place, const WeightTensors& w, const Tensor& indices, const Tensor& y) const {
-    Problem p{};
-    p.N = node_.N;
-    p.K = node_.K;
-    p.block = node_.block;
-    p.weight = w.weight;
-    p.scales = w.scales;
-    p.zero_points = w.zero_points;
-    p.format = node_.format;
-    p.scale_type = w.scale_type;
+    const Problem p = problem(node_, w);
     const int64_t count = indices.size();
     std::vector<int64_t> rows(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
@@ -88,7 +73,7 @@ class Gather {
 
   const OrtApi* api_;
   WeightAttributes node_;
-  WeightTensors constants_;  // where all of the weight is in the file
+  WeightInputs weight_;
   ElementType dtype_;
 };
 

@@ -1,8 +1,11 @@
 // onnxq::MatMulNBits: y[…, N] = x[…, K] · w[N, K]ᵀ + bias[N], in the type of x.
 
+#include <cstring>
+
 #include "../infer.h"
 #include "../ops.h"
 #include "../weight.h"
+#include "convert.h"
 #include "isa.h"
 #include "run.h"
 
@@ -11,11 +14,26 @@ namespace {
 
 using namespace ort;
 
-enum Input : size_t { kX, kWeight, kScales, kZeroPoints, kBias };
+enum Input : size_t { kX, kWeight, kBias = 4 };
+
+// A bias of any float type and alignment.
+std::vector<float> as_float(const Tensor& bias) {
+  const size_t size = static_cast<size_t>(bias.size());
+  std::vector<float> numbers(size);
+  if (bias.type == kFloat) {
+    std::memcpy(numbers.data(), bias.data, size * sizeof(float));
+    return numbers;
+  }
+  std::vector<uint16_t> bits(size);
+  std::memcpy(bits.data(), bias.data, size * sizeof(uint16_t));
+  const auto convert = bias.type == kFloat16 ? from_half : from_bfloat16;
+  convert(bits.data(), numbers.data(), bias.size());
+  return numbers;
+}
 
 class MatMul {
  public:
-  MatMul(const OrtApi* api, const OrtKernelInfo* info) : api_(api), node_(api, info) {
+  MatMul(const OrtApi* api, const OrtKernelInfo* info) : api_(api), node_(api, info), weight_(api, info, node_, kWeight) {
     if (const char* isa = forced_isa()) {
       isa_ = isa;
       const std::string reason = why_not(isa);
@@ -23,58 +41,53 @@ class MatMul {
         node_.refuse("ONNXQ_FORCE_ISA = " + reason);
       }
     }
-    const Tensor weight = constant_input(api, info, kWeight), scales = constant_input(api, info, kScales);
-    const Tensor zero_points = constant_input(api, info, kZeroPoints);
-    if (weight.type != kUndefined && scales.type != kUndefined &&
-        (zero_points.type != kUndefined || !has_input(api, info, kZeroPoints))) {
-      constants_ = {node_, weight, scales, zero_points};
+    const Tensor bias = constant_input(api, info, kBias);
+    if (bias.type != kUndefined) {
+      check_bias(bias);
+      bias_ = as_float(bias);
     }
   }
 
   void compute(OrtKernelContext* context) {
     const Place place(api_, context);
-    const Tensor x = input(api_, context, kX), bias = input(api_, context, kBias);
+    const Tensor x = input(api_, context, kX);
+    if (!is_aligned(x)) {
+      node_.refuse("x begins at an address that is no multiple of its elements' size");
+    }
     if (x.shape.empty() || x.shape.back() != node_.K) {
       node_.refuse("x has shape " + text(x.shape) + ", whose last dimension must be K = " + std::to_string(node_.K));
     }
-    if (bias.type != kUndefined && bias.shape != std::vector<int64_t>{node_.N}) {
-      node_.refuse("bias has shape " + text(bias.shape) + ", but must be [" + std::to_string(node_.N) + "]");
+    const Tensor bias = bias_.empty() ? input(api_, context, kBias) : Tensor{};
+    if (bias.type != kUndefined) {
+      check_bias(bias);
     }
-    const WeightTensors weight = constants_.weight ? constants_ : read_weight(context);
+    const WeightTensors weight = weight_.at(context, node_);
     std::vector<int64_t> shape = x.shape;
     shape.back() = node_.N;
     const Tensor y = output(api_, context, 0, shape);
     if (x.size() > 0) {
-      multiply(place, weight, x, bias, y);
+      multiply(place, weight, x, bias.type == kUndefined ? bias_ : as_float(bias), y);
     }
   }
 
  private:
-  WeightTensors read_weight(OrtKernelContext* context) const {
-    return {node_, input(api_, context, kWeight), input(api_, context, kScales), input(api_, context, kZeroPoints)};
+  void check_bias(const Tensor& bias) const {
+    if (bias.shape != std::vector<int64_t>{node_.N}) {
+      node_.refuse("bias has shape " + text(bias.shape) + ", but must be [" + std::to_string(node_.N) + "]");
+    }
   }
 
-  void multiply(const Place& place, const WeightTensors& w, const Tensor& x, const Tensor& bias, const Tensor& y) const {
-    Problem p{};
+  void multiply(const Place& place, const WeightTensors& w, const Tensor& x, const std::vector<float>& bias,
+                const Tensor& y) const {
+    Problem p = problem(node_, w);
     p.M = x.size() / node_.K;
-    p.N = node_.N;
-    p.K = node_.K;
-    p.block = node_.block;
-    p.weight = w.weight;
-    p.scales = w.scales;
-    p.zero_points = w.zero_points;
-    p.format = node_.format;
-    p.scale_type = w.scale_type;
-    p.exact = node_.exact;
     const Kernel& kernel = *kernel_for(isa_.c_str(), p);
     const int64_t workspace = kernel.workspace(p);
+    p.bias = bias.empty() ? nullptr : bias.data();
     const bool converts = x.type != kFloat;
-    const int64_t x_bytes = 4 * p.M * p.K, y_bytes = 4 * p.M * p.N, bias_bytes = 4 * bias.size();
-    int64_t bytes = round_up_to_line(workspace);
-    if (converts) {
-      bytes += round_up_to_line(x_bytes) + round_up_to_line(y_bytes) + round_up_to_line(bias_bytes);
-    }
-    Scratch scratch(place, bytes);
+    const int64_t x_bytes = 4 * p.M * p.K, y_bytes = 4 * p.M * p.N;
+    Scratch scratch(place, round_up_to_line(workspace) +
+                               (converts ? round_up_to_line(x_bytes) + round_up_to_line(y_bytes) : 0));
     void* const shared = scratch.take(workspace);
     if (converts) {
       float* const from = static_cast<float*>(scratch.take(x_bytes));
@@ -85,14 +98,6 @@ class MatMul {
       p.x = static_cast<const float*>(x.data);
       p.y = static_cast<float*>(y.data);
     }
-    if (bias.type != kUndefined) {
-      p.bias = static_cast<const float*>(bias.data);
-      if (converts) {
-        float* const from = static_cast<float*>(scratch.take(bias_bytes));
-        to_float(place, x.type, bias.data, from, p.N);
-        p.bias = from;
-      }
-    }
     run(place, kernel, p, shared);
     if (converts) {
       from_float(place, x.type, p.y, y.data, p.M * p.N);
@@ -101,7 +106,8 @@ class MatMul {
 
   const OrtApi* api_;
   WeightAttributes node_;
-  WeightTensors constants_;  // where all of the weight is in the file
+  WeightInputs weight_;
+  std::vector<float> bias_;  // where it is in the file
   std::string isa_;          // forced, or empty
 };
 

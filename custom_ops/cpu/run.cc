@@ -47,6 +47,20 @@ void* Scratch::take(int64_t bytes) {
   return part;
 }
 
+Problem problem(const WeightAttributes& node, const WeightTensors& weight) {
+  Problem p{};
+  p.N = node.N;
+  p.K = node.K;
+  p.block = node.block;
+  p.weight = weight.weight;
+  p.scales = weight.scales;
+  p.zero_points = weight.zero_points;
+  p.format = node.format;
+  p.scale_type = weight.scale_type;
+  p.exact = node.exact;
+  return p;
+}
+
 int threads() {
   static const int count = [] {
 #if defined(__linux__)
@@ -82,14 +96,13 @@ void in_chunks(const Place& place, int64_t size, const Body& body) {
 
 void to_float(const Place& place, ElementType type, const void* from, float* to, int64_t size) {
   const auto bits = static_cast<const uint16_t*>(from);
-  const auto convert = type == kFloat16 ? static_cast<void (*)(const uint16_t*, float*, int64_t)>(half_to_float)
-                                        : bfloat16_to_float;
+  const auto convert = type == kFloat16 ? from_half : from_bfloat16;
   in_chunks(place, size, [&](int64_t first, int64_t count) { convert(bits + first, to + first, count); });
 }
 
 void from_float(const Place& place, ElementType type, const float* from, void* to, int64_t size) {
   const auto bits = static_cast<uint16_t*>(to);
-  const auto convert = type == kFloat16 ? float_to_half : float_to_bfloat16;
+  const auto convert = type == kFloat16 ? to_half : to_bfloat16;
   in_chunks(place, size, [&](int64_t first, int64_t count) { convert(from + first, bits + first, count); });
 }
 

@@ -3,7 +3,7 @@
 #ifndef ONNXQ_CPU_RUN_H_
 #define ONNXQ_CPU_RUN_H_
 
-#include "../op.h"
+#include "../weight.h"
 #include "kernel.h"
 
 namespace onnxq {
@@ -56,6 +56,9 @@ class Scratch {
 };
 
 constexpr int64_t round_up_to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// All of a problem that a node and its weight say, which leaves M, x, bias and y.
+Problem problem(const WeightAttributes& node, const WeightTensors& weight);
 
 // Threads that a node may count on. onnxruntime does not tell; this is what it takes where nobody says otherwise.
 int threads();

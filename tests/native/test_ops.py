@@ -17,6 +17,7 @@ from kernels import exact_bound, fast_bound, product, weight
 from nodes import BFLOAT16, FLOAT, FLOAT16, activations
 from numpy.typing import NDArray
 from onnx import TensorProto
+from onnx.external_data_helper import set_external_data
 
 import onnxq
 from onnxq import native, runtime
@@ -124,6 +125,8 @@ def test_shapes_and_types_are_inferred() -> None:
     assert session.get_outputs()[0].shape == ["batch", 3, 20]
     session = onnxq.session(nodes.gather(w, shape=("batch", 7), dtype=FLOAT16).SerializeToString())
     assert (session.get_outputs()[0].shape, session.get_outputs()[0].type) == (["batch", 7, 40], "tensor(float16)")
+    session = onnxq.session(nodes.matmul(w, x_shape=(None, 3, 40)).SerializeToString())
+    assert all(isinstance(dim, str | None) or dim >= 0 for dim in session.get_outputs()[0].shape)  # unknown is no size
 
 
 def test_with_and_without_the_library(tmp_path: Path) -> None:
@@ -158,6 +161,23 @@ def test_external_weights_stay_in_the_file(tmp_path: Path) -> None:
         pytest.skip("needs /proc")
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "m.onnx"], capture_output=True, text=True, check=True)
     assert int(done.stdout) < tiles.nbytes / 10
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 64])
+@pytest.mark.parametrize("scale", kernels.SCALES)
+def test_external_weights_may_begin_anywhere(forced: str, scale: str, start: int, tmp_path: Path) -> None:
+    """Other writers do not align; what cannot be read in place is copied."""
+    w, x, bias = weight("int4", 40, 96, 32, scale=scale, zeros=True), activations((3, 96)), activations((40,), seed=1)
+    model, data = nodes.matmul(w, bias=bias), b"?" * start
+    for tensor in model.graph.initializer:
+        raw = tensor.raw_data
+        set_external_data(tensor, "m.data", offset=len(data), length=len(raw))
+        tensor.ClearField("raw_data")
+        data += raw + b"?"
+    (tmp_path / "m.data").write_bytes(data)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    y = onnxq.session(tmp_path / "m.onnx").run(None, {"x": x})[0]
+    assert np.all(np.abs(y - product(x, w, bias)) <= fast_bound(x, w, bias))
 
 
 def test_a_forced_name_that_does_not_exist_fails(monkeypatch: pytest.MonkeyPatch) -> None:

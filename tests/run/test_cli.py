@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tiny import normal
 
 import onnxq
-from onnxq import pipeline
+from onnxq import find_ranges
 from onnxq.cli import main
 from onnxq.recipe import SCHEMES, Recipe
 
@@ -85,11 +85,9 @@ def test_plan_lists_nodes_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_ranges_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = run("calibrate", DIGITS, "--data", DATA, "-o", "ranges.json").stdout
-    assert (
-        out == f"ranges.json: {len(json.loads((tmp_path / 'ranges.json').read_text())['values'])} ranges by "
-        f"{Recipe().calibration}, 0 without\n"
-    )
-    monkeypatch.setattr(pipeline, "calibrate", None)
+    saved = json.loads((tmp_path / "ranges.json").read_text())
+    assert out == f"ranges.json: {len(saved['values'])} ranges by {saved['method']}, 0 without\n"
+    monkeypatch.setattr(find_ranges, "observe", None)
     run("quantize", DIGITS, "--data", DATA, "--ranges", "ranges.json", "--keep-slow", "-o", "q.onnx")
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
 
