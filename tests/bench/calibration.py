@@ -3,7 +3,7 @@
 Both calibrate the same model on the same samples, on all cores: onnxruntime the values that `quantize_static` would, or
 with --same-values only those that onnxq needs, for which it has no option. Every run is a process of its own, which is
 what its peak memory is of; runs of all kinds take turns. Time goes from the model on disk to the ranges. Ranges are
-compared first, minmax with onnxruntime's and percentiles with numpy's of the activations themselves: where they
+compared first, minmax with onnxruntime's and percentiles with numpy's of the activations themselves; where they
 disagree, nothing is printed but that. The table of docs/calibration.md is this script's output.
 """
 
