@@ -36,6 +36,7 @@ enum ElementType : int {
   kInt32 = 6,
   kInt64 = 7,
   kFloat16 = 10,
+  kDouble = 11,
   kBFloat16 = 16,
 };
 enum AllocatorType : int { kArena = 1 };
@@ -89,7 +90,9 @@ struct OrtApi {
   void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo* info);
   void* from_100[32];
   void (*ReleaseAllocator)(OrtAllocator* allocator);
-  void* from_133[97];
+  void* from_133[60];
+  OrtStatus* (*KernelContext_GetGPUComputeStream)(const OrtKernelContext* context, void** out);
+  void* from_194[36];
   OrtStatus* (*KernelInfo_GetInputCount)(const OrtKernelInfo* info, size_t* out);
   void* from_231[1];
   OrtStatus* (*KernelInfo_GetInputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size);
@@ -101,7 +104,9 @@ struct OrtApi {
   void* from_250[3];
   OrtStatus* (*KernelContext_GetAllocator)(const OrtKernelContext* context, const OrtMemoryInfo* info,
                                            OrtAllocator** out);
-  void* from_254[13];
+  void* from_254[11];
+  OrtStatus* (*KernelContext_GetResource)(const OrtKernelContext* context, int version, int id, void** out);
+  void* from_266[1];
   OrtStatus* (*ShapeInferContext_GetInputCount)(const OrtShapeInferContext* context, size_t* out);
   OrtStatus* (*ShapeInferContext_GetInputTypeShape)(const OrtShapeInferContext* context, size_t index,
                                                     OrtTensorTypeAndShapeInfo** out);  // stays the context's
@@ -171,11 +176,13 @@ struct OrtCustomOp {
   SLOT(ReleaseMemoryInfo, 94)                     \
   SLOT(ReleaseTensorTypeAndShapeInfo, 99)         \
   SLOT(ReleaseAllocator, 132)                     \
+  SLOT(KernelContext_GetGPUComputeStream, 193)    \
   SLOT(KernelInfo_GetInputCount, 230)             \
   SLOT(KernelInfo_GetInputName, 232)              \
   SLOT(KernelInfo_GetNodeName, 244)               \
   SLOT(KernelInfoGetConstantInput_tensor, 249)    \
   SLOT(KernelContext_GetAllocator, 253)           \
+  SLOT(KernelContext_GetResource, 265)            \
   SLOT(ShapeInferContext_GetInputCount, 267)      \
   SLOT(ShapeInferContext_GetInputTypeShape, 268)  \
   SLOT(ShapeInferContext_GetAttribute, 269)       \

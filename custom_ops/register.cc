@@ -11,7 +11,11 @@ namespace {
 
 using namespace onnxq;
 
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kGatherNBits};
+#if defined(ONNXQ_CUDA)
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kGatherNBits, &kObserve, &kCudaMatMulNBits, &kCudaGatherNBits};
+#else
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kGatherNBits, &kObserve};
+#endif
 
 // onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out.
 bool infers_shapes(const ort::OrtApiBase* base) {

@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from onnxq import calibrate, passengers
+from onnxq import calibrate, formats, passengers
 from onnxq.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
 from onnxq.measure import Bench
 from onnxq.plan import COMPUTING, Choice, Method, Plan, finer, in_float
 from onnxq.quality import Quality, noise_ratio
-from onnxq.recipe import Recipe
+from onnxq.recipe import SCHEMES, Recipe
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
 WORTHWHILE = 0.97
@@ -104,7 +104,8 @@ def _least_regret(bench: Bench, recipe: Recipe, costs: Costs, full: Plan, plans:
 
 def _finest(plan: Plan) -> Plan:
     """`plan` without the noise of weights that meet float activations: `_refine` sees to it, at the price of bytes."""
-    coarse = [c for c in plan.those(Method.STORED, Method.PACKED) if c.format not in ("float16", "bfloat16")]
+    stored = plan.those(Method.STORED, Method.PACKED)
+    coarse = [c for c in stored if c.format is not None and formats.get(c.format).scale_type is not None]
     return plan.replacing(Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
 
 
@@ -166,8 +167,10 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
 
     The most harmful bytes come first.
     """
-    four_bits = any(choice.format in ("uint4", "nf4", "fp4") for choice in plan)
-    wanted = 0.0 if four_bits else (RECURRENT_BAR if bench.is_recurrent else BAR) - SLACK
+    four_bits = any(choice.format is not None and formats.get(choice.format).bits < 8 for choice in plan)
+    is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
+    bar = RECURRENT_BAR if bench.is_recurrent else BAR
+    wanted = 0.0 if four_bits or is_named else bar - SLACK
 
     def enough(candidate: Plan) -> bool:
         quality = bench.quality(candidate)

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -229,7 +230,7 @@ def _made_up(model: str | Path) -> Data:
     feeds = synthesize(loaded, Session(model), SYNTHETIC)
     if not feeds:
         raise BadModel(f"{model} runs on none of the inputs that were made up for it; give --data")
-    return Data("made-up inputs", lambda: iter(feeds))
+    return Data("made-up inputs", lambda: (partial(dict, feed) for feed in feeds))
 
 
 def _ranked(rows: Sequence[Degradation]) -> tuple[Degradation, ...]:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 #: Columns of tables that do not go to a terminal.
 PIPED_WIDTH = 110
@@ -17,11 +27,19 @@ def console(*, stderr: bool = False) -> Console:
     return console
 
 
+class _Rate(ProgressColumn):
+    """Units a second, where a unit was given and some are done."""
+
+    def render(self, task: Task) -> Text:
+        unit = task.fields.get("unit")
+        return Text(f"{task.speed:.3g} {unit}/s" if unit and task.speed else "")
+
+
 class Bars:
     """Progress bars on a terminal; nothing elsewhere."""
 
     def __init__(self, console: Console) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
         self._is_shown = console.is_terminal
         self._bars = Progress(*columns, console=console, transient=True, disable=not self._is_shown)
         self._task: TaskID | None = None
@@ -35,10 +53,10 @@ class Bars:
         if self._is_shown:
             self._bars.stop()
 
-    def start(self, what: str, total: int | None = None) -> None:
+    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(what, total=total)
+        self._task = self._bars.add_task(what, total=total, unit=unit)
 
     def advance(self, done: int) -> None:
         if self._task is not None:

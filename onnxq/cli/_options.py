@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from onnxq import collectors, formats, pipeline, targets
+from onnxq import choose, formats, pipeline, targets
+from onnxq.checkpoint import EVERY, Every
+from onnxq.errors import BadRecipe
+from onnxq.find_ranges import Effort
 from onnxq.images import Preprocessing, parse_preprocessing
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime import THREADS
@@ -45,6 +49,7 @@ DATA_OPTIONS = options(
         show_default=True,
         help="Use at most so many samples.",
     ),
+    click.option("--seed", type=click.IntRange(0), help="Draw the samples of --limit at random instead of the first."),
 )
 FORM_OPTIONS = options(
     click.option(
@@ -72,8 +77,24 @@ THREADS_OPTION = click.option(
 )
 CALIBRATION_OPTION = click.option(
     "--calibration",
-    type=click.Choice(collectors.names()),
-    help=f"How activation ranges are found.  [default: {DEFAULTS.calibration}]",
+    type=click.Choice(choose.names()),
+    help="How activation ranges are found; auto: by the method with the least error at the model's outputs."
+    f"  [default: {DEFAULTS.calibration}]",
+)
+EFFORT_OPTIONS = options(
+    click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
+    click.option(
+        "--max-memory",
+        metavar="BYTES",
+        help="What observing activations may take besides the model's own memory, e.g. 200MB; where that is too little "
+        "for all of them, there are several passes over the data.  [default: 512MB]",
+    ),
+    click.option(
+        "--checkpoint-every",
+        metavar="SAMPLES",
+        help="Save progress after so many samples, or seconds (e.g. 60s), to go on from after an interruption."
+        "  [default: 30s]",
+    ),
 )
 PLAN_OPTIONS = options(
     click.option(
@@ -81,6 +102,13 @@ PLAN_OPTIONS = options(
         "-s",
         type=click.Choice(list(SCHEMES)),
         help=f"What to make of the weights and activations.  [default: {DEFAULTS.scheme}]",
+    ),
+    click.option(
+        "--weights",
+        "-w",
+        metavar="FORMAT",
+        help="In the place of a scheme: a number format for the weights, activations in float. "
+        f"One of {', '.join(formats.names())}.",
     ),
     click.option(
         "--target",
@@ -108,8 +136,9 @@ PLAN_OPTIONS = options(
     ),
     click.option(
         "--block-size",
+        "--block",
         type=int,
-        help="Weights that share a scale, in 4-bit and w8a16 formats.  [default: 32, nf4 and fp4 64]",
+        help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
     ),
     click.option(
         "--reduce-range",
@@ -130,9 +159,38 @@ def recipe_of(options: dict[str, Any]) -> Recipe:
     """The recipe file, if there is one, with the options given on the command line laid over it."""
     base = load_recipe(options["recipe"]) if options.get("recipe") else Recipe()
     names = {field.name for field in dataclasses.fields(Recipe)}
+    if options.get("weights") is not None:
+        if options.get("scheme") is not None:
+            raise BadRecipe("--scheme and --weights exclude each other: --weights alone leaves activations in float")
+        formats.get(options["weights"])
+        options = options | {"scheme": options["weights"]}
     given = {key: value for key, value in options.items() if key in names and value is not None}
     rules = [Rule(KEEP, pattern) for pattern in options["keep"]] + [parse_set(text) for text in options["sets"]]
     return dataclasses.replace(base, **given, rules=(*base.rules, *rules))
+
+
+def effort_of(options: dict[str, Any]) -> Effort:
+    """What calibration may spend."""
+    memory, every = options["max_memory"], options["checkpoint_every"]
+    return Effort(
+        None if memory is None else _bytes(memory), options["jobs"], EVERY if every is None else _every(every)
+    )
+
+
+def _bytes(text: str) -> int:
+    """Of words like 200MB, 1.5 GiB or 4000000."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?) *([KMGT]?)(I?)B?", text.strip().upper())
+    if match is None:
+        raise BadRecipe(f"--max-memory does not understand '{text}'; say it like 200MB or 2GB")
+    number, unit, is_binary = match.groups()
+    return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
+
+
+def _every(text: str) -> Every:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)(s?)", text.strip())
+    if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
+        raise BadRecipe(f"--checkpoint-every does not understand '{text}'; say it like 100 (samples) or 60s (seconds)")
+    return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
 
 
 def preprocessing_of(options: dict[str, Any]) -> Preprocessing | None:

@@ -13,9 +13,11 @@ from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
     DEFAULTS,
+    EFFORT_OPTIONS,
     MODEL,
     PLAN_OPTIONS,
     THREADS_OPTION,
+    effort_of,
     preprocessing_of,
     recipe_of,
 )
@@ -40,6 +42,7 @@ Schemes:
 @PLAN_OPTIONS
 @DATA_OPTIONS
 @CALIBRATION_OPTION
+@EFFORT_OPTIONS
 @click.option(
     "--ranges", type=MODEL, help="Take activation ranges from this file, or leave them there for the next time."
 )
@@ -74,7 +77,9 @@ def quantize(model: Path, **options: Any) -> None:
             data=options["data"],
             preprocessing=preprocessing_of(options),
             limit=options["limit"],
+            seed=options["seed"],
             ranges=options["ranges"],
+            effort=effort_of(options),
             plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
             force=options["force"],
             check=not options["no_check"],

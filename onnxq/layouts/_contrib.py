@@ -72,9 +72,9 @@ def from_matmul_bnb4(format: Format, packed: Bytes, absmax: ScaleArray, size: in
 
 def halves(q: QuantizedTensor) -> Bytes:
     """[rows · blocks, B / 2]: the first half of each block in the low nibbles, the second in the high ones, so that
-    standard operators unpack it with one Concat."""
-    codes = blocks_last(q, q.codes)
+    standard operators unpack it with one Concat. Signed codes are moved up by 8."""
+    codes = unsigned(blocks_last(q, q.codes), 4)
     n, blocks, block = codes.shape
-    codes = codes.reshape(n * blocks, block).astype(np.uint8) & np.uint8(0x0F)
+    codes = codes.reshape(n * blocks, block)
     half = block // 2
     return codes[:, :half] | (codes[:, half:] << np.uint8(4))

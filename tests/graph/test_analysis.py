@@ -165,6 +165,32 @@ def test_clipped_weights_are_counted() -> None:
     assert point.stats == analysis.tensor_error(UNIFORM, "int8")
 
 
+def test_clipped_are_those_whose_code_is_out_of_range() -> None:
+    """Rounding an affine zero point leaves ends half a step outside, which is rounding and not clipping."""
+    w, how = synthetic.gaussian((64, 320), 5), Granularity(1, 32)
+    q = formats.get("uint4").encode(w, how)
+    for factor, least in ((1.0, 0.0), (0.7, 0.01)):
+        assert q.scales is not None
+        assert q.zero_points is not None
+        scales = q.scales * np.float32(factor)
+        code = np.rint(w / how.spread(scales, w.shape)) + how.spread(q.zero_points, w.shape).astype(np.float32)
+        (point,) = analysis.scale_sweep(w, "uint4", how, [factor])
+        share = np.mean((code < 0) | (code > 15))
+        assert point.stats.clipped == pytest.approx(share, abs=2 / w.size)
+        assert share >= least
+
+
+def test_the_levels_of_several_weights_are_counted_once() -> None:
+    low, high = (np.array([0, 1, end], np.float32) for end in (2, -2))
+    sums = [ErrorSums() for _ in range(3)]
+    for each, w in zip(sums[:2], (low, high), strict=True):
+        each.add_quantized(w, formats.get("int8").encode(w, Granularity()))
+    for each in sums[:2]:
+        sums[2].merge(each)
+    assert [each.stats().levels_used * 256 for each in sums] == [3, 3, 4]
+    assert sums[2].stats().bits_per_weight == pytest.approx((2 * (3 + 4)) * 8 / 6)
+
+
 @pytest.mark.parametrize("granularity", [Granularity(), Granularity(0), Granularity(1, 48)], ids=granularities.word_of)
 @pytest.mark.parametrize("word", [w for w in formats.names() if granularities.taken(w, "block48") == "block48"])
 def test_the_range_of_a_group_is_that_of_its_codes(word: str, granularity: Granularity) -> None:
@@ -238,7 +264,7 @@ def test_finer_granularities_are_better() -> None:
 
 @pytest.mark.parametrize("word", formats.names())
 @pytest.mark.parametrize("way", granularities.WORDS)
-@pytest.mark.parametrize("shape", [(40, 96), (7, 130), (3, 5, 64), (4000,)], ids=str)
+@pytest.mark.parametrize("shape", [(40, 96), (200, 10), (7, 130), (3, 5, 64), (4000,)], ids=str)
 def test_slices_make_no_difference(
     word: str, way: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

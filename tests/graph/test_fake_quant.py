@@ -110,6 +110,17 @@ def test_the_gradient_of_the_scale(bits: int, symmetric: bool, axis: int | None)
     assert got.shape == grid.scale.shape
 
 
+def test_the_ends_of_the_range_belong_to_it() -> None:
+    """The paper's masks: qmin ≤ x/s + z ≤ qmax passes."""
+    grid = AffineGrid(np.asarray(0.5, np.float32), np.asarray(3), 0, 15)
+    x = np.array([-1.5, 6.0, -1.5001, 6.0001], np.float32)
+    np.testing.assert_array_equal(fake_quant.backward(np.ones(4, np.float32), x, grid), [1, 1, 0, 0])
+    _, of_scale = fake_quant.backward_lsq(np.array([0, 0, 1, 0], np.float32), x, grid)
+    assert of_scale == -3
+    _, of_scale = fake_quant.backward_lsq(np.array([0, 1, 0, 1], np.float32), x, grid)
+    assert of_scale == 12
+
+
 def test_learning_the_scale_finds_a_good_one() -> None:
     """Descent along the gradient ends near the scale of least squared error, from a start far away."""
     x = numbers(4096, offset=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -160,7 +161,8 @@ def test_external_weights_stay_in_the_file(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("needs /proc")
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "m.onnx"], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < tiles.nbytes / 10
+    shadow = tiles.nbytes / 8 if "ASAN_OPTIONS" in os.environ else 0  # AddressSanitizer keeps a byte for every eight
+    assert int(done.stdout) < tiles.nbytes / 10 + shadow
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 64])

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tiny import normal
 
 import onnxq
-from onnxq import pipeline
+from onnxq import find_ranges
 from onnxq.cli import main
 from onnxq.recipe import SCHEMES, Recipe
 
@@ -85,11 +85,9 @@ def test_plan_lists_nodes_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_ranges_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = run("calibrate", DIGITS, "--data", DATA, "-o", "ranges.json").stdout
-    assert (
-        out == f"ranges.json: {len(json.loads((tmp_path / 'ranges.json').read_text())['values'])} ranges by "
-        f"{Recipe().calibration}, 0 without\n"
-    )
-    monkeypatch.setattr(pipeline, "calibrate", None)
+    saved = json.loads((tmp_path / "ranges.json").read_text())
+    assert out == f"ranges.json: {len(saved['values'])} ranges by {saved['method']}, 0 without\n"
+    monkeypatch.setattr(find_ranges, "observe", None)
     run("quantize", DIGITS, "--data", DATA, "--ranges", "ranges.json", "--keep-slow", "-o", "q.onnx")
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
 
@@ -143,7 +141,14 @@ def test_inspect_says_what_is_in_a_model() -> None:
         (("quantize", DIGITS, "-s", "w8a8"), "w8a8 needs calibration data: give --data"),
         (("quantize", DIGITS, "-o", "no/q.onnx"), "the folder no does not exist"),
         (("quantize", DIGITS, "--set", "w8a16"), "--set 'w8a16' is not of the form 'layers.0/*=w8a16'"),
-        (("quantize", DIGITS, "--set", "*=int3"), "a rule cannot set 'int3'; choose one of keep, w8a8"),
+        (("quantize", DIGITS, "--set", "*=int9"), "there is no scheme 'int9'; choose one of auto, w8a8"),
+        (("quantize", DIGITS, "--weights", "int9"), "there is no number format 'int9'; choose one of bfloat16"),
+        (("quantize", DIGITS, "--weights", "nf4", "-s", "w4a16"), "--scheme and --weights exclude each other"),
+        (
+            ("quantize", DIGITS, "--weights", "q5_1"),
+            "ort-cpu cannot hold q5_1 weights: no operator adds the minimum of a block; give --target onnxq",
+        ),
+        (("quantize", DIGITS, "--weights", "q8_0", "--block", "64"), "a block of q8_0 has 32 weights, not 64"),
         (("quantize", DIGITS, "--keep", "re:("), "is not a regular expression"),
         (("quantize", DIGITS, "--block-size", "20"), "a block of 20 weights is none of 16, 32, 64, 128, 256"),
         (("quantize", DIGITS, "--plan", "none.json"), "the plan none.json cannot be read"),
@@ -185,7 +190,7 @@ def test_defaults_are_those_of_the_api() -> None:
     renamed = {"plan_file": "plan", "preprocess": "preprocessing"}
     api = {name: parameter.default for name, parameter in inspect.signature(onnxq.quantize).parameters.items()}
     options = {renamed.get(name, name): value for name, value in given.items()}
-    only_here = {"as_json", "report", "keep", "sets", "no_check"}
+    only_here = {"as_json", "report", "keep", "sets", "no_check", "weights"}
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
     assert set(options) - only_here == (set(api) - {"check", "progress"}) | recipe
     for name in set(options) & set(api) - {"model", "recipe"}:

@@ -55,10 +55,14 @@ def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
     assert check.sqnr > 19.5
     assert interface(saved) == interface(onnx.load(model))
     assert json.loads(saved.metadata_props[0].value)["recipe"]["scheme"] == scheme
+    domains = {node.domain for node in saved.graph.node}
     if target == "ort-cpu":
         assert set(check.kernels) == kernels[model == TEXT]
+    elif target == "onnx":
+        assert domains == {""}
     else:
-        assert {node.domain for node in saved.graph.node} == {""}
+        assert domains == ({"", "onnxq"} if scheme in ("w4a16", "w8a16", "nf4", "fp4") else {""})
+        assert {f.domain for f in saved.functions} == domains - {""}
     assert [path.name for path in tmp_path.iterdir()] == ["q.onnx"]
 
 
