@@ -62,7 +62,8 @@ inline void lay_out(TensorShape* shape, const Matmul& p, int halves) {
 }
 
 // Every block reads all of x, so the more columns, the more rows a block shares them among; and as many splits of K as fill
-// the GPU twice, if each keeps its pipeline busy. Columns are halved until the stages fit into shared memory.
+// the GPU twice, if each keeps its pipeline busy. Where the stages do not fit into shared memory, they get shorter, and then
+// narrower.
 inline TensorShape cut(const Matmul& p, int halves, const Device& device) {
   TensorShape shape{};
   const int64_t steps = ceil_div(ceil_div(p.K, p.block) * p.block, kStep);
@@ -74,6 +75,10 @@ inline TensorShape cut(const Matmul& p, int halves, const Device& device) {
     shape.columns = nt * 8;
     shape.warps_n = p.M <= 2 ? 1 : p.M <= 4 ? 2 : nt <= 2 ? 4 : 8;
     lay_out(&shape, p, halves);
+    while (shape.shared_bytes > device.shared_bytes && shape.warps_n < kWarps) {
+      shape.warps_n *= 2;
+      lay_out(&shape, p, halves);
+    }
     if (shape.shared_bytes <= device.shared_bytes || nt == 1) {
       break;
     }
