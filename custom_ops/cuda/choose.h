@@ -46,7 +46,7 @@ inline void lay_out(TensorShape* shape, const Matmul& p, int halves) {
   const bool wide = is_wide(p.format), table = !is_affine(p.format);
   const int size = p.type == kFloat32 ? 4 : 2, scale = static_cast<int>(scale_bytes(p.scale_type)), nt = shape->columns / 8;
   const int rows = nt == 1 && p.M < 8 ? static_cast<int>(p.M) : shape->columns;
-  const int warps_k = shape->warps_k = kWarps / shape->warps_n, steps = steps_of(wide, nt), depth = depth_of(wide, table, nt);
+  const int warps_k = shape->warps_k = kWarps / shape->warps_n, steps = steps_of(wide, table, nt), depth = depth_of(wide, table, nt);
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   shape->stage_k = warps_k * steps * kStep;
   // Rows start so many bytes apart that the 16-byte reads of 8 lanes, two rows × four, hit all 32 banks once: halves at
