@@ -9,6 +9,7 @@ namespace onnxq {
 
 extern const Ops kMatMulNBits;  // cpu/matmul_nbits.cc
 extern const Ops kGatherNBits;  // cpu/gather_nbits.cc
+extern const Ops kObserve;      // cpu/observe.cc
 
 #if defined(ONNXQ_CUDA)
 extern const Ops kCudaMatMulNBits, kCudaGatherNBits;  // cuda/nodes.cc

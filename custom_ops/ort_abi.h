@@ -36,6 +36,7 @@ enum ElementType : int {
   kInt32 = 6,
   kInt64 = 7,
   kFloat16 = 10,
+  kDouble = 11,
   kBFloat16 = 16,
 };
 enum AllocatorType : int { kArena = 1 };

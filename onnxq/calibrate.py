@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from onnxq import collectors, encoding
-from onnxq.collectors import Collector
+from onnxq import collectors, encoding, native_summary
+from onnxq.checkpoint import EVERY, Checkpoint, Every, State, pending
+from onnxq.collectors._histogram import Histogram
+from onnxq.collectors._summary import Summary
 from onnxq.data import Data
-from onnxq.passes.expose_values import ExposeValues
-from onnxq.ranges import Range, Ranges
+from onnxq.observations import Observations
+from onnxq.observe import HIDDEN, open_observer
+from onnxq.prefetch import prefetch
+from onnxq.ranges import Ranges
 from onnxq.runtime import THREADS, Feed, Session
 
-#: Activations are observed in groups, each group in a pass of its own over the data, so that one sample's observed
-#: activations need no more memory than this.
+#: Bytes to spend on observing, unless told otherwise.
 GROUP_BYTES = 1 << 29
 
 #: Constants of more bytes count in a model's hash by about so many numbers.
 SAMPLED_BYTES, SAMPLE = 1 << 16, 1 << 10
+
+#: What one summary takes, twice: in the library and where it is read to.
+SUMMARY_BYTES = 1 << 16
 
 Progress = Callable[[int], None]
 
@@ -44,26 +52,101 @@ def calibrate(
 
     Values that are never computed, or hold no finite number, get no range and a line in `problems`.
     """
-    make = collectors.get(method)
-    found: dict[str, Collector] = {name: make() for name in names}
+    histograms = collectors.get(method).needs_histogram
+    return observe(model, names, data, histograms=histograms, threads=threads, progress=progress).ranges(method)
+
+
+def observe(
+    model: ir.Model,
+    names: Sequence[str],
+    data: Data,
+    *,
+    histograms: bool = True,
+    channels: Mapping[str, int] = MappingProxyType({}),
+    threads: int = THREADS,
+    memory: int | None = None,
+    checkpoint: Path | None = None,
+    every: Every = EVERY,
+    shard: tuple[int, int] | None = None,
+    start: Progress = lambda runs: None,
+    progress: Progress = lambda runs: None,
+) -> Observations:
+    """A summary of each activation in `names`, over all samples of `data`.
+
+    Args:
+        histograms: keep them; without, methods that need none are served, in less time.
+        channels: by name, the axis of the channels whose extremes are kept.
+        memory: bytes that may be spent on observing, besides running the model. Names that need more are observed in
+            groups, each in a pass of its own over the data.
+        checkpoint: a file in which progress is left, from which an interrupted call of the same kind goes on, and which
+            is removed in the end.
+        every: how often that is.
+        shard: (number, count): take only every count-th sample, from the number-th on.
+        start, progress: called with the runs of the model that there will be, and with 1 after each.
+
+    Raises:
+        BadModel, BadData: the model or the data fail on some sample.
+        BadOutput: the checkpoint cannot be written.
+    """
+    memory = GROUP_BYTES if memory is None else memory
+    samples = data if shard is None else data.shard(*shard)
+    identity = {"model": hash_model(model), "data": data.hash()}
+    key = {**identity, "names": list(names), "histograms": histograms, "channels": dict(channels), "shard": shard}
+    saved = Checkpoint(checkpoint, key, every)
+    state = saved.load()
+    groups = _groups(model, pending(names, state), samples, threads, memory)
+    if state.current:
+        groups.insert(0, list(state.current))
+    # A finished group has not been looked at again: what it took counts as done, as far as anybody can tell.
+    start((len(groups) + bool(state.finished)) * samples.count)
+    progress(bool(state.finished) * samples.count + state.done)
     problems: dict[str, str] = {}
-    # Of values in bodies, which come out in another form (expose_values.py), the rank is not seen.
+    for group in groups:
+        first = state.current or {name: _empty(histograms, channels.get(name)) for name in group}
+        observer = open_observer(model, first, threads, names)
+        problems |= dict.fromkeys(observer.hidden, HIDDEN)
+        seen = state.done
+        with contextlib.closing(prefetch(samples.after(seen))) as rest:
+            for sample in rest:
+                observer.run(sample)
+                seen += 1
+                progress(1)
+                if saved.is_due():
+                    saved.save(State(state.finished, observer.read(), seen))
+        state = State(state.finished | observer.read())
+        if pending(names, state):
+            saved.save(state)
+    saved.remove()
+    # Of values in bodies, which one of the observers sees in another form (expose_values.py), the rank is not told.
     outside = {value.name for node in model.graph for value in node.outputs} | {i.name for i in model.graph.inputs}
-    ranks: dict[str, set[int]] = {name: set() for name in names if name in outside}
-    for group in _groups(model, names, data, threads):
-        for name, x in _observe(model, group, data, problems, threads, progress):
-            found[name].update(x)
-            if name in ranks:
-                ranks[name].add(x.ndim)
-    values: dict[str, Range] = {}
-    for name, collector in found.items():
-        seen = collector.range()
-        if seen is None:
-            problems.setdefault(name, "never computed, or not finite, on the calibration data")
-        else:
-            values[name] = seen
-    same = {name: next(iter(seen)) for name, seen in ranks.items() if len(seen) == 1}
-    return Ranges(hash_model(model), data.hash(), method, values, same, problems)
+    found = {name: state.finished[name] for name in names}
+    unranked = frozenset(names) - outside
+    return Observations(
+        **identity, samples=samples.count, summaries=found, shard=shard, unranked=unranked, problems=problems
+    )
+
+
+def _empty(histogram: bool, axis: int | None) -> Summary:
+    return Summary(histogram=Histogram() if histogram else None, axis=axis)
+
+
+def _groups(model: ir.Model, names: Sequence[str], data: Data, threads: int, memory: int) -> list[list[str]]:
+    """`names` in groups that take at most `memory` bytes each, or are of one name."""
+    if not names:
+        return []
+    sizes = dict.fromkeys(names, SUMMARY_BYTES)
+    if not native_summary.available():
+        counts = element_counts(model, names, next(iter(data)), threads)
+        sizes = {name: SUMMARY_BYTES + 4 * counts[name] for name in names}
+    groups: list[list[str]] = [[]]
+    total = 0
+    for name in names:
+        if groups[-1] and total + sizes[name] > memory:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += sizes[name]
+    return groups
 
 
 def hash_model(model: ir.Model) -> str:
@@ -93,43 +176,6 @@ def _sample(tensor: ir.TensorProtocol) -> bytes:
     found = tensor.numpy().reshape(-1)[:: max(1, tensor.size // SAMPLE)].tobytes()
     encoding.release(tensor)
     return found
-
-
-def _observe(
-    model: ir.Model,
-    names: Sequence[str],
-    data: Data,
-    problems: dict[str, str],
-    threads: int,
-    progress: Progress,
-) -> Iterator[tuple[str, NDArray]]:
-    """Each value's name and its array on each sample, as they are computed."""
-    tapped = model.clone()
-    expose = ExposeValues(names)
-    expose(tapped)
-    taps = {name: output for name, output in zip(names, expose.outputs, strict=True) if output is not None}
-    problems |= {name: "inside a body that cannot be observed" for name in names if name not in taps}
-    session = Session(tapped, threads=threads)
-    for sample in data:
-        for name, x in zip(taps, session.run(sample, list(taps.values())), strict=True):
-            if x is not None and x.size:
-                yield name, x
-        progress(1)
-
-
-def _groups(model: ir.Model, names: Sequence[str], data: Data, threads: int) -> Iterable[list[str]]:
-    """`names` in groups whose arrays, on the first sample, take at most `GROUP_BYTES` together."""
-    sizes = element_counts(model, names, next(iter(data)), threads)
-    group: list[str] = []
-    total = 0
-    for name in names:
-        if group and total + 4 * sizes[name] > GROUP_BYTES:
-            yield group
-            group, total = [], 0
-        group.append(name)
-        total += 4 * sizes[name]
-    if group:
-        yield group
 
 
 def element_counts(model: ir.Model, names: Sequence[str], sample: Feed, threads: int = THREADS) -> dict[str, int]:

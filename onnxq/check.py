@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnxq import graph
+from onnxq import bodies, graph, native
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.quality import MAX_DB, Quality, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
@@ -40,6 +40,8 @@ class Check:
         outputs: SQNR by output, or by node for a model that was checked node by node.
         float_ms, quantized_ms: median milliseconds of one run, taken in turns on `threads` threads.
         kernels: integer and packed-weight kernels that ran, by operator.
+        bare_sqnr, bare_ms: of the quantized model without onnxq's library, where it has operators that need it to be
+            fast, and the library is there.
         notes: what a user should know, a sentence each.
     """
 
@@ -52,6 +54,8 @@ class Check:
     quantized_ms: float = 0.0
     threads: int = THREADS
     kernels: dict[str, int] = field(default_factory=dict)
+    bare_sqnr: float = math.nan
+    bare_ms: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -76,12 +80,14 @@ def check_models(
     *,
     threads: int = THREADS,
     seconds: float = TIMING_SECONDS,
+    bare: bool = False,
 ) -> Check:
     """Compare two whole models on `feeds`.
 
     Args:
         in_float: the float model.
         inputs: what `feeds` are, in words.
+        bare: run the quantized model without onnxq's library too, if that is there.
 
     Raises:
         CheckFailed: the quantized model does not load, does not run, or has other outputs than the float one.
@@ -89,7 +95,7 @@ def check_models(
     """
     wanted = [in_float.run(feed) for feed in feeds]
     random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
-    on, off = Quality(ignored=random), Quality(ignored=random)
+    on, off, alone = (Quality(ignored=random) for _ in range(3))
     try:
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)
@@ -102,7 +108,12 @@ def check_models(
         for feed, outputs in zip(feeds, wanted, strict=True):
             on.add(in_float.outputs, outputs, optimized.run(feed))
             off.add(in_float.outputs, outputs, plain.run(feed))
-        float_time, quantized_time = time_in_turns([in_float, optimized], [feeds[0]] * 2, seconds=seconds)
+        timed = [in_float, optimized]
+        if bare and native.path() is not None:
+            timed.append(Session(quantized, threads=threads, library=False))
+            for feed, outputs in zip(feeds, wanted, strict=True):
+                alone.add(in_float.outputs, outputs, timed[-1].run(feed))
+        times = time_in_turns(timed, [feeds[0]] * len(timed), seconds=seconds)
         profiled = Session(quantized, threads=threads, profile=True)
         for feed in feeds:
             profiled.run(feed)
@@ -115,14 +126,19 @@ def check_models(
         on.contrast if is_known else math.nan,
         off.sqnr if is_known else math.nan,
         on.by_output(),
-        1e3 * float_time,
-        1e3 * quantized_time,
+        1e3 * times[0],
+        1e3 * times[1],
         threads,
         quantized_kernels(profiled.kernels()),
+        alone.sqnr if is_known and len(times) > 2 else math.nan,
+        1e3 * times[2] if len(times) > 2 else 0.0,
     )
     if random:
         names = ", ".join(f"'{name}'" for name in sorted(random))
         check = check.noting(f"the float model itself gives another {names} in every run: not compared")
+    if check.bare_ms and alone.sqnr < min(on.sqnr - 6, 40):
+        alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
+        raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")
     if on.sqnr < off.sqnr - 6 and on.sqnr < 40:
         worse = f"({on.sqnr:.1f} dB) than with it off ({off.sqnr:.1f} dB)"
         check = check.noting(f"with onnxruntime's optimizer on, the outputs are worse {worse}")
@@ -132,7 +148,7 @@ def check_models(
 def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
     """How many kernels of each operator computed on integers or packed weights."""
     words = ("QLinear", "QGemm", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "ConvInteger")
-    packed = ("MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+    packed = (bodies.MATMUL, bodies.GATHER, "MatMulBnb4", "GatherBlockQuantized")  # com.microsoft has a MatMulNBits too
     found = Counter(kernel.op for kernel in kernels if kernel.op.startswith((*words, *packed)))
     return dict(sorted(found.items()))
 
@@ -185,7 +201,7 @@ def check_nodes(
         1e3 * times[1],
         threads,
         dict(kernels),
-        (note,),
+        notes=(note,),
     )
 
 
@@ -213,7 +229,7 @@ def _cut_out(model: ir.Model, node: ir.Node) -> ir.Model:
     """The part of `model` between the activations that `node` reads and what it makes, found by their names."""
     inputs = [value.name or "" for value in node.inputs if value is not None and graph.constant(value) is None]
     piece = ir.convenience.extract(model.graph, inputs=inputs, outputs=[node.outputs[0].name or ""])
-    return ir.Model(piece, ir_version=model.ir_version)
+    return ir.Model(piece, ir_version=model.ir_version, functions=list(model.functions.values()))
 
 
 def _declare(piece: ir.Model, feed: Feed) -> None:

@@ -9,7 +9,7 @@ import itertools
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,26 +25,38 @@ from onnxq.runtime import Feed, Input
 _ARRAY_SUFFIXES = {".npz", ".npy"}
 
 
+Read = Callable[[], Feed]
+
+
 @dataclass(frozen=True)
 class Data:
     """Samples that can be gone through any number of times, each a dict of one array for each input.
 
     Attributes:
         source: where they come from, as the user named it.
+        reads: opens the samples anew; each is read (an image decoded …) only when its function is called.
+        fingerprint: of the files they come from, where there are files; without, the samples themselves are hashed.
         part_of, part_count: the data that this was split from, if it was, and how many samples of it these are.
     """
 
     source: str
-    _open: Callable[[], Iterator[Feed]]
+    reads: Callable[[], Iterator[Read]]
+    fingerprint: Callable[[], str] | None = None
     part_of: Data | None = None
     part_count: int = 0
 
     def __iter__(self) -> Iterator[Feed]:
-        return self._open()
+        return (read() for read in self.reads())
+
+    def after(self, skipped: int) -> Iterator[Feed]:
+        """The samples without the first `skipped`, which are not read."""
+        return (read() for read in itertools.islice(self.reads(), skipped, None))
 
     @functools.cached_property
     def _seen(self) -> tuple[int, str]:
-        """Count and hash, for which the samples are gone through once."""
+        """Count and hash. Without a fingerprint, the samples are gone through once for them."""
+        if self.fingerprint is not None:
+            return sum(1 for _ in self.reads()), self.fingerprint()
         digest, count = hashlib.blake2b(digest_size=16), 0
         for sample in self:
             count += 1
@@ -56,11 +68,11 @@ class Data:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """How many samples there are, for which files of arrays are opened, but no image is decoded."""
         return self._seen[0] if self.part_of is None else self.part_count
 
     def hash(self) -> str:
-        """A hash of every name, shape, type and byte, in order; of a part, the hash of the whole."""
+        """A hash of every name, shape, type and byte, in order, or of the files; of a part, the hash of the whole."""
         return self._seen[1] if self.part_of is None else self.part_of.hash()
 
     def split(self, held_back: int) -> tuple[Data, Data]:
@@ -69,16 +81,35 @@ class Data:
             return self, self
         held_back = min(held_back, max(1, self.count // 4))
         chosen = {int(i) for i in np.linspace(0, self.count - 1, held_back + 2)[1:-1]}
+        rest = self._part(self.source, lambda i: i not in chosen, self.count - len(chosen))
+        return rest, self._part(f"{self.source} (held back)", lambda i: i in chosen, len(chosen))
 
-        def those(inside: bool) -> Callable[[], Iterator[Feed]]:
-            return lambda: (s for i, s in enumerate(self) if (i in chosen) is inside)
+    def shard(self, number: int, count: int) -> Data:
+        """Every `count`-th sample, from sample `number` (1 … `count`) on."""
+        size = len(range(number - 1, self.count, count))
+        return self._part(f"{self.source} (shard {number} of {count})", lambda i: i % count == number - 1, size)
 
-        rest = Data(self.source, those(False), self, self.count - len(chosen))
-        return rest, Data(f"{self.source} (held back)", those(True), self, len(chosen))
+    def _part(self, source: str, is_in: Callable[[int], bool], count: int) -> Data:
+        return Data(source, lambda: (read for i, read in enumerate(self.reads()) if is_in(i)), None, self, count)
 
-    def limited(self, limit: int | None) -> Data:
-        """The first `limit` samples; all, if None."""
-        return self if limit is None else Data(self.source, lambda: itertools.islice(self._open(), limit))
+    def limited(self, limit: int | None, seed: int | None = None) -> Data:
+        """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
+        if limit is None or (self.fingerprint is not None and limit >= self.count):
+            return self
+        if seed is None:
+            return self._limited(lambda: itertools.islice(self.reads(), limit), f"the first {limit}")
+        drawn = np.random.default_rng(seed).permutation(self.count)[:limit]
+        chosen = {int(i) for i in drawn}
+        found = lambda: (read for i, read in enumerate(self.reads()) if i in chosen)  # noqa: E731
+        return self._limited(found, f"{limit} by seed {seed}")
+
+    def _limited(self, reads: Callable[[], Iterator[Read]], what: str) -> Data:
+        whole = self.fingerprint
+        if whole is None:
+            return Data(self.source, reads)
+        return Data(
+            self.source, reads, lambda: hashlib.blake2b(f"{whole()} {what}".encode(), digest_size=16).hexdigest()
+        )
 
 
 def inputs_of(model: ir.Model) -> tuple[Input, ...]:
@@ -117,22 +148,24 @@ def open_data(source: DataSource, inputs: tuple[Input, ...], preprocessing: Prep
             raise BadData(f"the folder {path} holds no .npz, .npy or image files")
         if len(kinds) > 1:
             raise BadData(f"the folder {path} holds both images and arrays; give one kind")
-        reader = (lambda f: iter([read_image(f, inputs, preprocessing)])) if kinds == {True} else None
-        return _checked(str(path), lambda: _chain(files, inputs, reader), inputs)
+        if kinds == {True}:
+            images = [functools.partial(read_image, file, inputs, preprocessing) for file in files]
+            how = f"{preprocessing} {inputs}"
+            return _checked(str(path), lambda: iter(images), inputs, lambda: _hash_files(files, how))
+        return _checked(str(path), lambda: _chain(files, inputs), inputs, lambda: _hash_files(files, str(inputs)))
     if path.suffix.lower() in _ARRAY_SUFFIXES:
         if not path.is_file():
             raise BadData(f"the calibration data {path}: no such file")
-        return _checked(str(path), lambda: _read_arrays(path, inputs), inputs)
+        return _checked(str(path), lambda: _chain([path], inputs), inputs, lambda: _hash_files([path], str(inputs)))
     if ":" in str(source):
         return _from_python(_import(str(source)), inputs, str(source))
     raise BadData(f"--data {source} is neither a .npz or .npy file, nor a folder, nor module:function")
 
 
-def _chain(
-    files: list[Path], inputs: tuple[Input, ...], reader: Callable[[Path], Iterator[Feed]] | None
-) -> Iterator[Feed]:
+def _chain(files: Sequence[Path], inputs: tuple[Input, ...]) -> Iterator[Read]:
     for file in files:
-        yield from _read_arrays(file, inputs) if reader is None else reader(file)
+        for sample in _read_arrays(file, inputs):
+            yield functools.partial(dict, sample)
 
 
 def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> Iterator[Feed]:
@@ -227,12 +260,12 @@ def _from_python(
         )
     samples = None if callable(source) else list(source)
 
-    def samples_of() -> Iterator[Feed]:
+    def samples_of() -> Iterator[Read]:
         try:
             for sample in source() if callable(source) else samples or ():
                 if not isinstance(sample, Mapping):
                     raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
-                yield {key: np.asarray(x) for key, x in sample.items()}
+                yield functools.partial(dict, {key: np.asarray(x) for key, x in sample.items()})
         except BadData:
             raise
         except Exception as error:  # of the caller's own function
@@ -255,17 +288,38 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
     return found
 
 
-def _checked(source: str, samples: Callable[[], Iterator[Feed]], inputs: tuple[Input, ...]) -> Data:
+def _checked(
+    source: str,
+    reads: Callable[[], Iterator[Read]],
+    inputs: tuple[Input, ...],
+    fingerprint: Callable[[], str] | None = None,
+) -> Data:
     """The samples, each checked against the inputs and with float types converted."""
 
-    def checked() -> Iterator[Feed]:
+    def checked() -> Iterator[Read]:
         number = -1
-        for number, sample in enumerate(samples()):
-            yield fit(sample, inputs, f"{source}, sample {number}")
+        for number, read in enumerate(reads()):
+            yield functools.partial(_read_checked, read, inputs, f"{source}, sample {number}")
         if number < 0:
             raise BadData(f"{source} holds no samples")
 
-    return Data(source, checked)
+    return Data(source, checked, fingerprint)
+
+
+def _read_checked(read: Read, inputs: tuple[Input, ...], where: str) -> Feed:
+    return fit(read(), inputs, where)
+
+
+def _hash_files(files: Sequence[Path], how: str) -> str:
+    """A hash of the files' bytes, in order, and of how they are read."""
+    digest = hashlib.blake2b(how.encode(), digest_size=16)
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "blake2b").digest())
+        except OSError as error:
+            raise BadData(f"{file} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Feed:

@@ -11,13 +11,13 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import algorithms
+from onnxq import algorithms, formats
 from onnxq.errors import BadModel
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
 
@@ -33,6 +33,8 @@ class Encoding:
         least_scales: a lower bound for each scale, for the rare channel whose bias would not fit int32 otherwise.
         stretch: factor on all scales; above 1 it leaves the outermost codes unused.
         algorithm: a word of `algorithms.DATA_FREE`.
+        half_scales: round the scales to float16 and choose the codes for the rounded ones.
+        given: the result itself, where it is not to be computed.
     """
 
     tensor: ir.TensorProtocol
@@ -41,6 +43,8 @@ class Encoding:
     least_scales: Callable[[], FloatArray] | None = None
     stretch: float = 1.0
     algorithm: str = "rtn"
+    half_scales: bool = False
+    given: Callable[[], QuantizedTensor] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,6 +70,19 @@ class Encoding:
             return ir.tensor(array.astype(dtype.numpy(), copy=False))
 
         return ir.LazyTensor(evaluate, dtype=dtype, shape=ir.Shape(shape))
+
+
+class GivenTensor(ir.LazyTensor):
+    """A float weight that was quantized elsewhere: read as floats it is decoded, encoded again it is what it was."""
+
+    def __init__(
+        self, given: Callable[[], QuantizedTensor], shape: tuple[int, ...], dtype: ir.DataType, *, half_scales: bool
+    ) -> None:
+        def decoded() -> ir.TensorProtocol:
+            return ir.tensor(given().dequantize().astype(dtype.numpy()))
+
+        super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
+        self.given, self.half_scales = given, half_scales
 
 
 def codes(q: QuantizedTensor) -> NDArray:
@@ -102,20 +119,57 @@ def release(tensor: ir.TensorProtocol) -> None:
 
 
 def _encode(encoding: Encoding) -> QuantizedTensor:
+    if encoding.given is not None:
+        return encoding.given()
+    base = getattr(encoding.format, "base", None)
+    if base is not None:  # all blocks first, then their scales together
+        return encoding.format.nest(_encode(replace(encoding, format=base, half_scales=False)))  # type: ignore[attr-defined]
     axis = _slicing_axis(encoding)
-    if axis is None:
-        q = _encode_slice(encoding, encoding.tensor.numpy())
-    else:
-        q = _join(encoding, axis, list(_slices(encoding, axis)))
+    try:
+        if axis is None:
+            q = _encode_slice(encoding, encoding.tensor.numpy())
+        else:
+            q = _join(encoding, axis, list(_slices(encoding, axis)))
+    except BadModel as error:
+        raise formats.in_weight(error, encoding.tensor.name or "") from None
     release(encoding.tensor)
     return q
 
 
 def _slices(encoding: Encoding, axis: int) -> Iterator[QuantizedTensor]:
     w = encoding.tensor.numpy()
+    for start, piece in _pieces(w, axis):
+        yield _encode_slice(encoding, piece, axis, start)
+
+
+def _pieces(w: NDArray, axis: int) -> Iterator[tuple[int, NDArray]]:
+    """(index along `axis`, part of `w` from there on)."""
     step = max(1, SLICE_ELEMENTS // max(1, w.size // w.shape[axis]))
     for start in range(0, w.shape[axis], step):
-        yield _encode_slice(encoding, w[(slice(None),) * axis + (slice(start, start + step),)], axis, start)
+        yield start, w[(slice(None),) * axis + (slice(start, start + step),)]
+
+
+def fits_half_scales(encoding: Encoding) -> bool:
+    """Whether float16 holds every scale of float32 as a normal number, even after an algorithm has moved it by a third.
+
+    Reads the whole weight.
+    """
+    if encoding.format.scale_type != np.float32:
+        return False
+    axis = _slicing_axis(encoding)
+    w = encoding.tensor.numpy()
+    fits = all(_fits_half(encoding, piece) for _, piece in (_pieces(w, axis) if axis is not None else [(0, w)]))
+    release(encoding.tensor)
+    return fits
+
+
+def _fits_half(encoding: Encoding, piece: NDArray) -> bool:
+    half = np.finfo(np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):  # weights that are not finite are refused when they are encoded
+        scales, _ = encoding.format.fit(np.ascontiguousarray(piece, dtype=np.float32), encoding.granularity)
+    magnitudes = np.abs(scales if scales is not None else np.zeros(1))
+    magnitudes = magnitudes[magnitudes != 0]
+    return bool(np.all((magnitudes >= 1.5 * float(half.tiny)) & (magnitudes <= float(half.max) / 1.5)))
 
 
 def _join(encoding: Encoding, axis: int, pieces: list[QuantizedTensor]) -> QuantizedTensor:
@@ -139,7 +193,7 @@ def _slicing_axis(encoding: Encoding) -> int | None:
     if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None:
         return None
     if granularity.axis is None:
-        return 0 if encoding.format.fit(np.zeros(1, np.float32), granularity)[0] is None else None
+        return 0 if encoding.format.scale_type is None else None
     if granularity.block is None:
         return granularity.axis
     free = [axis for axis in range(len(shape)) if axis != granularity.axis]
@@ -148,18 +202,15 @@ def _slicing_axis(encoding: Encoding) -> int | None:
 
 def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0) -> QuantizedTensor:
     """The part `w` of the weight, which begins at `start` of `axis`."""
-    with np.errstate(over="ignore"):  # float64 numbers that become infinite are refused below
-        x = np.ascontiguousarray(w, dtype=np.float32)
-    if not np.isfinite(x).all():
-        index = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
-        bad = w[tuple(index)]
-        index[axis] += start
-        beyond = ", beyond what float32 holds" if np.isfinite(bad) else ""
-        raise BadModel(
-            f"weight '{encoding.tensor.name}' holds {bad} at {index}{beyond}; "
-            "repair the model, or keep the node that reads it in float (--keep)"
-        )
+    if encoding.algorithm == "rtn" and encoding.least_scales is None and encoding.stretch == 1.0:
+        return formats.encode(encoding.format, w, encoding.granularity, encoding.tensor.name or "", axis, start)
+    x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
     quantize = algorithms.DATA_FREE[encoding.algorithm]
+    if encoding.half_scales:
+        q = quantize(x, encoding.format, encoding.granularity)
+        assert q.scales is not None
+        rounded = q.scales.astype(np.float16).astype(np.float32)
+        return encoding.format.encode(x, encoding.granularity, rounded, q.zero_points)
     if encoding.least_scales is None and encoding.stretch == 1.0:
         return quantize(x, encoding.format, encoding.granularity)
     scales, zero_points = encoding.format.fit(x, encoding.granularity)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -125,7 +125,7 @@ def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Va
     return value
 
 
-Attributes = dict[str, int | float | str | list[int]]
+Attributes = Mapping[str, int | float | str | list[int]]
 
 
 def add_node(
@@ -136,9 +136,10 @@ def add_node(
     output: str,
     attributes: Attributes | None = None,
     domain: str = "",
+    overload: str = "",
 ) -> ir.Value:
     """A new node with one output, placed in front of `before`; its output."""
-    node = ir.node(op_type, inputs, attributes=attributes or {}, domain=domain, name=name)
+    node = ir.node(op_type, inputs, attributes=attributes or {}, domain=domain, overload=overload, name=name)
     node.outputs[0].name = output
     before.prepend(node)
     return node.outputs[0]

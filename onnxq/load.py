@@ -11,7 +11,7 @@ import onnx
 import onnx.numpy_helper
 import onnx_ir as ir
 
-from onnxq import graph
+from onnxq import bodies, graph
 from onnxq.errors import BadModel, first_line, root_cause
 
 
@@ -129,7 +129,7 @@ def is_quantized(model: ir.Model) -> str | None:
     for node in graph.nodes(model):
         quantizes = node.op_type == "QuantizeLinear" and graph.constant(node.inputs[0]) is None
         is_contrib = node.domain == graph.MICROSOFT and node.op_type.startswith(contrib)
-        if quantizes or is_contrib or (node.domain == "" and node.op_type in standard):
+        if quantizes or is_contrib or node.domain == bodies.DOMAIN or (node.domain == "" and node.op_type in standard):
             found[node.op_type] += 1
     if not found and "onnxq" in model.metadata_props:
         return "by onnxq"

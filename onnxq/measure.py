@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import graph
 from onnxq.plan import Plan
-from onnxq.quality import Quality, unrepeatable
+from onnxq.quality import Quality, arrays_of, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
 from onnxq.weights import fits_half, weights_of
 
@@ -22,6 +23,10 @@ Rewrite = Callable[[Plan], ir.Model]
 PROFILE_RUNS, PROFILE_SECONDS = 15, 0.3
 #: Samples a plan is measured on: all that the float model runs in so many seconds, but at least so many.
 QUALITY_SECONDS, LEAST_FEEDS = 0.5, 2
+#: Bytes that a constant takes in a file beside its numbers: names, shape, and the node that unpacks it.
+BYTES_PER_CONSTANT = 150
+#: Outputs of at least so many numbers in 0…1, of which less than this share is above 0.5, are taken for scores.
+LEAST_SCORES, RARE = 64, 0.1
 
 
 @dataclass
@@ -51,8 +56,10 @@ class Bench:
                 break  # a slow model: a plan is measured dozens of times
         self.feeds = self.feeds[: len(self._wanted)]
         self._random = unrepeatable(self.outputs, self._wanted[0], session.run(self.feeds[0]))
-        self._seen: dict[Hashable, Quality] = {}
+        self._seen: dict[Hashable, tuple[Quality, int]] = {}
+        self._size_in_float = _bytes_of(self.model)
         self.is_recurrent = _is_recurrent(self.feeds[0], self._wanted[0])
+        self.is_detector = any(_scores_rare_events(x) for output in self._wanted[0] for x in arrays_of(output))
 
     @functools.cached_property
     def unfit_for_half(self) -> set[str]:
@@ -62,13 +69,21 @@ class Bench:
 
     def quality(self, plan: Plan) -> Quality:
         """The quality of `plan` on all feeds, measured once for each plan that differs in what it does."""
+        return self._measured(plan)[0]
+
+    def size(self, plan: Plan) -> float:
+        """Bytes of the constants of `plan`'s model relative to those of the float model."""
+        return self._measured(plan)[1] / max(1, self._size_in_float)
+
+    def _measured(self, plan: Plan) -> tuple[Quality, int]:
         key = tuple((c.node, c.method, c.format, c.block) for c in plan)
         if key not in self._seen:
-            session = Session(self.rewrite(plan), threads=0)
+            model = self.rewrite(plan)
+            session = Session(model, threads=0)
             quality = Quality(ignored=self._random)
             for feed, wanted in zip(self.feeds, self._wanted, strict=True):
                 quality.add(self.outputs, wanted, session.run(feed))
-            self._seen[key] = quality
+            self._seen[key] = quality, _bytes_of(model)
         return self._seen[key]
 
     def kernels(self, plan: Plan | None) -> list[Kernel]:
@@ -88,7 +103,26 @@ class Bench:
         return quantized / in_float
 
 
+def _bytes_of(model: ir.Model) -> int:
+    """What the constants of a model take in its file, near enough to compare plans."""
+    values = [value for each in model.graphs() for value in each.initializers.values()]
+    sizes = [value.const_value.nbytes for value in values if value.const_value is not None]
+    return sum(sizes) + BYTES_PER_CONSTANT * len(sizes)
+
+
 def _is_recurrent(feed: Feed, outputs: Sequence[NDArray]) -> bool:
     """Whether an output looks like the next value of one of several float inputs: then errors add up over time."""
     floats = [x for x in feed.values() if x.dtype.kind == "f" and x.size > 1]
     return len(feed) > 1 and any(x.shape == y.shape and x.dtype == y.dtype for x in floats for y in outputs)
+
+
+def _scores_rare_events(x: NDArray) -> bool:
+    """Whether an output looks like scores to be compared with a threshold: one of many places, few of them near 1.
+
+    The distribution over the classes of a classifier, which sums to one, is not meant: there only the largest counts.
+    """
+    if x.dtype.kind != "f" or x.size < LEAST_SCORES or not (np.min(x) >= 0 and np.max(x) <= 1):
+        return False
+    if any(n > 2 and np.allclose(np.sum(x, axis, dtype=np.float64), 1, atol=1e-2) for axis, n in enumerate(x.shape)):
+        return False
+    return bool(np.min(np.mean(x.reshape(-1, x.shape[-1]) > 0.5, axis=0)) < RARE)

@@ -11,19 +11,22 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq import graph, save, targets
-from onnxq.calibrate import calibrate, hash_model
+from onnxq.bodies import KERNEL_FORMATS
+from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
+from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
 from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
+from onnxq.jobs import Part, require_openable
 from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.measure import Bench
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.planner import make_plan
 from onnxq.prepare import prepare
 from onnxq.progress import QUIET, Progress
-from onnxq.ranges import NO_RANGES, Ranges, load_ranges
+from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.rewrite import rewrite
 from onnxq.runtime import THREADS, Feed, Session
@@ -33,8 +36,8 @@ from onnxq.targets import Target
 from onnxq.tune import tune
 from onnxq.version import __version__
 
-#: Samples kept out of calibration to measure quality on, and samples made up where there is no data.
-HELD_BACK, SYNTHETIC = 6, 4
+#: Samples made up where there is no data.
+SYNTHETIC = 4
 #: Samples used at most, unless told otherwise: more hardly change a range.
 LIMIT = 256
 #: Float models larger than this are not run whole unless calibration runs them anyway.
@@ -56,6 +59,22 @@ class Job:
     data: Data | None
     threads: int
     progress: Progress
+    source: DataSource | None = None
+    preprocessing: Preprocessing | None = None
+    limit: int | None = LIMIT
+    seed: int | None = None
+
+    @property
+    def part(self) -> Part:
+        """The job as another process can open it."""
+        data = require_openable(self.source)
+        target = self.target.name
+        return Part(self.path, self.recipe, target, data, self.preprocessing, self.limit, self.seed)
+
+    @property
+    def files(self) -> list[Path]:
+        """The model's."""
+        return [self.path, *{Path(tensor.path) for tensor in external_tensors(self.model)}]
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +126,9 @@ def quantize(
     data: DataSource | None = None,
     preprocessing: Preprocessing | None = None,
     limit: int | None = LIMIT,
+    seed: int | None = None,
     ranges: str | Path | None = None,
+    effort: Effort = Effort(),  # noqa: B008
     plan: Plan | None = None,
     force: bool = False,
     check: bool = True,
@@ -122,8 +143,9 @@ def quantize(
         recipe: what to do; a scheme word is short for a recipe with that scheme.
         target: where it will run, a file name of `targets/`.
         data: calibration samples (`data.open_data` says in which forms).
-        limit: use at most so many samples.
+        limit: use at most so many samples: the first, or with a `seed` a random choice of them.
         ranges: a file to take activation ranges from if it exists, and to leave them in if it does not.
+        effort: what calibration may spend.
         plan: a plan to carry out as it is, without tuning.
         force: replace `output` if it exists.
         check: run the saved file. Without, it is not even loaded.
@@ -134,14 +156,16 @@ def quantize(
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
     steps = Trace(trace)
-    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress)
+    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed)
     path = Path(model)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
     save.check_destination(destination, _sources(job, data, ranges), force)
     steps.write("prepared", job.model)
     if plan is not None:
         job = dataclasses.replace(job, plan=_checked_plan(plan, job))
-    found = find_ranges(job, ranges)
+    found = find_ranges(job, ranges, effort)
+    if found is not NO_RANGES:
+        job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
     chosen = without_unobserved(job.model, job.plan, found) if found is not NO_RANGES else job.plan
     whole = job.nbytes <= WHOLE_MODEL_BYTES or found is not NO_RANGES
     feeds, inputs = _feeds(job) if whole and check else ([], "")
@@ -165,10 +189,12 @@ def quantize(
             if proof.latency_ratio > SLOWER and (why := _why_slow(chosen)):
                 proof = proof.noting(why)
             _require_quality(proof, job.recipe)
+            if job.target.has_onnxq_ops and (price := _without_library(chosen, proof)):
+                proof = proof.noting(price)
         save.publish(staged, destination)
     was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
     return Result(
-        destination, chosen, proof, job.recipe, sum(file.stat().st_size for file in _model_files(job)), nbytes, was_auto
+        destination, chosen, proof, job.recipe, sum(file.stat().st_size for file in job.files), nbytes, was_auto
     )
 
 
@@ -181,6 +207,7 @@ def open_job(
     limit: int | None = LIMIT,
     threads: int = THREADS,
     progress: Progress = QUIET,
+    seed: int | None = None,
 ) -> Job:
     """Steps 1 to 3: load, prepare, plan.
 
@@ -206,28 +233,8 @@ def open_job(
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
-    samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit)
-    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress)
-
-
-def find_ranges(job: Job, file: str | Path | None = None) -> Ranges:
-    """Step 4: the ranges that the job's plan needs, calibrated or taken from `file`; `NO_RANGES` if it needs none."""
-    names = values_to_observe(job.model, job.plan)
-    if not names:
-        return NO_RANGES
-    if job.data is None:
-        raise BadRecipe("the plan quantizes activations with fixed ranges, which come from calibration: give --data")
-    samples, _ = job.data.split(HELD_BACK)
-    if file is not None and Path(file).exists():
-        key = {"model": hash_model(job.model), "data": samples.hash(), "method": job.recipe.calibration}
-        return load_ranges(file, **key)
-    job.progress.start("calibrating", samples.count)
-    found = calibrate(
-        job.model, names, samples, job.recipe.calibration, threads=0, progress=lambda n: job.progress.advance(n)
-    )
-    if file is not None:
-        save.write_text(Path(file), found.to_json(), _model_files(job))
-    return found
+    samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
+    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
 
 
 def _feeds(job: Job) -> tuple[list[Feed], str]:
@@ -275,7 +282,8 @@ def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Chec
         reference = Session(job.path, threads=job.threads)
     except BadModel:
         reference = Session(job.model, threads=job.threads)
-    return check_models(reference, staged, feeds, inputs, threads=job.threads)
+    bare = job.target.has_onnxq_ops
+    return check_models(reference, staged, feeds, inputs, threads=job.threads, bare=bare)
 
 
 def _check_nodes(job: Job, plan: Plan, staged: Path) -> Check:
@@ -295,7 +303,8 @@ def _require_quality(proof: Check, recipe: Recipe) -> None:
 
 def _why_slow(plan: Plan) -> str:
     """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
-    if any(choice.format in ("nf4", "fp4") for choice in plan.those(Method.PACKED)):
+    has_bnb4 = targets.get(plan.target).has_contrib_ops
+    if has_bnb4 and any(choice.format in ("nf4", "fp4") for choice in plan.those(Method.PACKED)):
         return (
             "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
             "matrix in every run; w4a16 has a fast one"
@@ -305,6 +314,26 @@ def _why_slow(plan: Plan) -> str:
     if plan.those(*COMPUTING):
         return "slower than float, and kept because it was asked for; auto and w8a8 give such kernels back to float"
     return ""
+
+
+def _without_library(plan: Plan, proof: Check) -> str:
+    """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
+    products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
+
+    def count(n: int) -> str:
+        return f"{n} products" if n > 1 else "one product"
+
+    in_integers = sum(KERNEL_FORMATS[choice.format or ""] in ("int4", "int8") for choice in products)
+    costs = []
+    if in_integers:
+        costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
+    if in_integers < len(products):
+        where = f"the weights of {count(len(products) - in_integers)} become floats when the model loads"
+        costs.append(f"{where}, with their memory and speed")
+    measured = ""
+    if proof.bare_ms:
+        measured = f": {proof.bare_sqnr:.1f} dB, {proof.float_ms / proof.bare_ms:.2f}× as fast as float"
+    return f"without onnxq's library, {' and '.join(costs)}{measured}" if costs else ""
 
 
 def _sign(model: ir.Model, job: Job, plan: Plan) -> None:
@@ -326,13 +355,9 @@ def _checked_plan(plan: Plan, job: Job) -> Plan:
     return plan
 
 
-def _model_files(job: Job) -> list[Path]:
-    return [job.path, *{Path(tensor.path) for tensor in external_tensors(job.model)}]
-
-
 def _sources(job: Job, data: DataSource | None, ranges: str | Path | None) -> list[Path]:
     """Every file that is read."""
-    return _model_files(job) + [Path(each) for each in (data, ranges) if isinstance(each, (str, Path))]
+    return job.files + [Path(each) for each in (data, ranges) if isinstance(each, (str, Path))]
 
 
 class Trace:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from onnxq import formats
 from onnxq.errors import BadRecipe
 
 
@@ -71,10 +72,11 @@ def in_float(choice: Choice, reason: str) -> Choice:
 
 def finer(choice: Choice, reason: str) -> Choice | None:
     """The same node with weights of the next longer format, float32 in the end; None where there is none."""
-    if choice.format in ("uint4", "nf4", "fp4"):
+    bits = 32 if choice.format is None else formats.get(choice.format).bits
+    if bits < 8:
         block = choice.block if choice.method is Method.PACKED else None
         return dataclasses.replace(choice, format="int8", block=block, reason=reason)
-    if choice.format in ("int8", "uint8"):
+    if bits == 8:
         return dataclasses.replace(choice, method=Method.STORED, format="float16", block=None, reason=reason)
     if choice.method is Method.STORED:
         return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
@@ -133,23 +135,26 @@ def load_plan(path: str | Path) -> Plan:
         raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None
 
 
-#: What the weights of a node may become, by its method; None for operators without weights.
-_FORMATS: dict[Method, tuple[str | None, ...]] = {
-    Method.STATIC: ("int8", None),
-    Method.DYNAMIC: ("int8",),
-    Method.PACKED: ("int8", "uint4", "nf4", "fp4"),
-    Method.STORED: ("int8", "uint4", "nf4", "fp4", "float16", "bfloat16"),
-}
+def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
+    """What the weights of a node may become, by its method; None for operators without weights."""
+    if method is Method.STATIC:
+        return ("int8", None)
+    if method is Method.DYNAMIC:
+        return ("int8",)
+    if method not in (Method.PACKED, Method.STORED):
+        return (given,)
+    known = given is not None and isinstance(given, str) and formats.get(given).name == given
+    return (given,) if known and (method is Method.STORED or formats.get(given or "").scale_type is not None) else ()
 
 
 def _choice(entry: dict[str, Any]) -> Choice:
     """A choice read from a file, if it is one that can be carried out."""
     choice = Choice(**{**entry, "method": Method(entry["method"])})
     wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
-    if choice.format not in _FORMATS.get(choice.method, (choice.format,)):
+    if choice.format not in _formats_of(choice.method, choice.format):
         raise BadRecipe(wrong)
     needs_block = choice.method is Method.PACKED or (
-        choice.method is Method.STORED and choice.format in ("uint4", "nf4", "fp4")
+        choice.method is Method.STORED and formats.get(choice.format or "").default_block is not None
     )
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
         raise BadRecipe(wrong)

@@ -7,10 +7,11 @@ import math
 import onnx_ir as ir
 
 from onnxq import formats, graph, passengers, targets
+from onnxq.bodies import KERNEL_FORMATS
 from onnxq.infer import Types
 from onnxq.passes.change_float_type import STORED_TYPE
 from onnxq.plan import COMPUTING, Choice, Method, Plan
-from onnxq.recipe import KEEP, Recipe
+from onnxq.recipe import KEEP, SCHEMES, Recipe
 from onnxq.targets import Placement, Target
 from onnxq.weights import Weight, fits_half, other_constants, weights_of
 
@@ -18,13 +19,16 @@ from onnxq.weights import Weight, fits_half, other_constants, weights_of
 MATMULS = ("MatMul", "Gemm")
 #: Weights of a channel up to which int8 with a float32 scale saves less than a third of the bytes of float16.
 DEPTHWISE = 9
-_FOUR_BITS = {"w4a16": "uint4", "nf4": "nf4", "fp4": "fp4"}
+_WEIGHTS = {"w4a16": "uint4", "w8a16": "int8"}
 KEPT = "kept by a rule of the recipe"
-_CASTS = {"fp16": "float16", "bf16": "bfloat16"}
+_CASTS = {"fp16": "float16", "bf16": "bfloat16", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, opset_note: str = "") -> Plan:
     """A choice for every node that has weights, and for those between int8 convolutions.
+
+    Raises:
+        BadRecipe: the target has no form for a number format that was asked for; the message names targets that do.
 
     Args:
         model: prepared (`prepare.py`), at the opset the target asked for if it could be raised.
@@ -32,6 +36,8 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
         types: of the model's values, as far as they can be inferred.
         opset_note: why the opset could not be raised; empty if it is high enough.
     """
+    for scheme in sorted(recipe.schemes - SCHEMES.keys()):
+        targets.require_format(target, scheme)
     choices: dict[str, Choice] = {}
     for node in graph.nodes(model):
         weights = list(weights_of(node))
@@ -63,7 +69,7 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
     if in_float64 and wish.method in (*COMPUTING, Method.HALF):
         wish = targets.stored(wish, "computes in float64, which no packed or int8 kernel does")
     values = [weight.value for weight in weights]
-    if wish.format == "bfloat16" and opset_note:
+    if opset_note and formats.get(wish.format).code_type.kind not in "iu" and wish.format != "float16":
         return _kept(node, values, elements, opset_note)
     if wish.format == "float16" and (unfit := _unfit(values)):
         return _kept(node, values, elements, unfit)
@@ -99,13 +105,16 @@ def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
             return Placement(Method.DYNAMIC, "int8", None)
         reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
         return Placement(Method.STORED, "int8", None, reason)
-    word = "int8" if scheme == "w8a16" else _FOUR_BITS[scheme]
-    if op == "Gather" and word in ("nf4", "fp4"):
-        return Placement(Method.STORED, "int8", None, f"no kernel looks rows up in {word}: 8 bits a row")
+    word = _WEIGHTS.get(scheme, scheme)
+    format = formats.get(word)
+    if format.scale_type is None:
+        return Placement(Method.STORED, word, None)
+    block = block_size or format.default_block or (32 if word in KERNEL_FORMATS else None)
     if op in (*MATMULS, "Gather"):
-        block = block_size or formats.get(word).default_block or 32
-        return Placement(Method.PACKED, word, block)
-    reason = "" if scheme == "w8a16" else f"4 bits lose too much in {op}: 8 bits a channel"
+        return Placement(Method.STORED if block is None else Method.PACKED, word, block)
+    if format.bits >= 8 and format.default_block is None:
+        return Placement(Method.STORED, word, None)
+    reason = "" if format.bits >= 8 else f"{format.bits} bits lose too much in {op}: 8 bits a channel"
     return Placement(Method.STORED, "int8", None, reason)
 
 

@@ -6,8 +6,9 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    def start(self, what: str, total: int | None = None) -> None:
-        """A new step begins; `total` is in whatever unit `advance` counts, None if it is not known."""
+    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
+        """A new step begins; `total` is in what `advance` counts, None if it is not known. With a `unit`, the plural of
+        what that is, its rate is worth showing."""
 
     def advance(self, done: int) -> None:
         """So much more of the step is done."""
@@ -16,7 +17,7 @@ class Progress(Protocol):
 class Quiet:
     """Says nothing."""
 
-    def start(self, what: str, total: int | None = None) -> None:
+    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
         pass
 
     def advance(self, done: int) -> None:

@@ -6,6 +6,10 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from onnxq.errors import BadRecipe
 
@@ -22,12 +26,37 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """The codes that a range is spread over; one of them is zero.
+
+    Attributes:
+        steps: between the lowest and the highest code.
+        symmetric: the range is the same on both sides of zero.
+    """
+
+    steps: int = 255
+    symmetric: bool = False
+
+    def step(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The distance of neighbouring codes of ranges with these ends, `low <= 0 <= high`."""
+        return (2 * np.maximum(-low, high) if self.symmetric else high - low) / self.steps
+
+    def magnitudes(self, *, one_sided: bool) -> int:
+        """Codes on one side of zero, for numbers of both signs or of one."""
+        return self.steps if one_sided and not self.symmetric else (self.steps + 1) // 2
+
+
+UINT8 = Grid()
+
+
+@dataclass(frozen=True)
 class Ranges:
     """`Range` by value name of the prepared model.
 
     Attributes:
         ranks: number of dimensions of the observed values, where it was always the same. Not of those in bodies.
         problems: why a value has no range (never computed, NaN only …), by name.
+        notes: what is odd about a value that has one (some NaN, always the same number), by name.
     """
 
     model: str
@@ -36,17 +65,22 @@ class Ranges:
     values: dict[str, Range] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        table = {
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
             "model": self.model,
             "data": self.data,
             "method": self.method,
             "values": {name: [r.low, r.high] for name, r in self.values.items()},
             "ranks": self.ranks,
             "problems": self.problems,
+            "notes": self.notes,
         }
-        return json.dumps(table, indent=1)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1)
 
 
 def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Ranges:
@@ -61,16 +95,31 @@ def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Rang
         if not all(-math.inf < r.low <= r.high < math.inf for r in values.values()):
             raise ValueError
         found = Ranges(
-            table["model"], table["data"], table["method"], values, dict(table["ranks"]), dict(table["problems"])
+            table["model"],
+            table["data"],
+            table["method"],
+            values,
+            dict(table["ranks"]),
+            dict(table["problems"]),
+            dict(table.get("notes", {})),
         )
     except OSError as error:
         raise BadRecipe(f"the ranges {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
-    for what, wanted in (("model", model), ("data", data), ("method", method)):
-        if getattr(found, what) != wanted:
-            raise BadRecipe(f"the ranges {path} are of another {what}; delete the file or give another --ranges")
+    require_same(path, found, model=model, data=data, method=method)
     return found
+
+
+def require_same(path: str | Path, found: object, **wanted: str) -> None:
+    """Refuse the file at `path` if what it holds is of another model, other data …
+
+    Raises:
+        BadRecipe: an attribute of `found` is not what is wanted.
+    """
+    for what, value in wanted.items():
+        if getattr(found, what) != value:
+            raise BadRecipe(f"the ranges {path} are of another {what}; delete the file or give another --ranges")
 
 
 NO_RANGES = Ranges("", "", "")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from onnxq import collectors
+from onnxq import collectors, formats
 from onnxq.errors import BadRecipe
 
 #: Scheme words and what they mean, as `--help` prints them.
@@ -26,8 +26,26 @@ SCHEMES: Mapping[str, str] = {
     "bf16": "bfloat16 weights, computed in the model's own precision",
 }
 KEEP = "keep"
+#: Formats whose definition fixes how many weights share a scale.
+FIXED_BLOCKS = {"mxfp4": 32, "q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32}
 #: Schemes chosen for speed: what is slower than float goes back to float.
 SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
+
+
+def require_scheme(word: str) -> None:
+    """A scheme is one of `SCHEMES`, or a number format for the weights, of those in `formats/`.
+
+    Raises:
+        BadRecipe: `word` is neither; the message lists both.
+    """
+    if word not in SCHEMES:
+        try:
+            formats.get(word)
+        except BadRecipe as error:
+            if word.rstrip("0123456789") in formats.names():
+                raise
+            words = f"{', '.join(SCHEMES)}, or a number format for the weights: {', '.join(formats.names())}"
+            raise BadRecipe(f"there is no scheme '{word}'; choose one of {words}") from error
 
 
 @dataclass(frozen=True)
@@ -40,9 +58,10 @@ class Rule:
     ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.set not in SCHEMES and self.set != KEEP) or self.set == "auto":
-            words = ", ".join([KEEP, *(word for word in SCHEMES if word != "auto")])
-            raise BadRecipe(f"a rule cannot set '{self.set}'; choose one of {words}")
+        if self.set == "auto":
+            raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
+        if self.set != KEEP:
+            require_scheme(self.set)
         if self.nodes.startswith("re:"):
             try:
                 re.compile(self.nodes[3:])
@@ -62,11 +81,12 @@ class Recipe:
     """Everything that decides the result besides the model, the target and the data.
 
     Attributes:
-        scheme: one of `SCHEMES`.
+        scheme: one of `SCHEMES`, or a number format for the weights of products and tables, activations in float.
         rules: later rules win over earlier ones, all of them over the scheme.
         block_size: weights that share a scale in block formats; None: the format's own (32, for nf4 and fp4 64).
         min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples.
-        calibration: how activation ranges are found, a file name of `collectors/`.
+        calibration: how activation ranges are found, a file name of `collectors/`; `auto` takes the one with the least
+            error at the outputs.
         reduce_range: 7-bit weights for w8a8, for processors whose 8-bit dot product saturates (AVX2 and AVX-512
             without VNNI).
         keep_slow: keep quantized nodes even where they are slower than float.
@@ -79,22 +99,25 @@ class Recipe:
     rules: tuple[Rule, ...] = ()
     block_size: int | None = None
     min_sqnr: float = 20.0
-    calibration: str = "percentile"
+    calibration: str = "auto"
     reduce_range: bool = False
     keep_slow: bool = False
     requantize: bool = False
     accuracy_level: int = 4
 
     def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise BadRecipe(f"there is no scheme '{self.scheme}'; choose one of {', '.join(SCHEMES)}")
+        require_scheme(self.scheme)
         if self.block_size not in (None, 16, 32, 64, 128, 256):
             raise BadRecipe(f"a block of {self.block_size} weights is none of 16, 32, 64, 128, 256")
+        for word in self.schemes & FIXED_BLOCKS.keys():
+            if self.block_size not in (None, FIXED_BLOCKS[word]):
+                raise BadRecipe(f"a block of {word} has {FIXED_BLOCKS[word]} weights, not {self.block_size}")
         if math.isnan(self.min_sqnr):
             raise BadRecipe("min_sqnr is not a number of dB")
         if self.accuracy_level not in range(5):
             raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
-        collectors.get(self.calibration)
+        if self.calibration != "auto":
+            collectors.get(self.calibration)
 
     def scheme_for(self, name: str, op_type: str) -> str:
         """The scheme word, or `keep`, for one node."""

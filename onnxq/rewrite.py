@@ -8,6 +8,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 
 from onnxq import graph
 from onnxq.passes.convert_to_half import ConvertToHalf
+from onnxq.passes.insert_onnxq_nodes import InsertOnnxqNodes
 from onnxq.passes.insert_qdq import InsertQDQ
 from onnxq.passes.quantize_dynamically import QuantizeDynamically
 from onnxq.passes.quantize_gathers import QuantizeGathers
@@ -20,17 +21,25 @@ from onnxq.recipe import Recipe
 from onnxq.scales import activation_scales
 from onnxq.targets import Target
 
+#: Accuracy levels below this one leave activations as they are.
+EXACT_BELOW = 2
+
 
 def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target: Target) -> ir.Model:
     """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy."""
     scales = activation_scales(model, plan, ranges)
+    packed: list[ir.passes.PassBase] = [
+        ReplaceMatMuls(plan, contrib=target.has_contrib_ops, accuracy_level=recipe.accuracy_level),
+        QuantizeGathers(plan),
+    ]
+    if target.has_onnxq_ops:
+        packed = [InsertOnnxqNodes(plan, exact=recipe.accuracy_level < EXACT_BELOW)]
     passes = PassManager(
         [
             InsertQDQ(plan, scales, ranges.ranks, reduce_range=recipe.reduce_range),
             QuantizeDynamically(plan),
-            ReplaceMatMuls(plan, contrib=target.has_contrib_ops, accuracy_level=recipe.accuracy_level),
-            QuantizeGathers(plan),
-            StoreWeights(plan),
+            *packed,
+            StoreWeights(plan, own_nodes=target.has_onnxq_ops),
             ConvertToHalf(plan, {node.name or "" for node in graph.nodes(model)}),
             RemoveUnused(),
             RemoveUnusedOpsetsPass(),

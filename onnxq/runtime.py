@@ -93,6 +93,7 @@ class Session:
         threads: of one operator; 0 leaves it to onnxruntime.
         profile: record the time of every kernel; `kernels()` ends the recording.
         library: compute the operators of the onnxq domain by the compiled library, where it was built.
+        save_optimized: where to leave the optimized graph, which holds for this machine only.
 
     Raises:
         BadModel: onnxruntime refuses the model; the message is its first line.
@@ -106,6 +107,7 @@ class Session:
         threads: int = THREADS,
         profile: bool = False,
         library: bool = True,
+        save_optimized: Path | None = None,
     ) -> None:
         ort = require()
         options = ort.SessionOptions()
@@ -121,6 +123,8 @@ class Session:
             folder = tempfile.mkdtemp(prefix="onnxq-profile-")
             self._remove_profile = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             options.profile_file_prefix = os.path.join(folder, "run")
+        if save_optimized is not None:
+            options.optimized_model_filepath = str(save_optimized)
         source: str | bytes
         if isinstance(model, ir.Model):
             data = _data_folder(model)

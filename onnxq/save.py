@@ -8,14 +8,14 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
 
-from onnxq import encoding
+from onnxq import bodies, encoding
 from onnxq.errors import BadOutput
 
 #: Above this many bytes of tensors they go to a file of their own, which runtimes map instead of reading.
@@ -161,10 +161,14 @@ def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None) 
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(open(data_path(path), "wb")) if external else None
         written: dict[bytes, tuple[int, int]] = {}
+        tied: dict[Hashable, ir.Value] = {}
         for value in values:
             tensor = value.const_value
             assert tensor is not None
             nbytes = _nbytes(value)
+            if _is_tied(value, tensor, tied):
+                progress(nbytes)
+                continue
             if data is None or nbytes < EXTERNAL_BYTES:
                 value.const_value = _in_memory(tensor)
             else:
@@ -182,6 +186,23 @@ def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None) 
     encoding.forget()
     onnx.save(ir.to_proto(model), path)
     return path.stat().st_size + (data_path(path).stat().st_size if external else 0)
+
+
+def _is_tied(value: ir.Value, tensor: ir.TensorProtocol, tied: dict[Hashable, ir.Value]) -> bool:
+    """Whether operators of the onnxq domain read the same bytes under another name; then that name takes over.
+
+    They read a table in the same tiles whether they look rows up or multiply by them, and whichever way it lay in the
+    float model. Kernels of other domains may count on a constant having one reader.
+    """
+    if value.graph is None or any(use.node.domain != bodies.DOMAIN for use in value.uses()) or value.is_graph_output():
+        return False
+    digest = hashlib.blake2b(tensor.tobytes(), digest_size=20).digest()
+    first = tied.setdefault((id(value.graph), tensor.dtype, tuple(tensor.shape.numpy()), digest), value)
+    if first is value:
+        return False
+    value.replace_all_uses_with(first)
+    value.graph.initializers.pop(value.name or "")
+    return True
 
 
 def _nbytes(value: ir.Value) -> int:

@@ -11,7 +11,7 @@ from rich.table import Table
 from onnxq import graph
 from onnxq.check import Check
 from onnxq.pipeline import Result
-from onnxq.plan import Choice, Plan
+from onnxq.plan import Choice, Method, Plan
 from onnxq.quality import MAX_DB
 from onnxq.weights import find_weights
 
@@ -48,6 +48,8 @@ def result_table(result: Result) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     before, after = result.bytes_before, result.bytes_after
     table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
+    if result.plan.those(Method.STATIC):
+        table.add_row("ranges", result.recipe.calibration, "of activations, by calibration")
     if result.check is not None:
         _add_check(table, result.check)
     return table

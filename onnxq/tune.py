@@ -12,24 +12,31 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from onnxq import calibrate, passengers
+from onnxq import calibrate, formats, passengers
 from onnxq.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
 from onnxq.measure import Bench
 from onnxq.plan import COMPUTING, Choice, Method, Plan, finer, in_float
 from onnxq.quality import Quality, noise_ratio
-from onnxq.recipe import Recipe
+from onnxq.recipe import SCHEMES, Recipe
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
 WORTHWHILE = 0.97
 #: Seconds for which each of two models is timed in turns.
 TIMING_SECONDS = 0.5
 #: What the whole noise of a plan is taken to be worth, in runs of the float model, from "next to nothing" to "all".
-PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
-#: dB of contrast below which noise is expensive; and for models that read their own output, where it accumulates.
-BAR, RECURRENT_BAR = 30.0, 42.0
+PRICES = tuple(10.0 ** (k / 4) for k in range(-12, 9))
+#: dB of contrast below which noise is expensive; for models that read their own output, where it accumulates; and for
+#: those whose outputs are compared with a threshold, where every score near it may flip.
+BAR, RECURRENT_BAR, DETECTOR_BAR = 30.0, 42.0, 56.0
 #: Plans measured to find out which nodes add how much noise, at most; and seconds after which no more are begun.
 MEASUREMENTS, MEASURING_SECONDS = 128, 15.0
-#: dB of contrast below the bar down to which 8-bit schemes may go before their weights get a finer format.
+#: dB of contrast above which no use of a model has been seen to notice; scores beside a threshold still flip at 50.
+CLEAR = 60.0
+#: Shares of the float model's bytes that one dB of contrast below `CLEAR` is worth.
+BYTES_PER_DB = 0.004
+#: Finer weights are looked for only where they might gain more than this share.
+LEAST_GAIN = 0.02
+#: dB of contrast below the bar down to which 8-bit schemes may go before their weights must get a finer format.
 SLACK = 3.0
 
 Say = Callable[[str], None]
@@ -62,7 +69,7 @@ def _bargain(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
     start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
     say("measuring the noise of every node")
-    candidates = [start, *_with_less_noise(bench, plan, costs, start), float_plan]
+    candidates = [start, *_with_less_noise(bench, recipe, plan, costs, start), float_plan]
     best = _least_regret(bench, recipe, costs, plan, candidates)
     if best is None:
         return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.min_sqnr:g} dB at the outputs")
@@ -72,9 +79,9 @@ def _bargain(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     return best if bench.speed(best, TIMING_SECONDS) < WORTHWHILE else float_plan
 
 
-def _with_less_noise(bench: Bench, plan: Plan, costs: Costs, start: Plan) -> Iterable[Plan]:
+def _with_less_noise(bench: Bench, recipe: Recipe, plan: Plan, costs: Costs, start: Plan) -> Iterable[Plan]:
     """Plans that give the most harmful nodes back to float, ever more of them; none if `start` has little noise."""
-    if regret(bench, bench.quality(_finest(start)), 0.0) == 0:
+    if regret(bench, recipe, bench.quality(_finest(start)), 0.0) == 0:
         return
     in_integers = plan.those(Method.STATIC, Method.DYNAMIC)
     noise = harm(bench, _finest(_back(bench, plan, plan.those(*COMPUTING), "")), in_integers)
@@ -90,28 +97,33 @@ def _least_regret(bench: Bench, recipe: Recipe, costs: Costs, full: Plan, plans:
     for plan in plans:
         quality = bench.quality(_finest(plan))
         latency = predicted_seconds(plan, costs, full) / costs.total_float if costs.total_float else 1.0
-        if quality.sqnr >= recipe.min_sqnr and regret(bench, quality, latency) < least:
-            best, least = plan, regret(bench, quality, latency)
+        if quality.sqnr >= recipe.min_sqnr and regret(bench, recipe, quality, latency) < least:
+            best, least = plan, regret(bench, recipe, quality, latency)
     return best
 
 
 def _finest(plan: Plan) -> Plan:
     """`plan` without the noise of weights that meet float activations: `_refine` sees to it, at the price of bytes."""
-    coarse = [c for c in plan.those(Method.STORED, Method.PACKED) if c.format not in ("float16", "bfloat16")]
+    stored = plan.those(Method.STORED, Method.PACKED)
+    coarse = [c for c in stored if c.format is not None and formats.get(c.format).scale_type is not None]
     return plan.replacing(Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
 
 
-def regret(bench: Bench, quality: Quality, latency: float) -> float:
+def regret(bench: Bench, recipe: Recipe, quality: Quality, latency: float) -> float:
     """What is to be made small: latency relative to float, plus a price on noise.
 
-    From 6 dB above the bar noise costs nothing. Each dB less is worth 1 % of the float model's time; below the bar,
-    where classifiers and detectors begin to change their minds, 4 %.
+    From `CLEAR` on noise costs nothing. Each dB less is worth 0.2 % of the float model's time; from 6 dB above the bar
+    1 % more; below the bar, where classifiers and detectors begin to change their minds, another 3 %. Whoever keeps
+    slow nodes has integers in mind: noise well above the bar then costs nothing.
     """
     bar = _bar(bench)
-    return latency + 0.01 * max(0.0, bar + 6 - quality.contrast) + 0.03 * max(0.0, bar - quality.contrast)
+    worth = ((CLEAR, 0.0 if recipe.keep_slow else 0.002), (bar + 6, 0.01), (bar, 0.03))
+    return latency + sum(price * max(0.0, level - quality.contrast) for level, price in worth)
 
 
 def _bar(bench: Bench) -> float:
+    if bench.is_detector:
+        return DETECTOR_BAR
     return RECURRENT_BAR if bench.is_recurrent else BAR
 
 
@@ -151,13 +163,26 @@ def harm(bench: Bench, base: Plan, choices: Sequence[Choice]) -> dict[str, float
 
 
 def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
-    """`plan` with finer weights where that is needed for the quality asked for, the most harmful bytes first."""
-    four_bits = any(choice.format in ("uint4", "nf4", "fp4") for choice in plan)
-    wanted = 0.0 if four_bits else _bar(bench) - SLACK
+    """`plan` with finer weights: as many as the quality asked for needs, and in 8-bit schemes as many as pay off.
+
+    The most harmful bytes come first.
+    """
+    four_bits = any(choice.format is not None and formats.get(choice.format).bits < 8 for choice in plan)
+    is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
+    bar = RECURRENT_BAR if bench.is_recurrent else BAR
+    wanted = 0.0 if four_bits or is_named else bar - SLACK
 
     def enough(candidate: Plan) -> bool:
         quality = bench.quality(candidate)
         return quality.sqnr >= recipe.min_sqnr and quality.contrast >= wanted
+
+    def price(candidate: Plan) -> float:
+        """Bytes relative to float and what the noise is worth."""
+        return bench.size(candidate) + BYTES_PER_DB * max(0.0, CLEAR - bench.quality(candidate).contrast)
+
+    def pays(fine: Plan) -> bool:
+        """Whether finer weights could pay off, if they cost nothing. Formats that the user named are kept."""
+        return not recipe.keep_slow and price(fine) - bench.size(fine) + LEAST_GAIN < price(plan) - bench.size(plan)
 
     reason = "a shorter format costs too much accuracy here"
 
@@ -170,26 +195,33 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
     for _ in range(3):  # four bits to eight, eight to sixteen, sixteen to float32
         coarse = plan.those(Method.PACKED, Method.STORED)
         fine = {c.node: found for c in coarse if (found := better(c)) is not None}
-        if not fine or enough(plan):
+        if not fine or (enough(plan) and not pays(plan.replacing(fine.values()))):
             return plan
         say("finding the weights that need a finer format")
         noise = harm(bench, plan.replacing(fine.values()), [c for c in coarse if c.node in fine])
         ranked = sorted(fine.values(), key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
-        plan = _fewest(plan, ranked, enough)
+        needed = 0 if enough(plan) else _fewest(plan, ranked, enough)
+        counts = [needed] if recipe.keep_slow else _growing(needed, len(ranked))
+        plan = min((plan.replacing(ranked[:count]) for count in counts), key=price)
     return plan
 
 
-def _fewest(plan: Plan, ranked: Sequence[Choice], enough: Callable[[Plan], bool]) -> Plan:
-    """`plan` with the fewest of the `ranked` choices, taken in order, with which it is good enough."""
-
-    def with_first(count: int) -> Plan:
-        return plan.replacing(ranked[:count])
-
+def _fewest(plan: Plan, ranked: Sequence[Choice], enough: Callable[[Plan], bool]) -> int:
+    """With how many of the `ranked` choices, taken in order, `plan` is good enough; all of them if it never is."""
     low, high = 0, len(ranked)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(with_first(middle)) else (middle, high)
-    return with_first(high)
+        low, high = (low, middle) if enough(plan.replacing(ranked[:middle])) else (middle, high)
+    return high
+
+
+def _growing(least: int, most: int) -> list[int]:
+    """`least`, `most` and some numbers between them, each half again as far from `least` as the one before."""
+    counts, step = [], 0.0
+    while least + step < most:
+        counts.append(least + int(step))
+        step = max(int(step) + 1.0, 1.5 * step)
+    return [*counts, most]
 
 
 def _back(bench: Bench, plan: Plan, choices: Iterable[Choice], reason: str) -> Plan:

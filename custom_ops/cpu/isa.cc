@@ -89,7 +89,7 @@ uint64_t detect() {
 
 uint64_t detect() {
   const unsigned long has = getauxval(AT_HWCAP);
-  return (has & HWCAP_ASIMD) && (has & HWCAP_ASIMDDP) ? kNeonDot : 0;
+  return (has & HWCAP_ASIMD) && (has & HWCAP_ASIMDDP) ? kNeonDot : uint64_t{0};
 }
 
 #else

@@ -21,7 +21,8 @@ class Place {
       return;
     }
     const auto call = [](void* data, size_t i) { (*static_cast<const Body*>(data))(static_cast<int64_t>(i)); };
-    check(api_, api_->KernelContext_ParallelFor(context_, call, static_cast<size_t>(tasks), 0,
+    // As many batches as tasks: with 0 there are as many as threads, dealt out beforehand, and all wait for the slowest.
+    check(api_, api_->KernelContext_ParallelFor(context_, call, static_cast<size_t>(tasks), static_cast<size_t>(tasks),
                                                 const_cast<void*>(static_cast<const void*>(&body))));
   }
 

@@ -14,6 +14,8 @@ from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedT
 
 #: Factors of the format's own scale that are tried; the scale itself is always among the candidates.
 FACTORS = np.array([0.76, 0.80, 0.84, 0.88, 0.92, 0.96, 1.04], np.float32)
+#: Of a scale that is a power of two, and stays one.
+POWERS = np.array([0.5, 2.0], np.float32)
 
 
 def quantize(
@@ -24,6 +26,9 @@ def quantize(
     zero_points: CodeArray | None = None,
 ) -> QuantizedTensor:
     """`w` in `format`, each group with the best of the scales tried. Formats without scales are only encoded."""
+    base = getattr(format, "base", None)
+    if base is not None:  # all blocks first, then their scales
+        return format.nest(quantize(w, base, granularity, scales, zero_points))  # type: ignore[attr-defined]
     if scales is None and granularity.block is not None and w.size:
         found = _native(w, format, granularity)
         if found is not None:
@@ -34,9 +39,10 @@ def quantize(
         return format.encode(w, granularity)
     best = format.encode(w, granularity, scales, zero_points)
     least = squared_errors(w, best)
-    for factor in FACTORS:
-        tried = scales * factor
-        usable = tried >= np.finfo(np.float32).tiny
+    for factor in POWERS if getattr(format, "powers_of_two", False) else FACTORS:
+        with np.errstate(over="ignore"):
+            tried = scales * factor
+        usable = (np.abs(tried) >= np.finfo(np.float32).tiny) & np.isfinite(tried)
         other = format.encode(w, granularity, np.where(usable, tried, np.float32(1)), zero_points)
         errors = squared_errors(w, other)
         better = usable & (errors < least)
@@ -69,9 +75,9 @@ def _native(w: FloatArray, format: Format, granularity: Granularity) -> Quantize
     axis, block = granularity.axis, granularity.block
     assert axis is not None
     assert block is not None
-    levels = getattr(format, "levels", None)
-    if levels is not None:
-        made = native.encode_level_blocks(w, axis, block, *_codebook.tables(levels), FACTORS)
+    if format.name in ("nf4", "fp4"):
+        tables: _codebook.Tables = format.tables  # type: ignore[attr-defined]
+        made = native.encode_level_blocks(w, axis, block, *tables, FACTORS)
         return None if made is None else QuantizedTensor(format, granularity, *made)
     if format.name in ("uint4", "uint8"):
         affine = native.encode_affine_blocks(w, axis, block, (1 << format.bits) - 1, FACTORS)

@@ -30,9 +30,10 @@ def quantize(
     """
     q = format.encode(w, granularity, scales, zero_points)
     axis = q.granularity.axis
-    if axis is None or q.granularity.block is not None or q.scales is None or hasattr(format, "levels") or not w.size:
+    if axis is None or q.granularity.block is not None or not w.size or not _is_affine(q):
         return q
-    signed = q.codes.dtype == np.int8
+    assert q.scales is not None
+    signed = q.codes.dtype.kind == "i"
     highest = (1 << (format.bits - signed)) - 1
     lowest = -highest if signed else 0
     exact = np.moveaxis(w / q.granularity.spread(q.scales, w.shape), axis, 0)
@@ -58,6 +59,14 @@ def quantize(
         np.put_along_axis(flat, closest, _flip(candidates, gains, surplus[..., 0])[..., None], axis=2)
     codes = np.moveaxis(flat.reshape(shape), 0, axis)
     return QuantizedTensor(q.format, q.granularity, np.ascontiguousarray(codes, q.codes.dtype), q.scales, q.zero_points)
+
+
+def _is_affine(q: QuantizedTensor) -> bool:
+    """Whether numbers are the products of a float32 scale and integers."""
+    if q.scales is None or q.scales.dtype != np.float32 or q.codes.dtype.kind not in "iu":
+        return False
+    has_minimum = q.zero_points is not None and q.zero_points.dtype != q.codes.dtype
+    return not has_minimum and not hasattr(q.format, "levels")
 
 
 def _flip(codes: NDArray[np.int32], gain: FloatArray, surplus: FloatArray) -> NDArray[np.int32]:

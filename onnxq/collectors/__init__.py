@@ -1,6 +1,7 @@
-"""Summaries of one activation over all samples, of constant size.
+"""How a range is chosen from what was seen of an activation: a summary of constant size over all samples.
 
-One file each; the file name is the word on the command line (`_` for `-`) and, in camel case, the class inside.
+One file each; the file name is the word on the command line (`_` for `-`) and, in camel case, the class inside. All
+read the same summary (`_summary.py`), so that one run of the model serves every method.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from typing import Protocol, Self
 
 from numpy.typing import NDArray
 
+from onnxq.collectors._histogram import Histogram
+from onnxq.collectors._summary import Summary
 from onnxq.errors import BadRecipe
-from onnxq.ranges import Range
+from onnxq.ranges import UINT8, Grid, Range
 
 
 class Collector(Protocol):
-    """What every file of this folder defines."""
+    """What every file of this folder defines, on top of `Observed`."""
+
+    #: Whether the range is read off the histogram, which takes longer to fill than the extremes.
+    needs_histogram: bool
+
+    def __init__(self, summary: Summary | None = None) -> None: ...
 
     def update(self, x: NDArray) -> None:
         """Take in one batch of the activation: any shape, NaN and infinities ignored, empty allowed."""
@@ -25,8 +33,25 @@ class Collector(Protocol):
     def merge(self, other: Self) -> None:
         """Take in what `other` has seen, as if it had been seen here after all the rest."""
 
-    def range(self) -> Range | None:
-        """The range to represent; None if no finite number was seen."""
+    def range(self, grid: Grid = UINT8) -> Range | None:
+        """The range to represent on `grid`; None if no finite number was seen."""
+
+
+class Observed:
+    """A collector's summary; its own, or one that was filled elsewhere and serves several collectors."""
+
+    needs_histogram = True
+
+    def __init__(self, summary: Summary | None = None) -> None:
+        if summary is None:
+            summary = Summary(histogram=Histogram() if self.needs_histogram else None)
+        self.summary = summary
+
+    def update(self, x: NDArray) -> None:
+        self.summary.update(x)
+
+    def merge(self, other: Self) -> None:
+        self.summary.merge(other.summary)
 
 
 @functools.cache
@@ -48,12 +73,3 @@ def get(name: str) -> type[Collector]:
     module = importlib.import_module(f"onnxq.collectors.{stem}")
     found: type[Collector] = getattr(module, "".join(part.capitalize() for part in stem.split("_")))
     return found
-
-
-def finite(x: NDArray) -> NDArray:
-    """The finite numbers of `x`, flat; `x` itself when all of it is finite."""
-    import numpy as np
-
-    flat = x.reshape(-1)
-    mask = np.isfinite(flat)
-    return flat if mask.all() else flat[mask]

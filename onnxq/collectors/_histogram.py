@@ -1,8 +1,11 @@
 """A histogram of constant size whose range grows with the data, and which merges exactly.
 
-Bins are [i · 2^e, (i + 1) · 2^e) with one exponent e for all. When a value falls outside, e grows and neighbouring
-bins are added up. As bin borders of a larger e are borders of every smaller one, the counts depend only on the values
-seen, not on their order nor on how they were split into batches.
+Bins have the width 2^e with one exponent e for all, and mirror each other: bin i ≥ 0 holds [i · 2^e, (i + 1) ·
+2^e), bin -1 - i the same numbers with a minus sign, so that one histogram counts x and |x|. When a value falls
+outside, e grows and neighbouring bins are added up. As bin borders of a larger e are borders of every smaller one,
+the counts depend only on the values seen, not on their order nor on how they were split into batches.
+
+Scaling by 2^-e is exact and what underflows is cut off anyway: every processor and every float type finds the same bin.
 """
 
 from __future__ import annotations
@@ -43,13 +46,13 @@ class Histogram:
         if not x.size:
             return
         self._grow(float(x.min()), float(x.max()))
-        # Multiplying float32 numbers by a power of two is exact, and quick, as long as none can underflow.
-        quick = x.dtype.itemsize <= 4 and -126 <= self.exponent <= 0
+        # What float32 numbers become in float32 is exact as long as the factor itself is a float32.
+        quick = x.dtype.itemsize <= 4 and abs(self.exponent) < 127
         for start in range(0, x.size, CHUNK):
             part: NDArray[np.floating] = x[start : start + CHUNK].astype(np.float32 if quick else np.float64)
-            part = part * np.float32(2.0**-self.exponent) if quick else np.ldexp(part, -self.exponent)
-            index = np.floor(part, out=part) - self.first
-            self.counts += np.bincount(index.astype(np.intp), minlength=len(self.counts))
+            scaled = part * np.float32(2.0**-self.exponent) if quick else np.ldexp(part, -self.exponent)
+            index = scaled.astype(np.intp) - (part < 0) - self.first
+            self.counts += np.bincount(index, minlength=len(self.counts))
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of `other`."""
@@ -57,12 +60,30 @@ class Histogram:
             self._grow(other.low, other.high)
             self._add(other.counts, other.first, other.exponent)
 
+    @property
+    def width(self) -> float:
+        """Of a bin."""
+        return math.ldexp(1.0, self.exponent)
+
     def centers(self) -> NDArray[np.float64]:
         """The middle of each bin."""
-        return (np.arange(len(self.counts), dtype=np.float64) + self.first + 0.5) * 2.0**self.exponent
+        return (np.arange(len(self.counts), dtype=np.float64) + self.first + 0.5) * self.width
+
+    def magnitudes(self) -> tuple[int, NDArray[np.int64]]:
+        """The histogram of |x|: index j of its first bin [j · 2^e, (j + 1) · 2^e), and the counts."""
+        if not self.counts.size:
+            return 0, self.counts
+        index = np.arange(len(self.counts)) + self.first
+        index = np.where(index < 0, ~index, index)
+        start = int(index.min())
+        counts = np.zeros(int(index.max()) - start + 1, np.int64)
+        np.add.at(counts, index - start, self.counts)
+        return start, counts
 
     def _grow(self, low: float, high: float) -> None:
         """Make room for [low, high]. The new exponent depends on the whole range only, not on how it came about."""
+        if self.low <= low and high <= self.high:
+            return
         counts, first, exponent = self.counts, self.first, self.exponent
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.exponent = _least_exponent(self.low, self.high)
@@ -78,7 +99,7 @@ class Histogram:
 
 
 def _bin(x: float, exponent: int) -> int:
-    return math.floor(math.ldexp(x, -exponent))
+    return math.trunc(math.ldexp(x, -exponent)) - (x < 0)
 
 
 def _least_exponent(low: float, high: float) -> int:

@@ -5,39 +5,19 @@ Source: Jacob et al., Quantization and Training of Neural Networks (2018), secti
 
 from __future__ import annotations
 
-from numpy.typing import NDArray
-
-from onnxq.collectors import finite
-from onnxq.ranges import Range
-
-#: Weight of a new batch. The first batch counts fully.
-MOMENTUM = 0.1
+from onnxq.collectors import Observed
+from onnxq.ranges import UINT8, Grid, Range
 
 
-class MovingAverage:
-    """Smooths single outlying batches away. The order of batches matters; `merge` weighs by the number of batches."""
+class MovingAverage(Observed):
+    """Smooths single outlying batches away: a new batch counts for a tenth (`MOMENTUM`), the first one fully.
 
-    def __init__(self) -> None:
-        self._low = self._high = 0.0
-        self._batches = 0
+    The order of batches matters. `merge` is deterministic, but weighs by the number of batches: it is not what one run
+    over all of them would give.
+    """
 
-    def update(self, x: NDArray) -> None:
-        x = finite(x)
-        if not x.size:
-            return
-        low, high = float(x.min()), float(x.max())
-        share = MOMENTUM if self._batches else 1.0
-        self._low += share * (low - self._low)
-        self._high += share * (high - self._high)
-        self._batches += 1
+    needs_histogram = False
 
-    def merge(self, other: MovingAverage) -> None:
-        total = self._batches + other._batches
-        if total:
-            share = other._batches / total
-            self._low += share * (other._low - self._low)
-            self._high += share * (other._high - self._high)
-            self._batches = total
-
-    def range(self) -> Range | None:
-        return Range(self._low, self._high) if self._batches else None
+    def range(self, grid: Grid = UINT8) -> Range | None:
+        s = self.summary
+        return Range(s.average_low, s.average_high) if s.batches else None

@@ -1,27 +1,34 @@
 """Number formats: what stored numbers mean.
 
-One file each; the file name is the word on the command line and the name of the class inside. A format says how a
-scale follows from the weights it covers (`fit`), which code stands for which number (`encode`, `decode`), and
-nothing about graphs, targets or byte layouts. Families share code by the plain functions of `_affine.py`,
-`_codebook.py` and `_cast.py`.
+One file each; the file name is the word on the command line and the name of the class inside. A word may end in a
+number that the class takes as its parameter: `uniform3` is `uniform(3)`. A format says how a scale follows from the
+weights it covers (`fit`), which code stands for which number (`encode`, `decode`), and nothing about graphs, targets or
+byte layouts. Families share code by the plain functions of the files that begin with an underscore.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadModel, BadRecipe
+from onnxq.formats._nested import NestedScales
 
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.generic]
+#: float32, float16 or E8M0.
+ScaleArray = NDArray[Any]
+#: Powers of two in 8 bits, 2^(u − 127): the scales of OCP's MX formats.
+E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,11 @@ class Granularity:
         spread = np.repeat(scales, self.block, axis=self.axis)
         return spread[(slice(None),) * self.axis + (slice(shape[self.axis]),)]
 
-    def groups(self, w: NDArray) -> tuple[NDArray, tuple[int, ...]]:
+    def groups(self, w: NDArray, fill: Literal["constant", "edge"] = "constant") -> tuple[NDArray, tuple[int, ...]]:
         """A view of `w` and the axes of it to reduce so that one value for each scale remains.
 
-        A short last block is filled up with zeros: every format's range includes zero, so they change no scale.
+        A short last block is filled up with zeros, which change no scale where the range includes zero anyway, or
+        ("edge") with its last element.
         """
         if self.axis is None:
             return w, tuple(range(w.ndim))
@@ -69,7 +77,7 @@ class Granularity:
             return w, tuple(i for i in range(w.ndim) if i != self.axis)
         missing = -w.shape[self.axis] % self.block
         if missing:
-            w = np.pad(w, [(0, missing if i == self.axis else 0) for i in range(w.ndim)])
+            w = np.pad(w, [(0, missing if i == self.axis else 0) for i in range(w.ndim)], mode=fill)
         blocks = w.shape[self.axis] // self.block
         return w.reshape(*w.shape[: self.axis], blocks, self.block, *w.shape[self.axis + 1 :]), (self.axis + 1,)
 
@@ -78,16 +86,18 @@ class Granularity:
 class QuantizedTensor:
     """A weight in a number format, before any byte layout.
 
-    `codes` has the weight's own shape, one element a code; `scales` (float32) and `zero_points` (the dtype of
-    `codes`, None when all are zero) have `granularity.scale_shape(shape)`. Formats without scales (float16) hold
-    None.
+    `codes` has the weight's own shape, one element a code. `scales` (in the type they are stored in) and `zero_points`
+    have `granularity.scale_shape(shape)`; zero points are of the dtype of `codes` and None when all are zero, or, in
+    formats with a minimum (q4_1, q5_1, uniform), the floating-point numbers that code 0 stands for. Formats without
+    scales (float16) hold None. With `nested`, the scales are what that decodes to, and only it is stored.
     """
 
     format: Format
     granularity: Granularity
     codes: CodeArray
-    scales: FloatArray | None = None
+    scales: ScaleArray | None = None
     zero_points: CodeArray | None = None
+    nested: NestedScales | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,11 +109,14 @@ class QuantizedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes (packed), float32 scales and zero points (packed)."""
-        bits = self.codes.size * self.format.bits
+        """Bytes of the codes (packed), of the scales as they are stored, and of the zero points (packed) or minima."""
+        total = -(-self.codes.size * self.format.bits // 8)
         if self.zero_points is not None:
-            bits += self.zero_points.size * self.format.bits
-        return -(-bits // 8) + (0 if self.scales is None else 4 * self.scales.size)
+            is_code = self.zero_points.dtype == self.codes.dtype
+            total += -(-self.zero_points.size * self.format.bits // 8) if is_code else self.zero_points.nbytes
+        if self.nested is not None:
+            return total + self.nested.nbytes
+        return total + (0 if self.scales is None else self.scales.nbytes)
 
     @property
     def bits_per_weight(self) -> float:
@@ -111,24 +124,32 @@ class QuantizedTensor:
 
 
 class Format(Protocol):
-    """What every file of this folder defines, under its own file name."""
+    """What every file of this folder defines, under its own file name.
+
+    Some have more: `levels`, the numbers that codes index, and `tables` to find them (`_codebook.py`); `base`, the
+    format whose scales this one stores in fewer bits (`_nested.py`); `powers_of_two`, if scales can be nothing else.
+    """
 
     name: str
+    #: Bits of a code.
     bits: int
+    code_type: np.dtype
+    #: Type of the scales as the format itself makes them; None: there are none.
+    scale_type: np.dtype | None
     #: Weights a scale covers along the contraction axis when the user names no block; None: one scale a channel.
     default_block: int | None
 
-    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray | None, CodeArray | None]:
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray | None, NDArray | None]:
         """The format's own scales and zero points for `w` (round to nearest, nothing clipped)."""
 
     def encode(
         self,
         w: FloatArray,
         granularity: Granularity,
-        scales: FloatArray | None = None,
+        scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        """Codes of `w`; with `scales` None those of `fit` are used."""
+        """Codes of the finite weight `w`; with `scales` None those of `fit` are used."""
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         """The float32 weight of `q`."""
@@ -142,12 +163,92 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def get(name: str) -> Format:
-    """The format called `name`.
+    """The format called `name`, which may end in a parameter (`uniform3`).
 
     Raises:
-        BadRecipe: no file of that name; the message lists those there are.
+        BadRecipe: no file of that name, or a parameter it does not take; the message lists what there is.
     """
-    if name not in names():
-        raise BadRecipe(f"there is no number format '{name}'; choose one of {', '.join(names())}")
-    found: Format = getattr(importlib.import_module(f"onnxq.formats.{name}"), name)()
-    return found
+    if name in names():
+        return _class(name)()
+    word, digits = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    if digits and word in names() and hasattr(_class(word), "parameters"):
+        if int(digits) not in _class(word).parameters:
+            allowed = _class(word).parameters
+            raise BadRecipe(f"'{name}': {word} takes {allowed[0]} to {allowed[-1]} bits, as in {word}{allowed[0]}")
+        return _class(word)(int(digits))
+    raise BadRecipe(f"there is no number format '{name}'; choose one of {', '.join(names())}")
+
+
+def _class(word: str) -> Any:
+    return getattr(importlib.import_module(f"onnxq.formats.{word}"), word)
+
+
+def quantize(w: NDArray, word: str, granularity: Granularity | None = None, *, name: str = "w") -> QuantizedTensor:
+    """`w`, of any floating-point type, in the format `word`, rounded to nearest.
+
+    Args:
+        granularity: by default the format's own blocks along the last axis, else one scale an index of the first axis
+            (of a vector: one for all).
+        name: of the weight, for what is said about it.
+
+    Raises:
+        BadRecipe: there is no such format.
+        BadModel: a number is not finite, or too large for the format.
+    """
+    format = get(word)
+    if granularity is None:
+        if format.default_block is not None and w.ndim:
+            granularity = Granularity(w.ndim - 1, format.default_block)
+        else:
+            granularity = Granularity(0 if w.ndim > 1 and format.scale_type is not None else None)
+    try:
+        return encode(format, w, granularity, name)
+    except BadModel as error:
+        raise in_weight(error, name) from None
+
+
+def encode(
+    format: Format, w: NDArray, granularity: Granularity, name: str, axis: int = 0, start: int = 0
+) -> QuantizedTensor:
+    """The part `w`, of any type, of the weight `name` that begins at `start` of `axis`, in `format`.
+
+    Raises:
+        BadModel: as `as_float32`, or of what the format does not hold.
+    """
+    from onnxq.formats import _fast
+
+    base = getattr(format, "base", None)
+    if base is not None:
+        return format.nest(encode(base, w, granularity, name, axis, start))  # type: ignore[attr-defined]
+    made = _fast.encode(format, w, granularity)
+    return made if made is not None else format.encode(as_float32(w, name, axis, start), granularity)
+
+
+def as_float32(w: NDArray, name: str, axis: int = 0, start: int = 0) -> FloatArray:
+    """`w` as float32 in C order, if every number of it is finite there.
+
+    Args:
+        w: the part of the weight `name` that begins at `start` of `axis`.
+
+    Raises:
+        BadModel: the first number that is not, and its index in the whole weight.
+    """
+    with np.errstate(over="ignore"):  # float64 numbers that become infinite are refused below
+        x = np.asarray(w, dtype=np.float32, order="C")
+    if not np.isfinite(x).all():
+        index = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+        bad = w[tuple(index)]
+        if index:
+            index[axis] += start
+        beyond = ", beyond what float32 holds" if np.isfinite(bad) else ""
+        raise BadModel(
+            f"weight '{name}' holds {bad} at {index}{beyond}; "
+            "repair the model, or keep the node that reads it in float (--keep)"
+        )
+    return x
+
+
+def in_weight(error: BadModel, name: str) -> BadModel:
+    """What a format says about a weight, with the weight's name in it."""
+    text = str(error)
+    return error if text.startswith("weight '") else BadModel(f"weight '{name}': {text}")

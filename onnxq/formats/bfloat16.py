@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ml_dtypes
+import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _cast
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _cast
 
 
 class bfloat16:
@@ -12,6 +13,8 @@ class bfloat16:
 
     name = "bfloat16"
     bits = 16
+    code_type = np.dtype(ml_dtypes.bfloat16)
+    scale_type: np.dtype | None = None
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[None, None]:
@@ -21,10 +24,10 @@ class bfloat16:
         self,
         w: FloatArray,
         granularity: Granularity,
-        scales: FloatArray | None = None,
+        scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _cast.encode(self, w, ml_dtypes.bfloat16)
+        return _cast.encode(self, w, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         return _cast.decode(q)

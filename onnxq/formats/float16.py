@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _cast
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _cast
 
 
 class float16:
@@ -12,6 +12,8 @@ class float16:
 
     name = "float16"
     bits = 16
+    code_type = np.dtype(np.float16)
+    scale_type: np.dtype | None = None
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[None, None]:
@@ -21,10 +23,10 @@ class float16:
         self,
         w: FloatArray,
         granularity: Granularity,
-        scales: FloatArray | None = None,
+        scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _cast.encode(self, w, np.float16)
+        return _cast.encode(self, w, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         return _cast.decode(q)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _codebook
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _codebook
 
 LEVELS = np.array(
     [
@@ -37,8 +37,11 @@ class fp4:
 
     name = "fp4"
     bits = 4
+    code_type = np.dtype(np.uint8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 64
     levels = LEVELS
+    tables = _codebook.plain_tables(LEVELS)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return _codebook.fit(w, granularity), None
@@ -47,10 +50,10 @@ class fp4:
         self,
         w: FloatArray,
         granularity: Granularity,
-        scales: FloatArray | None = None,
+        scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _codebook.encode(self, w, granularity, scales, LEVELS)
+        return _codebook.encode(self, w, granularity, scales, self.tables)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         return _codebook.decode(q, LEVELS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine, _fast
 
 
 class int8:
@@ -12,6 +12,8 @@ class int8:
 
     name = "int8"
     bits = 8
+    code_type = np.dtype(np.int8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
@@ -21,12 +23,15 @@ class int8:
         self,
         w: FloatArray,
         granularity: Granularity,
-        scales: FloatArray | None = None,
+        scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
+        made = _fast.encode(self, w, granularity) if scales is None else None
+        if made is not None:
+            return made
         if scales is None:
             scales, zero_points = self.fit(w, granularity)
-        return _affine.encode(self, w, granularity, scales, zero_points, -127, 127, np.dtype(np.int8))
+        return _affine.encode(self, w, granularity, scales, zero_points, -127, 127, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         return _affine.decode(q)

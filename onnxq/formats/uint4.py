@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
 
 
 class uint4:
@@ -12,16 +12,18 @@ class uint4:
 
     name = "uint4"
     bits = 4
+    code_type = np.dtype(np.uint8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 32
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, CodeArray]:
-        return _affine.fit_range(w, granularity, 0, 15, np.dtype(np.uint8))
+        return _affine.fit_range(w, granularity, 0, 15, self.code_type)
 
     def encode(
         self,
         w: FloatArray,
         granularity: Granularity,
-        scales: FloatArray | None = None,
+        scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
         return _affine.encode_range(self, w, granularity, scales, zero_points, 15)

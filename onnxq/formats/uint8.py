@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
 
 
 class uint8:
@@ -12,16 +12,18 @@ class uint8:
 
     name = "uint8"
     bits = 8
+    code_type = np.dtype(np.uint8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 32
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, CodeArray]:
-        return _affine.fit_range(w, granularity, 0, 255, np.dtype(np.uint8))
+        return _affine.fit_range(w, granularity, 0, 255, self.code_type)
 
     def encode(
         self,
         w: FloatArray,
         granularity: Granularity,
-        scales: FloatArray | None = None,
+        scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
         return _affine.encode_range(self, w, granularity, scales, zero_points, 255)

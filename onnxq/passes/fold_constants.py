@@ -18,6 +18,9 @@ EAGER_BYTES = 1 << 16
 _IMPLEMENTED_FROM = {"DequantizeLinear": 19}
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
+#: Key of a folded constant's `meta`: the name of the (largest) constant that it was made from.
+ORIGIN = "onnxq.origin"
+
 
 class FoldConstants(ir.passes.InPlacePass):
     """Replace nodes whose inputs are all constant by their result.
@@ -49,6 +52,8 @@ class FoldConstants(ir.passes.InPlacePass):
                     continue
                 name, node.outputs[0].name = node.outputs[0].name or "", None
                 made[key] = graph.add_constant(owner, name, tensor)
+                source = _largest_input(node)
+                made[key].meta[ORIGIN] = source.meta.get(ORIGIN, source.name)
             node.outputs[0].replace_all_uses_with(made[key])
             assert node.graph is not None
             node.graph.remove(node, safe=True)
@@ -112,9 +117,13 @@ def _identity(value: ir.Value | None) -> Hashable:
 
 def _owner(node: ir.Node) -> ir.Graph:
     """The graph of the largest input: every reader of the node's output can see it, as the node itself does."""
+    owner = _largest_input(node).graph
+    assert isinstance(owner, ir.Graph)
+    return owner
+
+
+def _largest_input(node: ir.Node) -> ir.Value:
     inputs = [
         (tensor.nbytes, value) for value in node.inputs if value and (tensor := graph.constant(value)) is not None
     ]
-    owner = max(inputs, key=lambda entry: entry[0])[1].graph
-    assert isinstance(owner, ir.Graph)
-    return owner
+    return max(inputs, key=lambda entry: entry[0])[1]

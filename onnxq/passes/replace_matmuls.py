@@ -97,21 +97,22 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
     def _dequantize(self, p: Product, format: formats.Format, block: int, constants: PackedConstants) -> None:
         encoding = constants.encoding(p.weight, format, Granularity(p.k_axis, block), "MatMul")
         k, n, key = p.k, p.n, (format.name, block, p.k_axis)
-        dtype = {"int8": ir.DataType.INT8, "uint8": ir.DataType.UINT8, "uint4": ir.DataType.UINT4}[format.name]
+        signed = "" if format.code_type == np.int8 else "U"
+        dtype = ir.DataType[f"{signed}INT{format.bits}"]
 
         def turned(array: NDArray) -> NDArray:
             """[K, …] whatever way the weight lies."""
             return np.ascontiguousarray(array.T if p.k_axis == 1 else array)
 
         def packed_bytes(array: NDArray) -> NDArray:
-            return layouts.nibbles_low_first(turned(array).reshape(-1)) if format.bits == 4 else turned(array)
+            return turned(array) if format.bits == 8 else layouts.low_first(turned(array).reshape(-1), format.bits)
 
         blocks = -(-k // block)
         parts = {
             f"_{format.name}": encoding.part(lambda q: packed_bytes(q.codes), dtype, (k, n)),
             "_scale": encoding.part(lambda q: turned(scales(q)), p.dtype, (blocks, n)),
         }
-        if format.name != "int8":
+        if signed == "U":
             parts["_zero_point"] = encoding.part(lambda q: packed_bytes(zero_points(q)), dtype, (blocks, n))
         # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
         owner = owner_of(p.node)

@@ -8,11 +8,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
 
-from onnxq import formats, graph, layouts
-from onnxq.encoding import Encoding, codes, scales
+from onnxq import bodies, formats, graph, layouts
+from onnxq.encoding import Encoding, codes, scales, zero_points
 from onnxq.formats import Granularity
 from onnxq.graph import Names
 from onnxq.passes._constants import PackedConstants
+from onnxq.passes._onnxq_weights import unpacked as unpacked_by_node
 from onnxq.plan import Choice, Method, Plan
 from onnxq.weights import Role, Weight, other_constants, weights_of
 
@@ -25,14 +26,15 @@ class StoreWeights(ir.passes.InPlacePass):
     these nodes have not) and loses its blocked convolution layout behind it: measured 1.36 times slower than float.
 
     1. float16, bfloat16: Cast.
-    2. int8, one scale a channel: Cast, Mul.
-    3. 4-bit blocks: unpack nibbles by arithmetic (floor and multiply exist in every opset), then subtract the zero
-       point or look the level up, multiply by the scale, and put the axes back in order.
+    2. Types that ONNX has (8 and 16 bits), one scale a channel: Cast, Sub of the zero point, Mul.
+    3. 4-bit and 8-bit blocks: unpack nibbles by arithmetic (floor and multiply exist in every opset), then subtract the
+       zero point or look the level up, multiply by the scale, and put the axes back in order.
+    4. With `own_nodes`, formats beyond these: the function onnxq.DequantizeNBits.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, own_nodes: bool = False) -> None:
         super().__init__()
-        self.plan = plan
+        self.plan, self.own_nodes = plan, own_nodes
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = PackedConstants(Names(model))
@@ -42,9 +44,14 @@ class StoreWeights(ir.passes.InPlacePass):
             granularity = _granularity(weight, choice)
             key = (id(weight.value), choice.format or "", granularity)
             if key not in unpacked:
-                unpacked[key] = _unpack(constants, weight, formats.get(choice.format or ""), granularity, opset)
+                format = formats.get(choice.format or "")
+                if self.own_nodes and not is_standard(format, granularity):
+                    unpacked[key] = _call(constants, weight, format, granularity)
+                else:
+                    unpacked[key] = _unpack(constants, weight, format, granularity, opset)
             weight.node.replace_input_with(weight.role.index, unpacked[key])
             stored += 1
+        bodies.add_functions(model, constants.called)
         return ir.passes.PassResult(model, modified=stored > 0)
 
     def _weights(self, model: ir.Model) -> list[tuple[Weight, Choice]]:
@@ -52,13 +59,35 @@ class StoreWeights(ir.passes.InPlacePass):
         found = [(w, choices[n.name]) for n in graph.nodes(model) if n.name in choices for w in weights_of(n)]
         for node, value in other_constants(model):
             tensor, choice = graph.constant(value), choices.get(node.name or "")
-            if choice is not None and tensor is not None and choice.format in ("float16", "bfloat16"):
+            is_cast = choice is not None and formats.get(choice.format or "").scale_type is None
+            if choice is not None and tensor is not None and is_cast:
                 found.append((Weight(node, Role(node.inputs.index(value), 0, 0), value, tensor), choice))
         return found
 
 
+def is_standard(format: formats.Format, granularity: Granularity) -> bool:
+    """Whether the chain of standard operators can spell it."""
+    if format.scale_type is None:
+        return True
+    if granularity.block is None:
+        return format.bits >= 8 and not _has_minimum(format)
+    scales_are_plain = format.scale_type != formats.E8M0 and not hasattr(format, "base")
+    return format.bits in (4, 8) and format.code_type.kind in "iu" and scales_are_plain and not _has_minimum(format)
+
+
+def _has_minimum(format: formats.Format) -> bool:
+    offset = bodies.offset_type(format)
+    return offset is not None and offset.kind == "f"
+
+
+def _call(constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
+    op_type, half = weight.node.op_type, granularity.block is not None
+    encoding = constants.encoding(weight.value, format, granularity, op_type, prefer_half=half)
+    return unpacked_by_node(constants, weight.value, encoding, weight.tensor.dtype)
+
+
 def _granularity(weight: Weight, choice: Choice) -> Granularity:
-    if choice.format in ("float16", "bfloat16"):
+    if formats.get(choice.format or "").scale_type is None:
         return Granularity()
     if choice.block is None:
         return Granularity(weight.role.channel)
@@ -81,12 +110,16 @@ def _unpack(
 
 
 def _unpack_channels(chain: Chain, encoding: Encoding) -> ir.Value:
-    """Symmetric int8 with one scale a channel."""
-    shape, axis = encoding.shape, encoding.granularity.axis
-    int8 = encoding.part(codes, ir.DataType.INT8, shape)
+    """Codes of a type that ONNX has, with one scale a channel."""
+    shape, axis, format = encoding.shape, encoding.granularity.axis, encoding.format
+    dtype = ir.DataType.from_numpy(format.code_type)
+    typed = encoding.part(codes, dtype, shape)
     spread = tuple(size if i == axis else 1 for i, size in enumerate(shape))
     steps = encoding.part(scales, ir.DataType.FLOAT, spread)
-    x = chain.cast(chain.initializer("_int8", int8), ir.DataType.FLOAT)
+    x = chain.cast(chain.initializer(f"_{format.name}", typed), ir.DataType.FLOAT)
+    if bodies.offset_type(format) is not None:
+        zeros = encoding.part(zero_points, dtype, spread)
+        x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
     return chain.op("Mul", x, chain.initializer("_scale", steps))
 
 
@@ -102,13 +135,16 @@ def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:
         packed = encoding.part(layouts.halves, ir.DataType.UINT8, (total, block // 2))
         x = chain.split_nibbles(chain.cast(chain.initializer(f"_{word}", packed), ir.DataType.FLOAT))
     else:
-        dtype = ir.DataType.INT8 if word == "int8" else ir.DataType.UINT8
+        dtype = ir.DataType.from_numpy(encoding.format.code_type)
         rows = encoding.part(lambda q: layouts.blocks_last(q, q.codes), dtype, (total, block))
         x = chain.cast(chain.initializer(f"_{word}", rows), ir.DataType.FLOAT)
     levels = getattr(encoding.format, "levels", None)
+    is_signed = encoding.format.code_type == np.int8
     if levels is not None:
         x = chain.op("Gather", chain.small(word, levels), chain.cast(x, ir.DataType.INT64))
-    elif word != "int8":
+    elif is_signed and encoding.format.bits == 4:
+        x = chain.op("Sub", x, chain.small("middle", np.float32(8)))
+    elif not is_signed:
         zeros = encoding.part(layouts.zero_points_by_row, ir.DataType.UINT8, (total, 1))
         x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
     steps = encoding.part(layouts.scales_by_row, ir.DataType.FLOAT, (total, 1))

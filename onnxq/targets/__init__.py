@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from onnxq import bodies, formats
 from onnxq.errors import BadRecipe
 from onnxq.plan import COMPUTING, Method
 from onnxq.weights import Weight
@@ -34,9 +35,14 @@ class Target(Protocol):
     widens_half: bool
     #: Operators of the com.microsoft domain may be used.
     has_contrib_ops: bool
+    #: Operators of the onnxq domain may be used.
+    has_onnxq_ops: bool
 
     def opset_for(self, scheme: str) -> int:
         """The lowest standard opset in which the scheme can be spelt for this target; 0: any."""
+
+    def refusal(self, format: str) -> str:
+        """Why no weight can be stored in this number format there; empty if it can."""
 
     def place(self, weight: Weight, wish: Placement) -> Placement:
         """The nearest thing to `wish` that this target can run for `weight`."""
@@ -62,9 +68,48 @@ def get(name: str) -> Target:
     return found
 
 
+def require_format(target: Target, word: str) -> None:
+    """Refuse a number format that the target has no form for.
+
+    Raises:
+        BadRecipe: with the reason, and the targets that have one.
+    """
+    reason = target.refusal(word)
+    if reason:
+        others = [name for name in names() if not get(name).refusal(word)]
+        raise BadRecipe(f"{target.name} cannot hold {word} weights: {reason}; give --target {' or '.join(others)}")
+
+
+def refuse_own_formats(word: str) -> str:
+    """The reason that holds for targets without operators of the onnxq domain; empty if there is none."""
+    format = formats.get(word)
+    offset = bodies.offset_type(format)
+    if offset is not None and offset.kind == "f":
+        return "no operator adds the minimum of a block"
+    if hasattr(format, "base"):
+        return "no operator reads scales of 8 bits"
+    if format.scale_type == formats.E8M0:
+        return "no operator multiplies by powers of two in 8 bits"
+    if format.bits not in (2, 4, 8, 16):
+        return f"no operator reads codes of {format.bits} bits"
+    return ""
+
+
 def stored(wish: Placement, reason: str) -> Placement:
     """The wish's format, unpacked when the model is loaded."""
     return Placement(Method.STORED, wish.format, wish.block, reason)
+
+
+def no_table_kernel(wish: Placement) -> Placement:
+    """For a Gather on a table whose format no kernel looks up: 8 bits a row."""
+    return Placement(Method.STORED, "int8", None, f"no kernel looks rows up in {wish.format}: 8 bits a row")
+
+
+def at_least_four_bits(wish: Placement) -> Placement:
+    """For weights that standard operators unpack: 8 bits in the place of fewer than 4."""
+    if wish.method is Method.STORED and formats.get(wish.format).bits < 4:
+        return Placement(Method.STORED, "int8", None, f"{wish.reason or 'nothing unpacks 2 bits'}: 8 bits a channel")
+    return wish
 
 
 def needs_plain_matmul(weight: Weight, wish: Placement) -> Placement:

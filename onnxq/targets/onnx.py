@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+from onnxq import formats
 from onnxq.plan import Method
-from onnxq.targets import Placement, needs_plain_matmul, stored
+from onnxq.targets import (
+    Placement,
+    at_least_four_bits,
+    needs_plain_matmul,
+    no_table_kernel,
+    refuse_own_formats,
+    stored,
+)
 from onnxq.weights import Weight
+
+#: Standard opsets: 13: one scale a channel, and bfloat16; 19: float8; 21: blocks and 4-bit types; 25: 2-bit types.
+_OPSETS = {"w8a8": 13, "w8a8-dynamic": 11, "w8a16": 21, "w4a16": 21, "bf16": 13, "bfloat16": 13}
+_UNTYPED = {"auto", "fp16", "float16", "nf4", "fp4", "int16", "uint16"}
 
 
 class onnx:
     name = "onnx"
     widens_half = False
     has_contrib_ops = False
+    has_onnxq_ops = False
 
     def opset_for(self, scheme: str) -> int:
-        # 13: one scale a channel, and bfloat16; 19: float16 scales; 21: blocks and 4-bit types.
-        return {"w8a8": 13, "w8a8-dynamic": 11, "w8a16": 21, "w4a16": 21, "bf16": 13}.get(scheme, 0)
+        if scheme in _OPSETS or scheme in _UNTYPED:
+            return _OPSETS.get(scheme, 0)
+        if scheme.startswith("float8"):
+            return 19
+        return 21 if formats.get(scheme).bits >= 4 else 25
+
+    def refusal(self, format: str) -> str:
+        return refuse_own_formats(format)
 
     def place(self, weight: Weight, wish: Placement) -> Placement:
         op = weight.node.op_type
         if wish.method is Method.DYNAMIC and op == "LSTM":
             return stored(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
         if wish.method is Method.PACKED:
+            has_type = wish.format not in ("nf4", "fp4")
+            if op == "Gather" and not has_type:
+                return no_table_kernel(wish)
             if op == "Gather":
-                return stored(wish, "standard ONNX has no Gather on blocks: unpacked when the model loads")
-            if wish.format not in ("int8", "uint4"):
+                reason = "standard ONNX has no Gather on blocks: unpacked when the model loads"
+                return at_least_four_bits(stored(wish, reason))
+            if not has_type:
                 return stored(wish, f"standard ONNX has no {wish.format} type: unpacked when the model loads")
-        return needs_plain_matmul(weight, wish)
+        return at_least_four_bits(needs_plain_matmul(weight, wish))

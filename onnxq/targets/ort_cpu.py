@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onnxq import formats
 from onnxq.plan import Method
-from onnxq.targets import Placement, needs_plain_matmul, stored
+from onnxq.targets import (
+    Placement,
+    at_least_four_bits,
+    needs_plain_matmul,
+    no_table_kernel,
+    refuse_own_formats,
+    stored,
+)
 from onnxq.weights import Weight
 
 
@@ -13,9 +21,15 @@ class ort_cpu:
     name = "ort-cpu"
     widens_half = True
     has_contrib_ops = True
+    has_onnxq_ops = False
 
     def opset_for(self, scheme: str) -> int:
-        return {"w8a8": 13, "w8a8-dynamic": 11, "bf16": 13}.get(scheme, 0)
+        if scheme.startswith("float8"):
+            return 19
+        return {"w8a8": 13, "w8a8-dynamic": 11, "bf16": 13, "bfloat16": 13}.get(scheme, 0)
+
+    def refusal(self, format: str) -> str:
+        return refuse_own_formats(format)
 
     def place(self, weight: Weight, wish: Placement) -> Placement:
         op = weight.node.op_type
@@ -25,6 +39,15 @@ class ort_cpu:
             if weight.node.attributes.get("layout") is not None:
                 return stored(wish, "DynamicQuantizeLSTM has no layout attribute")
             return wish
-        if wish.method is Method.PACKED and op == "Gather" and wish.format == "uint4" and weight.shape[1] % 2:
+        if wish.method is Method.PACKED and op == "Gather" and wish.format in ("nf4", "fp4"):
+            return no_table_kernel(wish)
+        bits = formats.get(wish.format).bits
+        if wish.method is Method.PACKED and op == "Gather" and bits == 4 and weight.shape[1] % 2:
             return replace(wish, format="int8", reason="rows of odd length do not fill whole bytes in 4 bits: 8 bits")
-        return needs_plain_matmul(weight, wish)
+        if wish.method is Method.PACKED and op == "Gather" and bits == 2:
+            return replace(wish, format="int8", reason="no kernel looks rows up in 2 bits: 8 bits")
+        if wish.method is Method.PACKED and bits > 8:
+            return stored(
+                replace(wish, block=None), f"no kernel multiplies by {wish.format}: unpacked when the model loads"
+            )
+        return at_least_four_bits(needs_plain_matmul(weight, wish))

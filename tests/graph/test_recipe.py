@@ -92,10 +92,14 @@ def test_set_without_a_pattern(text: str) -> None:
 
 
 def test_unknown_words_list_the_known_ones() -> None:
-    with pytest.raises(BadRecipe, match="there is no scheme 'int3'; choose one of " + ", ".join(SCHEMES)):
-        Recipe("int3")
-    with pytest.raises(BadRecipe, match="a rule cannot set 'int3'; choose one of keep, w8a8, w8a8-dynamic, w8a16"):
-        Rule("int3")
+    with pytest.raises(BadRecipe, match="there is no scheme 'int9'; choose one of " + ", ".join(SCHEMES)):
+        Recipe("int9")
+    with pytest.raises(
+        BadRecipe, match=r"'int9'; .* or a number format for the weights: bfloat16, float16, .* uniform"
+    ):
+        Rule("int9")
+    with pytest.raises(BadRecipe, match="'uniform17': uniform takes 2 to 16 bits, as in uniform2"):
+        Recipe("uniform17")
     with pytest.raises(BadRecipe, match="a rule cannot set 'auto'"):
         Rule("auto")
     words = ", ".join(collector_names())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,8 @@ def test_shapes_and_types_are_inferred() -> None:
     assert session.get_outputs()[0].shape == ["batch", 3, 20]
     session = onnxq.session(nodes.gather(w, shape=("batch", 7), dtype=FLOAT16).SerializeToString())
     assert (session.get_outputs()[0].shape, session.get_outputs()[0].type) == (["batch", 7, 40], "tensor(float16)")
+    session = onnxq.session(nodes.matmul(w, x_shape=(None, 3, 40)).SerializeToString())
+    assert all(isinstance(dim, str | None) or dim >= 0 for dim in session.get_outputs()[0].shape)  # unknown is no size
 
 
 def test_with_and_without_the_library(tmp_path: Path) -> None:
@@ -158,7 +161,8 @@ def test_external_weights_stay_in_the_file(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("needs /proc")
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "m.onnx"], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < tiles.nbytes / 10
+    shadow = tiles.nbytes / 8 if "ASAN_OPTIONS" in os.environ else 0  # AddressSanitizer keeps a byte for every eight
+    assert int(done.stdout) < tiles.nbytes / 10 + shadow
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 64])

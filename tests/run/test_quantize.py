@@ -12,7 +12,7 @@ import tiny
 from tiny import normal
 
 import onnxq
-from onnxq import pipeline, targets
+from onnxq import find_ranges, pipeline, targets
 from onnxq.errors import BadOutput, CheckFailed, NothingToDo
 from onnxq.plan import Method
 from onnxq.recipe import SCHEMES
@@ -55,10 +55,14 @@ def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
     assert check.sqnr > 19.5
     assert interface(saved) == interface(onnx.load(model))
     assert json.loads(saved.metadata_props[0].value)["recipe"]["scheme"] == scheme
+    domains = {node.domain for node in saved.graph.node}
     if target == "ort-cpu":
         assert set(check.kernels) == kernels[model == TEXT]
+    elif target == "onnx":
+        assert domains == {""}
     else:
-        assert {node.domain for node in saved.graph.node} == {""}
+        assert domains == ({"", "onnxq"} if scheme in ("w4a16", "w8a16", "nf4", "fp4") else {""})
+        assert {f.domain for f in saved.functions} == domains - {""}
     assert [path.name for path in tmp_path.iterdir()] == ["q.onnx"]
 
 
@@ -103,7 +107,7 @@ def test_ranges_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """The second time nothing is calibrated; other data need another file."""
     recipe, ranges = onnxq.Recipe("w8a8", keep_slow=True), tmp_path / "ranges.json"
     first = onnxq.quantize(DIGITS, tmp_path / "a.onnx", recipe, data=data_of(DIGITS), ranges=ranges)
-    monkeypatch.setattr(pipeline, "calibrate", None)
+    monkeypatch.setattr(find_ranges, "observe", None)
     second = onnxq.quantize(
         DIGITS, tmp_path / "b.onnx", recipe, data=data_of(DIGITS), ranges=ranges, plan=first.plan, check=False
     )

@@ -1,0 +1,125 @@
+"""Products by one random weight, spelt for onnxq and for onnxruntime's own kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxq.formats import fp4, nf4
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+LEVELS = {"nf4": np.asarray(nf4.LEVELS, np.float32), "fp4": np.asarray(fp4.LEVELS, np.float32), "mxfp4": E2M1}
+TILE = 16
+
+
+@dataclass
+class Weight:
+    """codes uint8 [N, K], scales [N, K / block] as stored: float16, or E8M0 for mxfp4."""
+
+    format: str
+    block: int
+    codes: NDArray[np.uint8]
+    stored: NDArray
+
+    @property
+    def bits(self) -> int:
+        return 8 if self.format == "int8" else 4
+
+    @property
+    def scales(self) -> NDArray[np.float32]:
+        if self.format == "mxfp4":
+            return np.exp2(self.stored.astype(np.float32) - 127)
+        return self.stored.astype(np.float32)
+
+    @property
+    def bytes(self) -> int:
+        """Of weight and scales as onnxq reads them."""
+        return self.codes.size * self.bits // 8 + self.stored.nbytes
+
+    def rows(self, rows: NDArray[np.int64] | slice) -> NDArray[np.float32]:
+        """w of some rows; exact, but for the rounding of a table's level times the scale."""
+        codes = self.codes[rows]
+        middle = 128 if self.format == "int8" else 8
+        values = LEVELS[self.format][codes] if self.format in LEVELS else codes.astype(np.float32) - np.float32(middle)
+        return values * np.repeat(self.scales[rows], self.block, axis=1)
+
+
+def random_weight(format: str, block: int, N: int, K: int, rng: np.random.Generator) -> Weight:
+    """K a multiple of the block, N of 16: every code, scales as of normal weights."""
+    codes = rng.integers(0, 256 if format == "int8" else 16, (N, K), np.uint8)
+    if format == "mxfp4":
+        return Weight(format, block, codes, rng.integers(118, 122, (N, K // block), np.uint8))
+    return Weight(format, block, codes, rng.uniform(0.001, 0.003, (N, K // block)).astype(np.float16))
+
+
+def ours(w: Weight, activations: str) -> onnx.ModelProto:
+    """onnxq::MatMulNBits, bytes as custom_ops/format.h draws them."""
+    N, K = w.codes.shape
+    if w.bits == 8:
+        tiles = w.codes.reshape(N // TILE, TILE, K // 4, 4).transpose(0, 2, 1, 3)
+    else:
+        nibbles = w.codes.reshape(N // TILE, TILE, K // 8, 2, 4).transpose(0, 2, 1, 3, 4)
+        tiles = nibbles[..., 0, :] | nibbles[..., 1, :] << 4
+    scales = w.stored.reshape(N // TILE, TILE, -1).transpose(0, 2, 1)
+    return _model(
+        "MatMulNBits",
+        "onnxq",
+        w.codes.shape,
+        {"weight": tiles, "scales": scales},
+        K=K,
+        N=N,
+        block_size=w.block,
+        format=w.format,
+        activations=activations,
+    )
+
+
+def matmul_nbits(w: Weight, level: int) -> onnx.ModelProto:
+    """com.microsoft::MatMulNBits with float32 scales, for which onnxruntime has its best kernels."""
+    N, K = w.codes.shape
+    packed = w.codes if w.bits == 8 else w.codes[:, ::2] | w.codes[:, 1::2] << 4
+    arrays = {"w": packed.reshape(N, K // w.block, -1), "s": w.scales}
+    return _model(
+        "MatMulNBits",
+        "com.microsoft",
+        w.codes.shape,
+        arrays,
+        K=K,
+        N=N,
+        bits=w.bits,
+        block_size=w.block,
+        accuracy_level=level,
+    )
+
+
+def matmul_bnb4(w: Weight) -> onnx.ModelProto:
+    """com.microsoft::MatMulBnb4 of nf4 or fp4."""
+    N, K = w.codes.shape
+    arrays = {"w": (w.codes[:, ::2] << 4 | w.codes[:, 1::2]).reshape(-1), "s": w.scales.reshape(-1)}
+    quant_type = {"fp4": 0, "nf4": 1}[w.format]
+    return _model(
+        "MatMulBnb4", "com.microsoft", w.codes.shape, arrays, K=K, N=N, block_size=w.block, quant_type=quant_type
+    )
+
+
+def matmul(w: Weight) -> onnx.ModelProto:
+    """MatMul with the weight in float32."""
+    return _model("MatMul", "", w.codes.shape, {"w": w.rows(slice(None)).T})
+
+
+def _model(
+    op: str, domain: str, shape: tuple[int, ...], arrays: dict[str, NDArray], **attributes: int | str
+) -> onnx.ModelProto:
+    N, K = shape
+    node = helper.make_node(op, ["x", *arrays], ["y"], domain=domain, **attributes)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["M", K])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["M", N])
+    tensors = [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in arrays.items()]
+    opsets = [helper.make_opsetid("", 21)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    return helper.make_model(
+        helper.make_graph([node], "product", [x], [y], tensors), opset_imports=opsets, ir_version=10
+    )

@@ -1,0 +1,243 @@
+// `fast`: products of 8-bit activations (quantize.h) with codes as they are, summed in integers over 16 k, then in float32.
+
+#ifndef ONNXQ_CPU_KERNELS_INTEGER_H_
+#define ONNXQ_CPU_KERNELS_INTEGER_H_
+
+#include "quantize.h"
+
+namespace onnxq {
+namespace {
+
+// How the bytes of a weight become operands of a dot product. operand<i>(at): four k, 4i…, of 16.
+template <class V>
+struct NibbleCodes {
+  static constexpr int64_t kBytes = 2 * kLine;  // of 16 k
+  static constexpr int32_t kMiddle = 8;
+  explicit NibbleCodes(int32_t) {}
+  float unit() const { return 1.0f; }
+  float zero() const { return 0.0f; }
+  template <int i>
+  typename V::I operand(const uint8_t* at) const {
+    const auto line = V::load(at + i / 2 * kLine);
+    return i % 2 ? V::high(line) : V::low(line);
+  }
+  static typename V::I start(typename V::I from) { return V::start_nibbles(from); }
+  static typename V::I dot(typename V::I sum, typename V::I w, typename V::I q) { return V::dot_nibbles(sum, w, q); }
+  static typename V::I finish(typename V::I sum, typename V::I from) { return V::finish_nibbles(sum, from); }
+};
+
+template <class V>
+struct ByteDots {
+  static constexpr int32_t kMiddle = V::kSignedBytes ? 0 : 128;  // levels and codes are moved up to be unsigned
+  static typename V::I start(typename V::I from) { return from; }
+  static typename V::I dot(typename V::I sum, typename V::I w, typename V::I q) { return V::dot_bytes(sum, w, q); }
+  static typename V::I finish(typename V::I sum, typename V::I) { return sum; }
+};
+
+template <class V>
+struct LevelCodes : ByteDots<V> {
+  static constexpr int64_t kBytes = 2 * kLine;
+  explicit LevelCodes(int32_t format) : levels(rounded_levels(format)), table(V::table(levels.level)) {
+    table = V::kSignedBytes ? table : V::flip_sign_bit(table);
+  }
+  float unit() const { return levels.unit; }
+  float zero() const { return levels.zero; }
+  template <int i>
+  typename V::I operand(const uint8_t* at) const {
+    const auto line = V::load(at + i / 2 * kLine);
+    return V::look_up(table, i % 2 ? V::high(line) : V::low(line));
+  }
+  Levels levels;
+  typename V::I table;
+};
+
+template <class V>
+struct ByteCodes : ByteDots<V> {
+  static constexpr int64_t kBytes = 4 * kLine;
+  explicit ByteCodes(int32_t) {}
+  float unit() const { return 1.0f; }
+  float zero() const { return 0.0f; }
+  template <int i>
+  typename V::I operand(const uint8_t* at) const {
+    const auto codes = V::load(at + i * kLine);
+    return V::kSignedBytes ? V::flip_sign_bit(codes) : codes;
+  }
+};
+
+template <class V, class Codes, int R, int i>
+inline __attribute__((always_inline)) void dot_four(const Codes& codes, const uint8_t* const* weight, const char* q,
+                                                    typename V::I (*sum)[kVectors]) {
+  typename V::I w[kVectors];
+  for (int c = 0; c < kVectors; ++c) {
+    w[c] = codes.template operand<i>(weight[c]);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const auto four = V::broadcast(reinterpret_cast<const int32_t*>(q) + i * R + r);
+    for (int c = 0; c < kVectors; ++c) {
+      sum[r][c] = Codes::dot(sum[r][c], w[c], four);
+    }
+  }
+}
+
+// R rows of activations, packed, times one group: y[first…first + R), all of K.
+template <class V, class Codes, int kScale, int R>
+void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64_t first) {
+  using I = typename V::I;
+  using F = typename V::F;
+  const Codes codes(p.format);
+  const int64_t subs = p.block / kSub, count = blocks(p.K, p.block);
+  const char* record = packed.records;
+  const float* sums = packed.sums;
+  const uint8_t* again = packed.again;
+  const bool moved = p.zero_points || codes.zero() != 0.0f;
+  const float fixed_zero = codes.zero(), byte_middle = Codes::kBytes == 4 * kLine && V::kSignedBytes ? 128.0f : 0.0f;
+  Group at = g;
+  F y[R][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    y[r][0] = y[r][1] = V::zero();
+  }
+  for (int64_t b = 0; b < count; ++b, sums += R) {
+    F t[R][kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      t[r][0] = t[r][1] = V::zero();
+    }
+    if (moved) {
+      for (int c = 0; c < kVectors; ++c) {
+        const F zero = p.zero_points ? V::subtract(V::to_float(V::from_bytes(at.zero_points[c])), V::broadcast(&byte_middle))
+                                     : V::broadcast(&fixed_zero);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          t[r][c] = V::multiply(zero, V::broadcast(sums + r));
+        }
+        at.zero_points[c] += p.zero_points ? kTile : 0;
+      }
+    }
+    for (const uint8_t* end = again + subs; again < end; ++again) {
+      for (bool second = false;; second = true) {
+        I sum[R][kVectors];
+        const auto start = reinterpret_cast<const int32_t*>(record);
+        const auto scale = reinterpret_cast<const float*>(record) + R;
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          sum[r][0] = sum[r][1] = Codes::start(V::broadcast(start + r));
+        }
+        const char* q = record + 8 * R;
+        dot_four<V, Codes, R, 0>(codes, at.weight, q, sum);
+        dot_four<V, Codes, R, 1>(codes, at.weight, q, sum);
+        dot_four<V, Codes, R, 2>(codes, at.weight, q, sum);
+        dot_four<V, Codes, R, 3>(codes, at.weight, q, sum);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          for (int c = 0; c < kVectors; ++c) {
+            const I whole = Codes::finish(sum[r][c], V::broadcast(start + r));
+            t[r][c] = V::fma(V::to_float(whole), V::broadcast(scale + r), t[r][c]);
+          }
+        }
+        record += R * kRecord;
+        if (second || !*again) {
+          break;
+        }
+      }
+      for (int c = 0; c < kVectors; ++c) {
+        for (int64_t i = 0; i < Codes::kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
+          _mm_prefetch(reinterpret_cast<const char*>(at.weight[c]) + kAhead + i, _MM_HINT_T0);
+        }
+        at.weight[c] += Codes::kBytes;
+      }
+    }
+    for (int c = 0; c < kVectors; ++c) {
+      const F scale = load_scales<V, kScale>(at.scales[c]);
+      at.scales[c] += kTile * (kScale == kScaleFloat32 ? 4 : kScale == kScaleFloat16 ? 2 : 1);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        y[r][c] = V::fma(t[r][c], scale, y[r][c]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kVectors; ++c) {
+      store_sum<V>(p, g, c, first + r, y[r][c], true);
+    }
+  }
+}
+
+using MultiplyRows = void (*)(const Problem&, const Group&, const Packed&, int64_t);
+
+template <class V, class Codes, int kScale>
+MultiplyRows rows_kernel(int64_t rows) {
+  static_assert(V::kIntegerRows == 2 || V::kIntegerRows == 4, "");
+  if constexpr (V::kIntegerRows == 4) {
+    constexpr MultiplyRows table[] = {multiply_rows<V, Codes, kScale, 1>, multiply_rows<V, Codes, kScale, 2>,
+                                      multiply_rows<V, Codes, kScale, 3>, multiply_rows<V, Codes, kScale, 4>};
+    return table[rows - 1];
+  } else {
+    return rows == 1 ? multiply_rows<V, Codes, kScale, 1> : multiply_rows<V, Codes, kScale, 2>;
+  }
+}
+
+template <class V, class Codes>
+MultiplyRows rows_kernel(int32_t scale_type, int64_t rows) {
+  return scale_type == kScaleFloat32   ? rows_kernel<V, Codes, kScaleFloat32>(rows)
+         : scale_type == kScaleFloat16 ? rows_kernel<V, Codes, kScaleFloat16>(rows)
+                                       : rows_kernel<V, Codes, kScaleE8M0>(rows);
+}
+
+template <class V>
+MultiplyRows rows_kernel(const Problem& p, int64_t rows) {
+  return p.format == kInt4   ? rows_kernel<V, NibbleCodes<V>>(p.scale_type, rows)
+         : p.format == kInt8 ? rows_kernel<V, ByteCodes<V>>(p.scale_type, rows)
+                             : rows_kernel<V, LevelCodes<V>>(p.scale_type, rows);
+}
+
+// The two phases of a kernel that works so: quantize rows, multiply.
+template <class V>
+struct Integer {
+  static int64_t tiles_of_rows(const Problem& p) { return row_tiles(p.M, V::kIntegerRows); }
+
+  static int64_t workspace(const Problem& p) { return p.M * packed_row_bytes(p); }
+
+  static int64_t tasks(const Problem& p, int phase, int threads) {
+    const int64_t wanted = wanted_tasks(p, threads);
+    if (phase == 0) {  // waking threads takes longer than quantizing a few rows
+      const int64_t useful = p.M * p.K / 65536 + 1, most = tiles_of_rows(p);
+      const int64_t parts = useful < wanted ? useful : wanted;
+      return parts < most ? parts : most;
+    }
+    const Cuts cuts = product_cuts(groups<V>(p), tiles_of_rows(p), wanted);
+    return phase == 1 ? cuts.columns * cuts.rows : 0;
+  }
+
+  static void run(const Problem& p, int phase, int64_t task, int64_t tasks, void* workspace) {
+    char* const memory = static_cast<char*>(workspace);
+    const int64_t tiles = tiles_of_rows(p);
+    if (phase == 0) {
+      const bool levels = !is_affine(p.format);
+      const float unit = levels ? rounded_levels(p.format).unit : 1.0f;
+      const bool signed_bytes = V::kSignedBytes && p.format != kInt4;
+      const int32_t middle = p.zero_points || signed_bytes ? 0 : p.format == kInt4 ? 8 : 128;
+      for (int64_t i = cut(tiles, tasks, task); i < cut(tiles, tasks, task + 1); ++i) {
+        const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
+        quantize_tile(p, first, rows, unit, middle, packed_tile(p, first, rows, memory));
+      }
+      return;
+    }
+    const Cuts cuts = product_cuts(groups<V>(p), tiles, tasks);
+    const int64_t column = task / cuts.rows, row = task % cuts.rows, all = groups<V>(p);
+    for (int64_t j = cut(all, cuts.columns, column); j < cut(all, cuts.columns, column + 1); ++j) {
+      const Group g = group<V>(p, j);
+      for (int64_t i = cut(tiles, cuts.rows, row); i < cut(tiles, cuts.rows, row + 1); ++i) {
+        const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
+        rows_kernel<V>(p, rows)(p, g, packed_tile(p, first, rows, memory), first);
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_CPU_KERNELS_INTEGER_H_

@@ -1,0 +1,49 @@
+"""Error analysis: of a tensor, of a layer, of a model, and the suite that compares formats.
+
+Tensors: `error_stats`, `tensor_error`, `scale_sweep`, `outlier_impact`, `compare_bit_widths`, `compare_granularities`,
+held against `theory`. Models: `analyze_model`, `run_benchmark`. Weights to try things on: `synthetic.MAKERS`.
+"""
+
+from __future__ import annotations
+
+from onnxq.analysis import synthetic, theory
+from onnxq.analysis.benchmark import Benchmark, Degradation, Lead, leads, run_benchmark
+from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis, analyze_model
+from onnxq.analysis.statistics import ErrorStats, ErrorSums, error_stats, retention
+from onnxq.analysis.sweeps import (
+    OutlierImpact,
+    ScalePoint,
+    best_scale,
+    compare_bit_widths,
+    compare_granularities,
+    outlier_impact,
+    scale_sweep,
+)
+from onnxq.analysis.tensor import tensor_error
+
+__all__ = [
+    "Benchmark",
+    "Degradation",
+    "ErrorStats",
+    "ErrorSums",
+    "Form",
+    "FormError",
+    "Layer",
+    "Lead",
+    "ModelAnalysis",
+    "OutlierImpact",
+    "ScalePoint",
+    "analyze_model",
+    "best_scale",
+    "compare_bit_widths",
+    "compare_granularities",
+    "error_stats",
+    "leads",
+    "outlier_impact",
+    "retention",
+    "run_benchmark",
+    "scale_sweep",
+    "synthetic",
+    "tensor_error",
+    "theory",
+]

@@ -1,0 +1,244 @@
+"""The accuracy-degradation suite: what each format keeps of synthetic weights, and of a model's own.
+
+Three figures for each format. SQNR and cosine are of the weights. Retention is the share of decisions that stay: of a
+synthetic weight [N, K] as a linear classifier of Gaussian inputs, of a model those of its outputs on samples. The float
+model's own decisions are the truth, so its score is 100 %.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import formats
+from onnxq.analysis import granularities
+from onnxq.analysis.layers import Form, forms_for, granularity_of, open_weights
+from onnxq.analysis.statistics import ErrorStats, ErrorSums, retention
+from onnxq.analysis.synthetic import MAKERS
+from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
+from onnxq.analysis.trial import Decisions, Trial
+from onnxq.data import Data, DataSource, inputs_of, open_data
+from onnxq.errors import BadModel
+from onnxq.formats import FloatArray
+from onnxq.images import Preprocessing
+from onnxq.load import load_model
+from onnxq.progress import QUIET, Progress
+from onnxq.runtime import Session
+from onnxq.synthesize import synthesize
+from onnxq.weights import Role
+
+#: Outputs and inputs of the synthetic layers, and how many Gaussian inputs are classified.
+SHAPE, INPUTS = (256, 1024), 2048
+#: Samples made up for a model without data.
+SYNTHETIC = 4
+#: Models larger than this are not run, because their quantized weights would all be in memory: weights only.
+MOST_ELEMENTS = 1 << 28
+#: How a synthetic weight [N, K] is used.
+ROLE = Role(1, channel=0, contraction=1)
+
+
+@dataclass(frozen=True)
+class Degradation:
+    """What one form keeps.
+
+    Attributes:
+        retention: percent of the float model's decisions that stay; None where nothing is decided or run.
+        output_sqnr: dB at the outputs of the layer or model; None where it was not run.
+        problem: why there are no figures.
+    """
+
+    form: Form
+    stats: ErrorStats | None
+    retention: float | None = None
+    output_sqnr: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """By how many dB one format beats another on Gaussian weights, both with this granularity.
+
+    Zero points and scales of different size make their bits per weight differ.
+    """
+
+    format: str
+    other: str
+    granularity: str
+    decibel: float
+    bits_per_weight: float
+    other_bits_per_weight: float
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The suite's result: one table for each kind of weights, best SQNR first.
+
+    Attributes:
+        tables: by maker of synthetic weights, or by the model's path.
+        leads: nf4 against the other 4-bit formats.
+        inputs: what the model was run on, in words; empty without a model.
+    """
+
+    tables: dict[str, tuple[Degradation, ...]]
+    leads: tuple[Lead, ...] = ()
+    inputs: str = ""
+
+    def to_json(self) -> str:
+        """Everything, for machines."""
+        tables = {name: [_to_dict(row) for row in rows] for name, rows in self.tables.items()}
+        leads = [dataclasses.asdict(lead) for lead in self.leads]
+        return json.dumps({"inputs": self.inputs, "tables": tables, "leads": leads}, indent=1)
+
+
+def run_benchmark(
+    model: str | Path | None = None,
+    words: Sequence[str] = (),
+    wanted: Sequence[str] = (),
+    *,
+    data: DataSource | None = None,
+    preprocessing: Preprocessing | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Progress = QUIET,
+) -> Benchmark:
+    """The whole suite.
+
+    Args:
+        model: its own weights are quantized too, all at once, and the model is run with them.
+        words, wanted: formats and granularities, as `layers.forms_for` takes them.
+        data: samples for the model; without them legal inputs are made up.
+        seed: of the synthetic weights and inputs.
+
+    Raises:
+        OnnxqError: of the model, the data or the words.
+    """
+    forms = forms_for(words, wanted)
+    tables = {}
+    for name, make in MAKERS.items():
+        progress.start(f"{name} weights", len(forms))
+        w = make(SHAPE, seed)
+        x = np.random.default_rng(seed + 1).standard_normal((INPUTS, SHAPE[1]), dtype=np.float32)
+        y = x @ w.T
+        rows = []
+        for form in forms:
+            rows.append(_synthetic(form, w, x, y))
+            progress.advance(1)
+        tables[name] = _ranked(rows)
+    inputs = ""
+    if model is not None:
+        tables[str(model)], inputs = _model(model, forms, data, preprocessing, limit, progress)
+    among = tuple(dict.fromkeys(form.format for form in forms))
+    return Benchmark(tables, tuple(leads("nf4", among, seed=seed) if "nf4" in among else ()), inputs)
+
+
+def leads(word: str, among: Sequence[str] = (), *, seed: int = 0) -> list[Lead]:
+    """How far `word` is ahead on Gaussian weights of other formats of as many bits, at equal granularity.
+
+    Args:
+        among: the others; none means all there are.
+    """
+    bits, w = formats.get(word).bits, MAKERS["gaussian"](SHAPE, seed)
+    found = []
+    way = granularities.natural(formats.get(word))
+    own = tensor_error(w, word, granularities.parse(way, ROLE))
+    for other in among or formats.names():
+        if other == word or formats.get(other).bits != bits or granularities.taken(other, way) != way:
+            continue
+        theirs = tensor_error(w, other, granularities.parse(way, ROLE))
+        bits_of_each = (own.bits_per_weight, theirs.bits_per_weight)
+        found.append(Lead(word, other, way, own.sqnr - theirs.sqnr, *bits_of_each))
+    return found
+
+
+def _synthetic(form: Form, w: FloatArray, x: FloatArray, y: FloatArray) -> Degradation:
+    format, granularity = formats.get(form.format), granularities.parse(form.granularity or "tensor", ROLE)
+    try:
+        q = format.encode(w, granularity)
+    except BadModel as error:
+        return Degradation(form, None, problem=str(error))
+    weights, outputs, same = ErrorSums(), ErrorSums(), Decisions()
+    weights.add_quantized(w, q)
+    got = x @ q.dequantize().T
+    outputs.add(y, got)
+    same.add(y, got)
+    return Degradation(form, weights.stats(), retention(1.0, same.share), outputs.stats().sqnr)
+
+
+def _model(
+    model: str | Path,
+    forms: Sequence[Form],
+    data: DataSource | None,
+    preprocessing: Preprocessing | None,
+    limit: int | None,
+    progress: Progress,
+) -> tuple[tuple[Degradation, ...], str]:
+    """The model's table, and what it was run on."""
+    progress.start("loading")
+    loaded, weights = open_weights(model)
+    trial, inputs = None, "nothing: the model is too large to hold all its weights in memory"
+    if sum(weight.elements for weight in weights) <= MOST_ELEMENTS:
+        if data is None:
+            samples = _made_up(model)
+            inputs = f"{samples.source}: no data was given"
+        else:
+            samples = open_data(data, inputs_of(loaded), preprocessing).limited(limit)
+        trial = Trial(loaded, weights, samples)
+        inputs = f"{trial.samples} {inputs}" if data is None else f"{trial.samples} samples"
+    progress.start("the model's weights", len(forms) * len(weights))
+    rows = []
+    for form in forms:
+        sums, changed, problem = ErrorSums(), {}, ""
+        for i, weight in enumerate(weights):
+            progress.advance(1)
+            try:
+                sums.merge(sum_errors(weight.tensor, formats.get(form.format), granularity_of(form, weight)))
+                if trial is not None:
+                    changed[i] = quantized(weight.tensor, formats.get(form.format), granularity_of(form, weight))
+            except BadModel as error:
+                problem = problem or str(error)
+        if problem:
+            rows.append(Degradation(form, None, problem=problem))
+            continue
+        rows.append(_degradation(form, sums.stats(), trial, changed))
+    return _ranked(rows), inputs
+
+
+def _degradation(form: Form, stats: ErrorStats, trial: Trial | None, changed: dict[int, NDArray]) -> Degradation:
+    if trial is None:
+        return Degradation(form, stats)
+    quality, share = trial.run_all(changed)
+    return Degradation(
+        form, stats, None if math.isnan(share) else retention(1.0, share), quality.sqnr if quality.outputs else None
+    )
+
+
+def _made_up(model: str | Path) -> Data:
+    """Legal inputs for the model.
+
+    Raises:
+        BadModel: none of the inputs tried made it run.
+    """
+    loaded = load_model(model)
+    feeds = synthesize(loaded, Session(model), SYNTHETIC)
+    if not feeds:
+        raise BadModel(f"{model} runs on none of the inputs that were made up for it; give --data")
+    return Data("made-up inputs", lambda: (partial(dict, feed) for feed in feeds))
+
+
+def _ranked(rows: Sequence[Degradation]) -> tuple[Degradation, ...]:
+    """Best SQNR first; those without figures last."""
+    return tuple(sorted(rows, key=lambda row: -math.inf if row.stats is None else row.stats.sqnr, reverse=True))
+
+
+def _to_dict(row: Degradation) -> dict[str, object]:
+    stats = {} if row.stats is None else row.stats.to_dict()
+    figures = {"retention": row.retention, "output_sqnr": row.output_sqnr, "problem": row.problem}
+    return dataclasses.asdict(row.form) | stats | figures

@@ -1,0 +1,180 @@
+"""Error statistics of a quantized tensor against its float original, summed up piece by piece."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.analysis.representable import outside
+from onnxq.analysis.slices import slices
+from onnxq.formats import QuantizedTensor
+from onnxq.quality import MAX_DB
+
+#: Numbers summed at a time, so that the float64 copies stay in the processor's cache.
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class ErrorStats:
+    """How far quantized numbers are from the float ones. Errors are quantized minus float, in the weight's own unit.
+
+    Attributes:
+        count: numbers compared.
+        mse, mean_abs, max_abs, bias: mean squared, mean absolute, largest absolute and mean error.
+        sqnr: 10·log10(Σx² / Σe²) in dB, within ±`MAX_DB`; `MAX_DB` where there is no error.
+        cosine: of the angle between both as vectors; 1 where both are zero.
+        clipped: share of numbers beyond what their group's codes reach by more than half a step; 0…1.
+        levels_used: share of the 2^bits codes that occur; 0…1.
+        bits_per_weight: with scales and zero points; 32 where nothing was encoded.
+    """
+
+    count: int
+    mse: float
+    mean_abs: float
+    max_abs: float
+    bias: float
+    sqnr: float
+    cosine: float
+    clipped: float = 0.0
+    levels_used: float = 1.0
+    bits_per_weight: float = 32.0
+
+    @property
+    def rmse(self) -> float:
+        return math.sqrt(self.mse)
+
+    def to_dict(self) -> dict[str, float]:
+        """Everything, `rmse` included."""
+        return dataclasses.asdict(self) | {"rmse": self.rmse}
+
+
+@dataclass
+class ErrorSums:
+    """Sums over any number of pieces, in float64; `stats()` at any time, and `merge` for pieces summed elsewhere."""
+
+    count: int = 0
+    signal: float = 0.0
+    noise: float = 0.0
+    quantized: float = 0.0
+    product: float = 0.0
+    total: float = 0.0
+    absolute: float = 0.0
+    largest: float = 0.0
+    clipped: int = 0
+    nbytes: int = 0
+    bits: int = 0
+    seen: set[int] = field(default_factory=set)
+
+    def add(self, wanted: NDArray, got: NDArray) -> None:
+        """Take in float numbers and what became of them.
+
+        Raises:
+            ValueError: the shapes differ.
+        """
+        if wanted.shape != got.shape:
+            raise ValueError(f"shapes {wanted.shape} and {got.shape} differ")
+        x, y = wanted.reshape(-1), got.reshape(-1)
+        for start in range(0, x.size, CHUNK):
+            a = x[start : start + CHUNK].astype(np.float64)
+            b = y[start : start + CHUNK].astype(np.float64)
+            error = b - a
+            self.signal += float(a @ a)
+            self.quantized += float(b @ b)
+            self.product += float(a @ b)
+            self.noise += float(error @ error)
+            self.total += float(error.sum())
+            np.abs(error, out=error)
+            self.absolute += float(error.sum())
+            self.largest = max(self.largest, float(error.max()))
+        self.count += x.size
+
+    def add_quantized(self, w: NDArray, q: QuantizedTensor) -> None:
+        """Take in a weight, of any float type, and what it is in a number format."""
+        for index, part in slices(q):
+            x = w[index].astype(np.float32, copy=False)
+            self.add(x, part.dequantize())
+            self.clipped += int(np.count_nonzero(outside(x, part)))
+            codes = np.ascontiguousarray(part.codes)
+            self.seen.update(np.unique(codes.view(f"u{codes.dtype.itemsize}")).tolist())
+        self.nbytes += q.nbytes
+        self.bits = q.format.bits
+
+    def merge(self, other: ErrorSums) -> None:
+        """Take in what `other` has summed up."""
+        self.largest = max(self.largest, other.largest)
+        self.bits = self.bits or other.bits
+        self.seen |= other.seen
+        for name in (
+            "count",
+            "signal",
+            "noise",
+            "quantized",
+            "product",
+            "total",
+            "absolute",
+            "clipped",
+            "nbytes",
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def stats(self) -> ErrorStats:
+        """The figures of everything taken in; those of nothing at all are those of no error."""
+        n = max(1, self.count)
+        return ErrorStats(
+            count=self.count,
+            mse=self.noise / n,
+            mean_abs=self.absolute / n,
+            max_abs=self.largest,
+            bias=self.total / n,
+            sqnr=decibel(self.signal, self.noise),
+            cosine=self._cosine(),
+            clipped=self.clipped / n,
+            levels_used=len(self.seen) / 2**self.bits if self.bits else 1.0,
+            bits_per_weight=8 * self.nbytes / n if self.nbytes else 32.0,
+        )
+
+    def _cosine(self) -> float:
+        if self.signal == 0 or self.quantized == 0:
+            return float(self.signal == self.quantized)
+        # The root of each, because the product of two sums of squares can overflow.
+        return max(-1.0, min(1.0, self.product / math.sqrt(self.signal) / math.sqrt(self.quantized)))
+
+
+def error_stats(wanted: NDArray, got: NDArray) -> ErrorStats:
+    """The error of `got` against `wanted`: any two arrays of one shape.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    sums = ErrorSums()
+    sums.add(np.asarray(wanted), np.asarray(got))
+    return sums.stats()
+
+
+def decibel(signal: float, noise: float) -> float:
+    """10·log10(signal / noise), within ±`MAX_DB`."""
+    if noise == 0:
+        return MAX_DB
+    if signal == 0 or not math.isfinite(noise):
+        return -MAX_DB
+    return max(-MAX_DB, min(MAX_DB, 10 * (math.log10(signal) - math.log10(noise))))
+
+
+def retention(in_float: float, quantized: float, *, higher_is_better: bool = True) -> float:
+    """What is left of the float model's score, in percent; 100 is all of it, and more than 100 an improvement.
+
+    Args:
+        in_float, quantized: a positive score of each, such as accuracy; with `higher_is_better` False a loss, error
+            rate or perplexity, whose reciprocal counts.
+
+    Raises:
+        ValueError: a score that a ratio says nothing about: the divisor is not above zero.
+    """
+    part, whole = (quantized, in_float) if higher_is_better else (in_float, quantized)
+    if not whole > 0:
+        raise ValueError(f"retention needs scores above zero, not {in_float:g} and {quantized:g}")
+    return 100 * part / whole

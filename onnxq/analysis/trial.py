@@ -1,0 +1,163 @@
+"""What one quantized weight does to the outputs, by running the model with it.
+
+The weights under test are turned into inputs of the model, so that one session serves for all of them: nothing is
+serialized, loaded or optimized again, and formats that no operator can unpack yet are measured like all others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import graph, measure
+from onnxq.analysis.tensor import quantized
+from onnxq.data import Data
+from onnxq.formats import Format, Granularity
+from onnxq.quality import Quality, unrepeatable
+from onnxq.runtime import Feed, Session
+from onnxq.weights import Weight, find_weights
+
+
+class Trial:
+    """A model whose weights can be exchanged between runs.
+
+    Args:
+        model: prepared; not changed.
+        weights: those of `find_weights(model)`.
+        data: samples, of which as many are used as the float model runs in `measure.QUALITY_SECONDS`.
+
+    Raises:
+        BadModel: the model does not run.
+    """
+
+    def __init__(self, model: ir.Model, weights: Sequence[Weight], data: Data) -> None:
+        copy = model.clone()
+        self._weights = list(weights)
+        self._inputs: dict[tuple[str, int], str] = {}
+        self._watched: dict[str, str] = {}
+        outputs = tuple(value.name or "" for value in copy.graph.outputs)
+        names = graph.Names(copy)
+        main = {id(node) for node in copy.graph}
+        for weight in list(find_weights(copy)):
+            self._inputs[_key(weight)] = _to_input(copy, weight, names)
+            output = weight.node.outputs[0]
+            if id(weight.node) in main and output.name:
+                self._watched[weight.node.name or ""] = output.name
+                if not output.is_graph_output():
+                    copy.graph.outputs.append(output)
+        _drop_unused(copy)
+        copy.ir_version = max(copy.ir_version, 4)
+        # Tensors that are computed when read are so once; those on disk stay mapped.
+        self._originals = {self._inputs[_key(weight)]: weight.tensor.numpy() for weight in self._weights}
+        self._session = Session(copy, threads=0)
+        self.outputs = outputs
+        self._feeds: list[Feed] = []
+        self._wanted: list[list[NDArray]] = []
+        self._layer: tuple[str, list[NDArray]] = ("", [])
+        self._take_samples(data)
+        self._random = unrepeatable(outputs, *(self._run(self._feeds[0], {}, outputs) for _ in range(2)))
+
+    @property
+    def samples(self) -> int:
+        """How many samples are run."""
+        return len(self._feeds)
+
+    def run(
+        self, weight: Weight, format: Format, granularity: Granularity, algorithm: str
+    ) -> tuple[float | None, float | None]:
+        """(SQNR at the output of the node, at the model's worst output), in dB, with only this weight quantized.
+
+        None where there is nothing to measure: the node is in a body, or nothing that comes out is a float.
+        """
+        changed = {self._inputs[_key(weight)]: quantized(weight.tensor, format, granularity, algorithm)}
+        watched = self._watched.get(weight.node.name or "")
+        layer, whole = Quality(), Quality(ignored=self._random)
+        fetched = (*self.outputs, *([watched] if watched else []))
+        in_float = self._layer_outputs(watched) if watched else []
+        for i, (feed, wanted) in enumerate(zip(self._feeds, self._wanted, strict=True)):
+            got = self._run(feed, changed, fetched)
+            whole.add(self.outputs, wanted, got[: len(self.outputs)])
+            if watched:
+                layer.add([watched], [in_float[i]], got[-1:])
+        return (layer.sqnr if layer.outputs else None), (whole.sqnr if whole.outputs else None)
+
+    def run_all(self, changed: Mapping[int, NDArray]) -> tuple[Quality, float]:
+        """(quality of the outputs, share of equal decisions) with several weights quantized, by index in `weights`."""
+        by_name = {self._inputs[_key(self._weights[i])]: w for i, w in changed.items()}
+        quality, same = Quality(ignored=self._random), Decisions()
+        for feed, wanted in zip(self._feeds, self._wanted, strict=True):
+            got = self._run(feed, by_name, self.outputs)
+            quality.add(self.outputs, wanted, got)
+            for name, a, b in zip(self.outputs, wanted, got, strict=True):
+                if name not in self._random:
+                    same.add(a, b)
+        return quality, same.share
+
+    def _take_samples(self, data: Data) -> None:
+        start = time.perf_counter()
+        for feed in data:
+            self._feeds.append(feed)
+            self._wanted.append(self._run(feed, {}, self.outputs))
+            if len(self._feeds) >= measure.LEAST_FEEDS and time.perf_counter() - start > measure.QUALITY_SECONDS:
+                break
+
+    def _layer_outputs(self, name: str) -> list[NDArray]:
+        """One value of the float model for each sample; of the last layer asked for it is remembered."""
+        if self._layer[0] != name:
+            self._layer = ("", [])
+            self._layer = (name, [self._run(feed, {}, [name])[0] for feed in self._feeds])
+        return self._layer[1]
+
+    def _run(self, feed: Feed, changed: Mapping[str, NDArray], outputs: Sequence[str]) -> list[NDArray]:
+        return self._session.run({**feed, **self._originals, **changed}, outputs)
+
+
+class Decisions:
+    """How often two outputs agree on which class is the largest.
+
+    Classes lie along the last axis, or along axis 1 of images ([N, C, H, W]).
+    """
+
+    def __init__(self) -> None:
+        self._same = self._count = 0
+
+    def add(self, wanted: NDArray, got: NDArray) -> None:
+        """Take in one output; those without at least two classes decide nothing."""
+        a, b = np.asarray(wanted), np.asarray(got)
+        axis = 1 if a.ndim > 3 else a.ndim - 1
+        if a.dtype.kind != "f" or a.ndim < 2 or a.shape[axis] < 2 or not a.size:
+            return
+        self._count += a.size // a.shape[axis]
+        if a.shape == b.shape:
+            self._same += int(np.count_nonzero(a.argmax(axis) == b.argmax(axis)))
+
+    @property
+    def share(self) -> float:
+        """0…1; NaN where there was nothing to decide."""
+        return self._same / self._count if self._count else float("nan")
+
+
+def _key(weight: Weight) -> tuple[str, int]:
+    return weight.node.name or "", weight.role.index
+
+
+def _to_input(model: ir.Model, weight: Weight, names: graph.Names) -> str:
+    """Let the node read its weight from a new input of the model, visible in all bodies too; the input's name."""
+    name = names.fresh("onnxq_weight")
+    shape = ir.Shape(weight.shape)
+    value = ir.Value(name=name, shape=shape, type=ir.TensorType(weight.tensor.dtype))
+    model.graph.inputs.append(value)
+    weight.node.replace_input_with(weight.role.index, value)
+    return name
+
+
+def _drop_unused(model: ir.Model) -> None:
+    """Take out the weights that nobody reads any more: the session would copy them."""
+    for each in graph.graphs(model):
+        for name, value in list(each.initializers.items()):
+            if not value.uses() and not value.is_graph_output():
+                del each.initializers[name]

@@ -1,0 +1,122 @@
+"""What calibration has seen so far, on disk, so that it can be killed at any time and go on later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnxq.collectors._summary import Summary, from_dict
+from onnxq.errors import BadOutput
+
+#: Seconds between two checkpoints, unless told otherwise.
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Every:
+    """How often a checkpoint is written: after so many samples or seconds, whichever comes first."""
+
+    samples: int | None = None
+    seconds: float | None = SECONDS
+
+
+EVERY = Every()
+
+
+@dataclass
+class State:
+    """How far calibration is.
+
+    Attributes:
+        finished: summaries over all samples, by value name.
+        current: those of the pass in work, which has seen the first `done` samples.
+    """
+
+    finished: dict[str, Summary] = field(default_factory=dict)
+    current: dict[str, Summary] = field(default_factory=dict)
+    done: int = 0
+
+
+class Checkpoint:
+    """A file that is replaced as a whole, and holds for one model, data and choice of values only.
+
+    Args:
+        path: None: nothing is ever written.
+        key: whatever decides what is seen.
+    """
+
+    def __init__(self, path: Path | None, key: Mapping[str, object], every: Every) -> None:
+        self.path, self.every = path, every
+        self._key = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
+        self._samples, self._since = 0, time.monotonic()
+
+    def load(self) -> State:
+        """What was saved last; nothing if there is no file, or one of something else, or a damaged one."""
+        if self.path is None:
+            return State()
+        try:
+            table = json.loads(self.path.read_text(encoding="utf-8"))
+            if table["key"] != self._key:
+                return State()
+            finished, current = (_read(table[part]) for part in ("finished", "current"))
+            return State(finished, current, int(table["done"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return State()
+
+    def is_due(self) -> bool:
+        """To be asked after each sample."""
+        self._samples += 1
+        if self.path is None:
+            return False
+        if self.every.samples is not None and self._samples >= self.every.samples:
+            return True
+        return self.every.seconds is not None and time.monotonic() - self._since >= self.every.seconds
+
+    def save(self, state: State) -> None:
+        """Replace the file by `state`, which is on the disk when this returns.
+
+        Raises:
+            BadOutput: it cannot be written.
+        """
+        self._samples, self._since = 0, time.monotonic()
+        if self.path is None:
+            return
+        table = {
+            "key": self._key,
+            "done": state.done,
+            "finished": _write(state.finished),
+            "current": _write(state.current),
+        }
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                json.dump(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise BadOutput(f"the checkpoint {self.path} cannot be written: {error.strerror}") from None
+
+    def remove(self) -> None:
+        """Calibration is over."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _write(summaries: Mapping[str, Summary]) -> dict[str, object]:
+    return {name: summary.to_dict() for name, summary in summaries.items()}
+
+
+def _read(table: Mapping[str, dict[str, object]]) -> dict[str, Summary]:
+    return {name: from_dict(summary) for name, summary in table.items()}
+
+
+def pending(names: Sequence[str], state: State) -> list[str]:
+    """The names no pass has begun with."""
+    return [name for name in names if name not in state.finished and name not in state.current]

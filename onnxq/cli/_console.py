@@ -1,0 +1,63 @@
+"""Where tables and progress bars go."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+#: Columns of tables that do not go to a terminal.
+PIPED_WIDTH = 110
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where tables and bars go. Names of nodes may hold brackets: nothing in them is markup."""
+    console = Console(stderr=stderr, markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, PIPED_WIDTH)
+    return console
+
+
+class _Rate(ProgressColumn):
+    """Units a second, where a unit was given and some are done."""
+
+    def render(self, task: Task) -> Text:
+        unit = task.fields.get("unit")
+        return Text(f"{task.speed:.3g} {unit}/s" if unit and task.speed else "")
+
+
+class Bars:
+    """Progress bars on a terminal; nothing elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
+        self._is_shown = console.is_terminal
+        self._bars = Progress(*columns, console=console, transient=True, disable=not self._is_shown)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Bars:
+        if self._is_shown:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._is_shown:
+            self._bars.stop()
+
+    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(what, total=total, unit=unit)
+
+    def advance(self, done: int) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, done)

@@ -1,0 +1,198 @@
+"""Options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq import choose, formats, pipeline, targets
+from onnxq.checkpoint import EVERY, Every
+from onnxq.errors import BadRecipe
+from onnxq.find_ranges import Effort
+from onnxq.images import Preprocessing, parse_preprocessing
+from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
+from onnxq.runtime import THREADS
+
+MODEL = click.Path(path_type=Path)
+DEFAULTS = Recipe()
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def apply(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+DATA_OPTIONS = options(
+    click.option(
+        "--data",
+        metavar="WHERE",
+        help="Calibration samples: .npz, .npy, a folder of those or of images, or module:function yielding dicts.",
+    ),
+    click.option(
+        "--preprocess",
+        metavar="WORDS",
+        help="How images become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225'.",
+    ),
+    click.option(
+        "--limit",
+        type=click.IntRange(1),
+        default=pipeline.LIMIT,
+        show_default=True,
+        help="Use at most so many samples.",
+    ),
+    click.option("--seed", type=click.IntRange(0), help="Draw the samples of --limit at random instead of the first."),
+)
+FORM_OPTIONS = options(
+    click.option(
+        "--weights",
+        "-w",
+        multiple=True,
+        metavar="WORD",
+        help=f"A number format: {', '.join(formats.names())}. Repeatable.  [default: all]",
+    ),
+    click.option(
+        "--granularity",
+        "-g",
+        multiple=True,
+        metavar="WORD",
+        help="Which weights share a scale: tensor, channel, or block32 (any size). Repeatable.  [default: each "
+        "format's own; of a single format, all]",
+    ),
+)
+THREADS_OPTION = click.option(
+    "--threads",
+    type=click.IntRange(0),
+    default=THREADS,
+    show_default=True,
+    help="Threads for timing; 0: as many as onnxruntime likes.",
+)
+CALIBRATION_OPTION = click.option(
+    "--calibration",
+    type=click.Choice(choose.names()),
+    help="How activation ranges are found; auto: by the method with the least error at the model's outputs."
+    f"  [default: {DEFAULTS.calibration}]",
+)
+EFFORT_OPTIONS = options(
+    click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
+    click.option(
+        "--max-memory",
+        metavar="BYTES",
+        help="What observing activations may take besides the model's own memory, e.g. 200MB; where that is too little "
+        "for all of them, there are several passes over the data.  [default: 512MB]",
+    ),
+    click.option(
+        "--checkpoint-every",
+        metavar="SAMPLES",
+        help="Save progress after so many samples, or seconds (e.g. 60s), to go on from after an interruption."
+        "  [default: 30s]",
+    ),
+)
+PLAN_OPTIONS = options(
+    click.option(
+        "--scheme",
+        "-s",
+        type=click.Choice(list(SCHEMES)),
+        help=f"What to make of the weights and activations.  [default: {DEFAULTS.scheme}]",
+    ),
+    click.option(
+        "--weights",
+        "-w",
+        metavar="FORMAT",
+        help="In the place of a scheme: a number format for the weights, activations in float. "
+        f"One of {', '.join(formats.names())}.",
+    ),
+    click.option(
+        "--target",
+        "-t",
+        type=click.Choice(targets.names()),
+        default="ort-cpu",
+        show_default=True,
+        help="Where the model will run.",
+    ),
+    click.option(
+        "--recipe", type=MODEL, help="A TOML file with these options and [[rule]] tables; options given here win."
+    ),
+    click.option(
+        "--keep",
+        multiple=True,
+        metavar="PATTERN",
+        help="Keep nodes of this name in float: a glob, or 're:' and a regular expression. Repeatable.",
+    ),
+    click.option(
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="PATTERN=SCHEME",
+        help="Another scheme for nodes of this name, e.g. 'layers.0/*=w8a16'. Repeatable.",
+    ),
+    click.option(
+        "--block-size",
+        "--block",
+        type=int,
+        help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
+    ),
+    click.option(
+        "--reduce-range",
+        is_flag=True,
+        default=None,
+        help="7-bit weights for w8a8: for processors without VNNI, whose 8-bit products saturate.",
+    ),
+    click.option(
+        "--requantize",
+        is_flag=True,
+        default=None,
+        help="Take a model that is quantized already, and quantize what is still in float.",
+    ),
+)
+
+
+def recipe_of(options: dict[str, Any]) -> Recipe:
+    """The recipe file, if there is one, with the options given on the command line laid over it."""
+    base = load_recipe(options["recipe"]) if options.get("recipe") else Recipe()
+    names = {field.name for field in dataclasses.fields(Recipe)}
+    if options.get("weights") is not None:
+        if options.get("scheme") is not None:
+            raise BadRecipe("--scheme and --weights exclude each other: --weights alone leaves activations in float")
+        formats.get(options["weights"])
+        options = options | {"scheme": options["weights"]}
+    given = {key: value for key, value in options.items() if key in names and value is not None}
+    rules = [Rule(KEEP, pattern) for pattern in options["keep"]] + [parse_set(text) for text in options["sets"]]
+    return dataclasses.replace(base, **given, rules=(*base.rules, *rules))
+
+
+def effort_of(options: dict[str, Any]) -> Effort:
+    """What calibration may spend."""
+    memory, every = options["max_memory"], options["checkpoint_every"]
+    return Effort(
+        None if memory is None else _bytes(memory), options["jobs"], EVERY if every is None else _every(every)
+    )
+
+
+def _bytes(text: str) -> int:
+    """Of words like 200MB, 1.5 GiB or 4000000."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?) *([KMGT]?)(I?)B?", text.strip().upper())
+    if match is None:
+        raise BadRecipe(f"--max-memory does not understand '{text}'; say it like 200MB or 2GB")
+    number, unit, is_binary = match.groups()
+    return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
+
+
+def _every(text: str) -> Every:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)(s?)", text.strip())
+    if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
+        raise BadRecipe(f"--checkpoint-every does not understand '{text}'; say it like 100 (samples) or 60s (seconds)")
+    return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
+
+
+def preprocessing_of(options: dict[str, Any]) -> Preprocessing | None:
+    """What `--preprocess` asks for."""
+    return parse_preprocessing(options["preprocess"]) if options["preprocess"] else None

@@ -1,0 +1,53 @@
+"""`onnxq analyze`: the error of every weight in every format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq.algorithms import DATA_FREE
+from onnxq.analysis import analyze_model, report
+from onnxq.cli._console import Bars, console
+from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, preprocessing_of
+
+
+@click.command(short_help="Show which layers each format harms.")
+@click.argument("model", type=MODEL)
+@FORM_OPTIONS
+@DATA_OPTIONS
+@click.option(
+    "--algorithm",
+    type=click.Choice(list(DATA_FREE)),
+    default="rtn",
+    show_default=True,
+    help="How the codes are chosen: rtn is the format's own rounding.",
+)
+@click.option("--top", type=click.IntRange(1), help="Show only so many layers.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def analyze(model: Path, **options: Any) -> None:
+    """Show the signal-to-noise ratio of each weight of MODEL in each format, the most harmful layer first.
+
+    With --data the model is run too, with one weight quantized at a time.
+    """
+    with Bars(console(stderr=True)) as bars:
+        found = analyze_model(
+            model,
+            options["weights"],
+            options["granularity"],
+            data=options["data"],
+            preprocessing=preprocessing_of(options),
+            limit=options["limit"],
+            algorithm=options["algorithm"],
+            progress=bars,
+        )
+    if options["as_json"]:
+        click.echo(found.to_json())
+        return
+    out = console()
+    for table in report.analysis_tables(found, options["top"], out.width):
+        out.print(table)
+        out.print()
+    for note in report.notes(found):
+        out.print(note, soft_wrap=True)

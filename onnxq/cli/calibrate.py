@@ -1,0 +1,111 @@
+"""`onnxq calibrate`: find activation ranges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq import choose, pipeline, save
+from onnxq.cli._console import Bars, console
+from onnxq.cli._options import (
+    CALIBRATION_OPTION,
+    DATA_OPTIONS,
+    EFFORT_OPTIONS,
+    MODEL,
+    PLAN_OPTIONS,
+    effort_of,
+    preprocessing_of,
+    recipe_of,
+)
+from onnxq.errors import BadData, BadRecipe, NothingToDo
+from onnxq.find_ranges import calibration_samples, observe, ranges_of, remembering
+from onnxq.observations import Observations, load_observations, merge, to_json
+from onnxq.ranges import Ranges
+from onnxq.scales import values_to_observe
+
+
+@click.command(short_help="Find activation ranges on sample data.")
+@click.argument("files", nargs=-1, required=True, type=MODEL, metavar="MODEL")
+@click.option("--output", "-o", type=MODEL, required=True, help="Where to write the ranges.")
+@PLAN_OPTIONS
+@DATA_OPTIONS
+@CALIBRATION_OPTION
+@EFFORT_OPTIONS
+@click.option(
+    "--shard", metavar="I/N", help="Observe only the I-th of N parts of the samples, on this machine of several."
+)
+@click.option("--merge", "is_merge", is_flag=True, help="Merge the files of all shards, given instead of MODEL.")
+def calibrate(files: tuple[Path, ...], **options: Any) -> None:
+    """Find the activation ranges of MODEL on --data, for 'quantize --ranges'.
+
+    \b
+    onnxq calibrate model.onnx --data images/ -o model.ranges
+    onnxq calibrate model.onnx --data images/ --shard 1/4 -o part1.ranges     and so on, anywhere
+    onnxq calibrate --merge part*.ranges -o model.ranges                      the same as in one run
+
+    Progress is saved beside the output; after an interruption the same command goes on from there.
+    """
+    if options["is_merge"]:
+        _merge(files, options)
+        return
+    if len(files) > 1:
+        raise BadRecipe(f"one model at a time, not {len(files)}; --merge takes several files of ranges")
+    if not options["data"]:
+        raise BadData("ranges are found by running the model on samples: give --data")
+    (model,) = files
+    shard = None if options["shard"] is None else _shard(options["shard"], options["jobs"])
+    with Bars(console(stderr=True)) as bars:
+        job = pipeline.open_job(
+            model,
+            recipe_of(options),
+            options["target"],
+            options["data"],
+            preprocessing_of(options),
+            options["limit"],
+            progress=bars,
+            seed=options["seed"],
+        )
+        save.check_text(options["output"], job.files)
+        effort, partial = effort_of(options), Path(f"{options['output']}.partial")
+        if names := values_to_observe(job.model, job.plan):
+            seen = observe(job, names, calibration_samples(job), effort, partial, shard)
+            found = ranges_of(job, seen) if shard is None else seen.ranges(_of_shard(job.recipe.calibration))
+            seen = remembering(job, seen, found) if shard is None else seen
+    if not names:
+        raise NothingToDo(f"{model}: {job.plan.scheme} needs no ranges of activations")
+    _write(options["output"], found, seen, job.files)
+
+
+def _merge(files: tuple[Path, ...], options: dict[str, Any]) -> None:
+    parts = []
+    for file in files:
+        seen = load_observations(file)
+        if seen is None:
+            raise BadRecipe(f"{file} holds ranges, but not what they were found from: it cannot be merged")
+        parts.append((str(file), seen))
+    whole = merge(parts)
+    method = _of_shard(options["calibration"] or ("auto" if whole.has_histograms else "minmax"))
+    _write(options["output"], whole.ranges(method), whole, list(files))
+
+
+def _of_shard(method: str) -> str:
+    """Which method is best is not told by a part of the data; 'quantize' will choose."""
+    return choose.DEFAULT if method == choose.AUTO else method
+
+
+def _write(output: Path, found: Ranges, seen: Observations, sources: list[Path]) -> None:
+    save.write_text(output, to_json(found, seen), sources)
+    click.echo(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
+    for name, note in (*found.problems.items(), *found.notes.items()):
+        click.echo(f"  {name}: {note}")
+
+
+def _shard(text: str, jobs: int) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
+        raise BadRecipe(f"--shard does not understand '{text}'; the second of four parts is 2/4")
+    if jobs > 1:
+        raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
+    return int(number), int(count)

@@ -1,0 +1,37 @@
+"""`onnxq plan`: show what would become of each node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq import pipeline, save, tables
+from onnxq.cli._console import console
+from onnxq.cli._options import DATA_OPTIONS, MODEL, PLAN_OPTIONS, preprocessing_of, recipe_of
+
+
+@click.command(short_help="Show what would become of each node, and why.")
+@click.argument("model", type=MODEL)
+@click.option("--output", "-o", type=MODEL, help="Write the plan as JSON, to be edited and given to 'quantize --plan'.")
+@PLAN_OPTIONS
+@DATA_OPTIONS
+@click.option("--nodes", is_flag=True, help="One line for each node.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan(model: Path, **options: Any) -> None:
+    """Show what would become of each node of MODEL, and why, without measuring or writing anything.
+
+    'quantize' starts from this plan and gives back to float what turns out to lose time or accuracy.
+    """
+    job = pipeline.open_job(
+        model, recipe_of(options), options["target"], options["data"], preprocessing_of(options), options["limit"]
+    )
+    if options["output"]:
+        save.write_text(options["output"], job.plan.to_json(), [model])
+    if options["as_json"]:
+        click.echo(job.plan.to_json())
+        return
+    out = console()
+    out.print(f"{model}: {job.plan.scheme} for {job.plan.target}\n")
+    out.print(tables.plan_table(job.plan, each_node=options["nodes"]))

@@ -1,0 +1,100 @@
+"""`onnxq quantize`: make a quantized model and check it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq import pipeline, save, tables
+from onnxq.cli._console import Bars, console
+from onnxq.cli._options import (
+    CALIBRATION_OPTION,
+    DATA_OPTIONS,
+    DEFAULTS,
+    EFFORT_OPTIONS,
+    MODEL,
+    PLAN_OPTIONS,
+    THREADS_OPTION,
+    effort_of,
+    preprocessing_of,
+    recipe_of,
+)
+from onnxq.plan import load_plan
+from onnxq.recipe import SCHEMES
+
+_QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
+
+\b
+Schemes:
+""" + "\n".join(f"{word:13} {meaning}" for word, meaning in SCHEMES.items())
+
+
+@click.command(help=_QUANTIZE_HELP, short_help="Make a quantized model and check it.")
+@click.argument("model", type=MODEL)
+@click.option(
+    "--output",
+    "-o",
+    type=MODEL,
+    help="Where to write it.  [default: MODEL's name with the scheme in it, in this folder]",
+)
+@PLAN_OPTIONS
+@DATA_OPTIONS
+@CALIBRATION_OPTION
+@EFFORT_OPTIONS
+@click.option(
+    "--ranges", type=MODEL, help="Take activation ranges from this file, or leave them there for the next time."
+)
+@click.option("--plan", "plan_file", type=MODEL, help="Carry out a plan that 'onnxq plan -o' wrote, as it is.")
+@click.option(
+    "--min-sqnr",
+    type=float,
+    help=f"dB of signal to noise that every output must reach.  [default: {DEFAULTS.min_sqnr:g}]",
+)
+@click.option(
+    "--accuracy-level",
+    type=click.IntRange(0, 4),
+    help="Of MatMulNBits: 4 rounds activations to int8 inside and is fast, 0 computes in float."
+    f"  [default: {DEFAULTS.accuracy_level}]",
+)
+@click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")
+@click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@THREADS_OPTION
+@click.option("--force", "-f", is_flag=True, help="Replace the output if it exists.")
+@click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
+def quantize(model: Path, **options: Any) -> None:
+    if options["report"]:
+        save.check_text(options["report"], [model])
+    with Bars(console(stderr=True)) as bars:
+        result = pipeline.quantize(
+            model,
+            options["output"],
+            recipe_of(options),
+            target=options["target"],
+            data=options["data"],
+            preprocessing=preprocessing_of(options),
+            limit=options["limit"],
+            seed=options["seed"],
+            ranges=options["ranges"],
+            effort=effort_of(options),
+            plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
+            force=options["force"],
+            check=not options["no_check"],
+            threads=options["threads"],
+            trace=options["trace"],
+            progress=bars,
+        )
+    if options["report"]:
+        save.write_text(options["report"], result.to_json(), [model, result.output])
+    if options["as_json"]:
+        click.echo(result.to_json())
+        return
+    out = console()
+    chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
+    out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")
+    out.print(tables.plan_table(result.plan))
+    out.print()
+    out.print(tables.result_table(result))

@@ -1,0 +1,24 @@
+"""Fake quantization: rounding to a grid and back in the forward pass, a gradient that ignores the rounding.
+
+For training with quantization in mind. Everything here is numpy; `torch_functions.py` holds the same as autograd
+functions of torch, which is not needed otherwise.
+"""
+
+from __future__ import annotations
+
+from onnxq.fake_quant.affine import AffineGrid, backward, backward_lsq, fit, forward, grid_over, inside
+from onnxq.fake_quant.learned_scale import gradient_factor, initial_scale
+from onnxq.fake_quant.observer import Observer
+
+__all__ = [
+    "AffineGrid",
+    "Observer",
+    "backward",
+    "backward_lsq",
+    "fit",
+    "forward",
+    "gradient_factor",
+    "grid_over",
+    "initial_scale",
+    "inside",
+]

@@ -1,0 +1,165 @@
+"""Step 4: the ranges that a plan needs, from a file, from a run of the model, or from several processes' runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxq import calibrate, choose, collectors, save
+from onnxq.calibrate import hash_model
+from onnxq.checkpoint import EVERY, Every
+from onnxq.data import Data
+from onnxq.errors import BadRecipe
+from onnxq.jobs import Part, observe_in_processes
+from onnxq.observations import Observations, load_observations, to_json
+from onnxq.ranges import NO_RANGES, Ranges, load_ranges, require_same
+from onnxq.scales import values_to_observe, without_unobserved
+
+if TYPE_CHECKING:
+    from onnxq.pipeline import Job
+
+#: Samples kept out of calibration to measure quality on.
+HELD_BACK = 6
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What calibration may spend.
+
+    Attributes:
+        memory: bytes for observing, besides the model's own; None: 512 MiB.
+        jobs: processes on this machine.
+        every: how often progress is saved beside the file of ranges, from which an interrupted run goes on.
+    """
+
+    memory: int | None = None
+    jobs: int = 1
+    every: Every = EVERY
+
+
+def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effort()) -> Ranges:
+    """The ranges that the job's plan needs, calibrated or taken from `file`; `NO_RANGES` if it needs none.
+
+    Raises:
+        BadRecipe: there are no data, or `file` is of something else.
+    """
+    names = values_to_observe(job.model, job.plan)
+    if not names:
+        return NO_RANGES
+    samples = calibration_samples(job)
+    if file is None or not Path(file).exists():
+        seen = observe(job, names, samples, effort, None if file is None else Path(f"{file}.partial"))
+        found = ranges_of(job, seen)
+        if file is not None:
+            save.write_text(Path(file), to_json(found, remembering(job, seen, found)), job.files)
+        return found
+    key = {"model": hash_model(job.model), "data": samples.hash()}
+    stored = load_observations(file)
+    if stored is None or stored.shard or (_needs_histogram(job) and not stored.has_histograms):
+        return load_ranges(file, **key, method=job.recipe.calibration)
+    require_same(file, stored, **key)
+    return ranges_of(job, stored)
+
+
+def observe(
+    job: Job,
+    names: list[str],
+    samples: Data,
+    effort: Effort,
+    checkpoint: Path | None,
+    shard: tuple[int, int] | None = None,
+) -> Observations:
+    """A run of the float model over `samples`, or over a shard of them."""
+
+    def start(runs: int) -> None:
+        job.progress.start("calibrating", runs, "samples")
+
+    if checkpoint is not None:
+        save.check_text(checkpoint, job.files)
+    if effort.jobs > 1:
+        part = dataclasses.replace(
+            job.part,
+            names=tuple(names),
+            histograms=_needs_histogram(job),
+            memory=effort.memory,
+            checkpoint=checkpoint,
+            every=effort.every,
+        )
+        start(samples.count)
+        return observe_in_processes(part, min(effort.jobs, samples.count), start, job.progress.advance)
+    return calibrate.observe(
+        job.model,
+        names,
+        samples,
+        histograms=_needs_histogram(job),
+        threads=0,
+        memory=effort.memory,
+        checkpoint=checkpoint,
+        every=effort.every,
+        shard=shard,
+        start=start,
+        progress=job.progress.advance,
+    )
+
+
+def observe_part(job: Job, part: Part, start: Callable[[int], None], progress: Callable[[int], None]) -> Observations:
+    """What one of several processes does."""
+    return calibrate.observe(
+        job.model,
+        part.names,
+        calibration_samples(job),
+        histograms=part.histograms,
+        threads=part.threads,
+        memory=part.memory,
+        checkpoint=part.checkpoint,
+        every=part.every,
+        shard=part.shard,
+        start=start,
+        progress=progress,
+    )
+
+
+def calibration_samples(job: Job) -> Data:
+    """All samples but those that are held back to measure with.
+
+    Raises:
+        BadRecipe: the job has no data.
+    """
+    if job.data is None:
+        raise BadRecipe("the plan quantizes activations with fixed ranges, which come from calibration: give --data")
+    return job.data.split(HELD_BACK)[0]
+
+
+def remembering(job: Job, seen: Observations, found: Ranges) -> Observations:
+    """`seen`, with the method that `auto` chose: what is made of the file later is made by the same."""
+    return dataclasses.replace(seen, chosen=found.method) if job.recipe.calibration == choose.AUTO else seen
+
+
+def _needs_histogram(job: Job) -> bool:
+    method = job.recipe.calibration
+    return method == choose.AUTO or collectors.get(method).needs_histogram
+
+
+def ranges_of(job: Job, seen: Observations) -> Ranges:
+    """By the method asked for, or by the one with the least error on the samples held back."""
+    method = job.recipe.calibration
+    if method != choose.AUTO:
+        return seen.ranges(method)
+    if seen.chosen:
+        return seen.ranges(seen.chosen)
+    assert job.data is not None
+    candidates = {method: seen.ranges(method) for method in collectors.names()}
+    plan = without_unobserved(job.model, job.plan, candidates[choose.DEFAULT])
+    if not values_to_observe(job.model, plan):
+        return candidates[choose.DEFAULT]
+    best = choose.least_noise(
+        job.model,
+        candidates,
+        lambda ranges: job.rewritten(plan, ranges),
+        job.data.split(HELD_BACK)[1],
+        lambda text: job.progress.start(text),
+    )
+    return candidates[best]

@@ -1,0 +1,32 @@
+"""int3: symmetric 3-bit integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+
+
+class int3:
+    """Codes -4…3, zero point 0; in blocks the scale has the sign that puts the largest weight on -4."""
+
+    name = "int3"
+    bits = 3
+    code_type = np.dtype(np.int8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
+    default_block: int | None = 32
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
+        return _affine.fit_small(w, granularity, 3), None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: ScaleArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return _affine.encode_small(self, w, granularity, scales)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _affine.decode(q)

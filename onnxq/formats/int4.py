@@ -1,0 +1,32 @@
+"""int4: symmetric 4-bit integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+
+
+class int4:
+    """Codes -8…7, zero point 0; in blocks the scale has the sign that puts the largest weight on -8."""
+
+    name = "int4"
+    bits = 4
+    code_type = np.dtype(np.int8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
+    default_block: int | None = 32
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
+        return _affine.fit_small(w, granularity, 4), None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: ScaleArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return _affine.encode_small(self, w, granularity, scales)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _affine.decode(q)

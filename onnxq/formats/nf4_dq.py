@@ -1,0 +1,42 @@
+"""nf4_dq: nf4 with its scales quantized once more to 8 bits, by the linear int8 codes of torchao.
+
+Source: see `_nested.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _codebook, _nested, nf4
+
+
+class nf4_dq:
+    """Codes as of nf4, chosen for the exact absmax; the scales are what is left of it in 8 bits."""
+
+    name = "nf4_dq"
+    bits = 4
+    code_type = np.dtype(np.uint8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
+    default_block: int | None = 64
+    levels = nf4.LEVELS
+    tables = nf4.nf4.tables
+    base = nf4.nf4()
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
+        return _codebook.fit(w, granularity), None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: ScaleArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return self.nest(self.base.encode(w, granularity, scales))
+
+    def nest(self, q: QuantizedTensor) -> QuantizedTensor:
+        """The nf4 weight `q` with all its scales quantized."""
+        return _nested.nested(self, q, _nested.nest_linear)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _codebook.decode(q, nf4.LEVELS)

@@ -1,0 +1,35 @@
+"""pow2_int8: symmetric 8-bit integers whose scales are powers of two, so that rescaling is a shift."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine, _pow2
+
+
+class pow2_int8:
+    """Codes -127…127; scale 2^k, of the two powers around the exact scale the one with the least squared error."""
+
+    name = "pow2_int8"
+    bits = 8
+    code_type = np.dtype(np.int8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
+    default_block: int | None = None
+    powers_of_two = True
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
+        return _pow2.fit(w, granularity, 127), None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: ScaleArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        if scales is None:
+            scales = _pow2.fit(w, granularity, 127)
+        return _affine.encode(self, w, granularity, scales, None, -127, 127, self.code_type)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _affine.decode(q)

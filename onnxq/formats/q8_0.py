@@ -1,0 +1,35 @@
+"""q8_0: GGUF blocks of 8-bit integers.
+
+Source: ggml's block_q8_0, in Python in gguf's quants.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine, _gguf
+
+
+class q8_0:
+    """Codes -127…127 times a float16 scale; rounding half away from zero."""
+
+    name = "q8_0"
+    bits = 8
+    code_type = np.dtype(np.int8)
+    scale_type: np.dtype | None = np.dtype(np.float16)
+    default_block: int | None = 32
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
+        return _gguf.fit_absmax(w, granularity), None
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: ScaleArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return _gguf.encode_absmax(self, w, granularity, scales)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _affine.decode(q)

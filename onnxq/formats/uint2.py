@@ -1,0 +1,32 @@
+"""uint2: affine 2-bit integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+
+
+class uint2:
+    """Affine: codes 0…3; the range of each group includes zero, so zero is exact."""
+
+    name = "uint2"
+    bits = 2
+    code_type = np.dtype(np.uint8)
+    scale_type: np.dtype | None = np.dtype(np.float32)
+    default_block: int | None = 32
+
+    def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, CodeArray]:
+        return _affine.fit_range(w, granularity, 0, 3, self.code_type)
+
+    def encode(
+        self,
+        w: FloatArray,
+        granularity: Granularity,
+        scales: ScaleArray | None = None,
+        zero_points: CodeArray | None = None,
+    ) -> QuantizedTensor:
+        return _affine.encode_range(self, w, granularity, scales, zero_points, 3)
+
+    def decode(self, q: QuantizedTensor) -> FloatArray:
+        return _affine.decode(q)

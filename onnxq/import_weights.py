@@ -1,0 +1,139 @@
+"""Put the weights of a Linear4bit checkpoint into a float model, as they are: nothing is quantized again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq import graph, linear4bit, save, targets
+from onnxq.check import Check, check_models, check_nodes
+from onnxq.errors import BadModel
+from onnxq.linear4bit import Match
+from onnxq.load import external_tensors, is_quantized, load_model
+from onnxq.pipeline import SYNTHETIC, WHOLE_MODEL_BYTES
+from onnxq.plan import Choice, Method, Plan
+from onnxq.planner import MATMULS
+from onnxq.prepare import prepare
+from onnxq.progress import QUIET, Progress
+from onnxq.ranges import NO_RANGES
+from onnxq.recipe import Recipe
+from onnxq.rewrite import rewrite
+from onnxq.runtime import THREADS, Session
+from onnxq.synthesize import synthesize
+from onnxq.targets import Placement, Target
+from onnxq.tensor_file import open_checkpoint
+from onnxq.version import __version__
+from onnxq.weights import weights_of
+
+FORMAT = "int4"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What `import_weights` did. The check is against the model with the unpacked weights."""
+
+    output: Path
+    plan: Plan
+    match: Match
+    check: Check | None
+    bytes_before: int
+    bytes_after: int
+
+
+def import_weights(
+    model: str | Path,
+    checkpoint: str | Path,
+    output: str | Path | None = None,
+    *,
+    target: str = "ort-cpu",
+    partial: bool = False,
+    force: bool = False,
+    check: bool = True,
+    threads: int = THREADS,
+    progress: Progress = QUIET,
+) -> Imported:
+    """Write `model` with the products that `checkpoint` names on its packed weights.
+
+    Args:
+        checkpoint: a `.safetensors` or `.npz` file with tensors `{prefix}.weight_4bit` uint8 [out, in / 2],
+            `{prefix}.scales_4bit` float16 [out, groups] and, where there is one, `{prefix}.bias` [out].
+        partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
+
+    Raises:
+        BadModel: the model cannot be read, or the checkpoint does not fit it.
+        BadData: the checkpoint cannot be read.
+        BadOutput: the output cannot be written.
+        CheckFailed: the saved file does not compute what the unpacked weights do.
+    """
+    path, place = Path(model), targets.get(target)
+    destination = Path(output) if output is not None else Path(f"{path.stem}.linear4bit.onnx")
+    progress.start("loading")
+    tensors = open_checkpoint(checkpoint)
+    loaded = load_model(path)
+    sources = [path, Path(checkpoint), *{Path(tensor.path) for tensor in external_tensors(loaded)}]
+    save.check_destination(destination, sources, force)
+    quantized = is_quantized(loaded)
+    if quantized is not None:
+        raise BadModel(f"{path} is quantized already ({quantized}): give the float model")
+    refusal = prepare(loaded, opset=place.opset_for(FORMAT), widen=place.widens_half)
+    match = linear4bit.put_in(loaded, tensors)
+    _require_fit(path, checkpoint, match, partial)
+    plan = _plan(loaded, match, place, refusal)
+    recipe = Recipe(FORMAT)
+    rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place)
+    table = {"version": __version__, "target": target, "imported": match.prefixes}
+    rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
+    rewritten.producer_name, rewritten.producer_version = "onnxq", __version__
+    with save.staging(destination) as folder:
+        staged = folder / destination.name
+        progress.start("writing", save.nbytes_to_write(rewritten))
+        nbytes = save.save(rewritten, staged, progress.advance)
+        proof = _check(loaded, plan, staged, threads, progress) if check else None
+        save.publish(staged, destination)
+    before = sum(file.stat().st_size for file in sources if file != Path(checkpoint))
+    return Imported(destination, plan, match, proof, before, nbytes)
+
+
+def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool) -> None:
+    problems = list(match.misfits)
+    if match.surplus:
+        problems.append(f"the model has no product called {', '.join(match.surplus)}")
+    if not match.blocks:
+        names = ", ".join(match.missing[:8]) or "none"
+        why = "; ".join(problems) or "it holds no tensors called *.weight_4bit"
+        raise BadModel(f"{checkpoint} has nothing for {path}, whose products are {names}: {why}")
+    if problems and not partial:
+        raise BadModel(f"{checkpoint} does not fit {path}: {'; '.join(problems)}; --partial imports the rest")
+
+
+def _plan(model: ir.Model, match: Match, target: Target, refusal: str) -> Plan:
+    """The products that were found, as the target spells them; all else stays as it is."""
+    choices = {}
+    for node in graph.nodes(model):
+        weights = list(weights_of(node))
+        name, elements = node.name or "", sum(weight.elements for weight in weights)
+        if name in match.blocks:
+            wish = Placement(Method.PACKED, FORMAT, match.blocks[name])
+            if refusal and not target.has_contrib_ops:
+                wish = targets.stored(wish, refusal)
+            found = target.place(weights[0], wish)
+            choices[name] = Choice(name, node.op_type, found.method, found.format, found.block, elements, found.reason)
+        elif weights:
+            reason = "not in the checkpoint" if node.op_type in MATMULS else f"{node.op_type} is never imported"
+            choices[name] = Choice(name, node.op_type, Method.KEEP, None, None, elements, reason)
+    return Plan("linear4bit", target.name, choices)
+
+
+def _check(model: ir.Model, plan: Plan, staged: Path, threads: int, progress: Progress) -> Check:
+    """Against the float model with the unpacked weights."""
+    progress.start("checking the saved file")
+    if save.nbytes_to_write(model) > WHOLE_MODEL_BYTES:
+        names = [choice.node for choice in plan if choice.method is not Method.KEEP]
+        return check_nodes(model, staged, names, threads=threads)
+    reference = Session(model, threads=threads)
+    feeds = synthesize(model, reference, SYNTHETIC)
+    bare = targets.get(plan.target).has_onnxq_ops
+    return check_models(reference, staged, feeds, f"{len(feeds)} made-up inputs", threads=threads, bare=bare)

@@ -1,0 +1,148 @@
+"""Calibration in several processes on one machine: each takes a shard, and what they saw is merged.
+
+A process runs `main` below: it reads its part as a pickle from stdin, and writes one JSON value a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnxq import errors
+from onnxq.checkpoint import EVERY, Every
+from onnxq.errors import BadData, BadRecipe, OnnxqError
+from onnxq.images import Preprocessing
+from onnxq.observations import Observations, from_table, merge
+from onnxq.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process is to do: everything that decides what it sees, and what it may spend."""
+
+    model: Path
+    recipe: Recipe
+    target: str
+    data: str
+    preprocessing: Preprocessing | None
+    limit: int | None
+    seed: int | None
+    names: tuple[str, ...] = ()
+    histograms: bool = True
+    memory: int | None = None
+    checkpoint: Path | None = None
+    every: Every = EVERY
+    threads: int = 1
+    shard: tuple[int, int] = (1, 1)
+
+
+def observe_in_processes(
+    whole: Part, jobs: int, start: Callable[[int], None], progress: Callable[[int], None]
+) -> Observations:
+    """What `calibrate.observe` finds, from `jobs` processes that share the processor's cores and `whole.memory`.
+
+    Raises:
+        OnnxqError: what one of them raised; the others are stopped.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads, memory = max(1, cores // jobs), None if whole.memory is None else whole.memory // jobs
+    messages: queue.Queue[tuple[int, list[Any] | None]] = queue.Queue()
+    processes: list[subprocess.Popen[bytes]] = []
+    found: list[tuple[str, Observations]] = []
+    totals: dict[int, int] = {}
+    try:
+        for i in range(1, jobs + 1):
+            path = whole.checkpoint and whole.checkpoint.with_name(f"{whole.checkpoint.name}.{i}of{jobs}")
+            part = replace(whole, shard=(i, jobs), threads=threads, memory=memory, checkpoint=path)
+            processes.append(_start(part, i, messages))
+        running = jobs
+        while running:
+            number, message = messages.get()
+            if message is None:
+                running -= 1
+                continue
+            kind, value = message
+            if kind == "start":
+                totals[number] = value
+                if len(totals) == jobs:
+                    start(sum(totals.values()))
+            elif kind == "progress":
+                progress(value)
+            elif kind == "error":
+                raise _error(*value)
+            else:
+                found.append((f"process {number}", from_table(value)))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    if len(found) < jobs:
+        raise BadRecipe(f"{jobs - len(found)} of {jobs} processes ended early: use fewer --jobs, or less --max-memory")
+    return merge(found)
+
+
+def _start(part: Part, number: int, messages: queue.Queue[tuple[int, list[Any] | None]]) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", "from onnxq.jobs import main; main()"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert process.stdin is not None and process.stdout is not None
+    lines = process.stdout
+
+    def listen() -> None:
+        with lines:
+            for line in lines:
+                messages.put((number, json.loads(line)))
+        messages.put((number, None))
+
+    with process.stdin as stdin:
+        stdin.write(pickle.dumps(part))
+    threading.Thread(target=listen, daemon=True).start()
+    return process
+
+
+def _error(name: str, text: str) -> OnnxqError:
+    """One of errors.py's."""
+    kind: type[OnnxqError] = getattr(errors, name)
+    return kind(text)
+
+
+def main() -> None:
+    """One process: the part from stdin, messages to stdout."""
+    # Imported here, because they import this file.
+    from onnxq import find_ranges, pipeline
+
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    sys.stdout = sys.stderr  # what the user's own data function prints is no message
+
+    def send(kind: str, value: object) -> None:
+        out.write(json.dumps([kind, value]) + "\n")
+
+    part: Part = pickle.load(sys.stdin.buffer)
+    try:
+        job = pipeline.open_job(
+            part.model, part.recipe, part.target, part.data, part.preprocessing, part.limit, seed=part.seed
+        )
+        seen = find_ranges.observe_part(job, part, lambda n: send("start", n), lambda n: send("progress", n))
+        send("result", seen.to_dict())
+    except OnnxqError as error:
+        send("error", [type(error).__name__, str(error)])
+
+
+def require_openable(data: object) -> str:
+    """`data` as other processes can open it.
+
+    Raises:
+        BadData: they cannot.
+    """
+    if isinstance(data, (str, Path)):
+        return str(data)
+    raise BadData("several processes can only share data that each can open: a file, a folder or module:function")

@@ -1,0 +1,41 @@
+"""A weight as arrays that take exactly `QuantizedTensor.nbytes`, whatever its format: to keep it, and to count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.formats import Format, Granularity, QuantizedTensor
+from onnxq.formats._nested import NestedScales, unnest
+from onnxq.layouts._bits import pack_codes, unpack_codes
+
+
+def compact(q: QuantizedTensor) -> dict[str, NDArray]:
+    """`codes` and integer `zero_points` as a stream of bits; `scales` and `minima`, or the parts of nested scales."""
+    parts: dict[str, NDArray] = {"codes": pack_codes(q.codes, q.format.bits)}
+    if q.zero_points is not None and q.zero_points.dtype == q.codes.dtype:
+        parts["zero_points"] = pack_codes(q.zero_points, q.format.bits)
+    elif q.zero_points is not None:
+        parts["minima"] = q.zero_points
+    if q.nested is not None:
+        parts |= {"scale_codes": q.nested.codes, "factors": q.nested.factors, "offset": np.array(q.nested.offset)}
+    elif q.scales is not None:
+        parts["scales"] = q.scales
+    return parts
+
+
+def from_compact(
+    format: Format, granularity: Granularity, shape: Sequence[int], parts: Mapping[str, NDArray]
+) -> QuantizedTensor:
+    """The weight of `shape` that `compact` took apart."""
+    shape, scale_shape = tuple(shape), granularity.scale_shape(shape)
+    codes = unpack_codes(parts["codes"], format.bits, shape, format.code_type)
+    zeros = parts.get("minima")
+    if "zero_points" in parts:
+        zeros = unpack_codes(parts["zero_points"], format.bits, scale_shape, format.code_type)
+    if "scale_codes" not in parts:
+        return QuantizedTensor(format, granularity, codes, parts.get("scales"), zeros)
+    nested = NestedScales(parts["scale_codes"], parts["factors"], np.float32(parts["offset"]))
+    return QuantizedTensor(format, granularity, codes, unnest(nested, granularity, shape), zeros, nested)

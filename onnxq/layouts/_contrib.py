@@ -1,0 +1,78 @@
+"""The bytes of onnxruntime's own operators (domain com.microsoft), and of the standard ones that unpack such weights.
+
+`K` is the contraction, `N` the output dimension, `B` the block. Source: onnxruntime's ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.formats import Format, Granularity, QuantizedTensor, ScaleArray
+from onnxq.layouts._bits import from_low_first, high_first, low_first
+from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
+
+
+def matmul_nbits(q: QuantizedTensor) -> Bytes:
+    """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, the first k in the lowest bits; 2, 4, 8 bits."""
+    middle = {2: 0xAA, 4: 0x88, 8: 0x80}[q.format.bits] if q.codes.dtype == np.int8 else 0
+    return low_first(blocks_last(q, q.codes), q.format.bits, middle)
+
+
+def matmul_nbits_zero_points(q: QuantizedTensor) -> Bytes:
+    """MatMulNBits' zero points, [N, ceil(ceil(K / B) · bits / 8)]; the middle code where the format has none."""
+    if q.zero_points is None:
+        zeros: NDArray = np.full(scales_by_row(q).shape, 1 << (q.format.bits - 1), np.uint8)
+    else:
+        zeros = zero_points_by_row(q)
+    return low_first(zeros, q.format.bits)
+
+
+def from_matmul_nbits(
+    format: Format, packed: Bytes, scales: ScaleArray, zero_points: Bytes | None, k: int
+) -> QuantizedTensor:
+    """The [N, K] weight of MatMulNBits' inputs.
+
+    Args:
+        scales: [N, ceil(K / B)], of any shape with these elements.
+        zero_points: as `matmul_nbits_zero_points` packs them; not read for formats without.
+    """
+    n, blocks, row_bytes = packed.shape
+    bits = format.bits
+    block = row_bytes * 8 // bits
+    codes: NDArray = from_low_first(packed, bits, block).reshape(n, blocks * block)[:, :k]
+    zeros = None
+    if format.code_type == np.int8:
+        codes = signed(codes, bits)
+    elif zero_points is not None:
+        zeros = np.ascontiguousarray(from_low_first(zero_points.reshape(n, -1), bits, blocks))
+    return QuantizedTensor(format, Granularity(1, block), np.ascontiguousarray(codes), scales.reshape(n, blocks), zeros)
+
+
+def gather_block(q: QuantizedTensor) -> Bytes:
+    """GatherBlockQuantized's data, [rows, K · bits / 8]: as `matmul_nbits`, without the padding of the last block."""
+    packed = matmul_nbits(q)
+    axis, _ = blocked(q)
+    n, blocks, row_bytes = packed.shape
+    return packed.reshape(n, blocks * row_bytes)[:, : -(-q.shape[axis] * q.format.bits // 8)]
+
+
+def matmul_bnb4(q: QuantizedTensor) -> Bytes:
+    """MatMulBnb4's B: the codes of [N, K] flattened, blocks counted through, the first of two in the high nibble."""
+    return high_first(q.codes)
+
+
+def from_matmul_bnb4(format: Format, packed: Bytes, absmax: ScaleArray, size: int, block: int) -> QuantizedTensor:
+    """The flattened [N · K] weight (`size` elements, blocks of `block` counted through) of MatMulBnb4's inputs."""
+    codes = np.stack([packed >> np.uint8(4), packed & np.uint8(15)], axis=-1).reshape(-1)[:size]
+    return QuantizedTensor(format, Granularity(0, block), codes, absmax.reshape(-1))
+
+
+def halves(q: QuantizedTensor) -> Bytes:
+    """[rows · blocks, B / 2]: the first half of each block in the low nibbles, the second in the high ones, so that
+    standard operators unpack it with one Concat. Signed codes are moved up by 8."""
+    codes = unsigned(blocks_last(q, q.codes), 4)
+    n, blocks, block = codes.shape
+    codes = codes.reshape(n * blocks, block)
+    half = block // 2
+    return codes[:, :half] | (codes[:, half:] << np.uint8(4))

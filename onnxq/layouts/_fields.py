@@ -1,0 +1,64 @@
+"""Codes of any width in as many bits, in a form that a few standard operators unpack.
+
+A width is a sum of powers of two, and each of those is a field of its own: 5 bits are a field of 4 (the low bits) and
+one of 1. Of a row of K codes, filled up to a multiple of 8, a field of f bits takes K · f / 8 bytes, the first code in
+the lowest bits; the fields of a row follow each other, low bits first. 3 bits of 8 codes a…h:
+
+    byte 0   d d c c b b a a        bits 0 and 1
+    byte 1   h h g g f f e e
+    byte 2   h g f e d c b a        bit 2
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.layouts._bits import low_first
+from onnxq.layouts._rows import Bytes
+
+#: Widths that divide a byte, the widest first.
+FIELDS = (8, 4, 2, 1)
+
+
+def fields_of(bits: int) -> list[tuple[int, int]]:
+    """(width, lowest bit) of each field of a code."""
+    found, low = [], 0
+    for width in FIELDS:
+        while bits - low >= width:
+            found.append((width, low))
+            low += width
+    return found
+
+
+def bit_fields(q: QuantizedTensor) -> Bytes:
+    """[rows, bytes] of a weight of any granularity (`as_rows`); signed codes are moved up by 2^(bits − 1)."""
+    bits = q.format.bits
+    rows = as_rows(q.codes, q.granularity)
+    if np.issubdtype(rows.dtype, np.signedinteger):
+        rows = rows.astype(np.int32) + (1 << (bits - 1))
+    missing = -rows.shape[1] % 8
+    rows = np.pad(rows, [(0, 0), (0, missing)])
+    parts = [low_first((rows >> low) & ((1 << width) - 1), width) for width, low in fields_of(bits)]
+    return np.concatenate(parts, axis=1)
+
+
+def as_rows(array: NDArray, granularity: Granularity) -> NDArray:
+    """A weight with its blocked axis last, or its channels first, or all of it in one row."""
+    if granularity.axis is None:
+        return array.reshape(1, -1)
+    if granularity.block is None:
+        first = np.moveaxis(array, granularity.axis, 0)
+        return first.reshape(len(first), math.prod(first.shape[1:]))
+    last = np.moveaxis(array, granularity.axis, -1)
+    return last.reshape(math.prod(last.shape[:-1]), last.shape[-1])
+
+
+def group_rows(groups: NDArray, granularity: Granularity) -> NDArray:
+    """Scales or zero points as [rows, blocks], in the order of `as_rows`."""
+    if granularity.block is None:
+        return groups.reshape(-1, 1)
+    return as_rows(groups, granularity)

@@ -1,0 +1,82 @@
+"""Shared by the layouts: a weight as rows of blocks, and codes as unsigned numbers.
+
+`rows` are the weight with the blocked axis moved last and all other axes flattened: for a matrix that is [N, K]
+whichever way it lies in the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.formats import Granularity, QuantizedTensor, _fast
+
+Bytes = NDArray[np.uint8]
+
+
+def blocks_last(q: QuantizedTensor, codes: NDArray) -> NDArray:
+    """`codes` as [rows, ceil(K / B), B]: the blocked axis moved last and cut into blocks, padded with the zero code."""
+    axis, block = blocked(q)
+    rows = _fast.transposed(codes) if codes.ndim == 2 and axis == 0 else np.moveaxis(codes, axis, -1)
+    k = rows.shape[-1]
+    rows = rows.reshape(-1, k) if rows.size else rows.reshape(math.prod(rows.shape[:-1]), k)
+    missing = -k % block
+    if missing:
+        rows = np.concatenate([rows, np.repeat(zero_code(q)[:, -1:], missing, axis=1)], axis=1)
+    return rows.reshape(len(rows), -(-k // block), block)
+
+
+def blocked(q: QuantizedTensor) -> tuple[int, int]:
+    """(axis, block) of a weight in blocks."""
+    axis, block = q.granularity.axis, q.granularity.block
+    assert axis is not None and block is not None
+    return axis, block
+
+
+def scales_by_row(q: QuantizedTensor) -> NDArray:
+    """Scales as [rows, ceil(K / B)], in the order of `blocks_last`."""
+    assert q.scales is not None
+    return by_row(q.granularity, q.scales)
+
+
+def zero_points_by_row(q: QuantizedTensor) -> NDArray:
+    """Zero points as [rows, ceil(K / B)], in the order of `blocks_last`."""
+    assert q.zero_points is not None
+    return by_row(q.granularity, q.zero_points)
+
+
+def by_row(granularity: Granularity, array: NDArray) -> NDArray:
+    """An array like the weight or its scales, as [rows, length of the blocked axis]."""
+    assert granularity.axis is not None
+    rows = np.moveaxis(array, granularity.axis, -1)
+    return rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
+
+
+def from_rows(rows: NDArray, shape: Sequence[int], axis: int) -> NDArray:
+    """The inverse of `by_row` for an array that shall have `shape`."""
+    others = [size for i, size in enumerate(shape) if i != axis]
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(*others, shape[axis]), -1, axis))
+
+
+def zero_code(q: QuantizedTensor) -> NDArray:
+    """[rows, blocks] of the code that decodes to zero."""
+    if q.zero_points is not None:
+        return zero_points_by_row(q)
+    levels = getattr(q.format, "levels", None)
+    zero = 0 if levels is None else int(np.flatnonzero(levels == 0)[0])
+    return np.full(scales_by_row(q).shape, zero, q.codes.dtype)
+
+
+def unsigned(codes: NDArray, bits: int) -> Bytes:
+    """Signed codes moved up by 2^(bits − 1), so that the middle of the unsigned range stands for zero."""
+    if codes.dtype != np.int8:
+        return codes.astype(np.uint8, copy=False)
+    return codes.view(np.uint8) + np.uint8(1 << (bits - 1))
+
+
+def signed(codes: Bytes, bits: int) -> NDArray[np.int8]:
+    """The inverse of `unsigned`."""
+    return (codes - np.uint8(1 << (bits - 1))).view(np.int8)

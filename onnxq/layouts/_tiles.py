@@ -1,0 +1,105 @@
+"""Tiles of 16 rows: the bytes of the `onnxq` domain's own operators, made to be read by vector instructions.
+
+Kp is K filled up to whole blocks; T = ceil(N / 16). One byte of 4-bit codes holds k = 8g + j in its low nibble and
+k = 8g + 4 + j in its high one, so that masking and shifting four bytes each give four neighbours:
+
+    weight [T, Kp/8, 16, 4]     row 16t + c:   k = 0 4 | 1 5 | 2 6 | 3 7      (byte j = 0…3: low, high nibble)
+    weight [T, Kp/4, 16, 4]     8 bits:        k = 0   | 1   | 2   | 3
+    scales, zero points [T, Kp/B, 16]
+
+Rows behind N have scale 0; elements behind K hold the code that decodes to zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import formats
+from onnxq.formats import E8M0, Granularity, QuantizedTensor
+from onnxq.layouts._rows import Bytes, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
+
+ROWS = 16
+
+
+def onnxq_width(q_bits: int) -> int:
+    """Bits of a code in the tiles: 4 for formats of up to 4 bits, else 8."""
+    return 4 if q_bits <= 4 else 8
+
+
+def onnxq_tiles(q: QuantizedTensor) -> Bytes:
+    """The codes of a weight in blocks of a multiple of 16, [T, Kp/8, 16, 4] or, above 4 bits, [T, Kp/4, 16, 4].
+
+    Signed codes are stored with 8 (128) added, whatever the format's own width.
+    """
+    width = onnxq_width(q.format.bits)
+    codes = blocks_last(q, q.codes)
+    n, kp = len(codes), codes.shape[1] * codes.shape[2]
+    rows = unsigned(codes.reshape(n, kp), width)
+    tiles = np.empty((-(-n // ROWS) * ROWS, kp), np.uint8)
+    tiles[:n] = rows
+    tiles[n:] = _padding(q)
+    if width == 8:
+        return np.ascontiguousarray(tiles.reshape(len(tiles) // ROWS, ROWS, kp // 4, 4).transpose(0, 2, 1, 3))
+    halves = tiles.reshape(len(tiles) // ROWS, ROWS, kp // 8, 2, 4)
+    packed = halves[:, :, :, 0] | (halves[:, :, :, 1] << np.uint8(4))
+    return np.ascontiguousarray(packed.transpose(0, 2, 1, 3))
+
+
+def _padding(q: QuantizedTensor) -> int:
+    """What rows behind N hold: of a codebook the code of zero, else the middle. Their scale is 0 anyway."""
+    levels = getattr(q.format, "levels", None)
+    return 1 << (onnxq_width(q.format.bits) - 1) if levels is None else int(np.flatnonzero(levels == 0)[0])
+
+
+def onnxq_scales(q: QuantizedTensor) -> NDArray:
+    """[T, Kp/B, 16] in the type that the scales have; powers of two of 8 bits (E8M0) as the uint8 of their exponent."""
+    scales = scales_by_row(q)
+    if scales.dtype == E8M0:
+        scales = scales.view(np.uint8)
+    return _row_tiles(scales)
+
+
+def onnxq_zero_points(q: QuantizedTensor) -> Bytes:
+    """[T, Kp/B, 16], one byte each, of a format that has zero points."""
+    return _row_tiles(zero_points_by_row(q).astype(np.uint8, copy=False))
+
+
+def from_onnxq_tiles(
+    format: formats.Format,
+    weight: Bytes,
+    scales: NDArray,
+    zero_points: Bytes | None,
+    *,
+    n: int,
+    k: int,
+    block: int,
+) -> QuantizedTensor:
+    """The [N, K] weight that the three functions above packed."""
+    width = onnxq_width(format.bits)
+    if width == 8:
+        rows = weight.transpose(0, 2, 1, 3)
+    else:
+        rows = np.stack([weight & np.uint8(15), weight >> np.uint8(4)], axis=3).transpose(0, 2, 1, 3, 4)
+    kp = -(-k // block) * block
+    codes: NDArray = np.ascontiguousarray(rows.reshape(len(weight) * ROWS, kp)[:n, :k])
+    if format.code_type == np.int8:
+        codes = signed(codes, width)
+    scales = _rows_of(scales, n)
+    if format.scale_type == E8M0:
+        scales = scales.view(E8M0)
+    zeros = None if zero_points is None else _rows_of(zero_points, n)
+    return QuantizedTensor(format, Granularity(1, block), codes, scales, zeros)
+
+
+def _row_tiles(array: NDArray) -> NDArray:
+    """[rows, blocks] as [T, blocks, 16], zeros behind the last row."""
+    n, blocks = array.shape
+    tiles = np.zeros((-(-n // ROWS) * ROWS, blocks), array.dtype)
+    tiles[:n] = array
+    return np.ascontiguousarray(tiles.reshape(len(tiles) // ROWS, ROWS, blocks).transpose(0, 2, 1))
+
+
+def _rows_of(tiles: NDArray, n: int) -> NDArray:
+    """The inverse of `_row_tiles`."""
+    return np.ascontiguousarray(tiles.transpose(0, 2, 1).reshape(len(tiles) * ROWS, tiles.shape[1])[:n])

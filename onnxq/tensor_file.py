@@ -1,0 +1,108 @@
+"""Tensors of a checkpoint on disk, by name: safetensors, or npz of numpy.
+
+The header of a safetensors file is read here: it is 8 bytes of length and a piece of JSON, numpy maps the rest into
+memory, bfloat16 included, and one dependency less is one less to keep up with.
+
+Source: the format's specification in the README of huggingface/safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData
+
+#: A header longer than this is no header: the format's own limit.
+LARGEST_HEADER = 100_000_000
+_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "U16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "U32": np.dtype("<u4"),
+    "I32": np.dtype("<i4"),
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+
+
+def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
+    """The tensors of a `.safetensors` or `.npz` file, each read when it is asked for.
+
+    Raises:
+        BadData: no such file, neither of the two, or damaged.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadData(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
+    if zipfile.is_zipfile(path):
+        try:
+            return np.load(path, allow_pickle=False)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise BadData(f"{path} cannot be read as npz: {error}") from None
+    return Safetensors(path)
+
+
+class Safetensors(Mapping[str, NDArray]):
+    """The tensors of a safetensors file, mapped into memory and read-only.
+
+    Raises:
+        BadData: the file is damaged, or of another kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
+                raise BadData(f"{path} is neither a safetensors nor an npz file, or is cut short")
+            try:
+                header = json.loads(file.read(length))
+                header.pop("__metadata__", None)
+                self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in header.items()}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise BadData(f"{path} is not a safetensors file: its header does not describe tensors") from None
+        self._start = 8 + length
+
+    def _entry(self, name: str, entry: dict[str, Any], room: int) -> tuple[np.dtype, tuple[int, ...], int]:
+        dtype, shape = _DTYPES.get(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+        begin, end = entry["data_offsets"]
+        if dtype is None:
+            raise BadData(f"{self._path}: tensor '{name}' is of type {entry['dtype']}, which numpy does not have")
+        if (
+            not 0 <= begin <= end <= room
+            or end - begin != math.prod(shape) * dtype.itemsize
+            or min(shape, default=0) < 0
+        ):
+            raise BadData(f"{self._path} is damaged: the bytes of tensor '{name}' are not those of its shape")
+        return dtype, shape, begin
+
+    def __getitem__(self, name: str) -> NDArray:
+        dtype, shape, begin = self._entries[name]
+        if math.prod(shape) == 0:
+            return np.zeros(shape, dtype)
+        raw = np.memmap(self._path, np.uint8, "r", self._start + begin, (math.prod(shape) * dtype.itemsize,))
+        return raw.view(np.ndarray).view(dtype).reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

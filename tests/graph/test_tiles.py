@@ -1,0 +1,78 @@
+"""The tiles that the operators of the onnxq domain read: packed, unpacked, and shown by counting data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxq import formats, layouts
+from onnxq.formats import Granularity, QuantizedTensor
+
+SHAPES = [(1, 1), (2, 5), (15, 16), (16, 17), (17, 32), (33, 47), (3, 300), (0, 32), (4, 0)]
+shapes = pytest.mark.parametrize(("n", "k"), SHAPES, ids=[f"{n}x{k}" for n, k in SHAPES])
+TILED = ["uint4", "uint8", "int8", "nf4", "fp4"]
+every_format = pytest.mark.parametrize("name", TILED)
+
+
+@shapes
+@every_format
+@pytest.mark.parametrize("axis", [1, 0], ids=["NK", "KN"])
+@pytest.mark.parametrize("block", [16, 32, 256])
+def test_unpacking_gives_what_was_packed(name: str, n: int, k: int, axis: int, block: int) -> None:
+    w = np.random.default_rng(n + k).standard_normal((n, k)).astype(np.float32)
+    format = formats.get(name)
+    q = format.encode(np.ascontiguousarray(w if axis else w.T), Granularity(axis, block))
+    weight, scales = layouts.onnxq_tiles(q), layouts.onnxq_scales(q)
+    zeros = None if q.zero_points is None else layouts.onnxq_zero_points(q)
+    tiles, blocks = -(-n // 16), -(-k // block)
+    per_group = 8 if format.bits <= 4 else 4
+    assert (weight.shape, weight.dtype) == ((tiles, blocks * block // per_group, 16, 4), np.uint8)
+    assert scales.shape == (tiles, blocks, 16)
+    assert zeros is None or (zeros.shape, zeros.dtype) == (scales.shape, np.uint8)
+    for array in (weight, scales):
+        assert array.flags.c_contiguous
+    back = layouts.from_onnxq_tiles(format, weight, scales, zeros, n=n, k=k, block=block)
+    for got, wanted in ((back.codes, q.codes), (back.scales, q.scales), (back.zero_points, q.zero_points)):
+        if wanted is not None:
+            np.testing.assert_array_equal(got, wanted if axis else wanted.T)
+            assert got is not None and got.dtype == wanted.dtype
+    np.testing.assert_array_equal(back.dequantize(), q.dequantize() if axis else q.dequantize().T)
+
+
+@every_format
+def test_padding_decodes_to_zero(name: str) -> None:
+    n, k, block = 18, 35, 16
+    w = np.random.default_rng(0).standard_normal((n, k)).astype(np.float32)
+    q = formats.get(name).encode(w, Granularity(1, block))
+    zeros = None if q.zero_points is None else layouts.onnxq_zero_points(q)
+    whole = layouts.from_onnxq_tiles(
+        q.format, layouts.onnxq_tiles(q), layouts.onnxq_scales(q), zeros, n=32, k=48, block=block
+    )
+    decoded = whole.dequantize()
+    np.testing.assert_array_equal(decoded[:n, :k], q.dequantize())
+    assert not decoded[n:].any()
+    assert not decoded[:, k:].any()
+    assert not whole.scales[n:].any()
+
+
+def test_four_bits_of_counting_data() -> None:
+    """Row c holds codes c, c + 1, … modulo 16."""
+    codes = ((np.arange(16)[:, None] + np.arange(16)) % 16).astype(np.uint8)
+    scales = np.arange(16, dtype=np.float32).reshape(16, 1)
+    q = QuantizedTensor(formats.get("uint4"), Granularity(1, 16), codes, scales, np.full((16, 1), 5, np.uint8))
+    tiles = layouts.onnxq_tiles(q)
+    assert tiles.shape == (1, 2, 16, 4)
+    assert tiles[0, 0, 0].tolist() == [0x40, 0x51, 0x62, 0x73]
+    assert tiles[0, 1, 0].tolist() == [0xC8, 0xD9, 0xEA, 0xFB]
+    assert tiles[0, 0, 3].tolist() == [0x73, 0x84, 0x95, 0xA6]
+    assert layouts.onnxq_scales(q)[0, 0].tolist() == list(range(16))
+    assert layouts.onnxq_zero_points(q)[0, 0].tolist() == [5] * 16
+
+
+def test_eight_bits_of_counting_data() -> None:
+    codes = np.arange(-128, 128, dtype=np.int16).astype(np.int8).reshape(16, 16)
+    q = QuantizedTensor(formats.get("int8"), Granularity(1, 16), codes, np.ones((16, 1), np.float32))
+    tiles = layouts.onnxq_tiles(q)
+    assert tiles.shape == (1, 4, 16, 4)
+    assert tiles[0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert tiles[0, 3, 2].tolist() == [44, 45, 46, 47]

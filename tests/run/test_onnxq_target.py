@@ -1,0 +1,174 @@
+"""Files for target onnxq: they open with the compiled library and without it, whatever the graph around the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from numpy.typing import NDArray
+from tiny import normal
+
+import onnxq
+from onnxq import formats, native, save
+from onnxq.runtime import Session
+from onnxq.targets import get as get_target
+from onnxq.targets import names as target_names
+
+pytestmark = pytest.mark.usefixtures("quick")
+#: With and without the library; without it where it was not built.
+LIBRARY = [False, True] if native.path() is not None else [False]
+W, E, B = normal(70, 33), normal(40, 100, seed=1), normal(33, seed=2)
+GRAPHS: dict[str, tuple[str, dict[str, NDArray]]] = {
+    "If": (
+        """g (float[M,70] x, bool c) => (float[M,33] y) {
+            y = If (c) <then_branch = t () => (float[M,33] a) { a = MatMul(x, w) },
+                        else_branch = e () => (float[M,33] b) { n = Neg(x)  b = MatMul(n, w) }>
+        }""",
+        {"w": W},
+    ),
+    "Loop": (
+        """g (float[3,70] x) => (float[3,33] y) {
+            n = Constant <value = int64 {2}> ()  go = Constant <value = bool {1}> ()
+            last, all = Loop (n, go, x) <
+                body = b (int64 i, bool d, float[3,70] s) => (bool c, float[3,70] r, float[3,33] p) {
+                    c = Identity(d)  r = Neg(s)  p = MatMul(s, w)
+                }>
+            first = Constant <value = int64 {0}> ()  y = Gather(all, first)
+        }""",
+        {"w": W},
+    ),
+    "Gemm": (
+        """g (float[70,M] x) => (float[M,33] y) { y = Gemm <alpha = 0.5, beta = 2.0, transA = 1> (x, w, b) }""",
+        {"w": W, "b": B},
+    ),
+    "Reshape": (  # of a shape that shape inference does not know, computed from a product
+        """g (float[M,70] x) => (float[P,33,Q] y) {
+            p = MatMul(x, w)  s = Shape(p)  rest = Constant <value_ints = [-1]> ()
+            one = Constant <value_ints = [1]> ()  two = Constant <value_ints = [2]> ()
+            n = Slice(s, one, two)  shape = Concat <axis = 0> (rest, n, one)  y = Reshape(p, shape)
+        }""",
+        {"w": W},
+    ),
+    "Gather": ("g (int64[M] i) => (float[M,100] y) { y = Gather(e, i) }", {"e": E}),
+    "tied": (
+        "g (int64[M] i) => (float[M,40] y) { x = Gather(e, i)  t = Transpose <perm = [1, 0]> (e)  y = MatMul(x, t) }",
+        {"e": E},
+    ),
+    "half": (
+        """g (float16[M,70] x, int64[M] i) => (float16[M,33] y, float16[M,100] z) {
+            y = Gemm(x, w, b)  z = Gather(e, i)
+        }""",
+        {"w": W.astype(np.float16), "b": B.astype(np.float16), "e": E.astype(np.float16)},
+    ),
+    "double": ("g (double[M,70] x) => (double[M,33] y) { y = MatMul(x, w) }", {"w": W.astype(np.float64)}),
+    "left": ("g (float[100,M] x) => (float[40,M] y) { y = MatMul(e, x) }", {"e": E}),
+}
+
+
+def feed_of(model: onnx.ModelProto) -> dict[str, NDArray]:
+    """Random inputs; M is 3."""
+    rng, feed = np.random.default_rng(0), {}
+    for value in model.graph.input:
+        shape = [d.dim_value or 3 for d in value.type.tensor_type.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        x = rng.integers(0, 2, shape) if dtype.kind in "bi" else rng.standard_normal(shape)
+        feed[value.name] = np.asarray(x).astype(dtype)
+    return feed
+
+
+@pytest.mark.parametrize("word", ["uint4", "q8_0", "nf4", "nf4_dq", "mxfp4", "q5_1", "int3", "uniform6"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_graphs(tmp_path: Path, graph: str, word: str) -> None:
+    """Same outputs with the library, without it, and without onnxruntime's optimizer, but for int8 activations."""
+    text, constants = GRAPHS[graph]
+    proto = tiny.model(text, constants)
+    path, feed = tiny.save(proto, tmp_path), feed_of(proto)
+    recipe = onnxq.Recipe(word, min_sqnr=8)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", recipe, target="onnxq")
+    assert result.check is not None and result.check.sqnr > 10
+    assert word in {choice.format for choice in result.plan}
+    saved = onnx.load(result.output)
+    onnx.checker.check_model(saved, full_check=True)
+    assert {node.domain for node in saved.graph.node} <= {"", "onnxq"}
+    outputs = [
+        Session(result.output, library=library, optimize=optimize).run(feed)
+        for library in LIBRARY
+        for optimize in (True, False)
+    ]
+    for other in outputs[1:]:
+        for a, b in zip(outputs[0], other, strict=True):
+            assert a.dtype == b.dtype
+            assert tiny.sqnr(a, b) > 33
+
+
+def test_a_table_that_is_multiplied_by_is_stored_once(tmp_path: Path) -> None:
+    proto = tiny.model(*GRAPHS["tied"])
+    result = onnxq.quantize(tiny.save(proto, tmp_path), tmp_path / "q.onnx", "w4a16", target="onnxq")
+    product, table = (
+        next(node for node in onnx.load(result.output).graph.node if node.op_type == op)
+        for op in ("MatMulNBits", "GatherNBits")
+    )
+    assert list(product.input[1:4]) == list(table.input[:3])
+
+
+def test_external_data_are_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels read the tiles where they lie, in lines of 64 bytes."""
+    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", 1000)
+    path = tiny.save(tiny.model(*GRAPHS["If"]), tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", "w4a16", target="onnxq")
+    saved = onnx.load(result.output, load_external_data=False)
+    offsets = [
+        int(entry.value)
+        for tensor in saved.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "offset"
+    ]
+    assert offsets and all(offset % 64 == 0 for offset in offsets)
+    assert result.check is not None and result.check.sqnr > 18
+
+
+def test_quantized_files_are_recognized_and_can_be_continued(tmp_path: Path) -> None:
+    text = "g (float[4,64] x) => (float[4,32] z) { [first] y = MatMul(x, v)  [second] z = MatMul(y, w) }"
+    path = tiny.save(tiny.model(text, {"v": normal(64, 64), "w": normal(64, 32)}), tmp_path)
+    half = onnxq.Recipe("w4a16", (onnxq.Rule("keep", "second"),))
+    first = onnxq.quantize(path, tmp_path / "a.onnx", half, target="onnxq").output
+    with pytest.raises(onnxq.OnnxqError, match=r"is quantized already \(1 MatMulNBits\)"):
+        onnxq.quantize(first, tmp_path / "b.onnx", "nf4", target="onnxq")
+    second = onnxq.quantize(first, tmp_path / "b.onnx", onnxq.Recipe("nf4", requantize=True), target="onnxq")
+    saved = onnx.load(second.output)
+    assert [node.overload for node in saved.graph.node] == ["int4_zp", "nf4"]
+    assert {f.overload for f in saved.functions} == {"int4_zp", "nf4"}
+    assert second.check is not None and second.check.sqnr > 18
+
+
+def test_what_it_costs_without_the_library_is_said(tmp_path: Path) -> None:
+    path = tiny.save(tiny.model(*GRAPHS["Gemm"]), tmp_path)
+    for word, note in [("uint4", "MatMulNBits computes one product"), ("nf4", "one product become floats when")]:
+        check = onnxq.quantize(path, tmp_path / f"{word}.onnx", word, target="onnxq").check
+        assert check is not None
+        assert any(f"without onnxq's library, {'onnxruntime' if word == 'uint4' else 'the'}" in n for n in check.notes)
+        assert any(note in text for text in check.notes)
+        assert (check.bare_sqnr > 18) == (native.path() is not None)
+
+
+@pytest.mark.parametrize("target", target_names())
+@pytest.mark.parametrize("word", [*formats.names(), "uniform4"])
+def test_every_word_on_every_target(tmp_path: Path, word: str, target: str) -> None:
+    """A file that is checked, or a refusal that names the targets which can."""
+    text = "g (int64[M] i) => (float[M,32] y) { x = Gather(e, i)  y = MatMul(x, w) }"
+    path = tiny.save(tiny.model(text, {"e": normal(40, 64), "w": normal(64, 32)}), tmp_path)
+    recipe = onnxq.Recipe(word, min_sqnr=4)
+    reason = get_target(target).refusal(word)
+    if reason:
+        with pytest.raises(onnxq.OnnxqError, match=f"{target} cannot hold {word} weights: .*; give --target .*onnxq"):
+            onnxq.quantize(path, tmp_path / "q.onnx", recipe, target=target)
+        return
+    result = onnxq.quantize(path, tmp_path / "q.onnx", recipe, target=target)
+    bits = formats.get(word).bits
+    assert word in {choice.format for choice in result.plan}
+    assert result.check is not None
+    # 6 dB a bit, less what a block or channel of normal numbers loses against a full range, of two matrices in a row.
+    assert result.check.sqnr > (6 * min(bits, 8) - 11 if not word.startswith("float8") else 20)
