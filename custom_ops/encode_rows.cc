@@ -1,8 +1,7 @@
 // Encoding weights to nearest at the speed of reading them. Bit for bit what onnxq/formats does in numpy, which is the
 // reference; encode.cc has the search for scales.
 //
-// Blocks lie one behind the other in memory, or are brought there, a few columns at a time, if they run along an outer
-// axis. Any float type comes in: what is not float32 is converted a piece at a time. Loops are plain C++ over whole blocks,
+// Blocks lie one behind the other in memory or, if they run along an outer axis, side by side. Any float type comes in: what is not float32 is converted a piece at a time. Loops are plain C++ over whole blocks,
 // which the compiler vectorizes for each processor; reductions are over integers (the bits of a float without its sign
 // are ordered like its magnitude), because those of floats may not be reordered. Built without contraction of products
 // and sums.
@@ -113,13 +112,13 @@ ONNXQ_INLINE uint32_t largest_magnitude(const float* x, int64_t n) {
   return largest;
 }
 
-// The weight of largest magnitude, with its sign; of equal magnitudes the first.
-inline float extreme(const float* x, Span s) {
+// The weight of largest magnitude, with its sign, of elements `stride` apart; of equal magnitudes the first.
+inline float extreme(const float* x, int64_t stride, Span s) {
   if (s.high != s.low) {
     return s.high > s.low ? float_of(s.high) : -float_of(s.low);
   }
   while ((bits_of(*x) & 0x7fffffffu) != s.high) {
-    ++x;
+    x += stride;
   }
   return *x;
 }
@@ -134,19 +133,37 @@ inline float usable_scale(double scale, double qmax) {
 
 inline float reciprocal(float d) { return d >= kTiny || d <= -kTiny ? 1.0f / d : 0.0f; }
 
-ONNXQ_INLINE void integers(const float* __restrict x, int64_t n, float scale, int32_t zero, int32_t low, int32_t high,
+// What codes are computed with: of one block, or of many side by side. `factor` is the divisor of a weight, for ggml's
+// rules what it is multiplied by.
+struct OneBlock {
+  float value;
+  int32_t zero_point;
+  float factor(int64_t) const { return value; }
+  int32_t zero(int64_t) const { return zero_point; }
+};
+
+struct ManyBlocks {
+  const float* values;
+  const int32_t* zero_points;
+  float factor(int64_t i) const { return values[i]; }
+  int32_t zero(int64_t i) const { return zero_points[i]; }
+};
+
+template <typename Blocks>
+ONNXQ_INLINE void integers(const float* __restrict x, int64_t n, Blocks b, int32_t low, int32_t high,
                            uint8_t* __restrict codes) {
   for (int64_t i = 0; i < n; ++i) {
-    const int32_t q = round_half_even(x[i] / scale) + zero;
+    const int32_t q = round_half_even(x[i] / b.factor(i)) + b.zero(i);
     codes[i] = static_cast<uint8_t>(std::min(std::max(q, low), high));
   }
 }
 
-ONNXQ_INLINE void levels(const float* __restrict x, int64_t n, float scale, const Job& job, uint8_t* __restrict codes) {
+template <typename Blocks>
+ONNXQ_INLINE void levels(const float* __restrict x, int64_t n, Blocks b, const Job& job, uint8_t* __restrict codes) {
   float middles[15];
   std::memcpy(middles, job.middles, sizeof middles);
   for (int64_t i = 0; i < n; ++i) {
-    codes[i] = static_cast<uint8_t>(above<15>(x[i] / scale, middles));
+    codes[i] = static_cast<uint8_t>(above<15>(x[i] / b.factor(i), middles));
   }
   if (job.is_sorted) {
     return;
@@ -159,18 +176,20 @@ ONNXQ_INLINE void levels(const float* __restrict x, int64_t n, float scale, cons
   }
 }
 
-ONNXQ_INLINE void gguf_signed(const float* __restrict x, int64_t n, float inverse, int32_t half,
+template <typename Blocks>
+ONNXQ_INLINE void gguf_signed(const float* __restrict x, int64_t n, Blocks b, int32_t half,
                               uint8_t* __restrict codes) {
   for (int64_t i = 0; i < n; ++i) {
-    const double step = static_cast<double>(x[i]) * static_cast<double>(inverse) + (half + 0.5);
+    const double step = static_cast<double>(x[i]) * static_cast<double>(b.factor(i)) + (half + 0.5);
     const int32_t q = std::min(static_cast<int32_t>(step), 2 * half - 1);
     codes[i] = static_cast<uint8_t>(q - half);
   }
 }
 
-ONNXQ_INLINE void gguf_absmax(const float* __restrict x, int64_t n, float inverse, uint8_t* __restrict codes) {
+template <typename Blocks>
+ONNXQ_INLINE void gguf_absmax(const float* __restrict x, int64_t n, Blocks b, uint8_t* __restrict codes) {
   for (int64_t i = 0; i < n; ++i) {
-    const float step = x[i] * inverse;
+    const float step = x[i] * b.factor(i);
     const float size = std::min(float_of(bits_of(step) & 0x7fffffffu), 127.0f);
     const int32_t down = static_cast<int32_t>(size);
     const int32_t rounded = down + static_cast<int32_t>(2.0f * (size - static_cast<float>(down)));
@@ -178,67 +197,69 @@ ONNXQ_INLINE void gguf_absmax(const float* __restrict x, int64_t n, float invers
   }
 }
 
-// One block of n elements. Returns whether all of them are finite.
-ONNXQ_INLINE bool encode_block(const Job& job, const float* x, int64_t n, uint8_t* codes, float* scale, uint8_t* zero) {
-  const double qmax = job.qmax;
+template <typename Blocks>
+ONNXQ_INLINE void encode(const Job& job, const float* x, int64_t n, Blocks b, uint8_t* codes) {
   switch (job.rule) {
-    case kLevels:
-    case kMicro: {
-      const uint32_t largest = largest_magnitude(x, n);
-      if (largest >= kInfinite) {
-        return false;
-      }
-      if (job.rule == kMicro) {
-        const uint32_t exponent = std::max<uint32_t>(largest >> 23, 2) - 2;
-        *scale = exponent ? float_of(exponent << 23) : float_of(0x00400000);
-      } else {
-        *scale = float_of(largest);
-      }
-      levels(x, n, *scale == 0.0f ? 1.0f : *scale, job, codes);
-      return true;
-    }
-    case kAbsmax: {
-      const uint32_t largest = largest_magnitude(x, n);
-      if (largest >= kInfinite) {
-        return false;
-      }
-      *scale = usable_scale(static_cast<double>(float_of(largest)) / qmax, qmax);
-      integers(x, n, *scale, 0, -job.qmax, job.qmax, codes);
-      return true;
-    }
-    case kGgufAbsmax: {
-      const uint32_t largest = largest_magnitude(x, n);
-      if (largest >= kInfinite) {
-        return false;
-      }
-      *scale = float_of(largest) / 127.0f;
-      gguf_absmax(x, n, reciprocal(*scale), codes);
-      return true;
-    }
-    default: {
-      const Span s = span(x, n);
-      if (s.largest() >= kInfinite) {
-        return false;
-      }
-      if (job.rule == kRange) {
-        const double low = -static_cast<double>(float_of(s.low)), high = static_cast<double>(float_of(s.high));
-        *scale = usable_scale((high - low) / qmax, qmax);
-        // Half to even for doubles of this size; never below zero.
-        const double middle = -low / static_cast<double>(*scale), magic = 6755399441055744.0;
-        *zero = static_cast<uint8_t>(std::min((middle + magic) - magic, qmax));
-        integers(x, n, *scale, *zero, 0, job.qmax, codes);
-      } else if (job.rule == kExtreme) {
-        // Of equal magnitudes the negative number, as onnxruntime; ggml takes the first.
-        const double outermost = s.high > s.low ? float_of(s.high) : -float_of(s.low);
-        *scale = usable_scale(outermost / (-qmax - 1), qmax + 1);
-        integers(x, n, *scale, 0, -job.qmax - 1, job.qmax, codes);
-      } else {
-        *scale = extreme(x, s) / static_cast<float>(-job.qmax - 1);
-        gguf_signed(x, n, reciprocal(*scale), job.qmax + 1, codes);
-      }
-      return true;
-    }
+    case kRange:
+      return integers(x, n, b, 0, job.qmax, codes);
+    case kAbsmax:
+      return integers(x, n, b, -job.qmax, job.qmax, codes);
+    case kExtreme:
+      return integers(x, n, b, -job.qmax - 1, job.qmax, codes);
+    case kGgufSigned:
+      return gguf_signed(x, n, b, job.qmax + 1, codes);
+    case kGgufAbsmax:
+      return gguf_absmax(x, n, b, codes);
+    default:
+      return levels(x, n, b, job, codes);
   }
+}
+
+// The scale of a block of elements `stride` apart, and what its codes are computed with. Returns whether all of them are
+// finite.
+inline bool find_scale(const Job& job, Span s, const float* x, int64_t stride, float* scale, OneBlock* block) {
+  if (s.largest() >= kInfinite) {
+    return false;
+  }
+  const double qmax = job.qmax;
+  *block = {1.0f, 0};
+  switch (job.rule) {
+    case kRange: {
+      const double low = -static_cast<double>(float_of(s.low)), high = static_cast<double>(float_of(s.high));
+      *scale = usable_scale((high - low) / qmax, qmax);
+      // Half to even for doubles of this size; never below zero.
+      const double middle = -low / static_cast<double>(*scale), magic = 6755399441055744.0;
+      block->zero_point = static_cast<int32_t>(std::min((middle + magic) - magic, qmax));
+      break;
+    }
+    case kAbsmax:
+      *scale = usable_scale(static_cast<double>(float_of(s.largest())) / qmax, qmax);
+      break;
+    case kExtreme: {
+      // Of equal magnitudes the negative number, as onnxruntime; ggml takes the first.
+      const double outermost = s.high > s.low ? float_of(s.high) : -float_of(s.low);
+      *scale = usable_scale(outermost / (-qmax - 1), qmax + 1);
+      break;
+    }
+    case kLevels:
+      *scale = float_of(s.largest());
+      break;
+    case kMicro: {
+      const uint32_t exponent = std::max<uint32_t>(s.largest() >> 23, 2) - 2;
+      *scale = exponent ? float_of(exponent << 23) : float_of(0x00400000);
+      break;
+    }
+    case kGgufSigned:
+      *scale = extreme(x, stride, s) / static_cast<float>(-job.qmax - 1);
+      block->value = reciprocal(*scale);
+      return true;
+    default:
+      *scale = float_of(s.largest()) / 127.0f;
+      block->value = reciprocal(*scale);
+      return true;
+  }
+  block->value = *scale == 0.0f ? 1.0f : *scale;
+  return true;
 }
 
 // Blocks of N elements, known to the compiler where it is a usual number. Returns how many were finite.
@@ -246,13 +267,16 @@ template <int64_t N>
 ONNXQ_INLINE int64_t encode_blocks(const Job& job, const float* x, int64_t blocks, uint8_t* codes, float* scales,
                                    uint8_t* zeros, int64_t block) {
   const int64_t n = N ? N : block;
-  for (int64_t b = 0; b < blocks; ++b) {
-    uint8_t zero = 0;
-    if (!encode_block(job, x + b * n, n, codes + b * n, scales + b, &zero)) {
+  const bool needs_sign = job.rule == kRange || job.rule == kExtreme || job.rule == kGgufSigned;
+  for (int64_t b = 0; b < blocks; ++b, x += n) {
+    OneBlock one;
+    const Span s = needs_sign ? span(x, n) : Span{largest_magnitude(x, n), 0};
+    if (!find_scale(job, s, x, 1, scales + b, &one)) {
       return b;
     }
+    encode(job, x, n, one, codes + b * n);
     if (zeros) {
-      zeros[b] = zero;
+      zeros[b] = static_cast<uint8_t>(one.zero_point);
     }
   }
   return blocks;
@@ -338,59 +362,64 @@ bool encode_range(const Job& job, int64_t first, int64_t last) {
   return true;
 }
 
-// How many columns are turned into rows at a time: a cache line of codes.
+// How many columns are worked on at a time: a cache line of codes.
 constexpr int64_t kColumns = 64;
 
-struct Columns {
-  explicit Columns(int64_t block) : x(static_cast<size_t>(kColumns * block)), codes(x.size()) {}
-
-  std::vector<float> x;        // [columns, n]
-  std::vector<uint8_t> codes;  // the same
-  float scales[kColumns];
-  uint8_t zeros[kColumns];
-};
-
-ONNXQ_CLONES void scatter(const float* __restrict from, int64_t columns, int64_t n, float* __restrict to) {
-  for (int64_t c = 0; c < columns; ++c) {
-    to[c * n] = from[c];
+// A block in each column of `x`, [n, kColumns]: the numbers of each column's scale, then its codes, a row at a time.
+ONNXQ_CLONES void column_spans(const float* __restrict x, int64_t n, int32_t* __restrict high,
+                               uint32_t* __restrict low) {
+  for (int64_t i = 0; i < n; ++i, x += kColumns) {
+    for (int64_t c = 0; c < kColumns; ++c) {
+      const uint32_t bits = bits_of(x[c]);
+      high[c] = std::max(high[c], static_cast<int32_t>(bits));
+      low[c] = std::max(low[c], bits);
+    }
   }
 }
 
-ONNXQ_CLONES void gather_codes(const uint8_t* __restrict from, int64_t columns, int64_t n, uint8_t* __restrict to) {
-  for (int64_t c = 0; c < columns; ++c) {
-    to[c] = from[c * n];
-  }
+ONNXQ_CLONES void encode_line(const Job& job, const float* x, const float* factors, const int32_t* zeros,
+                              uint8_t* codes) {
+  encode(job, x, kColumns, ManyBlocks{factors, zeros}, codes);
 }
 
 // Bands first…last - 1, each the blocks of one number of one row: `inner` of them side by side.
 bool encode_bands(const Job& job, int64_t first, int64_t last) {
-  Columns t(job.block);
-  float line[kColumns];
+  std::vector<float> buffer(static_cast<size_t>(kColumns * job.block));
   const int64_t blocks = (job.k + job.block - 1) / job.block;
   for (int64_t band = first; band < last; ++band) {
     const int64_t start = band % blocks * job.block, n = std::min(job.block, job.k - start);
     const int64_t corner = (band / blocks * job.k + start) * job.inner;
-    for (int64_t c = 0; c < job.inner; c += kColumns) {
-      const int64_t columns = std::min(kColumns, job.inner - c);
+    for (int64_t c0 = 0; c0 < job.inner; c0 += kColumns) {
+      const int64_t columns = std::min(kColumns, job.inner - c0);
       for (int64_t i = 0; i < n; ++i) {
-        const int64_t at = corner + i * job.inner + c;
-        const float* from = static_cast<const float*>(job.w) + at;
-        if (job.type != kFloat32) {
-          to_float32(job.w, job.type, at, columns, line);
-          from = line;
+        const int64_t at = corner + i * job.inner + c0;
+        if (job.type == kFloat32) {
+          std::copy_n(static_cast<const float*>(job.w) + at, columns, &buffer[i * kColumns]);
+        } else {
+          to_float32(job.w, job.type, at, columns, &buffer[i * kColumns]);
         }
-        scatter(from, columns, n, t.x.data() + i);
       }
-      uint8_t* zeros = job.zeros ? t.zeros : nullptr;
-      if (encode_piece(job, t.x.data(), columns, n, t.codes.data(), t.scales, zeros) < columns) {
-        return false;
+      int32_t high[kColumns] = {}, zeros[kColumns] = {};
+      uint32_t low[kColumns] = {};
+      float factors[kColumns];
+      std::fill_n(factors, kColumns, 1.0f);
+      column_spans(buffer.data(), n, high, low);
+      for (int64_t c = 0; c < columns; ++c) {
+        const Span s{static_cast<uint32_t>(high[c]), low[c] >> 31 ? low[c] & 0x7fffffffu : 0u};
+        OneBlock one;
+        if (!find_scale(job, s, &buffer[c], kColumns, job.scales + band * job.inner + c0 + c, &one)) {
+          return false;
+        }
+        factors[c] = one.value;
+        zeros[c] = one.zero_point;
+        if (job.zeros) {
+          job.zeros[band * job.inner + c0 + c] = static_cast<uint8_t>(one.zero_point);
+        }
       }
       for (int64_t i = 0; i < n; ++i) {
-        gather_codes(t.codes.data() + i, columns, n, job.codes + corner + i * job.inner + c);
-      }
-      std::copy_n(t.scales, columns, job.scales + band * job.inner + c);
-      if (zeros) {
-        std::copy_n(zeros, columns, job.zeros + band * job.inner + c);
+        uint8_t line[kColumns];
+        encode_line(job, &buffer[i * kColumns], factors, zeros, line);
+        std::memcpy(job.codes + corner + i * job.inner + c0, line, static_cast<size_t>(columns));
       }
     }
   }
