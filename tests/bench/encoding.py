@@ -119,15 +119,15 @@ def cases(w: NDArray) -> Iterator[Case]:
         yield Case(f"{word}, codes only", lambda word=word: encoded(w, word, 1))
 
 
-def in_turns(runs: list[Run], rounds: int) -> list[float]:
-    """Median seconds of each."""
-    seconds: list[list[float]] = [[] for _ in runs]
+def in_turns(runs: list[Run], rounds: int) -> list[tuple[float, float]]:
+    """Median seconds of each, and of its threads together: the latter hardly depend on what else the machine does."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in runs]
     for _ in range(rounds):
-        for run, times in zip(runs, seconds, strict=True):
-            start = time.perf_counter()
+        for run, times in zip(runs, taken, strict=True):
+            wall, cpu = time.perf_counter(), time.process_time()
             run()
-            times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seconds]
+            times.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return [(statistics.median(w for w, _ in times), statistics.median(c for _, c in times)) for times in taken]
 
 
 def read_all(w: NDArray) -> None:
@@ -152,12 +152,13 @@ def main() -> None:
     gigabytes = w.nbytes / 1e9
     if native.library() is None:
         print("the compiled library was not built: these are numpy's times")
-    table = Table("weight", "GB/s of input", "of reading", "peer", "its GB/s", "ratio")
+    table = Table("weight", "GB/s of input", "GB a core second", "of reading", "peer", "its GB/s", "ratio")
     for case in cases(w):
         runs: list[Run] = [case.ours, lambda: read_all(w), *([case.peer] if case.peer else [])]
-        ours, read, *peer = (gigabytes / seconds for seconds in in_turns(runs, rounds))
-        beside = [case.peer_name, f"{peer[0]:.2f}", f"{ours / peer[0]:.1f}x"] if peer else ["", "", ""]
-        table.add_row(case.label, f"{ours:.2f}", f"{ours / read:.0%}", *beside)
+        (ours, cpu), (read, _), *peers = in_turns(runs, rounds)
+        speeds = [f"{gigabytes / ours:.2f}", f"{gigabytes / cpu:.2f}", f"{read / ours:.0%}"]
+        beside = [[case.peer_name, f"{gigabytes / wall:.2f}", f"{wall / ours:.1f}x"] for wall, _ in peers]
+        table.add_row(case.label, *speeds, *(beside[0] if beside else ["", "", ""]))
     Console().print(table)
     print(
         f"{gigabytes:.2f} GB of float32, {THREADS} threads, medians of {rounds} rounds in turns; reading: numpy's max"
