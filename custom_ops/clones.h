@@ -4,7 +4,7 @@
 #define ONNXQ_CLONES_H_
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONNXQ_NO_CLONES)
-#define ONNXQ_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define ONNXQ_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define ONNXQ_CLONES
 #endif

@@ -26,6 +26,8 @@ namespace {
 
 constexpr int64_t kColumns = 64;
 constexpr int kLevels = 16;
+// As in _affine.py: what the largest code times its scale may come to.
+constexpr double kLargest = 3.4028e38;
 
 // What to encode to. With `levels` null, codes are integers 0…qmax with a zero point; else they index `levels`.
 struct Format {
@@ -72,7 +74,7 @@ inline float fit_scale(float low, float high, float qmax) {
   if (scale < std::numeric_limits<float>::min()) {
     return 1.0f;
   }
-  return static_cast<float>(std::min(scale, static_cast<double>(std::numeric_limits<float>::max())));
+  return static_cast<float>(std::min(scale, kLargest / static_cast<double>(qmax)));
 }
 
 // How many of the first J middles lie below y; no loop, as the compiler vectorizes only what is around it.

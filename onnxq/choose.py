@@ -14,9 +14,10 @@ from onnxq.quality import Quality, noise_ratio, unrepeatable
 from onnxq.ranges import Ranges
 from onnxq.runtime import Feed, Session
 
-#: The word, and the method where there is nothing to choose by. It stays unless another has clearly less noise.
+#: The word, and the method that is taken unless another one's noise is clearly less: by 1 dB. What is measured is every
+#: node in int8, of which tuning gives some back to float; differences below that did not last (squeezenet1_1).
 AUTO, DEFAULT = "auto", "percentile"
-CLEARLY = 0.9
+CLEARLY = 0.8
 #: Samples that the methods are measured on: all that the float model runs in so many seconds, but one at least.
 SECONDS = 2.0
 

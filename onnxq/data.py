@@ -53,29 +53,27 @@ class Data:
         return (read() for read in itertools.islice(self.reads(), skipped, None))
 
     @functools.cached_property
-    def _count(self) -> int:
-        return sum(1 for _ in self.reads())
-
-    @functools.cached_property
-    def _hash(self) -> str:
+    def _seen(self) -> tuple[int, str]:
+        """Count and hash. Without a fingerprint, the samples are gone through once for them."""
         if self.fingerprint is not None:
-            return self.fingerprint()
-        digest = hashlib.blake2b(digest_size=16)
+            return sum(1 for _ in self.reads()), self.fingerprint()
+        digest, count = hashlib.blake2b(digest_size=16), 0
         for sample in self:
+            count += 1
             for name in sorted(sample):
                 x = sample[name]
                 digest.update(f"{name} {x.dtype} {x.shape} ".encode())
                 digest.update(np.ascontiguousarray(x).tobytes())
-        return digest.hexdigest()
+        return count, digest.hexdigest()
 
     @property
     def count(self) -> int:
         """How many samples there are, for which files of arrays are opened, but no image is decoded."""
-        return self._count if self.part_of is None else self.part_count
+        return self._seen[0] if self.part_of is None else self.part_count
 
     def hash(self) -> str:
         """A hash of every name, shape, type and byte, in order, or of the files; of a part, the hash of the whole."""
-        return self._hash if self.part_of is None else self.part_of.hash()
+        return self._seen[1] if self.part_of is None else self.part_of.hash()
 
     def split(self, held_back: int) -> tuple[Data, Data]:
         """(all but the last `held_back` samples of every stride, those samples): evenly spread over the data."""

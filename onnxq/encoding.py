@@ -202,6 +202,8 @@ def _slicing_axis(encoding: Encoding) -> int | None:
 
 def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0) -> QuantizedTensor:
     """The part `w` of the weight, which begins at `start` of `axis`."""
+    if encoding.algorithm == "rtn" and encoding.least_scales is None and encoding.stretch == 1.0:
+        return formats.encode(encoding.format, w, encoding.granularity, encoding.tensor.name or "", axis, start)
     x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
     quantize = algorithms.DATA_FREE[encoding.algorithm]
     if encoding.half_scales:

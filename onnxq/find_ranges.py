@@ -54,7 +54,7 @@ def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effor
         seen = observe(job, names, samples, effort, None if file is None else Path(f"{file}.partial"))
         found = ranges_of(job, seen)
         if file is not None:
-            save.write_text(Path(file), to_json(found, seen), job.files)
+            save.write_text(Path(file), to_json(found, remembering(job, seen, found)), job.files)
         return found
     key = {"model": hash_model(job.model), "data": samples.hash()}
     stored = load_observations(file)
@@ -133,6 +133,11 @@ def calibration_samples(job: Job) -> Data:
     return job.data.split(HELD_BACK)[0]
 
 
+def remembering(job: Job, seen: Observations, found: Ranges) -> Observations:
+    """`seen`, with the method that `auto` chose: what is made of the file later is made by the same."""
+    return dataclasses.replace(seen, chosen=found.method) if job.recipe.calibration == choose.AUTO else seen
+
+
 def _needs_histogram(job: Job) -> bool:
     method = job.recipe.calibration
     return method == choose.AUTO or collectors.get(method).needs_histogram
@@ -143,6 +148,8 @@ def ranges_of(job: Job, seen: Observations) -> Ranges:
     method = job.recipe.calibration
     if method != choose.AUTO:
         return seen.ranges(method)
+    if seen.chosen:
+        return seen.ranges(seen.chosen)
     assert job.data is not None
     candidates = {method: seen.ranges(method) for method in collectors.names()}
     plan = without_unobserved(job.model, job.plan, candidates[choose.DEFAULT])

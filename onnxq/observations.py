@@ -24,6 +24,7 @@ class Observations:
         shard: (number, count) if only every count-th sample was seen, from the number-th on.
         unranked: names whose rank the arrays do not tell (values in bodies).
         problems: why a value could not be observed, by name.
+        chosen: the method that was found best by measuring; empty if none was.
     """
 
     model: str
@@ -33,6 +34,7 @@ class Observations:
     shard: tuple[int, int] | None = None
     unranked: frozenset[str] = frozenset()
     problems: Mapping[str, str] = field(default_factory=dict)
+    chosen: str = ""
 
     @property
     def has_histograms(self) -> bool:
@@ -73,6 +75,7 @@ class Observations:
             "shard": self.shard,
             "unranked": sorted(self.unranked),
             "problems": dict(self.problems),
+            "chosen": self.chosen,
             "summaries": {name: summary.to_dict() for name, summary in self.summaries.items()},
         }
 
@@ -127,6 +130,7 @@ def from_table(table: Mapping[str, Any]) -> Observations:
         None if table["shard"] is None else (int(table["shard"][0]), int(table["shard"][1])),
         frozenset(table["unranked"]),
         dict(table["problems"]),
+        str(table["chosen"]),
     )
 
 

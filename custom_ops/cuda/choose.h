@@ -46,7 +46,7 @@ inline void lay_out(TensorShape* shape, const Matmul& p, int halves) {
   const bool wide = is_wide(p.format), table = !is_affine(p.format);
   const int size = p.type == kFloat32 ? 4 : 2, scale = static_cast<int>(scale_bytes(p.scale_type)), nt = shape->columns / 8;
   const int rows = nt == 1 && p.M < 8 ? static_cast<int>(p.M) : shape->columns;
-  const int warps_k = shape->warps_k = kWarps / shape->warps_n, steps = steps_of(wide, nt), depth = depth_of(wide, table, nt);
+  const int warps_k = shape->warps_k = kWarps / shape->warps_n, steps = steps_of(wide, table, nt), depth = depth_of(wide, table, nt);
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   shape->stage_k = warps_k * steps * kStep;
   // Rows start so many bytes apart that the 16-byte reads of 8 lanes, two rows × four, hit all 32 banks once: halves at
@@ -62,7 +62,8 @@ inline void lay_out(TensorShape* shape, const Matmul& p, int halves) {
 }
 
 // Every block reads all of x, so the more columns, the more rows a block shares them among; and as many splits of K as fill
-// the GPU twice, if each keeps its pipeline busy. Columns are halved until the stages fit into shared memory.
+// the GPU twice, if each keeps its pipeline busy. Where the stages do not fit into shared memory, they get shorter, and then
+// narrower.
 inline TensorShape cut(const Matmul& p, int halves, const Device& device) {
   TensorShape shape{};
   const int64_t steps = ceil_div(ceil_div(p.K, p.block) * p.block, kStep);
@@ -74,6 +75,10 @@ inline TensorShape cut(const Matmul& p, int halves, const Device& device) {
     shape.columns = nt * 8;
     shape.warps_n = p.M <= 2 ? 1 : p.M <= 4 ? 2 : nt <= 2 ? 4 : 8;
     lay_out(&shape, p, halves);
+    while (shape.shared_bytes > device.shared_bytes && shape.warps_n < kWarps) {
+      shape.warps_n *= 2;
+      lay_out(&shape, p, halves);
+    }
     if (shape.shared_bytes <= device.shared_bytes || nt == 1) {
       break;
     }

@@ -21,7 +21,7 @@ enable_language(CUDA)
 
 get_target_property(sources onnxq_native SOURCES)
 add_library(onnxq_cuda SHARED ${sources}
-  cuda/c_abi.cu cuda/cublas.cu cuda/gemv.cu cuda/matmul.cu cuda/nodes.cc cuda/platform.cu cuda/rows.cu
+  cuda/c_abi.cu cuda/cublas.cu cuda/gemv.cu cuda/matmul.cu cuda/nodes.cc cuda/platform.cu cuda/rows.cu cuda/runtime_abi.cu
   cuda/tensor_int4.cu cuda/tensor_int8.cu cuda/tensor_table.cu)
 target_compile_definitions(onnxq_cuda PRIVATE ONNXQ_CUDA)
 target_compile_options(onnxq_cuda PRIVATE

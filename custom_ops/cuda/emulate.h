@@ -10,6 +10,7 @@
 // Blocks run one after another on one thread, so nothing here shows how fast anything is.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -42,14 +43,21 @@ struct Copy {
   int size, bytes;
 };
 
-constexpr int kOperands = 10;
+constexpr int kOperands = 6;
 struct Lane {
-  ucontext_t context;
-  std::vector<char> stack;
+  ucontext_t context;  // to begin with; later switches are jumps, which ask nothing of the system
+  jmp_buf place;
+  bool begun;
   bool done;
   int waiting;  // 0: no, else the kind of point
   std::vector<std::vector<Copy>> groups;
-  uint32_t operand[kOperands];
+  uint32_t operand[2][kOperands];  // of this and the next point, so that one meeting a point is enough
+  int parity;
+};
+
+struct Operands {  // of an mma, put together by the lane that comes first
+  float a[16][16], b[16][8];
+  int used;
 };
 
 struct Block {
@@ -57,8 +65,9 @@ struct Block {
   char* shared;
   size_t shared_bytes;
   std::vector<Lane> lanes;
+  std::vector<Operands> warps;
   int running;
-  ucontext_t scheduler;
+  jmp_buf scheduler;
 };
 
 inline Block* block = nullptr;
@@ -82,13 +91,35 @@ inline void check_shared(const void* p, size_t bytes) {
 }
 
 inline Lane& lane() { return block->lanes[block->running]; }
-inline void switch_out() { swapcontext(&lane().context, &block->scheduler); }
+inline void switch_out() {
+  if (_setjmp(lane().place) == 0) {
+    _longjmp(block->scheduler, 1);
+  }
+}
+inline void switch_in() {
+  if (_setjmp(block->scheduler) == 0) {
+    if (lane().begun) {
+      _longjmp(lane().place, 1);
+    }
+    lane().begun = true;
+    setcontext(&lane().context);
+  }
+}
 // All lanes of the warp (or threads of the block, for kind 1) go on together.
 inline void meet(int kind) {
   lane().waiting = kind;
   switch_out();
 }
-inline Lane& peer(int other) { return block->lanes[block->running / 32 * 32 + other]; }
+// What lane `other` of the warp left at the point at which they have just met.
+inline const uint32_t* operands_of(int other) {
+  return block->lanes[block->running / 32 * 32 + other].operand[lane().parity ^ 1];
+}
+template <size_t count>
+void meet_with(const uint32_t (&operands)[count]) {
+  std::copy(operands, operands + count, lane().operand[lane().parity]);
+  lane().parity ^= 1;
+  meet(2);
+}
 
 inline void run_copy(const Copy& copy) {
   std::memset(copy.to, 0, static_cast<size_t>(copy.size));
@@ -112,17 +143,22 @@ inline bool release(size_t first, size_t count, int least) {
 inline void enter() {
   (*body)();
   lane().done = true;
+  switch_out();
 }
 
 inline void run_block(int threads) {
   std::memset(block->shared, 0xff, block->shared_bytes);
   block->lanes = std::vector<Lane>(static_cast<size_t>(threads));
-  for (Lane& each : block->lanes) {
-    each.stack.resize(64 << 10);
+  block->warps = std::vector<Operands>(static_cast<size_t>(threads / 32));
+  constexpr size_t kStack = 64 << 10;
+  static std::vector<char> stacks;
+  stacks.resize(std::max(stacks.size(), kStack * static_cast<size_t>(threads)));
+  for (size_t i = 0; i < block->lanes.size(); ++i) {
+    Lane& each = block->lanes[i];
     getcontext(&each.context);
-    each.context.uc_stack.ss_sp = each.stack.data();
-    each.context.uc_stack.ss_size = each.stack.size();
-    each.context.uc_link = &block->scheduler;
+    each.context.uc_stack.ss_sp = &stacks[kStack * i];
+    each.context.uc_stack.ss_size = kStack;
+    each.context.uc_link = nullptr;
     makecontext(&each.context, enter, 0);
     each.groups.emplace_back();
   }
@@ -131,7 +167,7 @@ inline void run_block(int threads) {
     for (int i = 0; i < threads; ++i) {
       block->running = block->mode & kBackwards ? threads - 1 - i : i;
       if (!lane().done && lane().waiting == 0) {
-        swapcontext(&block->scheduler, &lane().context);
+        switch_in();
         ran = true;
       }
       all_done = all_done && lane().done;
@@ -139,7 +175,7 @@ inline void run_block(int threads) {
     if (all_done) {
       return;
     }
-    bool released = release(0, block->lanes.size(), 1) && true;
+    bool released = release(0, block->lanes.size(), 1);
     for (size_t warp = 0; warp < block->lanes.size(); warp += 32) {
       released = release(warp, 32, 2) || released;
     }
@@ -162,7 +198,7 @@ void launch(Kernel* kernel, int x, int y, int z, int threads, size_t shared_byte
   for (int k = 0; k < z; ++k) {
     for (int j = 0; j < y; ++j) {
       for (int i = 0; i < x; ++i) {
-        Block made{i, j, k, x, y, mode, shared, shared_bytes, {}, 0, {}};
+        Block made{i, j, k, x, y, mode, shared, shared_bytes, {}, {}, 0, {}};
         block = &made;
         run_block(threads);
       }

@@ -117,29 +117,28 @@ void copy_wait() {
 // result, which are numbered as the PTX manual numbers them.
 template <class Convert>
 void mma(Convert convert, float (&d)[4], const uint32_t (&operands)[6]) {
-  std::copy(operands, operands + 6, emulation::lane().operand);
-  emulation::meet(2);
-  const auto half = [&](int lane, int i, int e) {
-    return convert(emulation::peer(lane).operand[i] >> (16 * e) & 0xffffu);
-  };
-  float a[16][16], b[16][8];
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int e = 0; e < 8; ++e) {
-      const At at = mma_a(lane, e);
-      a[at.row][at.column] = half(lane, e / 2, e % 2);
-    }
-    for (int e = 0; e < 4; ++e) {
-      const At at = mma_b(lane, e);
-      b[at.row][at.column] = half(lane, 4 + e / 2, e % 2);
+  emulation::meet_with(operands);
+  emulation::Operands& all = emulation::block->warps[thread_index() / 32];
+  if (all.used++ % 32 == 0) {
+    for (int lane = 0; lane < 32; ++lane) {
+      const uint32_t* from = emulation::operands_of(lane);
+      const auto half = [&](int i, int e) { return convert(from[i] >> (16 * e) & 0xffffu); };
+      for (int e = 0; e < 8; ++e) {
+        const At at = mma_a(lane, e);
+        all.a[at.row][at.column] = half(e / 2, e % 2);
+      }
+      for (int e = 0; e < 4; ++e) {
+        const At at = mma_b(lane, e);
+        all.b[at.row][at.column] = half(4 + e / 2, e % 2);
+      }
     }
   }
   for (int e = 0; e < 4; ++e) {
     const At at = mma_c(thread_index() % 32, e);
     for (int k = 0; k < 16; ++k) {
-      d[e] += a[at.row][k] * b[k][at.column];
+      d[e] += all.a[at.row][k] * all.b[k][at.column];
     }
   }
-  emulation::meet(3);  // nobody overwrites operands that another has still to read
 }
 inline void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   mma(from_f16, d, {a0, a1, a2, a3, b0, b1});
@@ -149,11 +148,8 @@ inline void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint3
 }
 
 inline float shuffle_xor(float v, int mask) {
-  emulation::lane().operand[0] = as_bits(v);
-  emulation::meet(4);
-  const float got = as_float(emulation::peer((thread_index() % 32) ^ mask).operand[0]);
-  emulation::meet(5);
-  return got;
+  emulation::meet_with({as_bits(v)});
+  return as_float(emulation::operands_of((thread_index() % 32) ^ mask)[0]);
 }
 
 inline void fence() {}

@@ -8,6 +8,7 @@
 #include "gemv.cu"
 #include "matmul.cu"
 #include "rows.cu"
+#include "runtime_abi.cu"
 #include "tensor_int4.cu"
 #include "tensor_int8.cu"
 #include "tensor_table.cu"

@@ -52,7 +52,7 @@ Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
     return "onnxq's tensor-core kernel needs " + std::to_string(a.shape.shared_bytes) + " bytes of shared memory, and this GPU has " +
            std::to_string(start.device.shared_bytes) + ".";
   }
-  const int steps = steps_of(is_wide(p.format), a.shape.columns / 8);
+  const int steps = steps_of(is_wide(p.format), table, a.shape.columns / 8);
   a.group = p.block % (kStep * steps) == 0 ? steps : p.block % (kStep * 2) == 0 ? 2 : 1;
   a.extent = extent(p.N, p.K, p.block, p.format);
   a.block = make_divisor(p.block);

@@ -18,9 +18,10 @@ namespace onnxq {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
 
-// Steps of a stage: as many as leave the work between two barriers large and three stages small enough for shared memory.
-ONNXQ_HD constexpr int steps_of(bool wide, int nt) { return wide || nt == 8 ? 2 : 4; }
-ONNXQ_HD constexpr int depth_of(bool wide, bool table, int nt) { return nt == 8 && !wide && !table ? 4 : 3; }
+// Steps of a stage, and stages: as much between two barriers, and as many bytes on their way, as fit into the shared memory
+// of the smallest GPU (99 KB), a table included.
+ONNXQ_HD constexpr int steps_of(bool wide, bool table, int nt) { return wide || table || nt == 8 ? 2 : 4; }
+ONNXQ_HD constexpr int depth_of(bool wide, bool table, int nt) { return !wide && table != (nt == 8) ? 4 : 3; }
 
 // How a launch is cut; made by cut() in choose.h.
 struct TensorShape {
@@ -54,7 +55,7 @@ struct TensorBlock {
   static constexpr bool kWide = Decoder::kWide;
   static constexpr int kVectors = kWide ? 2 : 1;      // of 16 bytes, a step of a lane
   static constexpr int kStepLines = kWide ? 8 : 4;    // lines of a step
-  static constexpr int kSteps = steps_of(kWide, NT);  // of a stage
+  static constexpr int kSteps = steps_of(kWide, Decoder::kTable, NT);  // of a stage
   using Bits = typename X::Bits;
 
   const TensorArguments& a;

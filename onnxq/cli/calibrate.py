@@ -20,7 +20,7 @@ from onnxq.cli._options import (
     recipe_of,
 )
 from onnxq.errors import BadData, BadRecipe, NothingToDo
-from onnxq.find_ranges import calibration_samples, observe, ranges_of
+from onnxq.find_ranges import calibration_samples, observe, ranges_of, remembering
 from onnxq.observations import Observations, load_observations, merge, to_json
 from onnxq.ranges import Ranges
 from onnxq.scales import values_to_observe
@@ -72,6 +72,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
         if names := values_to_observe(job.model, job.plan):
             seen = observe(job, names, calibration_samples(job), effort, partial, shard)
             found = ranges_of(job, seen) if shard is None else seen.ranges(_of_shard(job.recipe.calibration))
+            seen = remembering(job, seen, found) if shard is None else seen
     if not names:
         raise NothingToDo(f"{model}: {job.plan.scheme} needs no ranges of activations")
     _write(options["output"], found, seen, job.files)

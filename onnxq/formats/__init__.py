@@ -202,9 +202,26 @@ def quantize(w: NDArray, word: str, granularity: Granularity | None = None, *, n
         else:
             granularity = Granularity(0 if w.ndim > 1 and format.scale_type is not None else None)
     try:
-        return format.encode(as_float32(w, name), granularity)
+        return encode(format, w, granularity, name)
     except BadModel as error:
         raise in_weight(error, name) from None
+
+
+def encode(
+    format: Format, w: NDArray, granularity: Granularity, name: str, axis: int = 0, start: int = 0
+) -> QuantizedTensor:
+    """The part `w`, of any type, of the weight `name` that begins at `start` of `axis`, in `format`.
+
+    Raises:
+        BadModel: as `as_float32`, or of what the format does not hold.
+    """
+    from onnxq.formats import _fast
+
+    base = getattr(format, "base", None)
+    if base is not None:
+        return format.nest(encode(base, w, granularity, name, axis, start))  # type: ignore[attr-defined]
+    made = _fast.encode(format, w, granularity)
+    return made if made is not None else format.encode(as_float32(w, name, axis, start), granularity)
 
 
 def as_float32(w: NDArray, name: str, axis: int = 0, start: int = 0) -> FloatArray:

@@ -9,24 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import native
-from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, _fast
 
 TINY = np.finfo(np.float32).tiny
+#: What the largest code times its scale may come to: a little less than the largest float32 number, for rounding.
+LARGEST = 3.4028e38
 
 
 def fit_symmetric(w: FloatArray, granularity: Granularity, qmax: int) -> FloatArray:
     """Scales that put the largest magnitude on `qmax`."""
     groups, axes = granularity.groups(w)
-    return usable_scale(np.max(np.abs(groups), axis=axes, initial=0).astype(np.float64) / qmax)
+    return usable_scale(np.max(np.abs(groups), axis=axes, initial=0).astype(np.float64) / qmax, qmax)
 
 
 def fit_signed(w: FloatArray, granularity: Granularity, qmin: int) -> FloatArray:
     """Scales of either sign, which put the weight of largest magnitude of each block on the lowest code.
 
     Of the codes of few bits none is wasted so, at the price that what reaches as far on the other side is clipped by
-    up to one step. Of equal magnitudes the first counts. This is onnxruntime's rule for symmetric MatMulNBits weights.
+    up to one step. Of equal magnitudes the negative one counts. This is onnxruntime's rule for symmetric MatMulNBits
+    weights.
     """
-    return usable_scale(extreme(w, granularity).astype(np.float64) / qmin)
+    groups, axes = granularity.groups(w)
+    low, high = np.min(groups, axis=axes, initial=0), np.max(groups, axis=axes, initial=0)
+    return usable_scale(np.where(high > -low, high, low).astype(np.float64) / qmin, -qmin)
 
 
 def extreme(w: FloatArray, granularity: Granularity) -> FloatArray:
@@ -57,15 +62,18 @@ def scale_and_zero_point(
 
     In float64, because the width of a finite float32 range can overflow float32.
     """
-    scales = usable_scale((high - low) / (qmax - qmin))
+    scales = usable_scale((high - low) / (qmax - qmin), qmax - qmin)
     zero_points = np.clip(np.rint(qmin - low / scales), qmin, qmax)
     return scales, zero_points.astype(dtype)
 
 
-def usable_scale(scales: NDArray[np.float64]) -> FloatArray:
-    """Scales as float32; 1 where a group holds only zeros or numbers too small for a normal float32 scale."""
-    largest = np.finfo(np.float32).max
-    return np.where(np.abs(scales) < TINY, 1.0, np.clip(scales, -largest, largest)).astype(np.float32)
+def usable_scale(scales: NDArray[np.float64], qmax: float) -> FloatArray:
+    """Scales as float32; 1 where a group holds only zeros or numbers too small for a normal float32 scale.
+
+    None is so large that `qmax` steps of it are infinite: of a range wider than float32 the ends are clipped.
+    """
+    limit = LARGEST / qmax
+    return np.where(np.abs(scales) < TINY, 1.0, np.clip(scales, -limit, limit)).astype(np.float32)
 
 
 def encode(
@@ -96,10 +104,13 @@ def encode_range(
 ) -> QuantizedTensor:
     """Codes 0…qmax; without `scales`, those of `fit_range`, computed by the compiled library if it is there."""
     dtype = format.code_type
+    made = _fast.encode(format, w, granularity) if scales is None else None
+    if made is not None:
+        return made
     if scales is None and granularity.block is not None and granularity.axis is not None and w.size and qmax <= 255:
-        made = native.encode_affine_blocks(w, granularity.axis, granularity.block, qmax, np.zeros(0, np.float32))
-        if made is not None:
-            return QuantizedTensor(format, granularity, *made)
+        parts = native.encode_affine_blocks(w, granularity.axis, granularity.block, qmax, np.zeros(0, np.float32))
+        if parts is not None:
+            return QuantizedTensor(format, granularity, *parts)
     if scales is None:
         scales, zero_points = fit_range(w, granularity, 0, qmax, dtype)
     return encode(format, w, granularity, scales, zero_points, 0, qmax, dtype)
@@ -117,6 +128,9 @@ def fit_small(w: FloatArray, granularity: Granularity, bits: int) -> FloatArray:
 
 def encode_small(format: Format, w: FloatArray, granularity: Granularity, scales: ScaleArray | None) -> QuantizedTensor:
     """Symmetric integers of few bits, all 2^bits codes in use."""
+    made = _fast.encode(format, w, granularity) if scales is None else None
+    if made is not None:
+        return made
     qmin = -(1 << (format.bits - 1))
     if scales is None:
         scales = fit_small(w, granularity, format.bits)

@@ -33,7 +33,7 @@ def fit(w: FloatArray, granularity: Granularity, dtype: np.dtype) -> FloatArray:
     """Scales that put the largest magnitude on the largest number of `dtype`."""
     groups, axes = granularity.groups(w)
     largest = np.max(np.abs(groups), axis=axes, initial=0).astype(np.float64)
-    return _affine.usable_scale(largest / largest_number(dtype))
+    return _affine.usable_scale(largest / largest_number(dtype), largest_number(dtype))
 
 
 def encode_scaled(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import native
-from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, _fast
 
 
 class Tables(NamedTuple):
@@ -51,6 +51,9 @@ def encode(
     format: Format, w: FloatArray, granularity: Granularity, scales: ScaleArray | None, tables: Tables
 ) -> QuantizedTensor:
     """The code that `tables` give for each weight over its scale; scales that are None are those of `fit`."""
+    fast = _fast.encode(format, w, granularity, tables) if scales is None else None
+    if fast is not None:
+        return fast
     if scales is None and granularity.block is not None and granularity.axis is not None and w.size:
         nothing = np.zeros(0, np.float32)
         made = native.encode_level_blocks(w, granularity.axis, granularity.block, *tables, nothing)

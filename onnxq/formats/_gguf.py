@@ -7,10 +7,8 @@ decodes to zero; where it is too large, it is refused.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from onnxq.errors import BadModel
-from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, _affine
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, _affine, _fast
 
 
 def fit_signed(w: FloatArray, granularity: Granularity, qmin: int) -> FloatArray:
@@ -22,12 +20,15 @@ def encode_signed(
     format: Format, w: FloatArray, granularity: Granularity, scales: ScaleArray | None
 ) -> QuantizedTensor:
     """Codes trunc(x / d + half + 0.5) − half, half = 2^(bits − 1); halfway is rounded up. The product is in float64."""
+    made = _fast.encode(format, w, granularity) if scales is None else None
+    if made is not None:
+        return made
     half = 1 << (format.bits - 1)
     d = fit_signed(w, granularity, -half) if scales is None else scales.astype(np.float32)
     inverse = granularity.spread(reciprocal(d), w.shape)
     steps = np.trunc(w.astype(np.float64) * inverse.astype(np.float64) + (half + 0.5))
     codes = (np.clip(steps, 0, 2 * half - 1) - half).astype(format.code_type)
-    return QuantizedTensor(format, granularity, codes, stored(format, d))
+    return QuantizedTensor(format, granularity, codes, _fast.stored(format, d))
 
 
 def fit_absmax(w: FloatArray, granularity: Granularity) -> FloatArray:
@@ -40,11 +41,14 @@ def encode_absmax(
     format: Format, w: FloatArray, granularity: Granularity, scales: ScaleArray | None
 ) -> QuantizedTensor:
     """Codes x · (1 / d), half away from zero."""
+    made = _fast.encode(format, w, granularity) if scales is None else None
+    if made is not None:
+        return made
     d = fit_absmax(w, granularity) if scales is None else scales.astype(np.float32)
     steps = np.clip(w * granularity.spread(reciprocal(d), w.shape), -127, 127)
     down = np.floor(np.abs(steps))
     rounded = np.copysign(down + np.floor(2 * (np.abs(steps) - down)), steps)
-    return QuantizedTensor(format, granularity, rounded.astype(format.code_type), stored(format, d))
+    return QuantizedTensor(format, granularity, rounded.astype(format.code_type), _fast.stored(format, d))
 
 
 def fit_minimum(w: FloatArray, granularity: Granularity, qmax: int) -> tuple[FloatArray, FloatArray]:
@@ -67,7 +71,7 @@ def encode_minimum(
         d, low = fit_minimum(w, granularity, qmax)
     else:
         d, low = scales.astype(np.float32), minima.astype(np.float32)
-    kept, kept_minima = stored(format, d), stored(format, low)
+    kept, kept_minima = _fast.stored(format, d), _fast.stored(format, low)
     steps = (w - granularity.spread(low, w.shape)) * granularity.spread(reciprocal(d), w.shape)
     codes = np.clip(np.trunc(steps + np.float32(0.5)), 0, qmax).astype(format.code_type)
     return QuantizedTensor(format, granularity, codes, kept, kept_minima)
@@ -87,19 +91,3 @@ def reciprocal(d: FloatArray) -> FloatArray:
     """1 / d; 0 where d is too small for that, and then every code decodes to zero."""
     usable = np.abs(d) >= _affine.TINY
     return np.where(usable, np.float32(1) / np.where(usable, d, np.float32(1)), np.float32(0))
-
-
-def stored(format: Format, d: FloatArray) -> NDArray[np.float16]:
-    """Scales or minima as float16.
-
-    Raises:
-        BadModel: one would become infinite.
-    """
-    with np.errstate(over="ignore"):
-        half = d.astype(np.float16)
-    if not np.isfinite(half).all():
-        raise BadModel(
-            f"a scale or minimum of {float(np.max(np.abs(d))):g} does not fit float16, as {format.name} stores it; "
-            "use a format with float32 scales, or keep its node in float (--keep)"
-        )
-    return half

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -113,8 +112,8 @@ def dynamic_map() -> NDArray[np.float32]:
 
 
 def _mean(scales: NDArray[np.float32]) -> np.float32:
-    """Exactly rounded, so that it is the same however the sum is ordered."""
-    return np.float32(math.fsum(scales) / scales.size) if scales.size else np.float32(0)
+    """Summed up in float64, so that the order hardly ever shows in float32."""
+    return np.float32(np.sum(scales, dtype=np.float64) / scales.size) if scales.size else np.float32(0)
 
 
 def _largest(rest: NDArray[np.float32]) -> NDArray[np.float32]:

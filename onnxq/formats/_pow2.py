@@ -21,7 +21,8 @@ def fit(w: FloatArray, granularity: Granularity, qmax: int) -> FloatArray:
     rows = groups.transpose([*rest, *axes]).reshape(*(groups.shape[i] for i in rest), -1).astype(np.float64)
     largest = np.max(np.abs(rows), axis=-1)
     exponent = np.frexp(np.where(largest > 0, largest, qmax) / qmax)[1]
-    low, high = (power(np.clip(k, -126, 127)) for k in (exponent - 1, exponent))
+    highest = 128 - qmax.bit_length()  # qmax steps stay finite
+    low, high = (power(np.clip(k, -126, highest)) for k in (exponent - 1, exponent))
     better = squared_error(rows, low, qmax) < squared_error(rows, high, qmax)
     chosen = np.where(better, low, high)
     # frexp of an exact power 2^k gives k + 1: the scale itself is then the lower neighbour, and nothing is clipped.

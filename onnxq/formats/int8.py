@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine, _fast
 
 
 class int8:
@@ -26,6 +26,9 @@ class int8:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
+        made = _fast.encode(self, w, granularity) if scales is None else None
+        if made is not None:
+            return made
         if scales is None:
             scales, zero_points = self.fit(w, granularity)
         return _affine.encode(self, w, granularity, scales, zero_points, -127, 127, self.code_type)

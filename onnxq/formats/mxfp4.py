@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import E8M0, CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _codebook
+from onnxq.formats import E8M0, CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _codebook, _fast
 
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 LEVELS = np.concatenate([MAGNITUDES, -MAGNITUDES])
@@ -40,6 +40,9 @@ class mxfp4:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
+        made = _fast.encode(self, w, granularity) if scales is None else None
+        if made is not None:
+            return made
         if scales is None:
             scales, _ = self.fit(w, granularity)
         codes = _codebook.codes(w, granularity, scales, self.tables)

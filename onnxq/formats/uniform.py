@@ -30,7 +30,7 @@ class uniform:
             return np.ones(shape, np.float32), np.zeros(shape, np.float32)
         low, high = groups.min(axis=axes), groups.max(axis=axes)
         width = np.asarray(high, np.float64) - np.asarray(low, np.float64)
-        return _affine.usable_scale(width / ((1 << self.bits) - 1)), np.asarray(low)
+        return _affine.usable_scale(width / ((1 << self.bits) - 1), 1), np.asarray(low)
 
     def encode(
         self,

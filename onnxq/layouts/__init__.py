@@ -7,7 +7,7 @@ codes that decode to zero.
 
 from __future__ import annotations
 
-from onnxq.layouts._bits import from_low_first, low_first, nibbles_low_first, pack_codes, unpack_codes
+from onnxq.layouts._bits import from_low_first, high_first, low_first, nibbles_low_first, pack_codes, unpack_codes
 from onnxq.layouts._compact import compact, from_compact
 from onnxq.layouts._contrib import (
     from_matmul_bnb4,
@@ -41,6 +41,7 @@ __all__ = [
     "gguf",
     "group_rows",
     "halves",
+    "high_first",
     "linear4bit",
     "low_first",
     "matmul_bnb4",

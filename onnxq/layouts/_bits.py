@@ -8,16 +8,25 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from onnxq.formats import _fast
 from onnxq.layouts._rows import Bytes
 
 #: Codes whose bits are spread out at a time; a multiple of 8, so that every piece ends with a whole byte.
 _PIECE = 1 << 20
 
 
-def low_first(codes: NDArray, bits: int) -> Bytes:
-    """Codes of 2, 4 or 8 bits along the last axis, the first in the lowest bits. A short end is filled with 0."""
+def low_first(codes: NDArray, bits: int, flip: int = 0) -> Bytes:
+    """Codes of 2, 4 or 8 bits along the last axis, the first in the lowest bits. A short end is filled with 0.
+
+    The bits of `flip` are inverted in every byte then: 0x88 adds 8 to codes of 4 bits.
+    """
     if bits == 8:
-        return codes.view(np.uint8) if codes.dtype == np.int8 else codes.astype(np.uint8, copy=False)
+        packed = codes.view(np.uint8) if codes.dtype == np.int8 else codes.astype(np.uint8, copy=False)
+        return packed ^ np.uint8(flip) if flip else packed
+    if bits == 4 and codes.shape[-1] % 2 == 0:
+        fast = _fast.pack_nibbles(codes, high_first=False, flip=flip)
+        if fast is not None:
+            return fast.reshape(*codes.shape[:-1], codes.shape[-1] // 2)
     each = 8 // bits
     codes = codes.astype(np.uint8, copy=False) & np.uint8((1 << bits) - 1)
     missing = -codes.shape[-1] % each
@@ -26,7 +35,7 @@ def low_first(codes: NDArray, bits: int) -> Bytes:
     packed = codes[..., 0::each].copy()
     for i in range(1, each):
         packed |= codes[..., i::each] << np.uint8(bits * i)
-    return packed
+    return packed ^ np.uint8(flip) if flip else packed
 
 
 def from_low_first(packed: Bytes, bits: int, count: int) -> Bytes:
@@ -41,6 +50,18 @@ def from_low_first(packed: Bytes, bits: int, count: int) -> Bytes:
 def nibbles_low_first(codes: NDArray) -> Bytes:
     """Two codes a byte along the last axis, the even one in the low nibble. An odd end is filled with 0."""
     return low_first(codes, 4)
+
+
+def high_first(codes: NDArray) -> Bytes:
+    """All codes of 4 bits, the first of two in the high nibble. An odd end is filled with 0."""
+    flat = codes.reshape(-1)
+    fast = _fast.pack_nibbles(flat, high_first=True)
+    if fast is not None:
+        return fast
+    flat = flat.astype(np.uint8, copy=False) & np.uint8(15)
+    if flat.size % 2:
+        flat = np.append(flat, np.uint8(0))
+    return (flat[0::2] << np.uint8(4)) | flat[1::2]
 
 
 def pack_codes(codes: NDArray, bits: int) -> Bytes:

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import Format, Granularity, QuantizedTensor, ScaleArray
-from onnxq.layouts._bits import from_low_first, low_first
+from onnxq.layouts._bits import from_low_first, high_first, low_first
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 
 def matmul_nbits(q: QuantizedTensor) -> Bytes:
     """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, the first k in the lowest bits; 2, 4, 8 bits."""
-    return low_first(unsigned(blocks_last(q, q.codes), q.format.bits), q.format.bits)
+    middle = {2: 0xAA, 4: 0x88, 8: 0x80}[q.format.bits] if q.codes.dtype == np.int8 else 0
+    return low_first(blocks_last(q, q.codes), q.format.bits, middle)
 
 
 def matmul_nbits_zero_points(q: QuantizedTensor) -> Bytes:
@@ -58,10 +59,7 @@ def gather_block(q: QuantizedTensor) -> Bytes:
 
 def matmul_bnb4(q: QuantizedTensor) -> Bytes:
     """MatMulBnb4's B: the codes of [N, K] flattened, blocks counted through, the first of two in the high nibble."""
-    codes: NDArray = q.codes.reshape(-1)
-    if codes.size % 2:
-        codes = np.append(codes, np.uint8(0))
-    return (codes[0::2] << np.uint8(4)) | codes[1::2]
+    return high_first(q.codes)
 
 
 def from_matmul_bnb4(format: Format, packed: Bytes, absmax: ScaleArray, size: int, block: int) -> QuantizedTensor:

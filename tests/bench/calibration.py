@@ -1,16 +1,16 @@
 """Calibration against onnxruntime's calibrators: `python tests/bench/calibration.py [--quick] [--model … --data …]`.
 
-Both find the ranges of the same values of the same model on the same samples, on all cores. Every run is a process of
-its own, which is what its peak memory is of; runs of all kinds take turns. Time goes from the model on disk to the
-ranges. Ranges are compared first, minmax with onnxruntime's and percentiles with numpy's of the activations themselves:
-where they disagree, nothing is printed but that. The table of docs/calibration.md is this script's output.
+Both calibrate the same model on the same samples, on all cores: onnxruntime the values that `quantize_static` would, or
+with --same-values only those that onnxq needs, for which it has no option. Every run is a process of its own, which is
+what its peak memory is of; runs of all kinds take turns. Time goes from the model on disk to the ranges. Ranges are
+compared first, minmax with onnxruntime's and percentiles with numpy's of the activations themselves; where they
+disagree, nothing is printed but that. The table of docs/calibration.md is this script's output.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--preprocess", help="likewise")
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--same-values", action="store_true")
     parser.add_argument("--skip", nargs="*", default=[], choices=KINDS, help="kinds of runs to leave out")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -61,6 +62,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         values = prepare(options, folder, samples)
+        if options.same_values:
+            (folder / "same").touch()
         runs: dict[str, list[dict]] = {kind: [] for kind in KINDS if kind not in options.skip}
         for _ in range(rounds):
             for kind in runs:
@@ -117,15 +120,15 @@ def percentiles(model: ir.Model, names: list[str], files: list[Path]) -> dict[st
 
 
 def network(size: int) -> onnx.ModelProto:
-    """A residual network of 3×3 convolutions with random weights, like ResNet-18 without its widest stage."""
+    """Bottlenecks of 1×1, 3×3 and 1×1 convolutions around shortcuts, like ResNet-50, with random weights."""
     rng = np.random.default_rng(0)
-    nodes, constants, shortcut, channels = [], [], "x", 3
+    nodes, constants = [], []
 
-    def conv(x: str, out: int, stride: int) -> str:
+    def conv(x: str, channels: int, out: int, side: int, stride: int = 1) -> str:
         name = f"c{len(constants)}"
-        w = rng.standard_normal((out, channels, 3, 3)) * np.sqrt(2 / (9 * channels))
+        w = rng.standard_normal((out, channels, side, side)) * np.sqrt(2 / (side**2 * channels))
         constants.append(onnx.numpy_helper.from_array(w.astype(np.float32), f"{name}_w"))
-        attributes = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [stride] * 2}
+        attributes = {"kernel_shape": [side] * 2, "pads": [side // 2] * 4, "strides": [stride] * 2}
         nodes.append(onnx.helper.make_node("Conv", [x, f"{name}_w"], [name], name=name, **attributes))
         return name
 
@@ -134,15 +137,17 @@ def network(size: int) -> onnx.ModelProto:
         nodes.append(onnx.helper.make_node(op, inputs, [name], name=name))
         return name
 
-    for out, stride in ((32, 2), (64, 2), (128, 2)):
-        shortcut, channels = node("Relu", conv(shortcut, out, stride)), out
+    x, channels = "x", 3
+    for out in (32, 64, 128):
+        x, channels = node("Relu", conv(x, channels, out, 3, 2)), out
         for _ in range(2):
-            inner = node("Relu", conv(shortcut, out, 1))
-            shortcut = node("Relu", node("Add", conv(inner, out, 1), shortcut))
-    nodes.append(onnx.helper.make_node("GlobalAveragePool", [shortcut], ["y"], name="pool"))
-    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, size, size])
-    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, channels, 1, 1])
-    graph = onnx.helper.make_graph(nodes, "g", [x], [y], constants)
+            inner = node("Relu", conv(x, out, out // 4, 1))
+            inner = node("Relu", conv(inner, out // 4, out // 4, 3))
+            x = node("Relu", node("Add", conv(inner, out // 4, out, 1), x))
+    nodes.append(onnx.helper.make_node("GlobalAveragePool", [x], ["y"], name="pool"))
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, size, size])
+    made = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, channels, 1, 1])
+    graph = onnx.helper.make_graph(nodes, "g", [given], [made], constants)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
 
 
@@ -162,16 +167,17 @@ def work(kind: str, folder: str, samples: str) -> None:
     """One run, in a process of its own: seconds, peak bytes and ranges as JSON."""
     model, names = Path(folder) / "model.onnx", json.loads((Path(folder) / "names.json").read_text())
     files = sorted(Path(folder).glob("*.npz"))[: int(samples)]
-    start = time.perf_counter()
+    start, started = time.perf_counter(), time.process_time()
     if kind == "float":
         found = inference(model, files)
     elif kind in PEERS:
         found = ours(kind, model, names, files)
     else:
         found = theirs(kind.split()[1], model, names, files, Path(folder))
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "peak": peak, "ranges": found}))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - started
+    # Not ru_maxrss, which begins with what the parent process has.
+    peak = 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak, "ranges": found}))
 
 
 def read(files: list[Path]) -> Iterator[dict[str, NDArray]]:
@@ -208,8 +214,9 @@ def theirs(method: str, path: Path, names: list[str], files: list[Path], folder:
     extra = {"percentile": {"percentile": 100 - 2 * (100 - PERCENTILE)}}.get(method, {})
     import onnxruntime.quantization.calibrate as module
 
-    select = module.CalibraterBase.select_tensors_to_calibrate
-    module.CalibraterBase.select_tensors_to_calibrate = lambda *x: (set(names), select(*x)[1])  # the same values
+    if (folder / "same").exists():
+        select = module.CalibraterBase.select_tensors_to_calibrate
+        module.CalibraterBase.select_tensors_to_calibrate = lambda *x: (set(names), select(*x)[1])
     calibrator = create_calibrator(
         path,
         augmented_model_path=str(folder / "augmented.onnx"),
@@ -234,25 +241,20 @@ def report(
     runs: dict[str, list[dict]], half: dict[str, dict], off: dict[str, float], values: int, samples: int
 ) -> None:
     seconds = {kind: statistics.median(r["seconds"] for r in done) for kind, done in runs.items()}
+    cpu = {kind: statistics.median(r["cpu"] for r in done) for kind, done in runs.items()}
     peak = {kind: statistics.median(r["peak"] for r in done) for kind, done in runs.items()}
     table = Table(title=f"{values} values, {samples} samples", box=None)
-    for heading in ("", "seconds", "peak MB", "against onnxruntime", "against float", "half the samples", "off by"):
+    for heading in ("", "seconds", "CPU s", "MB", "faster", "memory", "to float", "half MB", "off by"):
         table.add_column(heading, justify="left" if not heading else "right")
     for kind in runs:
-        peer, against = f"onnxruntime {kind}", ""
-        if peer in runs:
-            against = f"{seconds[peer] / seconds[kind]:.1f}× faster, memory {peak[kind] / peak[peer]:.2f}×"
-        to_float = f"{seconds[kind] / seconds['float'] - 1:+.0%}" if "float" in seconds else ""
-        flat = f"{half[kind]['peak'] / 1e6:.0f} MB" if kind in half else ""
-        table.add_row(
-            kind,
-            f"{seconds[kind]:.2f}",
-            f"{peak[kind] / 1e6:.0f}",
-            against,
-            to_float,
-            flat,
-            f"{off[kind]:.2%}" if kind in off else "",
-        )
+        peer = f"onnxruntime {kind}"
+        row = [f"{seconds[kind]:.2f}", f"{cpu[kind]:.2f}", f"{peak[kind] / 1e6:.0f}"]
+        row.append(f"{seconds[peer] / seconds[kind]:.1f}×" if peer in runs else "")
+        row.append(f"{peak[kind] / peak[peer]:.2f}×" if peer in runs else "")
+        row.append(f"{seconds[kind] / seconds['float'] - 1:+.0%}" if "float" in seconds else "")
+        row.append(f"{half[kind]['peak'] / 1e6:.0f}" if kind in half else "")
+        row.append(f"{off[kind]:.2%}" if kind in off else "")
+        table.add_row(kind, *row)
     Console(width=110).print(table)
 
 

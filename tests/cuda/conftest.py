@@ -1,4 +1,4 @@
-"""The GPU half as a processor runs it: built once from the same sources by the C++ compiler at hand."""
+"""Two devices: a GPU, where there is one, and the same sources as a processor runs them (custom_ops/cuda/emulate.h)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,65 @@ from pathlib import Path
 
 import abi
 import pytest
+from device import Device
 
-SOURCES = Path(__file__).parents[2] / "custom_ops" / "cuda"
+import onnxq
+
+SOURCES = Path(__file__).parents[2] / "custom_ops"
 
 
 @pytest.fixture(scope="session")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of the GPU half, and its operators for the processor's provider, built by the C++ compiler at hand."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if compiler is None or not SOURCES.exists():
         pytest.skip("needs a C++ compiler and the sources")
-    library = tmp_path_factory.mktemp("emulated") / "libonnxq_cuda_emulated.so"
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, str(SOURCES / "emulated.cc"), "-o", str(library)], check=True)
-    return abi.load(str(library))
+    folder = tmp_path_factory.mktemp("emulated")
+    flags = [
+        "-std=c++17",
+        "-DONNXQ_CUDA",
+        "-O1",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+    ]
+    extra = os.environ.get("ONNXQ_EMULATION_FLAGS", "").split()  # of a sanitizer
+    sources = [
+        *(SOURCES / name for name in ("cuda/emulated.cc", "cuda/nodes.cc", "infer.cc", "weight.cc")),
+        Path(__file__).with_name("register_emulated.cc"),
+    ]
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    for source, made in zip(sources, objects, strict=True):
+        subprocess.run([compiler, *flags, *extra, f"-I{SOURCES}", "-c", str(source), "-o", str(made)], check=True)
+    library = folder / "libonnxq_cuda_emulated.so"
+    subprocess.run([compiler, "-shared", *extra, *map(str, objects), "-o", str(library)], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
+def emulated(emulated_library: Path) -> ctypes.CDLL:
+    return abi.load(str(emulated_library))
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Device:
+    """The GPU, through the library that was built for it."""
+    path = next(Path(onnxq.__file__).parent.glob("*onnxq_cuda*"), None)
+    if path is None:
+        pytest.skip("libonnxq_cuda was not built: no CUDA compiler")
+    device = Device(abi.load(str(path)))
+    if device.library.onnxq_cuda_devices() == 0:
+        pytest.skip("there is no NVIDIA GPU")
+    return device
+
+
+@pytest.fixture(params=["emulated", "gpu"])
+def device(request: pytest.FixtureRequest) -> Device:
+    if request.param == "gpu":
+        return request.getfixturevalue("gpu")
+    made = Device(request.getfixturevalue("emulated"))
+    made.schedule()
+    return made

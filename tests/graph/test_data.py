@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -337,3 +338,37 @@ def test_preprocessing_words() -> None:
 def test_preprocessing_words_that_are_not_understood(word: str) -> None:
     with pytest.raises(BadRecipe, match=f"--preprocess does not understand '{word}'; it knows size="):
         parse_preprocessing(f"layout=nchw {word}")
+
+
+def test_shards_are_all_samples_and_each_once() -> None:
+    data = open_data([{"x": np.full((1, 3), i, np.float32)} for i in range(11)], X)
+    shards = [data.shard(number, 4) for number in (1, 2, 3, 4)]
+    numbers = [[int(s["x"][0, 0]) for s in shard] for shard in shards]
+    assert sorted(i for each in numbers for i in each) == list(range(11))
+    assert [shard.count for shard in shards] == [len(each) for each in numbers] == [3, 3, 3, 2]
+    assert {shard.hash() for shard in shards} == {data.hash()}
+    assert [int(s["x"][0, 0]) for s in shards[1].after(1)] == numbers[1][1:]
+
+
+def test_samples_that_are_skipped_are_not_read(tmp_path: Path) -> None:
+    """Neither counting nor hashing nor going on behind some samples decodes an image."""
+    for i in range(4):
+        (tmp_path / f"{i}.png").write_bytes(b"no image")
+    inputs = (Input("x", np.dtype(np.float32), (1, 3, 8, 8)),)
+    data = open_data(tmp_path, inputs, Preprocessing())
+    assert (data.count, data.limited(2).count, data.limited(2, seed=1).count, data.shard(1, 3).count) == (4, 2, 2, 2)
+    assert len({data.hash(), data.limited(2).hash(), data.limited(2, 1).hash(), data.limited(2, 2).hash()}) == 4
+    assert data.limited(4).hash() == data.limited(9).hash() == data.hash()
+    assert list(data.after(4)) == []
+    with pytest.raises(BadData, match=r"2\.png is not a readable image"):
+        next(data.after(2))
+
+
+def test_a_limit_does_not_exhaust_a_function() -> None:
+    def endless() -> Iterator[dict[str, NDArray]]:
+        while True:
+            yield {"x": np.zeros((1, 3), np.float32)}
+
+    data = open_data(endless, X).limited(5)
+    assert data.count == 5 and data.hash()
+    assert data.shard(2, 2).count == 2

@@ -15,6 +15,8 @@ from tiny import normal
 import onnxq
 from onnxq import find_ranges
 from onnxq.cli import main
+from onnxq.cli._options import effort_of
+from onnxq.find_ranges import Effort
 from onnxq.recipe import SCHEMES, Recipe
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -90,6 +92,74 @@ def test_ranges_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(find_ranges, "observe", None)
     run("quantize", DIGITS, "--data", DATA, "--ranges", "ranges.json", "--keep-slow", "-o", "q.onnx")
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+
+
+def test_shards_merge_to_the_ranges_of_one_run_or_of_several_processes(tmp_path: Path) -> None:
+    words = ("calibrate", DIGITS, "--data", DATA, "--calibration", "mse", "--limit", 30)
+    run(*words, "-o", "whole.ranges")
+    for number in (1, 2, 3):
+        run(*words, "--shard", f"{number}/3", "-o", f"part{number}.ranges")
+    run(*words, "--jobs", 2, "-o", "jobs.ranges")
+    run("calibrate", "--merge", *sorted(tmp_path.glob("part*")), "-o", "merged.ranges", "--calibration", "mse")
+    run(*words, "--max-memory", "100kB", "--checkpoint-every", "5", "-o", "passes.ranges")
+    saved = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.ranges")}
+    for name in ("merged", "jobs", "passes"):
+        assert saved[name]["values"] == saved["whole"]["values"], name
+        assert saved[name]["data"] == saved["whole"]["data"]
+    assert saved["part1"]["values"] != saved["whole"]["values"]
+    assert not list(tmp_path.glob("*.partial*"))
+    data = ("--data", DATA, "--limit", 30)
+    out = run(
+        "quantize", DIGITS, *data, "--ranges", "merged.ranges", "-s", "w8a8", "--keep-slow", "-o", "q.onnx"
+    ).stdout
+    assert "of activations, by calibration" in out
+    run("quantize", DIGITS, *data, "--ranges", "part1.ranges", "-s", "w8a8", "-o", "r.onnx", exit_code=1)
+
+
+def test_several_processes_say_what_is_wrong_with_the_data(tmp_path: Path) -> None:
+    (tmp_path / "samples.py").write_text(
+        "import numpy as np\ndef wrong():\n    print('hello')\n    for i in range(9):\n"
+        "        yield {'image': np.zeros((1, 3, 32, 32 + i // 8), np.float32)}\n"
+    )
+    name = onnx.load(DIGITS).graph.input[0].name
+    source = (tmp_path / "samples.py").read_text().replace("image", name)
+    shape = [d.dim_value for d in onnx.load(DIGITS).graph.input[0].type.tensor_type.shape.dim]
+    (tmp_path / "samples.py").write_text(source.replace("(1, 3, 32, 32 + i // 8)", f"(1, {shape[1]}, 32, 32 + i // 8)"))
+    words = ("calibrate", DIGITS, "--data", "samples:wrong", "-s", "w8a8", "-o", "r.ranges")
+    one, two = (run(*words, "--jobs", jobs, exit_code=1) for jobs in (1, 2))
+    assert one.stderr == two.stderr
+    assert "sample 8: " in one.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shard", "0/3"), "--shard does not understand '0/3'"),
+        (("--shard", "4/3"), "--shard does not understand '4/3'"),
+        (("--shard", "1/2", "--jobs", 2), "give --shard or --jobs"),
+        (("--max-memory", "lots"), "--max-memory does not understand 'lots'"),
+        (("--checkpoint-every", "0"), "--checkpoint-every does not understand '0'"),
+        (("--checkpoint-every", "1.5"), "--checkpoint-every does not understand '1.5'"),
+        ((DIGITS,), "one model at a time, not 2"),
+    ],
+    ids=str,
+)
+def test_words_of_calibrate_that_mean_nothing(words: tuple[object, ...], message: str) -> None:
+    assert message in run("calibrate", DIGITS, "--data", DATA, "-o", "r.ranges", *words, exit_code=1).stderr
+
+
+def test_files_that_are_no_shards_are_not_merged() -> None:
+    run("calibrate", DIGITS, "--data", DATA, "--limit", 8, "-o", "whole.ranges")
+    wrong = run("calibrate", "--merge", "whole.ranges", "-o", "m.ranges", exit_code=1).stderr
+    assert "whole.ranges is not a shard" in wrong
+
+
+def test_a_seed_draws_samples(tmp_path: Path) -> None:
+    words = ("calibrate", DIGITS, "--data", DATA, "--limit", 8, "--calibration", "minmax")
+    for name, seed in (("a", ()), ("b", ("--seed", 1)), ("c", ("--seed", 1)), ("d", ("--seed", 2))):
+        run(*words, *seed, "-o", f"{name}.ranges")
+    a, b, c, d = (json.loads((tmp_path / f"{name}.ranges").read_text())["values"] for name in "abcd")
+    assert b == c != a != d != b
 
 
 def test_rules_of_the_command_line_win_over_the_recipe(tmp_path: Path) -> None:
@@ -190,6 +260,8 @@ def test_defaults_are_those_of_the_api() -> None:
     renamed = {"plan_file": "plan", "preprocess": "preprocessing"}
     api = {name: parameter.default for name, parameter in inspect.signature(onnxq.quantize).parameters.items()}
     options = {renamed.get(name, name): value for name, value in given.items()}
+    effort = {name: options.pop(name) for name in ("max_memory", "jobs", "checkpoint_every")}
+    assert effort_of(effort) == Effort() == api.pop("effort")
     only_here = {"as_json", "report", "keep", "sets", "no_check", "weights"}
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
     assert set(options) - only_here == (set(api) - {"check", "progress"}) | recipe

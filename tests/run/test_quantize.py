@@ -12,7 +12,7 @@ import tiny
 from tiny import normal
 
 import onnxq
-from onnxq import pipeline, targets
+from onnxq import find_ranges, pipeline, targets
 from onnxq.errors import BadOutput, CheckFailed, NothingToDo
 from onnxq.plan import Method
 from onnxq.recipe import SCHEMES
@@ -107,7 +107,7 @@ def test_ranges_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """The second time nothing is calibrated; other data need another file."""
     recipe, ranges = onnxq.Recipe("w8a8", keep_slow=True), tmp_path / "ranges.json"
     first = onnxq.quantize(DIGITS, tmp_path / "a.onnx", recipe, data=data_of(DIGITS), ranges=ranges)
-    monkeypatch.setattr(pipeline, "calibrate", None)
+    monkeypatch.setattr(find_ranges, "observe", None)
     second = onnxq.quantize(
         DIGITS, tmp_path / "b.onnx", recipe, data=data_of(DIGITS), ranges=ranges, plan=first.plan, check=False
     )

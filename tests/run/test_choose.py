@@ -1,0 +1,68 @@
+"""`auto` takes the method that the measurement is for, and measures the model that it is told to."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import tiny
+
+from onnxq import Recipe, choose, collectors, pipeline
+from onnxq.choose import least_noise
+from onnxq.find_ranges import find_ranges
+from onnxq.ranges import Range, Ranges
+
+TEXT = "g (float[N, 4] x) => (float[N, 4] y) { y = Mul(x, s) }"
+FEEDS = [{"x": np.random.default_rng(i).standard_normal((5, 4)).astype(np.float32)} for i in range(3)]
+
+
+def scaled(factor: float) -> ir.Model:
+    return tiny.read(tiny.model(TEXT, {"s": np.array(factor, np.float32)}))
+
+
+def chosen(errors: dict[str, float]) -> str:
+    """What is chosen where each method's ranges make the output wrong by this factor."""
+    candidates = {name: Ranges("", "", name, {"x": Range(0, error)}) for name, error in errors.items()}
+    return least_noise(scaled(1), candidates, lambda r: scaled(1 + r.values["x"].high), FEEDS)
+
+
+@pytest.mark.parametrize(
+    ("errors", "wanted"),
+    [
+        ({"percentile": 0.1, "mse": 0.01, "minmax": 0.05}, "mse"),
+        ({"percentile": 0.1, "mse": 0.2, "minmax": 0.05}, "minmax"),
+        ({"percentile": 0.01, "mse": 0.2, "minmax": 0.05}, "percentile"),
+        ({"percentile": 0.100, "mse": 0.093}, "percentile"),
+        ({"percentile": 0.1, "mse": float("nan")}, "percentile"),
+        ({"percentile": float("nan"), "mse": 0.1}, "mse"),
+    ],
+    ids=str,
+)
+def test_the_least_noise_wins_if_it_is_clearly_less(errors: dict[str, float], wanted: str) -> None:
+    assert chosen(errors) == wanted
+
+
+def test_equal_ranges_are_measured_once() -> None:
+    made: list[str] = []
+
+    def rewrite(ranges: Ranges) -> ir.Model:
+        made.append(ranges.method)
+        return scaled(1.01)
+
+    candidates = {name: Ranges("", "", name, {"x": Range(0, 1)}) for name in ("minmax", "percentile", "mse")}
+    assert least_noise(scaled(1), candidates, rewrite, FEEDS) == "percentile"
+    assert made == ["minmax"]
+
+
+def test_auto_is_one_of_the_methods(tmp_path: object) -> None:
+    text = "g (float[N, 64] x) => (float[N, 8] y) { h = MatMul(x, v)  r = Relu(h)  y = MatMul(r, w) }"
+    proto = tiny.model(text, {"v": tiny.normal(64, 64), "w": tiny.normal(64, 8)})
+    path = tiny.save(proto, tmp_path)  # type: ignore[arg-type]
+    samples = [{"x": tiny.normal(20, 64, seed=n) * (1 + 30 * (n == 4))} for n in range(12)]
+    job = pipeline.open_job(path, Recipe("w8a8"), data=samples)
+    ranges = find_ranges(job)
+    assert ranges.method in collectors.names()
+    for method in collectors.names():
+        other = find_ranges(pipeline.open_job(path, Recipe("w8a8", calibration=method), data=samples))
+        assert (other == ranges) == (method == ranges.method or other.values == ranges.values)
+    assert choose.names()[0] == "auto"
