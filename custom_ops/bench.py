@@ -221,7 +221,7 @@ def describe(threads: int, ceilings: Ceilings) -> str:
     peaks = ", ".join(f"{what} {peak / 1e12:.2f} T/s" for what, peak in ceilings.peaks.items() if peak)
     kernel = forced or library.onnxq_isas().decode().split()[0]
     return (
-        f"{cpu}, {threads} threads, {platform.system()} {platform.release()}, onnxruntime {onnxruntime.__version__}; "
+        f"{cpu}, {threads} threads, {platform.system()}, onnxruntime {onnxruntime.__version__}; "
         f"kernel {kernel}. Measured peaks: {peaks}.\n\n"
         "Medians of products in turns through onnxruntime sessions, weights not in the cache; every answer was checked "
         "against float64 first. In brackets: their time over ours. *of read*: of the bandwidth at which as many bytes "
