@@ -108,7 +108,7 @@ def time_in_turns(all_: list[Contender], x: NDArray[np.float32], seconds: float,
     for contender in all_:
         contender.seconds.clear()
     rounds, end, order = 0, time.perf_counter() + seconds, np.random.default_rng(0)
-    while rounds < 3 or (time.perf_counter() < end and rounds < 100):
+    while rounds < 5 or (time.perf_counter() < end and rounds < 100):
         for contender in order.permutation(np.array(all_, object)):
             begin = time.perf_counter()
             contender.run(x)
@@ -166,7 +166,7 @@ def measure(shapes: tuple, rows: tuple, threads: int, seconds: float, ceilings: 
                 check(contender, x)
             _run_on(set(sorted(CPUS)[:1]))
             ceilings.start({contender.weight.bytes for contender in everyone})
-            time_in_turns(everyone, x, seconds, ceilings.sample)
+            time_in_turns(everyone, x, seconds * (3 if M <= 8 else 1), ceilings.sample)
             for name, group in by_format.items():
                 size = group[0].weight.bytes
                 measured = {"read": ceilings.read(size), **ceilings.peaks}
@@ -238,7 +238,12 @@ def _cpuinfo() -> list[str]:
 @click.command()
 @click.option("--quick", is_flag=True, help="One small shape, few rows: proves that everything runs.")
 @click.option("--threads", default=2, show_default=True)
-@click.option("--seconds", default=3.0, show_default=True, help="For one number of rows at one shape.")
+@click.option(
+    "--seconds",
+    default=2.0,
+    show_default=True,
+    help="For one number of rows at one shape; three times that for few rows.",
+)
 @click.option("--shape", type=(int, int), help="N and K, instead of the three.")
 @click.option("--rows", help="Numbers of rows, separated by commas.")
 @click.option("--isa", help="Force this kernel.")

@@ -220,7 +220,9 @@ ONNXQ_INLINE bool encode_block(const Job& job, const float* x, int64_t n, uint8_
         *zero = static_cast<uint8_t>(std::min((middle + magic) - magic, qmax));
         integers(x, n, *scale, *zero, 0, job.qmax, codes);
       } else if (job.rule == kExtreme) {
-        *scale = usable_scale(static_cast<double>(extreme(x, s)) / (-qmax - 1), qmax + 1);
+        // Of equal magnitudes the negative number, as onnxruntime; ggml takes the first.
+        const double outermost = s.high > s.low ? float_of(s.high) : -float_of(s.low);
+        *scale = usable_scale(outermost / (-qmax - 1), qmax + 1);
         integers(x, n, *scale, 0, -job.qmax - 1, job.qmax, codes);
       } else {
         *scale = extreme(x, s) / static_cast<float>(-job.qmax - 1);

@@ -7,7 +7,7 @@ come from the attributes of the node and the shapes of its inputs. The overload 
 
     MatMulNBits        FORMAT[_zp][_bias][_exact]
     GatherNBits        FORMAT[_zp]
-    DequantizeNBits    FORMAT
+    DequantizeNBits    FORMAT[_turned|_shaped]
     NestedScales       FORMAT
 
 Spelling and bytes of all four are defined here and in `layouts` alone.
@@ -58,6 +58,7 @@ class Variant:
         format: a kernel's word, a value of `KERNEL_FORMATS`; of the operators without kernels, any format.
         zero_points, bias: whether the node has that input.
         exact: activations are not rounded, whoever computes.
+        moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank).
     """
 
     op: str
@@ -65,10 +66,12 @@ class Variant:
     zero_points: bool = False
     bias: bool = False
     exact: bool = False
+    moved: str = ""
 
     @property
     def overload(self) -> str:
-        return self.format + "_zp" * self.zero_points + "_bias" * self.bias + "_exact" * self.exact
+        words = [self.format, "zp" * self.zero_points, "bias" * self.bias, "exact" * self.exact, self.moved]
+        return "_".join(word for word in words if word)
 
     @property
     def is_integer(self) -> bool:

@@ -1,8 +1,9 @@
 """DequantizeNBits: a float weight from codes of any width (`layouts.bit_fields`), for formats without a kernel.
 
-Rows of codes [R, bytes] with scales and offsets [R, blocks] become [R, K], then `shape`, then the axes are put in the
-order of `perm`. What the offsets are depends on the format: zero points, which are subtracted from the codes, or
-minima, which are added in the end.
+Rows of codes [R, bytes] with scales and offsets [R, blocks] become floats [R, K]. A weight that does not lie so takes
+`shape`, then the order of axes `perm`: a variant of its own, because onnxruntime copies every float it moves. What the
+offsets are depends on the format: zero points, which are subtracted from the codes, or minima, which are added in the
+end.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def lines(v: Variant) -> list[str]:
     else:
         values = middle_values(1 << (format.bits - 1), "code_rows")
     text = [
-        f"{DEQUANTIZE} <K, block_size, shape, perm, format, dtype> ({inputs}) => (y) {{",
+        f"{DEQUANTIZE} <K, block_size, shape, perm, format> ({inputs}) => (y) {{",
         K_AND_BLOCK,
         *_codes(format.bits),
         *scale_values("scales", exponents=format.scale_type == E8M0),
@@ -50,14 +51,13 @@ def lines(v: Variant) -> list[str]:
             "each_minimum = Gather <axis = 1> (minima, block_of_k)",
             "shifted = Add (w, each_minimum)",
         ]
-    return [
-        *text,
-        "y_shape = Constant <value_ints: ints = @shape> ()",
-        f"shaped = Reshape ({'shifted' if has_minimum else 'w'}, y_shape)",
-        "turned = Transpose <perm: ints = @perm> (shaped)",
-        "y = Cast <to: int = @dtype> (turned)",
-        "}",
-    ]
+    rows = "shifted" if has_minimum else "w"
+    if v.moved == "turned":
+        return [*text, f"y = Transpose <perm: ints = @perm> ({rows})", "}"]
+    if v.moved == "shaped":
+        text += ["y_shape = Constant <value_ints: ints = @shape> ()", f"shaped = Reshape ({rows}, y_shape)"]
+        return [*text, "y = Transpose <perm: ints = @perm> (shaped)", "}"]
+    return [*text, f"y = Identity ({rows})", "}"]
 
 
 def _codes(bits: int) -> list[str]:

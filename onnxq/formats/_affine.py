@@ -26,9 +26,12 @@ def fit_signed(w: FloatArray, granularity: Granularity, qmin: int) -> FloatArray
     """Scales of either sign, which put the weight of largest magnitude of each block on the lowest code.
 
     Of the codes of few bits none is wasted so, at the price that what reaches as far on the other side is clipped by
-    up to one step. Of equal magnitudes the first counts. This is onnxruntime's rule for symmetric MatMulNBits weights.
+    up to one step. Of equal magnitudes the negative one counts. This is onnxruntime's rule for symmetric MatMulNBits
+    weights.
     """
-    return usable_scale(extreme(w, granularity).astype(np.float64) / qmin, -qmin)
+    groups, axes = granularity.groups(w)
+    low, high = np.min(groups, axis=axes, initial=0), np.max(groups, axis=axes, initial=0)
+    return usable_scale(np.where(high > -low, high, low).astype(np.float64) / qmin, -qmin)
 
 
 def extreme(w: FloatArray, granularity: Granularity) -> FloatArray:

@@ -15,8 +15,8 @@ from onnxq.passes._constants import PackedConstants, owner_of
 from onnxq.passes._onnxq_scales import is_nested, scale_type
 
 
-def unpacked(constants: PackedConstants, weight: ir.Value, encoding: Encoding, dtype: ir.DataType) -> ir.Value:
-    """The output of a DequantizeNBits node that decodes `encoding` to `dtype`, at the head of the weight's graph."""
+def unpacked(constants: PackedConstants, weight: ir.Value, encoding: Encoding) -> ir.Value:
+    """The output of a DequantizeNBits node that decodes `encoding` to float32, at the head of the weight's graph."""
     format, granularity, shape = encoding.format, encoding.granularity, encoding.shape
     key = (format.name, granularity)
 
@@ -39,12 +39,12 @@ def unpacked(constants: PackedConstants, weight: ir.Value, encoding: Encoding, d
             "shape": moved,
             "perm": order,
             "format": format.name,
-            "dtype": int(dtype),
         }
-        variant = Variant(bodies.DEQUANTIZE, format.name)
+        movement = "" if moved == [rows, k] and order == sorted(order) else "turned" if len(moved) == 2 else "shaped"
+        variant = Variant(bodies.DEQUANTIZE, format.name, moved=movement)
         return constants.call(owner_of(weight), variant, inputs, f"{weight.name}_unpacked", attributes)
 
-    return constants.once((id(weight), "unpacked", key, dtype), made)
+    return constants.once((id(weight), "unpacked", key), made)
 
 
 def moved_axes(shape: tuple[int, ...], granularity: Granularity) -> tuple[list[int], list[int]]:

@@ -83,7 +83,16 @@ def _has_minimum(format: formats.Format) -> bool:
 def _call(constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
     op_type, half = weight.node.op_type, granularity.block is not None
     encoding = constants.encoding(weight.value, format, granularity, op_type, prefer_half=half)
-    return unpacked_by_node(constants, weight.value, encoding, weight.tensor.dtype)
+    x = unpacked_by_node(constants, weight.value, encoding)
+    if weight.tensor.dtype is ir.DataType.FLOAT:
+        return x
+    node, owner = x.producer(), weight.value.graph
+    assert node is not None and isinstance(owner, ir.Graph)
+    name = constants.names.fresh(f"{x.name}_cast")
+    cast = ir.node("Cast", [x], {"to": int(weight.tensor.dtype)}, name=name)
+    cast.outputs[0].name = name
+    owner.insert_after(node, cast)
+    return cast.outputs[0]
 
 
 def _granularity(weight: Weight, choice: Choice) -> Granularity:

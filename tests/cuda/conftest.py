@@ -24,7 +24,17 @@ def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None or not SOURCES.exists():
         pytest.skip("needs a C++ compiler and the sources")
     folder = tmp_path_factory.mktemp("emulated")
-    flags = "-std=c++17 -DONNXQ_CUDA -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -Wno-unknown-pragmas".split()
+    flags = [
+        "-std=c++17",
+        "-DONNXQ_CUDA",
+        "-O1",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+    ]
     extra = os.environ.get("ONNXQ_EMULATION_FLAGS", "").split()  # of a sanitizer
     sources = [
         *(SOURCES / name for name in ("cuda/emulated.cc", "cuda/nodes.cc", "infer.cc", "weight.cc")),

@@ -26,7 +26,18 @@ class Device:
         self.stream = ctypes.c_void_p(None)
         #: The emulated library has a cuBLAS of its own, for any handle.
         self.cublas = ctypes.c_void_p(1 if self.emulated else None)
-        for name in ("malloc", "free", "copy", "fill", "synchronize", "stream", "capture", "captured", "replay", "record"):
+        for name in (
+            "malloc",
+            "free",
+            "copy",
+            "fill",
+            "synchronize",
+            "stream",
+            "capture",
+            "captured",
+            "replay",
+            "record",
+        ):
             if hasattr(library, f"onnxq_cuda_{name}"):
                 getattr(library, f"onnxq_cuda_{name}").restype = ctypes.c_char_p
 

@@ -190,7 +190,14 @@ def test_gather(device: Device, type: str, format: str, index: type) -> None:
 def test_errors_are_sentences(device: Device) -> None:
     w, x = random_weight(32, 64), random_x(2, 64, X_TYPES["float16"])
     with pytest.raises(DeviceError, match=r"blocks are multiples of 16 from 16 to 256, not 40\."):
-        device.matmul(Weight(w.format, 40, *(getattr(w, f) for f in ("codes", "scales", "zero_points", "tiles", "scale_tiles", "zero_tiles"))), x)
+        device.matmul(
+            Weight(
+                w.format,
+                40,
+                *(getattr(w, f) for f in ("codes", "scales", "zero_points", "tiles", "scale_tiles", "zero_tiles")),
+            ),
+            x,
+        )
     if device.emulated:  # a GPU's memory starts at such addresses
         moved = np.empty(w.tiles.nbytes + 16, np.uint8)
         start = -moved.ctypes.data % 16 + 1

@@ -125,6 +125,17 @@ def test_halfway_between_two_levels_is_the_lower_one(name: str, granularity: Gra
     np.testing.assert_array_equal(decoded[: len(middles)], levels[:-1])
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_weights_as_far_from_zero(order: int) -> None:
+    """int4 puts the negative one on -8, as onnxruntime does; q4_0 the first, as ggml does."""
+    w = np.array([[0.25, order, 0.5, -order]], np.float32)
+    for axis, x in ((1, w), (0, w.T)):
+        int4, q4_0 = (formats.quantize(x, word, Granularity(axis, 32)) for word in ("int4", "q4_0"))
+        assert int4.scales is not None and q4_0.scales is not None
+        assert int4.scales.item() == 0.125
+        assert q4_0.scales.item() == -0.125 * order
+
+
 @every_format
 @pytest.mark.parametrize(
     ("shape", "granularity"),

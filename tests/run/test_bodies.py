@@ -146,7 +146,8 @@ def test_shapes_and_types_of_activations(shape: tuple[int, ...], dtype: type) ->
     "granularity", [Granularity(1, 32), Granularity(0, 16), Granularity(0), Granularity(1)], ids=str
 )
 @pytest.mark.parametrize("word", WIDTHS)
-def test_codes_of_any_width(word: str, granularity: Granularity) -> None:
+@pytest.mark.parametrize("moved", ["", "shaped"], ids=["matrix", "any-rank"])
+def test_codes_of_any_width(word: str, granularity: Granularity, moved: str) -> None:
     """float32 decoding of the same codes; uniform is decoded in float64 by numpy, hence one unit more."""
     format = formats.get(word)
     w = np.random.default_rng(1).standard_normal((37, 41)).astype(np.float32)
@@ -161,7 +162,7 @@ def test_codes_of_any_width(word: str, granularity: Granularity) -> None:
         assert q.zero_points is not None and q.zero_points.dtype == offset
         constants["z"] = layouts.group_rows(q.zero_points, granularity)
     transposed = granularity == Granularity(0, 16) or granularity == Granularity(1)
-    v = Variant(bodies.DEQUANTIZE, word)
+    v = Variant(bodies.DEQUANTIZE, word, moved=moved or ("turned" if transposed else ""))
     node = helper.make_node(
         v.op,
         list(constants),
@@ -173,7 +174,6 @@ def test_codes_of_any_width(word: str, granularity: Granularity) -> None:
         shape=[41, 37] if transposed else [37, 41],
         perm=[1, 0] if transposed else [0, 1],
         format=word,
-        dtype=1,
     )
     for level in LEVELS:
         (y,) = run([node], [v], constants, {}, level)

@@ -81,9 +81,9 @@ def render(rows: list[Row], in_float: float) -> str:
         [
             "# Number formats on a language model",
             "",
-            "Made by `python tests/zoo/formats.py --write`: `onnxq quantize charlm.onnx --weights FORMAT",
-            "--target TARGET --min-sqnr=-inf` on a character language model of 10.8 M weights, 43.2 MB and",
-            f"{in_float:.4f} nats a character in float32, scored in stock onnxruntime without onnxq's library. Bits a",
+            "Made by `python tests/zoo/formats.py --write`: `onnxq quantize charlm.onnx --weights FORMAT`",
+            "`--target TARGET --min-sqnr=-inf` on a character language model of 10.8 M weights, 43.2 MB and",
+            f"{in_float:.4f} nats a character in float32, scored in stock onnxruntime, without onnxq's library. Bits a",
             "weight count scales and zero points. *Packed* products are computed from the packed weight, by onnxq's",
             "library or, for integers, by onnxruntime's own MatMulNBits; *float at load* is a small file that takes",
             "memory and time of float once it is loaded.",
