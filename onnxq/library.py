@@ -23,13 +23,26 @@ def ops_library() -> Path:
     """The shared library that onnxruntime 1.17 or later takes in any language (in Python by
     `SessionOptions.register_custom_ops_library`).
 
+    Where the onnxruntime installed has the CUDA provider and onnxq was built with a CUDA compiler, the one that holds the
+    GPU's operators beside the processor's.
+
     Raises:
         MissingRuntime: it was not built.
     """
-    path = native.path()
+    path = _with_cuda() or native.path()
     if path is None:
         raise MissingRuntime(_NOT_BUILT)
     return path
+
+
+def _with_cuda() -> Path | None:
+    path = native.cuda_path()
+    if path is None:
+        return None
+    try:
+        return path if "CUDAExecutionProvider" in runtime.require().get_available_providers() else None
+    except MissingRuntime:
+        return None
 
 
 def session(

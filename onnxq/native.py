@@ -39,6 +39,11 @@ def path() -> Path | None:
     return None if found is None else found[0]
 
 
+def cuda_path() -> Path | None:
+    """Where the library for onnxruntime's CUDA provider lies, or None."""
+    return next(iter(sorted(Path(__file__).parent.glob("*onnxq_cuda*"))), None)
+
+
 def _find() -> tuple[Path, ctypes.CDLL] | None:
     """The library that ONNXQ_LIBRARY names, as a build with sanitizers, or the one beside this file."""
     named = os.environ.get("ONNXQ_LIBRARY")

@@ -141,22 +141,7 @@ Error run_dequantize(const Matmul& p, const Start& start, void* library) {
   return error.empty() ? released : error;
 }
 
-}  // namespace
-
-Error matmul(const Matmul& p, Stream stream, void* library) {
-  Error error = check(p.N, p.K, p.block, p.format, p.type, p.scale_type, p.weight, p.scales);
-  if (error.empty() && (p.M < 0 || p.M >= 1 << 21)) {
-    error = "onnxq's GPU kernels take up to 2^21 rows at once, not " + std::to_string(p.M) + ".";
-  }
-  if (!error.empty() || p.M == 0) {
-    return error;
-  }
-  Device device{};
-  error = current_device(&device);
-  if (!error.empty()) {
-    return error;
-  }
-  const Start start{device, stream, false};
+Error run(const Matmul& p, const Start& start, void* library) {
   const bool has_library = library && has_cublas();
   switch (choose(p, has_library)) {
     case kGemv:
@@ -166,6 +151,34 @@ Error matmul(const Matmul& p, Stream stream, void* library) {
     default:
       return has_library ? run_dequantize(p, start, library) : "cuBLAS is not loaded in this process, and this path needs it.";
   }
+}
+
+}  // namespace
+
+Error matmul(const Matmul& p, Stream stream, void* library) {
+  Error error = check(p.N, p.K, p.block, p.format, p.type, p.scale_type, p.weight, p.scales);
+  if (error.empty() && p.M < 0) {
+    error = "A product cannot have " + std::to_string(p.M) + " rows.";
+  }
+  if (!error.empty() || p.M == 0) {
+    return error;
+  }
+  Device device{};
+  error = current_device(&device);
+  if (!error.empty()) {
+    return error;
+  }
+  // A grid has 65535 places along its third axis, and fewer than 2^31 along its first.
+  const int64_t most = (int64_t{1} << 38) / (p.N > p.K ? p.N : p.K), rows = most < 1 ? 1 : most < 65536 ? most : 65536;
+  const int64_t size = p.type == kFloat32 ? 4 : 2;
+  for (int64_t first = 0; error.empty() && first < p.M; first += rows) {
+    Matmul part = p;
+    part.M = p.M - first < rows ? p.M - first : rows;
+    part.x = static_cast<const char*>(p.x) + first * p.K * size;
+    part.y = static_cast<char*>(p.y) + first * p.N * size;
+    error = run(part, {device, stream, false}, library);
+  }
+  return error;
 }
 
 Error gather(const Gather& p, Stream stream) {
@@ -193,12 +206,13 @@ Error prepare(const Matmul& p) {
   Device device{};
   Error error = current_device(&device);
   const Start start{device, nullptr, true};
-  for (Matmul each = p; error.empty() && each.M < 4; each.M = each.M * 2) {
-    each.M = each.M < 1 ? 1 : each.M;
-    error = run_gemv(each, start);
+  Matmul each = p;
+  for (const int rows : {4, 2, 1}) {
+    each.M = rows;
+    error = error.empty() ? run_gemv(each, start) : error;
   }
   for (int columns = 8; error.empty() && columns <= 8 * widest(p.type); columns *= 2) {
-    error = run_tensor(p, start, columns);
+    error = run_tensor(each, start, columns);
   }
   for (const int type : {kFloat32, kFloat16, kBfloat16}) {
     DequantizeArguments dequantize{};
