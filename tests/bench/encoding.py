@@ -1,7 +1,8 @@
 """How fast weights are encoded, against the peers: `python tests/bench/encoding.py [--quick] [--gigabytes 1]`.
 
 Every answer is compared before anything is timed: ours with the plain numpy reference on a part of the weight, and the
-peers' packed bytes with ours. Times are medians of runs taken in turns and end with the bytes that go to disk (codes
+peers' packed bytes with ours. Times are medians of runs taken in turns, each of them the second of two: memory that the
+machine has given back since and has to find again would cost more than the encoding. They end with the bytes that go to disk (codes
 packed two a byte, scales), so that all do the same work. The ceiling is the memory bandwidth of reading the weight with
 the same number of threads. Peers that are not installed are left out (`pip install onnxq[bench]`).
 """
@@ -124,6 +125,7 @@ def in_turns(runs: list[Run], rounds: int) -> list[tuple[float, float]]:
     taken: list[list[tuple[float, float]]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, times in zip(runs, taken, strict=True):
+            run()
             wall, cpu = time.perf_counter(), time.process_time()
             run()
             times.append((time.perf_counter() - wall, time.process_time() - cpu))
