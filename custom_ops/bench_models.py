@@ -56,8 +56,8 @@ def random_weight(format: str, block: int, N: int, K: int, rng: np.random.Genera
     return Weight(format, block, codes, rng.uniform(0.001, 0.003, (N, K // block)).astype(np.float16))
 
 
-def ours(w: Weight, activations: str) -> onnx.ModelProto:
-    """onnxq::MatMulNBits, bytes as custom_ops/format.h draws them."""
+def tiled(w: Weight) -> tuple[NDArray[np.uint8], NDArray]:
+    """Codes and scales as custom_ops/format.h draws them."""
     N, K = w.codes.shape
     if w.bits == 8:
         tiles = w.codes.reshape(N // TILE, TILE, K // 4, 4).transpose(0, 2, 1, 3)
@@ -65,6 +65,13 @@ def ours(w: Weight, activations: str) -> onnx.ModelProto:
         nibbles = w.codes.reshape(N // TILE, TILE, K // 8, 2, 4).transpose(0, 2, 1, 3, 4)
         tiles = nibbles[..., 0, :] | nibbles[..., 1, :] << 4
     scales = w.stored.reshape(N // TILE, TILE, -1).transpose(0, 2, 1)
+    return np.ascontiguousarray(tiles), np.ascontiguousarray(scales)
+
+
+def ours(w: Weight, activations: str) -> onnx.ModelProto:
+    """onnxq::MatMulNBits."""
+    N, K = w.codes.shape
+    tiles, scales = tiled(w)
     return _model(
         "MatMulNBits",
         "onnxq",

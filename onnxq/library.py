@@ -23,8 +23,8 @@ def ops_library() -> Path:
     """The shared library that onnxruntime 1.17 or later takes in any language (in Python by
     `SessionOptions.register_custom_ops_library`).
 
-    Where the onnxruntime installed has the CUDA provider and onnxq was built with a CUDA compiler, the one that holds the
-    GPU's operators beside the processor's.
+    Where the installed onnxruntime has the CUDA provider, and onnxq was built with a CUDA compiler, the one that holds
+    the GPU's operators beside the processor's.
 
     Raises:
         MissingRuntime: it was not built.

@@ -6,10 +6,10 @@
 
 namespace onnxq {
 
-// The one table of thresholds: up to `gemv` rows of x the vector kernel, up to `tensor` rows the tensor-core kernel, above
-// it dequantization and a library's matrix product, or the tensor-core kernel where there is no library. They follow from
-// counting instructions and bytes (docs/cuda.md), not from a measurement yet: `custom_ops/bench_cuda.py --thresholds`
-// times every kernel at every M on the GPU at hand and prints this table.
+// The one table of thresholds: up to `gemv` rows of x the vector kernel, up to `tensor` rows the tensor-core kernel,
+// above it dequantization and a library's matrix product, or the tensor-core kernel where there is no library. They
+// follow from counting instructions and bytes (docs/cuda.md), not from a measurement yet: `custom_ops/bench_cuda.py
+// --thresholds` times every kernel at every M on the GPU at hand and prints this table.
 struct Thresholds {
   int gemv, tensor;
 };
@@ -44,9 +44,11 @@ inline int widest(int type) { return type == kFloat32 ? 4 : 8; }
 // Shared memory of one block of a shape whose warps_n and columns are set.
 inline void lay_out(TensorShape* shape, const Matmul& p, int halves) {
   const bool wide = is_wide(p.format), table = !is_affine(p.format);
-  const int size = p.type == kFloat32 ? 4 : 2, scale = static_cast<int>(scale_bytes(p.scale_type)), nt = shape->columns / 8;
+  const int size = p.type == kFloat32 ? 4 : 2, scale = static_cast<int>(scale_bytes(p.scale_type)),
+            nt = shape->columns / 8;
   const int rows = nt == 1 && p.M < 8 ? static_cast<int>(p.M) : shape->columns;
-  const int warps_k = shape->warps_k = kWarps / shape->warps_n, steps = steps_of(wide, table, nt), depth = depth_of(wide, table, nt);
+  const int warps_k = shape->warps_k = kWarps / shape->warps_n, steps = steps_of(wide, table, nt),
+            depth = depth_of(wide, table, nt);
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   shape->stage_k = warps_k * steps * kStep;
   // Rows start so many bytes apart that the 16-byte reads of 8 lanes, two rows × four, hit all 32 banks once: halves at
@@ -61,9 +63,9 @@ inline void lay_out(TensorShape* shape, const Matmul& p, int halves) {
   shape->shared_bytes = shape->stages_at + (stages > sums ? stages : sums);
 }
 
-// Every block reads all of x, so the more columns, the more rows a block shares them among; and as many splits of K as fill
-// the GPU twice, if each keeps its pipeline busy. Where the stages do not fit into shared memory, they get shorter, and then
-// narrower.
+// Every block reads all of x, so the more columns, the more rows a block shares them among; and as many splits of K as
+// fill the GPU twice, if each keeps its pipeline busy. Where the stages do not fit into shared memory, they get
+// shorter, and then narrower.
 inline TensorShape cut(const Matmul& p, int halves, const Device& device) {
   TensorShape shape{};
   const int64_t steps = ceil_div(ceil_div(p.K, p.block) * p.block, kStep);

@@ -1,5 +1,5 @@
-// cuBLAS without linking it: onnxruntime's CUDA provider and PyTorch bring their own, and where neither did there is none.
-// The functions and the numbers below are those of cublas_api.h, unchanged since CUDA 11.
+// cuBLAS without linking it: onnxruntime's CUDA provider and PyTorch bring their own, and where neither did there is
+// none. The functions and the numbers below are those of cublas_api.h, unchanged since CUDA 11.
 #include <dlfcn.h>
 
 #include "matmul.h"
@@ -8,11 +8,20 @@
 namespace onnxq {
 namespace {
 
-enum { kOpN = 0, kOpT = 1, kReal32F = 0, kReal16F = 2, kReal16BF = 14, kCompute32F = 68, kCompute32FPedantic = 69, kDefault = -1 };
+enum {
+  kOpN = 0,
+  kOpT = 1,
+  kReal32F = 0,
+  kReal16F = 2,
+  kReal16BF = 14,
+  kCompute32F = 68,
+  kCompute32FPedantic = 69,
+  kDefault = -1
+};
 
-using GemmEx = int(void* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha, const void* a,
-                   int a_type, int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc,
-                   int compute, int algorithm);
+using GemmEx = int(void* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha,
+                   const void* a, int a_type, int lda, const void* b, int b_type, int ldb, const void* beta, void* c,
+                   int c_type, int ldc, int compute, int algorithm);
 struct Library {
   GemmEx* gemm;
   int (*create)(void**);
@@ -68,9 +77,10 @@ bool cublas_has_stream(void* handle, Stream stream) {
 // Row-major [rows, columns] is what cuBLAS calls [columns, rows]: it computes yᵀ = w · xᵀ.
 Error cublas_product(void* handle, const Product& p) {
   const float alpha = 1.0f, beta = static_cast<float>(p.beta);
-  const int status = library().gemm(handle, kOpT, kOpN, static_cast<int>(p.N), static_cast<int>(p.M), static_cast<int>(p.K), &alpha, p.w,
-                                    real(p.type), static_cast<int>(p.stride), p.x, real(p.type), static_cast<int>(p.K), &beta, p.y,
-                                    real(p.y_type), static_cast<int>(p.y_stride), p.exact ? kCompute32FPedantic : kCompute32F, kDefault);
+  const int status = library().gemm(
+      handle, kOpT, kOpN, static_cast<int>(p.N), static_cast<int>(p.M), static_cast<int>(p.K), &alpha, p.w,
+      real(p.type), static_cast<int>(p.stride), p.x, real(p.type), static_cast<int>(p.K), &beta, p.y, real(p.y_type),
+      static_cast<int>(p.y_stride), p.exact ? kCompute32FPedantic : kCompute32F, kDefault);
   return error_of_cublas(status, "multiplying");
 }
 

@@ -2,7 +2,8 @@
 // exactly `code - zero point` or the nearest 16-bit number to the table's level; scales come after the product.
 //
 // Instructions for 8 codes: int4 to float16 9, to bfloat16 11; int8 to float16 8, to bfloat16 20; tables 12, of which 4
-// read shared memory. A GPU that streams 4-bit codes at 4.8 TB/s through 132 multiprocessors at 1.75 GHz has 25 for them.
+// read shared memory. A GPU that streams 4-bit codes at 4.8 TB/s through 132 multiprocessors at 1.75 GHz has 25 for
+// them.
 #pragma once
 
 #include "element.h"
@@ -90,8 +91,8 @@ struct Int8<Bf16> {
   }
 };
 
-// Any 16 levels. A byte holds two codes; a table of all 256 pairs, once for every lane so that each lane reads a bank of
-// its own, gives both numbers at one read: 32 KB of shared memory.
+// Any 16 levels. A byte holds two codes; a table of all 256 pairs, once for every lane so that each lane reads a bank
+// of its own, gives both numbers at one read: 32 KB of shared memory.
 template <class Compute>
 struct Table {
   static constexpr PairOrder kOrder = kSplit;
@@ -116,7 +117,8 @@ struct Table {
 
 // One code in float32, for the kernels that are bound by other things, and for whole rows.
 ONNXQ_DEVICE float decode_one(uint32_t code, int format, uint32_t zero, const float* levels) {
-  return format == kInt4 || format == kInt8 ? static_cast<float>(static_cast<int>(code) - static_cast<int>(zero)) : levels[code];
+  return format == kInt4 || format == kInt8 ? static_cast<float>(static_cast<int>(code) - static_cast<int>(zero))
+                                            : levels[code];
 }
 
 // Scales (or zero points) of rows 4c … 4c+3 of a tile, from anywhere that is aligned to four of them.

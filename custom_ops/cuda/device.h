@@ -1,5 +1,5 @@
-// The instructions that C++ has no word for, each wrapped once. Without nvcc the same names come from emulate.h, so that
-// the kernels' own source runs, and is tested, on a processor.
+// The instructions that C++ has no word for, each wrapped once. Without nvcc the same names come from emulate.h, so
+// that the kernels' own source runs, and is tested, on a processor.
 #pragma once
 
 #include "layout.h"
@@ -103,7 +103,8 @@ ONNXQ_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_
 template <int size>
 ONNXQ_DEVICE void copy_async(void* to, const void* from, int bytes) {
   if constexpr (size == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes)
                  : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(size),
@@ -119,11 +120,13 @@ ONNXQ_DEVICE void copy_wait() {
 
 // d += a · b with float32 accumulators: 16 rows of weights, 8 of activations, 16 k.
 ONNXQ_DEVICE void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-ONNXQ_DEVICE void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+ONNXQ_DEVICE void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                           uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
       "%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

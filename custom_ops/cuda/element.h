@@ -11,13 +11,15 @@ ONNXQ_DEVICE float from_bf16_bits(uint32_t bits) { return as_float(bits << 16); 
 // A type of the tensor cores.
 struct F16 {
   static ONNXQ_DEVICE uint32_t pack(float low, float high) { return pack_f16x2(low, high); }
-  static ONNXQ_DEVICE void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  static ONNXQ_DEVICE void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                               uint32_t b1) {
     mma_f16(d, a0, a1, a2, a3, b0, b1);
   }
 };
 struct Bf16 {
   static ONNXQ_DEVICE uint32_t pack(float low, float high) { return pack_bf16x2(low, high); }
-  static ONNXQ_DEVICE void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  static ONNXQ_DEVICE void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                               uint32_t b1) {
     mma_bf16(d, a0, a1, a2, a3, b0, b1);
   }
 };

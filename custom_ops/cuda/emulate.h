@@ -1,7 +1,8 @@
-// The device of device.h, on a processor: one thread of a block is one fiber, and what a warp or a block does together is
-// a point at which fibers wait for each other. It finds what would go wrong on a GPU and is hard to see there:
+// The device of device.h, on a processor: one thread of a block is one fiber, and what a warp or a block does together
+// is a point at which fibers wait for each other. It finds what would go wrong on a GPU and is hard to see there:
 //
-//   * asynchronous copies arrive as late as the program allows (or, in eager mode, at once), so that reading a stage too
+//   * asynchronous copies arrive as late as the program allows (or, in eager mode, at once), so that reading a stage
+//   too
 //     early, or filling it again too early, changes the answer; ordinary code between barriers runs one thread after
 //     the other, forwards or backwards, so that a missing barrier does too;
 //   * shared memory starts as NaN; lanes that do not meet at the same instruction, or at all, end the run;

@@ -49,7 +49,8 @@ inline uint32_t to_f16(double v) {
   }
   int exponent;
   const double fraction = std::frexp(magnitude, &exponent);  // in [0.5, 1)
-  return sign | (static_cast<uint32_t>(exponent + 14) << 10) | (static_cast<uint32_t>(std::ldexp(fraction, 11)) & 0x3ffu);
+  return sign | (static_cast<uint32_t>(exponent + 14) << 10) |
+         (static_cast<uint32_t>(std::ldexp(fraction, 11)) & 0x3ffu);
 }
 inline uint32_t to_bf16(double v) {
   if (std::isnan(v)) {
@@ -61,7 +62,9 @@ inline float from_f16(uint32_t bits) { return half_to_float(static_cast<uint16_t
 inline float from_bf16(uint32_t bits) { return as_float(bits << 16); }
 
 inline uint32_t add_f16x2(uint32_t a, uint32_t b) {
-  const auto sum = [](uint32_t p, uint32_t q) { return to_f16(static_cast<double>(from_f16(p & 0xffff)) + from_f16(q & 0xffff)); };
+  const auto sum = [](uint32_t p, uint32_t q) {
+    return to_f16(static_cast<double>(from_f16(p & 0xffff)) + from_f16(q & 0xffff));
+  };
   return sum(a, b) | sum(a >> 16, b >> 16) << 16;
 }
 inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {

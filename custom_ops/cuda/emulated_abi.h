@@ -9,14 +9,15 @@ namespace onnxq {
 namespace {
 
 float element(const void* from, int type, int64_t i) {
-  return type == kReal32F ? static_cast<const float*>(from)[i]
+  return type == kReal32F   ? static_cast<const float*>(from)[i]
          : type == kReal16F ? from_f16(static_cast<const uint16_t*>(from)[i])
                             : from_bf16(static_cast<const uint16_t*>(from)[i]);
 }
 
 // cublasGemmEx for the arguments it is called with here: column-major, C = beta · C + op(A) · B.
-int gemm(void*, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha, const void* a, int a_type, int lda,
-         const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc, int compute, int) {
+int gemm(void*, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha, const void* a, int a_type,
+         int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc, int compute,
+         int) {
   if (transpose_a != kOpT || transpose_b != kOpN || a_type != b_type || lda < k || ldb < k || ldc < m) {
     return 7;  // invalid value
   }
@@ -31,7 +32,8 @@ int gemm(void*, int transpose_a, int transpose_b, int m, int n, int k, const voi
       }
       const int64_t at = int64_t{j} * ldc + i;
       const float factor = *static_cast<const float*>(beta);
-      sum = sum * *static_cast<const float*>(alpha) + (factor == 0 ? 0.0 : factor * static_cast<double>(element(c, c_type, at)));
+      sum = sum * *static_cast<const float*>(alpha) +
+            (factor == 0 ? 0.0 : factor * static_cast<double>(element(c, c_type, at)));
       if (c_type == kReal32F) {
         static_cast<float*>(c)[at] = static_cast<float>(sum);
       } else {
@@ -80,8 +82,10 @@ ONNXQ_EXPORT void onnxq_emulate(int32_t mode, int32_t multiprocessors, int32_t s
   onnxq::emulation::device_bytes = shared_bytes;
 }
 
-// The 16-bit bits of a lane's 8 values, by k, that `format` makes of one or two words of codes; type of the tensor cores.
-ONNXQ_EXPORT void onnxq_emulated_decode(int32_t format, int32_t type, const uint32_t* words, int32_t zero, uint16_t* by_k) {
+// The 16-bit bits of a lane's 8 values, by k, that `format` makes of one or two words of codes; type of the tensor
+// cores.
+ONNXQ_EXPORT void onnxq_emulated_decode(int32_t format, int32_t type, const uint32_t* words, int32_t zero,
+                                        uint16_t* by_k) {
   using namespace onnxq;
   std::vector<emulation::Lane> lanes(1);
   emulation::Block one{};
@@ -91,9 +95,11 @@ ONNXQ_EXPORT void onnxq_emulated_decode(int32_t format, int32_t type, const uint
   PairOrder order = kPlain;
   if (format == kInt4) {
     order = kEven;
-    type == kFloat16 ? decode_words<Int4<F16>>(words, zero, nullptr, pairs) : decode_words<Int4<Bf16>>(words, zero, nullptr, pairs);
+    type == kFloat16 ? decode_words<Int4<F16>>(words, zero, nullptr, pairs)
+                     : decode_words<Int4<Bf16>>(words, zero, nullptr, pairs);
   } else if (format == kInt8) {
-    type == kFloat16 ? decode_words<Int8<F16>>(words, zero, nullptr, pairs) : decode_words<Int8<Bf16>>(words, zero, nullptr, pairs);
+    type == kFloat16 ? decode_words<Int8<F16>>(words, zero, nullptr, pairs)
+                     : decode_words<Int8<Bf16>>(words, zero, nullptr, pairs);
   } else {
     order = kSplit;
     type == kFloat16 ? decode_words<Table<F16>>(words, zero, kLevels[format], pairs)
@@ -107,7 +113,8 @@ ONNXQ_EXPORT void onnxq_emulated_decode(int32_t format, int32_t type, const uint
   }
 }
 
-// For every lane, vector and byte of one step: tile (0 or 1), row of it and first k (of the byte's codes) that it reads.
+// For every lane, vector and byte of one step: tile (0 or 1), row of it and first k (of the byte's codes) that it
+// reads.
 ONNXQ_EXPORT void onnxq_emulated_reads(int32_t format, int64_t step, int64_t* out) {
   using namespace onnxq;
   for (int lane = 0; lane < 32; ++lane) {
@@ -128,13 +135,16 @@ ONNXQ_EXPORT int32_t onnxq_emulated_pair_k(int32_t order, int32_t p, int32_t e) 
 }
 // Row and column of element e of operand 0 (A), 1 (B) or 2 (C) of lane `lane`.
 ONNXQ_EXPORT void onnxq_emulated_mma(int32_t operand, int32_t lane, int32_t e, int32_t* out) {
-  const onnxq::At at = operand == 0 ? onnxq::mma_a(lane, e) : operand == 1 ? onnxq::mma_b(lane, e) : onnxq::mma_c(lane, e);
+  const onnxq::At at = operand == 0   ? onnxq::mma_a(lane, e)
+                       : operand == 1 ? onnxq::mma_b(lane, e)
+                                      : onnxq::mma_c(lane, e);
   out[0] = at.row;
   out[1] = at.column;
 }
 ONNXQ_EXPORT int32_t onnxq_emulated_divide(int32_t n, int32_t d) { return onnxq::divide(n, onnxq::make_divisor(d)); }
 // warps_n, splits, columns, stages, row_bytes, shared_bytes, path.
-ONNXQ_EXPORT void onnxq_emulated_cut(const onnxq::Matmul* p, int32_t multiprocessors, int32_t shared_bytes, int32_t* out) {
+ONNXQ_EXPORT void onnxq_emulated_cut(const onnxq::Matmul* p, int32_t multiprocessors, int32_t shared_bytes,
+                                     int32_t* out) {
   using namespace onnxq;
   const TensorShape s = cut(*p, p->block % kStep == 0 ? 1 : 2, {multiprocessors, shared_bytes});
   const int made[] = {s.warps_n, s.splits, s.columns, s.stages, s.row_bytes, s.shared_bytes, choose(*p, true)};

@@ -1,8 +1,10 @@
-// The vector kernel: y = x · wᵀ for one to four rows of x in float32 throughout, which makes it the kernel of `exact` too.
+// The vector kernel: y = x · wᵀ for one to four rows of x in float32 throughout, which makes it the kernel of `exact`
+// too.
 //
 // A block is one tile of 16 rows; its 8 warps split K. A lane reads 4 rows × 8 k a step (layout.h), two or four loads
-// ahead of what it multiplies. Per lane and step: sum += s · (Σ v x - offset · Σ x), where v is the code in the mantissa of
-// a float and `offset` holds that float's constant and the zero point, so that neither costs anything for each weight.
+// ahead of what it multiplies. Per lane and step: sum += s · (Σ v x - offset · Σ x), where v is the code in the
+// mantissa of a float and `offset` holds that float's constant and the zero point, so that neither costs anything for
+// each weight.
 #pragma once
 
 #include "decode.h"

@@ -28,7 +28,9 @@ Error start_fill(const FillArguments& a, int from_type, int to_type, const Start
 template <template <class> class Decoder, class X>
 Error start_tensor(const TensorArguments& a, const Grid& grid, const Start& start) {
   using D = Decoder<typename X::Compute>;
-  const auto with = [&](auto kernel) { return launch<kernel.value>(start.device, grid, start.stream, a, start.only_prepare); };
+  const auto with = [&](auto kernel) {
+    return launch<kernel.value>(start.device, grid, start.stream, a, start.only_prepare);
+  };
   switch (a.shape.columns) {
     case 8:
       return with(std::integral_constant<void (*)(TensorArguments), tensor_kernel<D, X, 1>>{});

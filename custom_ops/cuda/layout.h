@@ -80,14 +80,12 @@ ONNXQ_HD int pair_k(PairOrder order, int p, int e) {
   }
 }
 
-// mma.m16n8k16 as the PTX manual numbers its fragments: the row and k slot of element e (0 … 7) of operand A, the k slot
-// and column of element e (0 … 3) of operand B, the row and column of element e (0 … 3) of C.
+// mma.m16n8k16 as the PTX manual numbers its fragments: the row and k slot of element e (0 … 7) of operand A, the k
+// slot and column of element e (0 … 3) of operand B, the row and column of element e (0 … 3) of C.
 struct At {
   int row, column;
 };
-ONNXQ_HD At mma_a(int lane, int e) {
-  return {(lane >> 2) + (e >> 1 & 1) * 8, (lane & 3) * 2 + (e & 1) + (e >> 2) * 8};
-}
+ONNXQ_HD At mma_a(int lane, int e) { return {(lane >> 2) + (e >> 1 & 1) * 8, (lane & 3) * 2 + (e & 1) + (e >> 2) * 8}; }
 ONNXQ_HD At mma_b(int lane, int e) { return {(lane & 3) * 2 + (e & 1) + (e >> 1) * 8, lane >> 2}; }
 ONNXQ_HD At mma_c(int lane, int e) { return {(lane >> 2) + (e >> 1) * 8, (lane & 3) * 2 + (e & 1)}; }
 

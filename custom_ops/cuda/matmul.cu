@@ -6,29 +6,34 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t kPanelBytes = 64 << 20;  // of a dequantized weight at a time: memory stays bounded, and much of it in L2
+constexpr int64_t kPanelBytes =
+    64 << 20;  // of a dequantized weight at a time: memory stays bounded, and much of it in L2
 
 bool aligned(const void* p, int64_t elements, int type, int vector_bytes) {
   const int64_t size = type == kFloat32 ? 4 : 2;
-  return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(vector_bytes) == 0 && elements * size % vector_bytes == 0;
+  return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(vector_bytes) == 0 &&
+         elements * size % vector_bytes == 0;
 }
 
-Error check(int64_t N, int64_t K, int block, int format, int type, int scale_type, const void* weight, const void* scales) {
+Error check(int64_t N, int64_t K, int block, int format, int type, int scale_type, const void* weight,
+            const void* scales) {
   if (format < 0 || format >= kFormats || scale_type < 0 || scale_type >= kScaleTypes) {
-    return "onnxq's GPU kernels know no format " + std::to_string(format) + " with scales of type " + std::to_string(scale_type) + ".";
+    return "onnxq's GPU kernels know no format " + std::to_string(format) + " with scales of type " +
+           std::to_string(scale_type) + ".";
   }
   if (type != kFloat32 && type != kFloat16 && type != kBfloat16) {
     return "onnxq's GPU kernels take float32, float16 and bfloat16, not element type " + std::to_string(type) + ".";
   }
   if (N < 1 || K < 1 || K >= 1 << 24 || N >= 1 << 30) {
-    return "onnxq's GPU kernels take weights of 1 to 2^30 rows and 1 to 2^24 columns, not [" + std::to_string(N) + ", " +
-           std::to_string(K) + "].";
+    return "onnxq's GPU kernels take weights of 1 to 2^30 rows and 1 to 2^24 columns, not [" + std::to_string(N) +
+           ", " + std::to_string(K) + "].";
   }
   if (block < kMinBlock || block > kMaxBlock || block % kMinBlock != 0) {
     return "onnxq's blocks are multiples of 16 from 16 to 256, not " + std::to_string(block) + ".";
   }
   if (reinterpret_cast<uintptr_t>(weight) % 16 != 0 || reinterpret_cast<uintptr_t>(scales) % 16 != 0) {
-    return "onnxq's GPU kernels read weights and scales 16 bytes at a time, and one of them does not start at such an address.";
+    return "onnxq's GPU kernels read weights and scales 16 bytes at a time, and one of them does not start at such an "
+           "address.";
   }
   return {};
 }
@@ -49,8 +54,8 @@ Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
     a.shape.columns = columns;
   }
   if (!start.only_prepare && a.shape.shared_bytes > start.device.shared_bytes) {
-    return "onnxq's tensor-core kernel needs " + std::to_string(a.shape.shared_bytes) + " bytes of shared memory, and this GPU has " +
-           std::to_string(start.device.shared_bytes) + ".";
+    return "onnxq's tensor-core kernel needs " + std::to_string(a.shape.shared_bytes) +
+           " bytes of shared memory, and this GPU has " + std::to_string(start.device.shared_bytes) + ".";
   }
   const int steps = steps_of(is_wide(p.format), table, a.shape.columns / 8);
   a.group = p.block % (kStep * steps) == 0 ? steps : p.block % (kStep * 2) == 0 ? 2 : 1;
@@ -72,8 +77,11 @@ Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
   }
   if (error.empty()) {
     const Grid grid{static_cast<int>(ceil_div(p.N, kWarpRows * a.shape.warps_n)), a.shape.splits,
-                    static_cast<int>(ceil_div(p.M, a.shape.columns)), kThreads, static_cast<size_t>(a.shape.shared_bytes)};
-    error = table ? start_tensor_table(a, grid, start) : p.format == kInt8 ? start_tensor_int8(a, grid, start) : start_tensor_int4(a, grid, start);
+                    static_cast<int>(ceil_div(p.M, a.shape.columns)), kThreads,
+                    static_cast<size_t>(a.shape.shared_bytes)};
+    error = table               ? start_tensor_table(a, grid, start)
+            : p.format == kInt8 ? start_tensor_int8(a, grid, start)
+                                : start_tensor_int4(a, grid, start);
   }
   if (memory) {
     const Error released = release(memory, start.stream);
@@ -90,8 +98,11 @@ Error run_gemv(const Matmul& p, const Start& start) {
   a.x_aligned = aligned(p.x, p.K, p.type, 16);
   set_levels(&a, p.format);
   const int rows = p.M <= 1 ? 1 : p.M <= 2 ? 2 : 4;
-  const size_t shared = static_cast<size_t>(kGemvWarps * rows * kTileRows * 4 + (is_affine(p.format) ? 0 : 16 * 32 * 4));
-  return start_gemv(a, rows, {static_cast<int>(a.extent.tiles), 1, static_cast<int>(ceil_div(p.M, rows)), kGemvThreads, shared}, start);
+  const size_t shared =
+      static_cast<size_t>(kGemvWarps * rows * kTileRows * 4 + (is_affine(p.format) ? 0 : 16 * 32 * 4));
+  return start_gemv(a, rows,
+                    {static_cast<int>(a.extent.tiles), 1, static_cast<int>(ceil_div(p.M, rows)), kGemvThreads, shared},
+                    start);
 }
 
 // Some rows of the weight at a time: in the tensor cores' type of x, or as float32 where `exact` asks for it.
@@ -101,10 +112,12 @@ Error run_dequantize(const Matmul& p, const Start& start, void* library) {
   int64_t panel = kPanelBytes / (stride * size * kTileRows);
   panel = panel < 1 ? 1 : panel < tiles ? panel : tiles;
   const int64_t weight_bytes = panel * kTileRows * stride * size, x_bytes = type == p.type ? 0 : p.M * p.K * size;
-  const int64_t y_bytes = type == kFloat32 && p.type != kFloat32 ? p.M * p.N * 4 : 0;  // cuBLAS writes what it multiplies
+  const int64_t y_bytes =
+      type == kFloat32 && p.type != kFloat32 ? p.M * p.N * 4 : 0;  // cuBLAS writes what it multiplies
   const auto align = [](int64_t bytes) { return ceil_div(bytes, 256) * 256; };
   char* memory = nullptr;
-  Error error = allocate(reinterpret_cast<void**>(&memory), static_cast<size_t>(align(weight_bytes) + align(x_bytes) + align(y_bytes)), start.stream);
+  Error error = allocate(reinterpret_cast<void**>(&memory),
+                         static_cast<size_t>(align(weight_bytes) + align(x_bytes) + align(y_bytes)), start.stream);
   if (!error.empty()) {
     return error;
   }
@@ -131,7 +144,8 @@ Error run_dequantize(const Matmul& p, const Start& start, void* library) {
     error = start_dequantize(a, type, start);
     if (error.empty()) {
       const int64_t n = first * kTileRows, rows = p.N - n < panel * kTileRows ? p.N - n : panel * kTileRows;
-      error = cublas_product(library, {p.M, rows, p.K, stride, p.N, type, y_type, p.exact, p.bias != nullptr, x, memory, y + n * (y_type == kFloat32 ? 4 : 2)});
+      error = cublas_product(library, {p.M, rows, p.K, stride, p.N, type, y_type, p.exact, p.bias != nullptr, x, memory,
+                                       y + n * (y_type == kFloat32 ? 4 : 2)});
     }
   }
   if (error.empty() && y_bytes) {
@@ -149,7 +163,8 @@ Error run(const Matmul& p, const Start& start, void* library) {
     case kTensor:
       return run_tensor(p, start);
     default:
-      return has_library ? run_dequantize(p, start, library) : "cuBLAS is not loaded in this process, and this path needs it.";
+      return has_library ? run_dequantize(p, start, library)
+                         : "cuBLAS is not loaded in this process, and this path needs it.";
   }
 }
 

@@ -10,12 +10,13 @@ namespace onnxq {
 Error matmul(const Matmul& p, Stream stream, void* library);
 Error gather(const Gather& p, Stream stream);
 
-// Loads the kernels that products like `p` can need, for every M: neither may first happen during the capture of a graph.
+// Loads the kernels that products like `p` can need, for every M: neither may first happen during the capture of a
+// graph.
 Error prepare(const Matmul& p);
 Error prepare_gather();
 
-// cuBLAS, where this process has it already: y[M, N] = beta · y + x[M, K] · w[N, K]ᵀ with rows of w `stride` elements apart.
-// The element types are those of problem.h; `exact` forbids tensor-core roundings of float32.
+// cuBLAS, where this process has it already: y[M, N] = beta · y + x[M, K] · w[N, K]ᵀ with rows of w `stride` elements
+// apart. The element types are those of problem.h; `exact` forbids tensor-core roundings of float32.
 bool has_cublas();
 bool cublas_has_stream(void* handle, Stream stream);  // a handle from elsewhere is asked before it is used
 struct Product {

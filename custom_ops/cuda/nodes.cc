@@ -1,8 +1,9 @@
-// The two operators on onnxruntime's CUDA provider: what a node says, checked, handed to matmul.h on the provider's stream.
+// The two operators on onnxruntime's CUDA provider: what a node says, checked, handed to matmul.h on the provider's
+// stream.
 //
-// All inputs are taken where the provider puts them, in the memory of the GPU, weights too: the kernels read the tiles as
-// they lie (layout.h), so an initializer is uploaded once by onnxruntime and no second copy of it is made. A weight that
-// other nodes compute, as the scales of nf4_dq where the optimizer is off, is read in the same way.
+// All inputs are taken where the provider puts them, in the memory of the GPU, weights too: the kernels read the tiles
+// as they lie (layout.h), so an initializer is uploaded once by onnxruntime and no second copy of it is made. A weight
+// that other nodes compute, as the scales of nf4_dq where the optimizer is off, is read in the same way.
 
 #include "../infer.h"
 #include "../ops.h"
@@ -29,7 +30,8 @@ Stream stream_of(const ort::OrtApi* api, const ort::OrtKernelContext* context) {
 // The provider's own handle, whose stream is the provider's; null where it has none to give.
 void* cublas_of(const ort::OrtApi* api, const ort::OrtKernelContext* context, Stream stream) {
   void* handle = nullptr;
-  if (ort::OrtStatus* const status = api->KernelContext_GetResource(context, kResourceVersion, kCublasHandle, &handle)) {
+  if (ort::OrtStatus* const status =
+          api->KernelContext_GetResource(context, kResourceVersion, kCublasHandle, &handle)) {
     api->ReleaseStatus(status);
     return nullptr;
   }
@@ -53,8 +55,21 @@ class CudaMatMul {
     shape.back() = node_.N;
     const Tensor y = output(api_, context, 0, shape);
     const Stream stream = stream_of(api_, context);
-    const Matmul p{x.size() / node_.K, node_.N, node_.K, static_cast<int32_t>(node_.block), node_.format, x.type, w.scale_type,
-                   node_.exact, kAuto, x.data, w.weight, w.scales, w.zero_points, bias.data, y.data};
+    const Matmul p{x.size() / node_.K,
+                   node_.N,
+                   node_.K,
+                   static_cast<int32_t>(node_.block),
+                   node_.format,
+                   x.type,
+                   w.scale_type,
+                   node_.exact,
+                   kAuto,
+                   x.data,
+                   w.weight,
+                   w.scales,
+                   w.zero_points,
+                   bias.data,
+                   y.data};
     check_launched(node_, matmul(p, stream, cublas_of(api_, context, stream)));
   }
 
@@ -93,8 +108,20 @@ class CudaGather {
     std::vector<int64_t> shape = indices.shape;
     shape.push_back(node_.K);
     const Tensor y = output(api_, context, 0, shape);
-    const Gather p{indices.size(), node_.N, node_.K, static_cast<int32_t>(node_.block), node_.format, y.type, w.scale_type,
-                   indices.type == ort::kInt64 ? 8 : 4, 0, indices.data, w.weight, w.scales, w.zero_points, y.data};
+    const Gather p{indices.size(),
+                   node_.N,
+                   node_.K,
+                   static_cast<int32_t>(node_.block),
+                   node_.format,
+                   y.type,
+                   w.scale_type,
+                   indices.type == ort::kInt64 ? 8 : 4,
+                   0,
+                   indices.data,
+                   w.weight,
+                   w.scales,
+                   w.zero_points,
+                   y.data};
     check_launched(node_, gather(p, stream_of(api_, context)));
   }
 

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kDevices = 64;
 
-// Memory that is asked for in the order of a stream, and kept by the pool between calls. Legal while a graph is captured,
-// where it becomes a node of the graph; the pool itself is made when the first kernel is created.
+// Memory that is asked for in the order of a stream, and kept by the pool between calls. Legal while a graph is
+// captured, where it becomes a node of the graph; the pool itself is made when the first kernel is created.
 Error pool_of_current_device(cudaMemPool_t* pool) {
   static std::mutex mutex;
   static cudaMemPool_t pools[kDevices] = {};
@@ -59,8 +59,8 @@ Error current_device(Device* device) {
       return error_of(code, "describing the GPU");
     }
     if (major < 8) {
-      return "onnxq's GPU kernels need compute capability 8.0 or later, and this GPU has " + std::to_string(major) + "." +
-             std::to_string(minor) + "; run on the CPU.";
+      return "onnxq's GPU kernels need compute capability 8.0 or later, and this GPU has " + std::to_string(major) +
+             "." + std::to_string(minor) + "; run on the CPU.";
     }
     mine = {count, shared};
   }

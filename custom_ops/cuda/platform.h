@@ -57,9 +57,10 @@ template <class Arguments>
 Error start(void (*kernel)(Arguments), const Grid& grid, Stream stream, const Arguments& arguments) {
   void* pointers[] = {const_cast<Arguments*>(&arguments)};
   const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z));
-  return error_of(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, dim3(static_cast<unsigned>(grid.threads)),
-                                   pointers, grid.shared_bytes, static_cast<cudaStream_t>(stream)),
-                  "starting a kernel of onnxq");
+  return error_of(
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, dim3(static_cast<unsigned>(grid.threads)),
+                       pointers, grid.shared_bytes, static_cast<cudaStream_t>(stream)),
+      "starting a kernel of onnxq");
 }
 
 #else
@@ -95,7 +96,8 @@ Error start(void (*kernel)(Arguments), const Grid& grid, Stream, const Arguments
 
 // Starts `kernel`, after having made it ready for this device.
 template <auto kernel, class Arguments>
-Error launch(const Device& device, const Grid& grid, Stream stream, const Arguments& arguments, bool only_prepare = false) {
+Error launch(const Device& device, const Grid& grid, Stream stream, const Arguments& arguments,
+             bool only_prepare = false) {
   static std::atomic<uint64_t> done{0};
   if (Error error = prepare<Arguments>(kernel, &done, device); !error.empty() || only_prepare) {
     return error;

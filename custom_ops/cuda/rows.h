@@ -38,8 +38,8 @@ ONNXQ_DEVICE uint32_t code_of(const uint32_t* word, int e, bool wide) {
   return wide ? word[e / 4] >> (e % 4 * 8) & 255u : word[0] >> (e % 4 * 8 + e / 4 * 4) & 15u;
 }
 
-// A warp is a tile × 64 k: it reads 512 contiguous bytes (1024 with 8-bit codes), and for each of its 16 rows the 8 lanes
-// that share it write 8 × 16 contiguous bytes.
+// A warp is a tile × 64 k: it reads 512 contiguous bytes (1024 with 8-bit codes), and for each of its 16 rows the 8
+// lanes that share it write 8 × 16 contiguous bytes.
 template <class Y>
 ONNXQ_KERNEL(kRowThreads, 2)
 dequantize_kernel(ONNXQ_ARGUMENT DequantizeArguments a) {
@@ -81,15 +81,16 @@ dequantize_kernel(ONNXQ_ARGUMENT DequantizeArguments a) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const uint32_t code = code_of(word, half * 4 + e, wide);
-        value[e] = k + half * 4 + e < a.p.K ? s[i] * decode_one(code, a.p.format, zeros >> (8 * i) & 0xffu, a.levels) : 0.0f;
+        value[e] =
+            k + half * 4 + e < a.p.K ? s[i] * decode_one(code, a.p.format, zeros >> (8 * i) & 0xffu, a.levels) : 0.0f;
       }
       store_four<Y>(to + half * 4, value, 4, true);
     }
   }
 }
 
-// A thread decodes 8 k of one row. Of each line it needs 4 bytes of 64, so that a gather reads eight times what it uses:
-// rows of a tile are made for products, and an embedding reads a few rows of many.
+// A thread decodes 8 k of one row. Of each line it needs 4 bytes of 64, so that a gather reads eight times what it
+// uses: rows of a tile are made for products, and an embedding reads a few rows of many.
 template <class Y>
 ONNXQ_KERNEL(kRowThreads, 2)
 gather_kernel(ONNXQ_ARGUMENT GatherArguments a) {
@@ -100,12 +101,14 @@ gather_kernel(ONNXQ_ARGUMENT GatherArguments a) {
   if (i >= a.p.count) {
     return;
   }
-  int64_t n = a.p.index_bytes == 8 ? static_cast<const int64_t*>(a.p.indices)[i] : static_cast<const int32_t*>(a.p.indices)[i];
+  int64_t n =
+      a.p.index_bytes == 8 ? static_cast<const int64_t*>(a.p.indices)[i] : static_cast<const int32_t*>(a.p.indices)[i];
   n = n < 0 ? n + a.p.N : n;
   const bool there = n >= 0 && n < a.p.N;
   const int64_t row = there ? n : 0, tile = row / kTileRows, c = row % kTileRows;
   const int64_t scale = (tile * a.extent.blocks + divide(static_cast<int>(k), a.block)) * kTileRows + c;
-  const uint32_t* line = reinterpret_cast<const uint32_t*>(a.p.weight + (tile * a.extent.lines + (wide ? k / 4 : k / 8)) * kLine) + c;
+  const uint32_t* line =
+      reinterpret_cast<const uint32_t*>(a.p.weight + (tile * a.extent.lines + (wide ? k / 4 : k / 8)) * kLine) + c;
   const uint32_t word[2] = {line[0], wide ? line[kLine / 4] : 0u};
   float s[4];
   {
@@ -130,7 +133,8 @@ ONNXQ_KERNEL(kRowThreads, 2)
 fill_kernel(ONNXQ_ARGUMENT FillArguments a) {
   const int64_t i = static_cast<int64_t>(block_x()) * kRowThreads + thread_index();
   if (i < a.count) {
-    static_cast<typename Y::Bits*>(a.to)[i] = Y::bits(X::value(static_cast<const typename X::Bits*>(a.from)[i % a.period]));
+    static_cast<typename Y::Bits*>(a.to)[i] =
+        Y::bits(X::value(static_cast<const typename X::Bits*>(a.from)[i % a.period]));
   }
 }
 

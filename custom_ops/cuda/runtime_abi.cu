@@ -1,5 +1,5 @@
-// The little of the CUDA runtime that tests and benchmarks need, for ctypes: no other library has to be found. Returns are
-// as in c_abi.cu. In the emulation, memory is the processor's and nothing is ever pending.
+// The little of the CUDA runtime that tests and benchmarks need, for ctypes: no other library has to be found. Returns
+// are as in c_abi.cu. In the emulation, memory is the processor's and nothing is ever pending.
 #include "../export.h"
 #include "c_abi.h"
 #include "platform.h"
@@ -41,7 +41,8 @@ ONNXQ_EXPORT const char* onnxq_cuda_fill(void* to, int32_t byte, int64_t bytes, 
   return result(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_of(stream)), "filling memory");
 }
 ONNXQ_EXPORT const char* onnxq_cuda_stream(void** stream) {
-  return result(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking), "making a stream");
+  return result(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking),
+                "making a stream");
 }
 ONNXQ_EXPORT const char* onnxq_cuda_synchronize(void* stream) {
   return result(cudaStreamSynchronize(stream_of(stream)), "computing");
@@ -54,8 +55,9 @@ ONNXQ_EXPORT const char* onnxq_cuda_record(void* event, void* stream) {
 }
 ONNXQ_EXPORT const char* onnxq_cuda_elapsed(float* milliseconds, void* first, void* last) {
   const cudaError_t code = cudaEventSynchronize(static_cast<cudaEvent_t>(last));
-  return result(code ? code : cudaEventElapsedTime(milliseconds, static_cast<cudaEvent_t>(first), static_cast<cudaEvent_t>(last)),
-                "computing");
+  return result(
+      code ? code : cudaEventElapsedTime(milliseconds, static_cast<cudaEvent_t>(first), static_cast<cudaEvent_t>(last)),
+      "computing");
 }
 // What is started on `stream` between these two becomes a graph.
 ONNXQ_EXPORT const char* onnxq_cuda_capture(void* stream) {
@@ -93,5 +95,32 @@ ONNXQ_EXPORT const char* onnxq_cuda_fill(void* to, int32_t byte, int64_t bytes, 
   return nullptr;
 }
 ONNXQ_EXPORT const char* onnxq_cuda_synchronize(void*) { return nullptr; }
+
+// A graph is run while it is captured, and has nothing left to do afterwards: times mean nothing here.
+ONNXQ_EXPORT const char* onnxq_cuda_describe(char* name, int32_t room, int64_t* numbers) {
+  std::snprintf(name, static_cast<size_t>(room), "emulation");
+  std::fill(numbers, numbers + 3, 4);
+  return nullptr;
+}
+ONNXQ_EXPORT const char* onnxq_cuda_stream(void** stream) {
+  *stream = nullptr;
+  return nullptr;
+}
+ONNXQ_EXPORT const char* onnxq_cuda_event(void** event) {
+  *event = event;
+  return nullptr;
+}
+ONNXQ_EXPORT const char* onnxq_cuda_record(void*, void*) { return nullptr; }
+ONNXQ_EXPORT const char* onnxq_cuda_elapsed(float* milliseconds, void*, void*) {
+  *milliseconds = 1.0f;
+  return nullptr;
+}
+ONNXQ_EXPORT const char* onnxq_cuda_capture(void*) { return nullptr; }
+ONNXQ_EXPORT const char* onnxq_cuda_captured(void*, void** graph) {
+  *graph = graph;
+  return nullptr;
+}
+ONNXQ_EXPORT const char* onnxq_cuda_replay(void*, void*) { return nullptr; }
+ONNXQ_EXPORT const char* onnxq_cuda_free_graph(void*) { return nullptr; }
 
 #endif

@@ -1,65 +1,38 @@
 // The tensor-core kernel: y = x · wᵀ with the weight as the 16-row operand of mma.m16n8k16, so that few rows of x waste
 // little: columns come by 8.
 //
-// A block is 8 warps, `warps_n` side by side along N with 32 rows each, the others splitting K. A stage is some steps of
-// 32 k of every warp; all stages but one are on their way at any time, copied without a register waiting for them:
+// A block is 8 warps, `warps_n` side by side along N with 32 rows each, the others splitting K. A stage is some steps
+// of 32 k of every warp; all stages but one are on their way at any time, copied without a register waiting for them:
 //
-//   weights   each lane copies the 16 bytes that it will read itself        scales   of the 32 rows of each warp and step
-//   x         [columns, stage_k] as it is, padded so that the 8 lanes of a quarter of a warp hit different banks
+//   weights   each lane copies the 16 bytes that it will read itself        scales   of the 32 rows of each warp and
+//   step x         [columns, stage_k] as it is, padded so that the 8 lanes of a quarter of a warp hit different banks
 //
 // A step's product is summed in float32 without its scale and added to the result times the scale: the only rounding
-// besides float32 sums is that of x and of the levels to 16 bits. Where K is split among blocks (grid y), each leaves its
-// sums in `partial`, and the one that comes last adds them up in order, so that a result does not depend on who was last.
+// besides float32 sums is that of x and of the levels to 16 bits. Where K is split among blocks (grid y), each leaves
+// its sums in `partial`, and the one that comes last adds them up in order, so that a result does not depend on who was
+// last.
 #pragma once
 
 #include "decode.h"
+#include "tensor_sums.h"
 
 namespace onnxq {
-
-constexpr int kWarps = 8, kThreads = kWarps * 32;
-
-// Steps of a stage, and stages: as much between two barriers, and as many bytes on their way, as fit into the shared memory
-// of the smallest GPU (99 KB), a table included.
-ONNXQ_HD constexpr int steps_of(bool wide, bool table, int nt) { return wide || table || nt == 8 ? 2 : 4; }
-ONNXQ_HD constexpr int depth_of(bool wide, bool table, int nt) { return !wide && table != (nt == 8) ? 4 : 3; }
-
-// How a launch is cut; made by cut() in choose.h.
-struct TensorShape {
-  int warps_n, warps_k, splits;  // warps_n · warps_k = 8
-  int columns;             // rows of x a block takes: 8 · NT
-  int steps, stages;       // of 32 k; of a stage's k, all splits together
-  int stage_k, row_bytes;  // of x in a stage
-  int x_at, scales_at, zeros_at, stage_bytes, stages_at, shared_bytes;  // bytes of shared memory
-};
-
-struct TensorArguments {
-  Matmul p;
-  TensorShape shape;
-  Extent extent;
-  Divisor block;
-  int halves;  // scales a step needs for each row: 1, or 2 where blocks do not end at multiples of 32
-  int span;    // k that a scale of a stage is good for: 32 / halves
-  int group;   // steps of a stage that share a scale: 1, 2, or all of them
-  int x_aligned, y_aligned;
-  float* partial;     // [grid z, grid x, splits, warps_n, NT · 8, 32]
-  uint32_t* counter;  // [grid z, grid x], zero
-  float levels[16];
-};
-
 namespace {
 
 ONNXQ_DEVICE int scale_size(int type) { return type == kScaleFloat32 ? 4 : type == kScaleFloat16 ? 2 : 1; }
 
 template <class Decoder, class X, int NT>
-struct TensorBlock {
+struct TensorBlock : TensorSums<X, NT> {
   static constexpr bool kWide = Decoder::kWide;
-  static constexpr int kVectors = kWide ? 2 : 1;      // of 16 bytes, a step of a lane
-  static constexpr int kStepLines = kWide ? 8 : 4;    // lines of a step
+  static constexpr int kVectors = kWide ? 2 : 1;                       // of 16 bytes, a step of a lane
+  static constexpr int kStepLines = kWide ? 8 : 4;                     // lines of a step
   static constexpr int kSteps = steps_of(kWide, Decoder::kTable, NT);  // of a stage
   using Bits = typename X::Bits;
 
-  const TensorArguments& a;
-  int thread, warp, r, t, wn, wk, rows, size;
+  using Sums = TensorSums<X, NT>;
+  using Sums::a, Sums::thread, Sums::warp, Sums::r, Sums::t, Sums::wn, Sums::wk, Sums::rows, Sums::sum;
+
+  int size;  // of a scale
   bool active;
   // Of the next stage to be loaded; what is this lane's own is in it.
   int k;                  // first k of the block's stage
@@ -70,22 +43,13 @@ struct TensorBlock {
   int scale_at, scale_k;  // where in a stage a lane's first scale goes, and for which k of the stage
   const Bits* x;          // first vector that this thread copies, in row x_row of the block, and where it goes
   int x_row, x_row_step, x_column, x_at;
-  float sum[NT][2][4];
 
-  ONNXQ_DEVICE TensorBlock(const TensorArguments& arguments, int first_stage) : a(arguments) {
-    thread = thread_index();
-    warp = thread / 32;
-    r = thread % 32 >> 2;
-    t = thread & 3;
-    wn = warp % a.shape.warps_n;
-    wk = warp / a.shape.warps_n;
+  ONNXQ_DEVICE TensorBlock(const TensorArguments& arguments, int first_stage) : Sums(arguments) {
     size = scale_size(a.p.scale_type);
     const int first = (block_x() * a.shape.warps_n + wn) * 2, tiles = static_cast<int>(a.extent.tiles);
     active = first < tiles;
     int tile = first + (r >> 2);
     tile = tile < tiles ? tile : tiles - 1;  // what it computes there is not stored
-    const int left = static_cast<int>(a.p.M) - block_z() * a.shape.columns;
-    rows = left < a.shape.columns ? left : a.shape.columns;
 
     k = first_stage * a.shape.stage_k;
     const WarpRead read = warp_read(thread % 32, k / kStep + wk * kSteps, 0, kWide ? kInt8 : kInt4);
@@ -103,17 +67,14 @@ struct TensorBlock {
     x_row = static_cast<int>(static_cast<unsigned>(thread) / static_cast<unsigned>(per_row));
     x_row_step = keep(static_cast<int>(static_cast<unsigned>(kThreads) / static_cast<unsigned>(per_row)));
     x_column = thread % per_row;
-    x = static_cast<const Bits*>(a.p.x) + (static_cast<int64_t>(block_z()) * a.shape.columns + x_row) * a.p.K + x_column * kPerVector;
+    x = static_cast<const Bits*>(a.p.x) + (static_cast<int64_t>(block_z()) * a.shape.columns + x_row) * a.p.K +
+        x_column * kPerVector;
     x_at = keep(a.shape.x_at + x_row * a.shape.row_bytes + x_column * 16);
     x_column = keep(x_column * kPerVector);
-#pragma unroll
-    for (int i = 0; i < NT * 8; ++i) {
-      sum[i / 8][i / 4 % 2][i % 4] = 0.0f;
-    }
   }
 
-  ONNXQ_DEVICE char* slot(int i) const { return shared_memory() + a.shape.stages_at + i * a.shape.stage_bytes; }
-  // Where in a stage row 0 of this warp has its i-th scale, or zero point, counted in rows. A step has `halves` of them.
+  // Where in a stage row 0 of this warp has its i-th scale, or zero point, counted in rows. A step has `halves` of
+  // them.
   ONNXQ_DEVICE int scale_index(int i) const { return (warp * kSteps * a.halves + i) * kWarpRows; }
 
   // Starts to copy the next stage.
@@ -140,7 +101,8 @@ struct TensorBlock {
         copy_async<4>(target, source, there ? 4 : 0);
       }
       if (a.p.zero_points) {
-        copy_async<4>(to + a.shape.zeros_at + scale_index(i) + r * 4, zeros + static_cast<int64_t>(b) * kTileRows, there ? 4 : 0);
+        copy_async<4>(to + a.shape.zeros_at + scale_index(i) + r * 4, zeros + static_cast<int64_t>(b) * kTileRows,
+                      there ? 4 : 0);
       }
     }
     if (a.x_aligned) {
@@ -253,7 +215,8 @@ struct TensorBlock {
     }
   }
 
-  // The same where blocks end in the middle of a step: once for each half, in which lanes of the other half add nothing.
+  // The same where blocks end in the middle of a step: once for each half, in which lanes of the other half add
+  // nothing.
   ONNXQ_DEVICE void compute_halves(int steps, const char* from, const char* x_row, const char* scale) {
 #pragma unroll 1
     for (int i = 0; i < 2 * kSteps && i < 2 * steps; ++i, scale += kWarpRows * size) {
@@ -265,7 +228,8 @@ struct TensorBlock {
       for (int nt = 0; nt < NT; ++nt) {
         uint32_t pair[4];
         float d[2][4] = {};
-        X::template pairs<Decoder::kOrder>(x_row + nt * 8 * a.shape.row_bytes + i / 2 * kStep * static_cast<int>(sizeof(Bits)), pair);
+        X::template pairs<Decoder::kOrder>(
+            x_row + nt * 8 * a.shape.row_bytes + i / 2 * kStep * static_cast<int>(sizeof(Bits)), pair);
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
           pair[p] = t >> 1 == i % 2 ? pair[p] : 0u;
@@ -282,10 +246,11 @@ struct TensorBlock {
     if (!active || steps <= 0) {
       return;  // the whole warp: no lane is left alone in an mma
     }
-    // With one n8 tile, only rows of x that exist have room in a stage. A column behind them repeats the last one, or is
-    // whatever lies there, and is not stored.
+    // With one n8 tile, only rows of x that exist have room in a stage. A column behind them repeats the last one, or
+    // is whatever lies there, and is not stored.
     const int row = NT == 1 && r >= rows ? rows - 1 : r;
-    const char* x_row = from + keep(a.shape.x_at + row * a.shape.row_bytes + (wk * kSteps * kStep + t * 8) * static_cast<int>(sizeof(Bits)));
+    const char* x_row = from + keep(a.shape.x_at + row * a.shape.row_bytes +
+                                    (wk * kSteps * kStep + t * 8) * static_cast<int>(sizeof(Bits)));
     const char* scale = from + keep(a.shape.scales_at + (scale_index(0) + r * 4) * size);
     if (a.halves == 2) {
       return compute_halves(steps, from, x_row, scale);
@@ -299,91 +264,6 @@ struct TensorBlock {
       }
     }
     compute<1>(steps, from, x_row, scale);
-  }
-
-  // The sums of all warps that share rows, to those with wk = 0.
-  ONNXQ_DEVICE void reduce_block() {
-    copy_wait<0>();
-    synchronize_block();
-    float* buffer = reinterpret_cast<float*>(slot(0));
-    if (wk > 0) {
-#pragma unroll
-      for (int i = 0; i < NT * 8; ++i) {
-        buffer[(((wk - 1) * a.shape.warps_n + wn) * NT * 8 + i) * 32 + thread % 32] = sum[i / 8][i / 4 % 2][i % 4];
-      }
-    }
-    synchronize_block();
-    if (wk == 0) {
-#pragma unroll 1
-      for (int other = 0; other < a.shape.warps_k - 1; ++other) {
-#pragma unroll
-        for (int i = 0; i < NT * 8; ++i) {
-          sum[i / 8][i / 4 % 2][i % 4] += buffer[((other * a.shape.warps_n + wn) * NT * 8 + i) * 32 + thread % 32];
-        }
-      }
-    }
-  }
-
-  // True for the block that has the sums of all splits.
-  ONNXQ_DEVICE bool reduce_splits() {
-    const int place = block_z() * blocks_x() + block_x();
-    const int64_t floats = static_cast<int64_t>(a.shape.warps_n) * NT * 8 * 32;
-    float* mine = a.partial + place * a.shape.splits * floats + wn * NT * 8 * 32 + thread % 32;
-    if (wk == 0) {
-#pragma unroll
-      for (int i = 0; i < NT * 8; ++i) {
-        mine[block_y() * floats + i * 32] = sum[i / 8][i / 4 % 2][i % 4];
-      }
-      fence();
-    }
-    synchronize_block();
-    int* last = reinterpret_cast<int*>(slot(0));
-    if (thread == 0) {
-      *last = increment(a.counter + place) == static_cast<uint32_t>(a.shape.splits - 1);
-      fence();
-    }
-    synchronize_block();
-    if (!*last || wk > 0) {
-      return *last;
-    }
-#pragma unroll
-    for (int i = 0; i < NT * 8; ++i) {
-      sum[i / 8][i / 4 % 2][i % 4] = 0.0f;
-    }
-#pragma unroll 1
-    for (int split = 0; split < a.shape.splits; ++split, mine += floats) {
-#pragma unroll
-      for (int i = 0; i < NT * 8; ++i) {
-        sum[i / 8][i / 4 % 2][i % 4] += load_fresh(mine + i * 32);
-      }
-    }
-    return true;
-  }
-
-  ONNXQ_DEVICE void store() const {
-    const int n = (block_x() * a.shape.warps_n + wn) * kWarpRows + warp_row(thread % 32, 0);
-    const int count = static_cast<int>(a.p.N) - n;
-    if (wk > 0 || count <= 0) {
-      return;
-    }
-    const Bits* bias = static_cast<const Bits*>(a.p.bias);
-    float b[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      b[i] = bias && i < count ? X::value(bias[n + i]) : 0.0f;
-    }
-    Bits* y = static_cast<Bits*>(a.p.y) + static_cast<int64_t>(block_z()) * a.shape.columns * a.p.N + n;
-#pragma unroll
-    for (int nt = 0; nt < NT; ++nt) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int m = nt * 8 + t * 2 + e;
-        if (m < rows) {
-          const float v[4] = {sum[nt][0][e] + b[0], sum[nt][0][2 + e] + b[1], sum[nt][1][e] + b[2], sum[nt][1][2 + e] + b[3]};
-          store_four<X>(y + m * a.p.N, v, count, a.y_aligned);
-        }
-      }
-    }
   }
 };
 

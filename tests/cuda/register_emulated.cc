@@ -1,5 +1,5 @@
-// The operators of the CUDA provider, registered for the processor's: the code between onnxruntime and the kernels is the
-// same, and the kernels below it are emulated.
+// The operators of the CUDA provider, registered for the processor's: the code between onnxruntime and the kernels is
+// the same, and the kernels below it are emulated.
 #include <deque>
 
 #include "export.h"

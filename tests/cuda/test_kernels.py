@@ -118,9 +118,8 @@ def test_whole_numbers_come_out_exactly(device: Device, format: str, type: str) 
     else:
         exact = np.arange(top)
     zeros = rng.integers(0, top, (n, 10)).astype(np.uint8) if format in ("int4", "int8") else None
-    w = pack(
-        format, 32, rng.choice(exact, (n, k)).astype(np.uint8), (2.0 ** rng.integers(-3, 2, (n, 10))).astype(np.float16), zeros
-    )  # fmt: skip
+    codes, scales = rng.choice(exact, (n, k)).astype(np.uint8), (2.0 ** rng.integers(-3, 2, (n, 10))).astype(np.float16)
+    w = pack(format, 32, codes, scales, zeros)
     x = (rng.integers(-1, 2, (m, k)) * (rng.random((m, k)) < 0.2)).astype(X_TYPES[type])
     wanted = (x.astype(np.float64) @ w.values.T).astype(X_TYPES[type])
     for path in PATHS:

@@ -34,7 +34,14 @@ def open_session(request: pytest.FixtureRequest) -> Open:
     return lambda model: ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def make(op: str, w: Weight, fed: list[tuple[str, int, list[str | int]]], output: int, bias: NDArray | None, **attributes: Any) -> onnx.ModelProto:  # fmt: skip
+def make(
+    op: str,
+    w: Weight,
+    fed: list[tuple[str, int, list[str | int]]],
+    output: int,
+    bias: NDArray | None,
+    **attributes: Any,
+) -> onnx.ModelProto:
     arrays = {"weight": w.tiles, "scales": w.scale_tiles, "zero_points": w.zero_tiles, "bias": bias}
     names = {name: name if array is not None else "" for name, array in arrays.items()}
     weight = [names["weight"], names["scales"], names["zero_points"]]
@@ -49,7 +56,9 @@ def make(op: str, w: Weight, fed: list[tuple[str, int, list[str | int]]], output
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def matmul(w: Weight, type: int = TensorProto.FLOAT16, bias: NDArray | None = None, **attributes: Any) -> onnx.ModelProto:
+def matmul(
+    w: Weight, type: int = TensorProto.FLOAT16, bias: NDArray | None = None, **attributes: Any
+) -> onnx.ModelProto:
     k = attributes.get("K", w.codes.shape[1])
     return make("MatMulNBits", w, [("x", type, ["a", "b", k])], type, bias, **attributes)
 
@@ -110,7 +119,9 @@ def refusal(run: Callable[[], object]) -> str:
 
 def test_wrong_nodes_are_refused_in_a_sentence(open_session: Open) -> None:
     w = random_weight(32, 64)
-    assert "block_size must be a multiple of 16 from 16 to 256, not 40" in refusal(lambda: open_session(matmul(w, block_size=40)))
+    assert "block_size must be a multiple of 16 from 16 to 256, not 40" in refusal(
+        lambda: open_session(matmul(w, block_size=40))
+    )
     assert "format is 'int3'" in refusal(lambda: open_session(matmul(w, format="int3")))
     x = random_x(1, 96, np.dtype(np.float16)).reshape(1, 1, 96)
     session = open_session(matmul(w, K=96))

@@ -36,12 +36,15 @@ def test_results_do_not_depend_on_when_copies_arrive_or_who_runs_first(emulation
         assert all(np.array_equal(answers[0], other) for other in answers[1:])
 
 
-def cut(emulation: Device, m: int, n: int, k: int, type: np.dtype, format: str, block: int, multiprocessors: int, shared: int) -> dict[str, int]:  # fmt: skip
+def cut(
+    emulation: Device, m: int, n: int, k: int, type: np.dtype, format: str, block: int, gpu: tuple[int, int]
+) -> dict[str, int]:
+    """How a product is cut for a GPU of so many multiprocessors, with so many bytes of shared memory a block."""
     p = abi.Matmul(m, n, k, block, FORMATS[format], TYPES[type], 0, 0, 0)
     if format in ("int4", "int8"):
         p.zero_points = 1
     out = (ctypes.c_int32 * 7)()
-    emulation.library.onnxq_emulated_cut(ctypes.byref(p), multiprocessors, shared, out)
+    emulation.library.onnxq_emulated_cut(ctypes.byref(p), *gpu, out)
     return dict(zip(("warps_n", "splits", "columns", "stages", "row_bytes", "shared_bytes", "path"), out, strict=True))
 
 
@@ -50,7 +53,7 @@ def cut(emulation: Device, m: int, n: int, k: int, type: np.dtype, format: str, 
 def test_splits_of_k_add_up_in_the_same_order_always(emulation: Device, format: str, splits: int) -> None:
     n, k, m = 32, 4096, 3
     w, x = random_weight(n, k, format, 64), random_x(m, k, HALF)
-    sizes = {cut(emulation, m, n, k, HALF, format, 64, sm, 99 << 10)["splits"]: sm for sm in range(1, 20)}
+    sizes = {cut(emulation, m, n, k, HALF, format, 64, (sm, 99 << 10))["splits"]: sm for sm in range(1, 20)}
     chosen = min(sizes, key=lambda each: abs(each - splits))
     emulation.schedule(0, sizes[chosen], 99 << 10)
     y = emulation.matmul(w, x, path="tensor")
@@ -65,14 +68,13 @@ GPUS = {"sm_80": (108, 163 << 10), "sm_86": (84, 99 << 10), "sm_89": (142, 99 <<
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_every_shape_fits_every_gpu(emulation: Device, gpu: str) -> None:
-    multiprocessors, shared = GPUS[gpu]
     for format in FORMATS:
         for type in TYPES:
             for block in (16, 32, 48, 128, 256):
                 for m in (1, 2, 4, 8, 9, 16, 32, 33, 64, 1000):
                     for n, k in ((1, 1), (48, 4096), (4096, 4096), (11008, 4096), (4096, 14336)):
-                        shape = cut(emulation, m, n, k, type, format, block, multiprocessors, shared)
-                        assert shape["shared_bytes"] <= shared, (format, type, block, m, n, k)
+                        shape = cut(emulation, m, n, k, type, format, block, GPUS[gpu])
+                        assert shape["shared_bytes"] <= GPUS[gpu][1], (format, type, block, m, n, k)
                         assert 1 <= shape["splits"] <= 16 and shape["columns"] in (8, 16, 32, 64)
 
 
@@ -80,9 +82,10 @@ def test_rows_of_x_lie_in_banks_of_their_own(emulation: Device) -> None:
     """A quarter of a warp reads 8 × 16 bytes at once: two rows of x, four lanes of each."""
     for type, step, reads in ((HALF, 16, 1), (np.dtype(np.float32), 32, 2)):
         for m in (1, 4, 16, 32, 64):
-            row_bytes = cut(emulation, m, 4096, 4096, type, "int4", 32, 132, 227 << 10)["row_bytes"]
+            row_bytes = cut(emulation, m, 4096, 4096, type, "int4", 32, GPUS["sm_90"])["row_bytes"]
             for read in range(reads):
-                banks = [(r * row_bytes + t * step + 16 * read + b) // 4 % 32 for r in (0, 1) for t in range(4) for b in range(0, 16, 4)]  # fmt: skip
+                starts = [r * row_bytes + t * step + 16 * read for r in (0, 1) for t in range(4)]
+                banks = [(start + byte) // 4 % 32 for start in starts for byte in range(0, 16, 4)]
                 assert len(set(banks)) == 32
 
 
