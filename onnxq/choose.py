@@ -18,8 +18,9 @@ from onnxq.runtime import Feed, Session
 #: node in int8, of which tuning gives some back to float; differences below that did not last (squeezenet1_1).
 AUTO, DEFAULT = "auto", "percentile"
 CLEARLY = 0.8
-#: Samples that the methods are measured on: all that the float model runs in so many seconds, but one at least.
-SECONDS = 2.0
+#: Samples that the methods are measured on: all that the float model runs in so many seconds. Fewer than so many decide
+#: nothing: the method that happens to suit them may clip what others need.
+SECONDS, LEAST_SAMPLES = 2.0, 4
 
 
 def names() -> tuple[str, ...]:
@@ -36,6 +37,8 @@ def least_noise(
 ) -> str:
     """The method of the ranges with which the quantized model's outputs are nearest to the float model's.
 
+    `DEFAULT` where the feeds are too few to tell.
+
     Args:
         candidates: by method, `DEFAULT` among them.
         rewrite: carries out the plan with these ranges; every node that may become int8 does.
@@ -48,6 +51,8 @@ def least_noise(
         wanted.append((feed, session.run(feed)))
         if time.perf_counter() > end:
             break
+    if len(wanted) < LEAST_SAMPLES:
+        return DEFAULT
     feed, once = wanted[0]
     random = unrepeatable(session.outputs, once, session.run(feed))
     noise: dict[str, float] = {}

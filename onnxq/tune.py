@@ -171,6 +171,7 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
     is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
     bar = RECURRENT_BAR if bench.is_recurrent else BAR
     wanted = 0.0 if four_bits or is_named else bar - SLACK
+    bargains = not four_bits and not recipe.keep_slow  # who names four bits, or a format, wants it for its size
 
     def enough(candidate: Plan) -> bool:
         quality = bench.quality(candidate)
@@ -181,8 +182,8 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
         return bench.size(candidate) + BYTES_PER_DB * max(0.0, CLEAR - bench.quality(candidate).contrast)
 
     def pays(fine: Plan) -> bool:
-        """Whether finer weights could pay off, if they cost nothing. Formats that the user named are kept."""
-        return not recipe.keep_slow and price(fine) - bench.size(fine) + LEAST_GAIN < price(plan) - bench.size(plan)
+        """Whether finer weights could pay off, if they cost nothing."""
+        return bargains and price(fine) - bench.size(fine) + LEAST_GAIN < price(plan) - bench.size(plan)
 
     reason = "a shorter format costs too much accuracy here"
 
@@ -201,7 +202,7 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
         noise = harm(bench, plan.replacing(fine.values()), [c for c in coarse if c.node in fine])
         ranked = sorted(fine.values(), key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
         needed = 0 if enough(plan) else _fewest(plan, ranked, enough)
-        counts = [needed] if recipe.keep_slow else _growing(needed, len(ranked))
+        counts = _growing(needed, len(ranked)) if bargains else [needed]
         plan = min((plan.replacing(ranked[:count]) for count in counts), key=price)
     return plan
 
