@@ -119,7 +119,8 @@ def require_same(path: str | Path, found: object, **wanted: str) -> None:
     """
     for what, value in wanted.items():
         if getattr(found, what) != value:
-            raise BadRecipe(f"the ranges {path} are of another {what}; delete the file or give another --ranges")
+            which = "other data" if what == "data" else f"another {what}"
+            raise BadRecipe(f"the ranges {path} are of {which}; delete the file or give another --ranges")
 
 
 NO_RANGES = Ranges("", "", "")

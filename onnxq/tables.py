@@ -6,7 +6,9 @@ import math
 from collections import Counter
 
 import onnx_ir as ir
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from onnxq import graph
 from onnxq.check import Check
@@ -43,23 +45,34 @@ def _without_names(choice: Choice) -> str:
     return "…".join(parts[::2]) if len(parts) > 2 else choice.reason
 
 
-def result_table(result: Result) -> Table:
+def result_table(result: Result) -> Group:
     """Size, error and speed."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    before, after = result.bytes_before, result.bytes_after
-    table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
-    if result.plan.those(Method.STATIC):
-        table.add_row("ranges", result.recipe.calibration, "of activations, by calibration")
-    if result.check is not None:
-        _add_check(table, result.check)
-    return table
+    method = result.recipe.calibration if result.plan.those(Method.STATIC) else ""
+    return _outcome((result.bytes_before, result.bytes_after), method, result.check)
 
 
-def check_table(check: Check) -> Table:
+def import_table(before: int, after: int, check: Check | None) -> Group:
+    """Size, error and speed of a model with imported weights."""
+    return _outcome((before, after), "", check)
+
+
+def check_table(check: Check) -> Group:
     """Error and speed."""
+    return _outcome(None, "", check)
+
+
+def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None) -> Group:
+    """The notes go below the table: they are sentences, too long for its columns."""
     table = Table(box=None, pad_edge=False, show_header=False)
+    if sizes is not None:
+        before, after = sizes
+        table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
+    if method:
+        table.add_row("ranges", method, "of activations, by calibration")
+    if check is None:
+        return Group(table)
     _add_check(table, check)
-    return table
+    return Group(table, *(Text(f"note: {note}") for note in check.notes))
 
 
 def _add_check(table: Table, check: Check) -> None:
@@ -76,8 +89,6 @@ def _add_check(table: Table, check: Check) -> None:
         table.add_row(
             "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
         )
-    for note in check.notes:
-        table.add_row("note", note, "")
 
 
 def model_table(model: ir.Model) -> Table:

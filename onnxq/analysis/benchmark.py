@@ -26,7 +26,7 @@ from onnxq.analysis.synthetic import MAKERS
 from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
 from onnxq.analysis.trial import Decisions, Trial
 from onnxq.data import Data, DataSource, inputs_of, open_data
-from onnxq.errors import BadModel
+from onnxq.errors import BadData, BadModel
 from onnxq.formats import FloatArray
 from onnxq.images import Preprocessing
 from onnxq.load import load_model
@@ -106,7 +106,7 @@ def run_benchmark(
     data: DataSource | None = None,
     preprocessing: Preprocessing | None = None,
     limit: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     progress: Progress = QUIET,
 ) -> Benchmark:
     """The whole suite.
@@ -115,17 +115,20 @@ def run_benchmark(
         model: its own weights are quantized too, all at once, and the model is run with them.
         words, wanted: formats and granularities, as `layers.forms_for` takes them.
         data: samples for the model; without them legal inputs are made up.
-        seed: of the synthetic weights and inputs.
+        limit: use at most so many samples: the first, or with a `seed` a random choice of them.
+        seed: also of the synthetic weights and inputs, whose own is 0.
 
     Raises:
         OnnxqError: of the model, the data or the words.
     """
+    if model is None and data is not None:
+        raise BadData("the synthetic weights need no data: give the model that the data are for, or leave out --data")
     forms = forms_for(words, wanted)
     tables = {}
     for name, make in MAKERS.items():
         progress.start(f"{name} weights", len(forms))
-        w = make(SHAPE, seed)
-        x = np.random.default_rng(seed + 1).standard_normal((INPUTS, SHAPE[1]), dtype=np.float32)
+        w = make(SHAPE, seed or 0)
+        x = np.random.default_rng((seed or 0) + 1).standard_normal((INPUTS, SHAPE[1]), dtype=np.float32)
         y = x @ w.T
         rows = []
         for form in forms:
@@ -134,9 +137,9 @@ def run_benchmark(
         tables[name] = _ranked(rows)
     inputs = ""
     if model is not None:
-        tables[str(model)], inputs = _model(model, forms, data, preprocessing, limit, progress)
+        tables[str(model)], inputs = _model(model, forms, data, preprocessing, limit, seed, progress)
     among = tuple(dict.fromkeys(form.format for form in forms))
-    return Benchmark(tables, tuple(leads("nf4", among, seed=seed) if "nf4" in among else ()), inputs)
+    return Benchmark(tables, tuple(leads("nf4", among, seed=seed or 0) if "nf4" in among else ()), inputs)
 
 
 def leads(word: str, among: Sequence[str] = (), *, seed: int = 0) -> list[Lead]:
@@ -178,6 +181,7 @@ def _model(
     data: DataSource | None,
     preprocessing: Preprocessing | None,
     limit: int | None,
+    seed: int | None,
     progress: Progress,
 ) -> tuple[tuple[Degradation, ...], str]:
     """The model's table, and what it was run on."""
@@ -189,7 +193,7 @@ def _model(
             samples = _made_up(model)
             inputs = f"{samples.source}: no data was given"
         else:
-            samples = open_data(data, inputs_of(loaded), preprocessing).limited(limit)
+            samples = open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
         trial = Trial(loaded, weights, samples)
         inputs = f"{trial.samples} {inputs}" if data is None else f"{trial.samples} samples"
     progress.start("the model's weights", len(forms) * len(weights))

@@ -177,6 +177,7 @@ def analyze_model(
     data: DataSource | None = None,
     preprocessing: Preprocessing | None = None,
     limit: int | None = None,
+    seed: int | None = None,
     algorithm: str = "rtn",
     progress: Progress = QUIET,
 ) -> ModelAnalysis:
@@ -186,6 +187,7 @@ def analyze_model(
         words, wanted: formats and granularities, as `forms_for` takes them.
         data: samples (`data.open_data` says in which forms); with them the model is run with one weight quantized at a
             time, on as many samples as the float model manages in half a second, at least two.
+        limit, seed: use at most so many samples: the first, or with a seed a random choice of them.
         algorithm: a word of `algorithms.DATA_FREE`.
 
     Raises:
@@ -196,7 +198,7 @@ def analyze_model(
     trial = None
     if data is not None:
         progress.start("running the float model")
-        trial = Trial(loaded, weights, open_data(data, inputs_of(loaded), preprocessing).limited(limit))
+        trial = Trial(loaded, weights, open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed))
     progress.start("quantizing", len(weights) * len(forms))
     sums = {form: ErrorSums() for form in forms}
     layers = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from onnxq.analysis.benchmark import Benchmark, Degradation
+from onnxq.analysis.benchmark import Benchmark, Degradation, Lead
 from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis
 from onnxq.quality import MAX_DB
 
@@ -78,11 +78,16 @@ def benchmark_table(rows: Sequence[Degradation]) -> Table:
 def lead_lines(benchmark: Benchmark) -> list[str]:
     """Who beats whom by how much, a sentence each, the largest lead first."""
     return [
-        f"{lead.format} {'beats' if lead.decibel >= 0 else 'is beaten by'} {lead.other} by {abs(lead.decibel):.2f} dB "
-        f"on Gaussian weights, both {_words(lead.granularity)} "
+        f"{lead.format} {_against(lead)} on Gaussian weights, both {_words(lead.granularity)} "
         f"({lead.bits_per_weight:.2f} and {lead.other_bits_per_weight:.2f} bits per weight)"
         for lead in sorted(benchmark.leads, key=lambda lead: -lead.decibel)
     ]
+
+
+def _against(lead: Lead) -> str:
+    if abs(lead.decibel) < 0.005:
+        return f"does as well as {lead.other}"
+    return f"{'beats' if lead.decibel > 0 else 'is beaten by'} {lead.other} by {abs(lead.decibel):.2f} dB"
 
 
 def problem_lines(benchmark: Benchmark) -> list[str]:

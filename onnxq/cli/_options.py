@@ -31,26 +31,34 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return apply
 
 
-DATA_OPTIONS = options(
-    click.option(
-        "--data",
-        metavar="WHERE",
-        help="Calibration samples: .npz, .npy, a folder of those or of images, or module:function yielding dicts.",
-    ),
-    click.option(
-        "--preprocess",
-        metavar="WORDS",
-        help="How images become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225'.",
-    ),
-    click.option(
-        "--limit",
-        type=click.IntRange(1),
-        default=pipeline.LIMIT,
-        show_default=True,
-        help="Use at most so many samples.",
-    ),
-    click.option("--seed", type=click.IntRange(0), help="Draw the samples of --limit at random instead of the first."),
-)
+def data_options(limit: int) -> Callable[[Any], Any]:
+    """Where samples come from, at most `limit` of them unless told otherwise."""
+    return options(
+        click.option(
+            "--data",
+            metavar="WHERE",
+            help="Samples of its inputs: .npz, .npy, a folder of those or of images, or "
+            "module:function yielding dicts.",
+        ),
+        click.option(
+            "--preprocess",
+            metavar="WORDS",
+            help="How images become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225'.",
+        ),
+        click.option(
+            "--limit",
+            type=click.IntRange(1),
+            default=limit,
+            show_default=True,
+            help="Use at most so many samples.",
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0), help="Draw the samples of --limit at random instead of the first."
+        ),
+    )
+
+
+DATA_OPTIONS = data_options(pipeline.LIMIT)
 FORM_OPTIONS = options(
     click.option(
         "--weights",

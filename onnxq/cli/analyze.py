@@ -39,6 +39,7 @@ def analyze(model: Path, **options: Any) -> None:
             data=options["data"],
             preprocessing=preprocessing_of(options),
             limit=options["limit"],
+            seed=options["seed"],
             algorithm=options["algorithm"],
             progress=bars,
         )

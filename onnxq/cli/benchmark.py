@@ -16,12 +16,12 @@ from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, preprocessing_
 @click.argument("model", type=MODEL, required=False)
 @FORM_OPTIONS
 @DATA_OPTIONS
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the synthetic weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def benchmark(model: Path | None, **options: Any) -> None:
     """Compare what the formats keep of synthetic weights, and of MODEL's own, all quantized at once.
 
-    Retention is the share of float's decisions (the largest output) that stay as they are.
+    Retention is the share of float's decisions (the largest output) that stay as they are. --seed is that of the
+    synthetic weights, too.
     """
     with Bars(console(stderr=True)) as bars:
         found = run_benchmark(

@@ -11,8 +11,9 @@ import click
 from onnxq import pipeline, tables
 from onnxq.check import check_models
 from onnxq.cli._console import console
-from onnxq.cli._options import DATA_OPTIONS, MODEL, THREADS_OPTION, preprocessing_of
+from onnxq.cli._options import MODEL, THREADS_OPTION, data_options, preprocessing_of
 from onnxq.data import inputs_of, open_data
+from onnxq.errors import BadModel
 from onnxq.load import load_model
 from onnxq.runtime import Session
 from onnxq.synthesize import synthesize
@@ -21,17 +22,20 @@ from onnxq.synthesize import synthesize
 @click.command(short_help="Compare two models: error, kernels, speed.")
 @click.argument("a", type=MODEL)
 @click.argument("b", type=MODEL)
-@DATA_OPTIONS
+@data_options(limit=16)
 @THREADS_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(a: Path, b: Path, **options: Any) -> None:
     """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns."""
     model = load_model(a)
-    load_model(b)
+    names, others = ([i.name for i in inputs_of(each)] for each in (model, load_model(b)))
+    if set(names) != set(others):
+        words = " and ".join(f"{path} takes {', '.join(found)}" for path, found in ((a, names), (b, others)))
+        raise BadModel(f"the models cannot be compared: {words}")
     in_float = Session(a, threads=options["threads"])
     if options["data"]:
         data = open_data(options["data"], inputs_of(model), preprocessing_of(options))
-        feeds = list(data.limited(min(16, options["limit"])))
+        feeds = list(data.limited(options["limit"], options["seed"]))
         what = f"{len(feeds)} samples"
     else:
         feeds = synthesize(model, in_float, pipeline.SYNTHETIC)

@@ -56,21 +56,20 @@ def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
         click.echo(json.dumps(_as_dict(done), indent=1))
         return
     out = console()
-    out.print(
-        f"{done.output}: {len(done.match.blocks)} products from {checkpoint} for {done.plan.target}\n", style="bold"
-    )
+    n = len(done.match.blocks)
+    products = "1 product" if n == 1 else f"{n} products"
+    out.print(f"{done.output}: {products} from {checkpoint} for {done.plan.target}\n", style="bold")
     out.print(tables.plan_table(done.plan))
     out.print()
     for word, names in (
-        ("missing", done.match.missing),
-        ("surplus", done.match.surplus),
-        ("misfits", done.match.misfits),
-        ("unused", done.match.unused),
+        ("not in the checkpoint", done.match.missing),
+        ("not in the model", done.match.surplus),
+        ("do not fit", done.match.misfits),
+        ("other tensors", done.match.unused),
     ):
         if names:
             out.print(f"{word}: {', '.join(names)}")
-    if done.check is not None:
-        out.print(tables.check_table(done.check))
+    out.print(tables.import_table(done.bytes_before, done.bytes_after, done.check))
 
 
 def _as_dict(done: Imported) -> dict[str, object]:

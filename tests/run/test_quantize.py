@@ -113,7 +113,7 @@ def test_ranges_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     assert second.check is None
     assert second.output.read_bytes() == first.output.read_bytes()
-    with pytest.raises(onnxq.OnnxqError, match="are of another data; delete the file"):
+    with pytest.raises(onnxq.OnnxqError, match="are of other data; delete the file"):
         onnxq.quantize(DIGITS, tmp_path / "c.onnx", recipe, data=data_of(DIGITS), limit=20, ranges=ranges)
 
 

@@ -1,0 +1,115 @@
+"""Options mean the same in every command, and those that cannot mean anything are not ignored in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from click.testing import CliRunner
+from rich.console import Console
+from tiny import normal
+
+from onnxq import analysis, tables
+from onnxq.analysis.benchmark import Benchmark, Lead
+from onnxq.analysis.report import lead_lines
+from onnxq.check import Check
+from onnxq.cli import check as check_command
+from onnxq.cli import main
+
+MATMUL = "g (float[N,64] x) => (float[N,16] y) { [up] y = MatMul(x, w) }"
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tiny.save(tiny.model(MATMUL, {"w": normal(64, 16)}), tmp_path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "data.npz", x=normal(40, 64))
+    return tmp_path / "data.npz"
+
+
+def said(*words: object, exit_code: int = 0) -> str:
+    """Everything the command prints, whichever way."""
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == exit_code, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_no_option_is_there_twice(command: str) -> None:
+    """click warns of it, and warnings are errors here."""
+    opts = [opt for param in main.commands[command].params for opt in param.opts]
+    assert len(opts) == len(set(opts))
+    assert "Usage" in said(command, "--help")
+
+
+def test_seed_chooses_the_samples(model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`analyze`, `benchmark` and `check` run other samples with another seed."""
+    layer = [analysis.analyze_model(model, ["int4"], data=data, limit=2, seed=seed).layers[0] for seed in (1, 1, 2)]
+    first, again, other = (each.forms[0].layer_sqnr for each in layer)
+    assert first == again != other
+    rows = [
+        analysis.run_benchmark(model, ["int4"], data=data, limit=2, seed=seed).tables[str(model)] for seed in (1, 1, 2)
+    ]
+    first, again, other = (each[0].output_sqnr for each in rows)
+    assert first == again != other
+    seen = []
+
+    def fake(*arguments: object, **_: object) -> Check:
+        seen.append(arguments[2])
+        return Check("", 50.0, 50.0, 50.0)
+
+    monkeypatch.setattr(check_command, "check_models", fake)
+    for seed in (1, 2):
+        said("check", model, model, "--data", data, "--limit", 20, "--seed", seed)
+    said("check", model, model, "--data", data)
+    one, two, default = ([feed["x"] for feed in feeds] for feeds in seen)
+    assert len(one) == len(two) == 20 and not np.array_equal(one, two)
+    assert len(default) == 16
+
+
+def test_data_without_a_model(data: Path) -> None:
+    assert "give the model that the data are for" in said("benchmark", "--data", data, exit_code=1)
+
+
+def test_models_with_other_inputs_are_not_compared(model: Path, tmp_path: Path) -> None:
+    other = tiny.save(tiny.model(MATMUL.replace(" x", " z").replace("(x", "(z"), {"w": normal(64, 16)}), tmp_path, "o")
+    assert f"cannot be compared: {model} takes x and {other} takes z" in said("check", model, other, exit_code=1)
+
+
+@pytest.mark.parametrize("option", [("--keep", "layers.0/*"), ("--set", "re:^q$=int8")])
+def test_a_rule_that_matches_nothing_is_told(model: Path, option: tuple[str, str]) -> None:
+    with pytest.warns(RuntimeWarning, match=r"the rule '\S+' matches no node; names as 'onnxq plan"):
+        said("plan", model, *option)
+
+
+def test_a_rule_that_matches_is_not(model: Path) -> None:
+    assert "kept by a rule" in said("plan", model, "--keep", "u*")
+
+
+def test_a_shard_is_not_taken_for_the_whole(model: Path, data: Path, tmp_path: Path) -> None:
+    shard = tmp_path / "part1"
+    said("calibrate", model, "--data", data, "--shard", "1/2", "-o", shard)
+    refused = said("quantize", model, "-s", "w8a8", "--data", data, "--ranges", shard, exit_code=1)
+    assert "a part of the data" in refused and "--merge" in refused
+
+
+def test_equals_do_not_beat_each_other() -> None:
+    found = Benchmark({}, (Lead("nf4", "twin", "block64", 0.001, 4.5, 4.5), Lead("nf4", "fp4", "block64", 2, 4.5, 4.5)))
+    best, equal = lead_lines(found)
+    assert best.startswith("nf4 beats fp4 by 2.00 dB on") and equal.startswith("nf4 does as well as twin on")
+
+
+def test_notes_do_not_widen_the_table() -> None:
+    """A sentence is no column."""
+    note = "a sentence of many words " * 6
+    console = Console(width=100, record=True)
+    console.print(tables.check_table(Check("4 samples", 30.0, 30.0, 30.0, float_ms=1, quantized_ms=1, notes=(note,))))
+    lines = console.export_text().splitlines()
+    assert lines[0].rstrip() == "error  30.0 dB SQNR         on 4 samples"
+    assert lines[2].startswith("note: a sentence of many words") and max(map(len, lines)) <= 100
