@@ -35,13 +35,6 @@ class Gather(ctypes.Structure):
     )
 
 
-def load(path: str) -> ctypes.CDLL:
-    library = ctypes.CDLL(path)
-    for name in ("matmul", "gather", "prepare", "cublas_create"):
-        getattr(library, f"onnxq_cuda_{name}").restype = ctypes.c_char_p
-    return library
-
-
 def levels(format: str) -> NDArray:
     return E2M1 if format == "mxfp4" else formats.get(format).levels  # type: ignore[attr-defined]
 

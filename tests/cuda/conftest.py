@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import abi
 import pytest
 from device import Device
 
@@ -50,7 +49,7 @@ def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def emulated(emulated_library: Path) -> ctypes.CDLL:
-    return abi.load(str(emulated_library))
+    return ctypes.CDLL(str(emulated_library))
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +58,7 @@ def gpu() -> Device:
     path = next(Path(onnxq.__file__).parent.glob("*onnxq_cuda*"), None)
     if path is None:
         pytest.skip("libonnxq_cuda was not built: no CUDA compiler")
-    device = Device(abi.load(str(path)))
+    device = Device(ctypes.CDLL(str(path)))
     if device.library.onnxq_cuda_devices() == 0:
         pytest.skip("there is no NVIDIA GPU")
     return device

@@ -26,27 +26,15 @@ class Device:
         self.stream = ctypes.c_void_p(None)
         #: The emulated library has a cuBLAS of its own, for any handle.
         self.cublas = ctypes.c_void_p(1 if self.emulated else None)
-        for name in (
-            "malloc",
-            "free",
-            "copy",
-            "fill",
-            "synchronize",
-            "stream",
-            "capture",
-            "captured",
-            "replay",
-            "record",
-        ):
-            if hasattr(library, f"onnxq_cuda_{name}"):
-                getattr(library, f"onnxq_cuda_{name}").restype = ctypes.c_char_p
 
     def schedule(self, mode: int = 0, multiprocessors: int = 0, shared_bytes: int = 0) -> None:
         """How the emulation runs threads (bits: 1 copies at once, 2 last thread first) and how large its GPU is."""
         self.library.onnxq_emulate(mode, multiprocessors, shared_bytes)
 
     def call(self, name: str, *arguments: object) -> None:
-        error = getattr(self.library, f"onnxq_cuda_{name}")(*arguments)
+        function = getattr(self.library, f"onnxq_cuda_{name}")
+        function.restype = ctypes.c_char_p
+        error = function(*arguments)
         if error is not None:
             raise DeviceError(error.decode())
 
