@@ -24,8 +24,9 @@ def library() -> ctypes.CDLL | None:
     if found is not None:
         return found[1]
     warnings.warn(
-        "onnxq was installed without its compiled library (no C++ compiler was found): encoding weights is slower. "
-        "Install a compiler and reinstall onnxq to have it.",
+        "onnxq was installed without its compiled library (no C++ compiler was found): encoding weights and "
+        "calibrating are slower, and files for target onnxq run without their kernels. Install a compiler and "
+        "reinstall onnxq to have it.",
         RuntimeWarning,
         stacklevel=2,
     )
