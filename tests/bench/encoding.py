@@ -1,17 +1,10 @@
 """How fast weights are encoded, against the peers: `python tests/bench/encoding.py [--quick] [--gigabytes 1]`.
 
 Every answer is compared before anything is timed: ours with the plain numpy reference on a part of the weight, and the
-<<<<<<< Updated upstream
 peers' packed bytes with ours. Times are medians of runs taken in turns, each of them the second of two: memory that the
 machine has given back since and has to find again would cost more than the encoding. They end with the bytes that go to
 disk (codes packed two a byte, scales), so that all do the same work. The ceiling is the memory bandwidth of reading the
 weight with the same number of threads. Peers that are not installed are left out (`pip install onnxq[bench]`).
-=======
-peers' packed bytes with ours. Times are medians of runs taken in turns, each of them the second of two: memory that was
-given back to the machine in between costs more than the encoding. They end with the bytes that go to disk (codes packed
-two a byte, scales), so that all do the same work. The ceiling is the bandwidth of reading the weight with the same
-number of threads. Peers that are not installed are left out (`pip install onnxq[bench]`).
->>>>>>> Stashed changes
 """
 
 from __future__ import annotations
