@@ -6,8 +6,8 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t kPanelBytes =
-    64 << 20;  // of a dequantized weight at a time: memory stays bounded, and much of it in L2
+// Of a dequantized weight at a time: memory stays bounded, and much of it in L2.
+constexpr int64_t kPanelBytes = 64 << 20;
 
 bool aligned(const void* p, int64_t elements, int type, int vector_bytes) {
   const int64_t size = type == kFloat32 ? 4 : 2;
@@ -16,7 +16,7 @@ bool aligned(const void* p, int64_t elements, int type, int vector_bytes) {
 }
 
 Error check(int64_t N, int64_t K, int block, int format, int type, int scale_type, const void* weight,
-            const void* scales) {
+            const void* scales, const void* zero_points) {
   if (format < 0 || format >= kFormats || scale_type < 0 || scale_type >= kScaleTypes) {
     return "onnxq's GPU kernels know no format " + std::to_string(format) + " with scales of type " +
            std::to_string(scale_type) + ".";
@@ -31,9 +31,10 @@ Error check(int64_t N, int64_t K, int block, int format, int type, int scale_typ
   if (block < kMinBlock || block > kMaxBlock || block % kMinBlock != 0) {
     return "onnxq's blocks are multiples of 16 from 16 to 256, not " + std::to_string(block) + ".";
   }
-  if (reinterpret_cast<uintptr_t>(weight) % 16 != 0 || reinterpret_cast<uintptr_t>(scales) % 16 != 0) {
-    return "onnxq's GPU kernels read weights and scales 16 bytes at a time, and one of them does not start at such an "
-           "address.";
+  const auto at = [](const void* start) { return reinterpret_cast<uintptr_t>(start); };
+  if (at(weight) % 16 != 0 || at(scales) % 16 != 0 || at(zero_points) % 4 != 0) {
+    return "onnxq's GPU kernels read weights and scales 16 bytes at a time, and zero points 4, and one of them does not "
+           "start at such an address.";
   }
   return {};
 }
@@ -112,8 +113,8 @@ Error run_dequantize(const Matmul& p, const Start& start, void* library) {
   int64_t panel = kPanelBytes / (stride * size * kTileRows);
   panel = panel < 1 ? 1 : panel < tiles ? panel : tiles;
   const int64_t weight_bytes = panel * kTileRows * stride * size, x_bytes = type == p.type ? 0 : p.M * p.K * size;
-  const int64_t y_bytes =
-      type == kFloat32 && p.type != kFloat32 ? p.M * p.N * 4 : 0;  // cuBLAS writes what it multiplies
+  // cuBLAS writes the type that it multiplies.
+  const int64_t y_bytes = type == kFloat32 && p.type != kFloat32 ? p.M * p.N * 4 : 0;
   const auto align = [](int64_t bytes) { return ceil_div(bytes, 256) * 256; };
   char* memory = nullptr;
   Error error = allocate(reinterpret_cast<void**>(&memory),
@@ -171,7 +172,7 @@ Error run(const Matmul& p, const Start& start, void* library) {
 }  // namespace
 
 Error matmul(const Matmul& p, Stream stream, void* library) {
-  Error error = check(p.N, p.K, p.block, p.format, p.type, p.scale_type, p.weight, p.scales);
+  Error error = check(p.N, p.K, p.block, p.format, p.type, p.scale_type, p.weight, p.scales, p.zero_points);
   if (error.empty() && p.M < 0) {
     error = "A product cannot have " + std::to_string(p.M) + " rows.";
   }
@@ -197,7 +198,7 @@ Error matmul(const Matmul& p, Stream stream, void* library) {
 }
 
 Error gather(const Gather& p, Stream stream) {
-  Error error = check(p.N, p.K, p.block, p.format, p.type, p.scale_type, p.weight, p.scales);
+  Error error = check(p.N, p.K, p.block, p.format, p.type, p.scale_type, p.weight, p.scales, p.zero_points);
   if (error.empty() && (p.count < 0 || p.count * ceil_div(p.K, 8) >= int64_t{kRowThreads} << 31)) {
     error = "onnxq's GPU kernels cannot gather " + std::to_string(p.count) + " rows at once.";
   }
