@@ -24,7 +24,7 @@ WORTHWHILE = 0.97
 #: Seconds for which each of two models is timed in turns.
 TIMING_SECONDS = 0.5
 #: What the whole noise of a plan is taken to be worth, in runs of the float model, from "next to nothing" to "all".
-PRICES = tuple(10.0 ** (k / 4) for k in range(-12, 9))
+PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 #: dB of contrast below which noise is expensive; for models that read their own output, where it accumulates; and for
 #: those whose outputs are compared with a threshold, where every score near it may flip.
 BAR, RECURRENT_BAR, DETECTOR_BAR = 30.0, 42.0, 56.0
