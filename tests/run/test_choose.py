@@ -13,7 +13,9 @@ from onnxq.find_ranges import find_ranges
 from onnxq.ranges import Range, Ranges
 
 TEXT = "g (float[N, 4] x) => (float[N, 4] y) { y = Mul(x, s) }"
-FEEDS = [{"x": np.random.default_rng(i).standard_normal((5, 4)).astype(np.float32)} for i in range(choose.LEAST_SAMPLES)]
+FEEDS = [
+    {"x": np.random.default_rng(i).standard_normal((5, 4)).astype(np.float32)} for i in range(choose.LEAST_SAMPLES)
+]
 
 
 def scaled(factor: float) -> ir.Model:
