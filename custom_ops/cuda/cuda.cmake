@@ -1,8 +1,17 @@
 # libonnxq_cuda: the whole library again, with the operators of the CUDA provider. One domain can be registered only once
 # with a session, so it holds the processor's operators too, and is registered instead of the other one.
 include(CheckLanguage)
+# Four architectures take many minutes to compile: nobody waits for them who only wanted to install a tool.
+if(ONNXQ_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl)
+  message(STATUS "No NVIDIA GPU here: onnxq is built for processors only, -DONNXQ_CUDA=ON builds for GPUs all the same")
+  return()
+endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90) # and code for what comes after
+  if(ONNXQ_CUDA STREQUAL "AUTO")
+    set(CMAKE_CUDA_ARCHITECTURES native)
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90) # and code for what comes after
+  endif()
 endif()
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
