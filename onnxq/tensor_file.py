@@ -8,6 +8,7 @@ Source: the format's specification in the README of huggingface/safetensors.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import zipfile
@@ -51,12 +52,39 @@ def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
     path = Path(path)
     if not path.is_file():
         raise BadData(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
-    if zipfile.is_zipfile(path):
+    return Npz(path) if zipfile.is_zipfile(path) else Safetensors(path)
+
+
+class Npz(Mapping[str, NDArray]):
+    """The arrays of an npz file, which is open only while one is read.
+
+    Raises:
+        BadData: the file is damaged; where only an array is, when that is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._opened() as file:
+            self._names = tuple(file.files)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
         try:
-            return np.load(path, allow_pickle=False)
+            with np.load(self._path, allow_pickle=False) as file:
+                yield file
         except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise BadData(f"{path} cannot be read as npz: {error}") from None
-    return Safetensors(path)
+            raise BadData(f"{self._path} cannot be read as npz: {error}") from None
+
+    def __getitem__(self, name: str) -> NDArray:
+        with self._opened() as file:
+            array: NDArray = file[name]
+            return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Safetensors(Mapping[str, NDArray]):
