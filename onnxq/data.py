@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import itertools
 import sys
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq import array_files
 from onnxq.errors import BadData, first_line
 from onnxq.images import IMAGE_SUFFIXES, Preprocessing, read_image
+from onnxq.prefetch import prefetch
 from onnxq.runtime import Feed, Input
-
-_ARRAY_SUFFIXES = {".npz", ".npy"}
-
-
-Read = Callable[[], Feed]
+from onnxq.samples import Read, fit
 
 
 @dataclass(frozen=True)
@@ -57,18 +54,19 @@ class Data:
         """Count and hash. Without a fingerprint, the samples are gone through once for them."""
         if self.fingerprint is not None:
             return sum(1 for _ in self.reads()), self.fingerprint()
-        digest, count = hashlib.blake2b(digest_size=16), 0
-        for sample in self:
-            count += 1
-            for name in sorted(sample):
-                x = sample[name]
-                digest.update(f"{name} {x.dtype} {x.shape} ".encode())
-                digest.update(np.ascontiguousarray(x).tobytes())
+        digest, count = hashlib.sha256(), 0
+        with contextlib.closing(prefetch(self)) as samples:
+            for sample in samples:
+                count += 1
+                for name in sorted(sample):
+                    x = sample[name]
+                    digest.update(f"{name} {x.dtype} {x.shape} ".encode())
+                    digest.update(_bytes(x))
         return count, digest.hexdigest()
 
     @property
     def count(self) -> int:
-        """How many samples there are, for which files of arrays are opened, but no image is decoded."""
+        """How many samples there are, for which no file is read beyond its headers."""
         return self._seen[0] if self.part_of is None else self.part_count
 
     def hash(self) -> str:
@@ -107,9 +105,7 @@ class Data:
         whole = self.fingerprint
         if whole is None:
             return Data(self.source, reads)
-        return Data(
-            self.source, reads, lambda: hashlib.blake2b(f"{whole()} {what}".encode(), digest_size=16).hexdigest()
-        )
+        return Data(self.source, reads, lambda: hashlib.sha256(f"{whole()} {what}".encode()).hexdigest())
 
 
 def inputs_of(model: ir.Model) -> tuple[Input, ...]:
@@ -142,7 +138,7 @@ def open_data(source: DataSource, inputs: tuple[Input, ...], preprocessing: Prep
         return _from_python(source, inputs)
     path = Path(source)
     if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix.lower() in _ARRAY_SUFFIXES | IMAGE_SUFFIXES)
+        files = sorted(f for f in path.iterdir() if f.suffix.lower() in array_files.SUFFIXES | IMAGE_SUFFIXES)
         kinds = {f.suffix.lower() in IMAGE_SUFFIXES for f in files}
         if not files:
             raise BadData(f"the folder {path} holds no .npz, .npy or image files")
@@ -152,100 +148,23 @@ def open_data(source: DataSource, inputs: tuple[Input, ...], preprocessing: Prep
             images = [functools.partial(read_image, file, inputs, preprocessing) for file in files]
             how = f"{preprocessing} {inputs}"
             return _checked(str(path), lambda: iter(images), inputs, lambda: _hash_files(files, how))
-        return _checked(str(path), lambda: _chain(files, inputs), inputs, lambda: _hash_files(files, str(inputs)))
-    if path.suffix.lower() in _ARRAY_SUFFIXES:
+        return _checked(
+            str(path), lambda: array_files.read_files(files, inputs), inputs, lambda: _hash_files(files, str(inputs))
+        )
+    if path.suffix.lower() in array_files.SUFFIXES:
         if not path.is_file():
             raise BadData(f"the calibration data {path}: no such file")
-        return _checked(str(path), lambda: _chain([path], inputs), inputs, lambda: _hash_files([path], str(inputs)))
+        return _checked(
+            str(path), lambda: array_files.read_files([path], inputs), inputs, lambda: _hash_files([path], str(inputs))
+        )
     if ":" in str(source):
         return _from_python(_import(str(source)), inputs, str(source))
     raise BadData(f"--data {source} is neither a .npz or .npy file, nor a folder, nor module:function")
 
 
-def _chain(files: Sequence[Path], inputs: tuple[Input, ...]) -> Iterator[Read]:
-    for file in files:
-        for sample in _read_arrays(file, inputs):
-            yield functools.partial(dict, sample)
-
-
-def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> Iterator[Feed]:
-    """The samples of one file of arrays."""
-    loaded = _load(path)
-    if not isinstance(loaded, dict):
-        if len(inputs) != 1:
-            names = ", ".join(i.name for i in inputs)
-            raise BadData(f"{path} is one array, but the model has {len(inputs)} inputs; use .npz: {names}")
-        loaded = {inputs[0].name: loaded}
-    yield from cut(loaded, inputs, str(path))
-
-
-def _load(path: Path) -> NDArray | dict[str, NDArray]:
-    """The array, or the arrays by name, of one file. Pickled objects, which could run code, are refused."""
-    if zipfile.is_zipfile(path) is not (path.suffix.lower() == ".npz"):
-        raise BadData(f"{path} cannot be read: it is damaged, or no {path.suffix} file of numpy")
-    try:
-        # numpy does not close a file it fails to read.
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            arrays = {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        why = "it holds pickled Python objects, not numbers" if "allow_pickle" in str(error) else error
-        raise BadData(f"{path} cannot be read: {why}") from None
-    for name, x in arrays.items():
-        if not isinstance(x, np.ndarray):
-            raise BadData(f"{path} cannot be read: its member '{name}' is not an array")
-    return arrays
-
-
-def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Iterator[Feed]:
-    """The samples that a set of arrays holds.
-
-    Arrays with one rank more than their input count samples along the first axis. Others are cut along axis 0 into
-    pieces of the input's own size there, 1 if that is free. Where these counts disagree (an input whose first axis
-    is not the batch), the set is one sample.
-
-    Raises:
-        BadData: a rank that does not fit, or an axis 0 that does not divide into pieces of the input's size.
-    """
-    by_name = {i.name: i for i in inputs}
-    _check_names(arrays, by_name, where)
-    counts: dict[str, int] = {}
-    steps: dict[str, int | None] = {}  # None: the first axis counts samples
-    for name, x in arrays.items():
-        shape = by_name[name].shape
-        rank = x.ndim if shape is None else len(shape)
-        if x.ndim not in (rank, rank + 1):
-            raise BadData(
-                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}, "
-                "or one axis more that counts samples"
-            )
-        if x.ndim == rank + 1:
-            steps[name], counts[name] = None, x.shape[0]
-            continue
-        first = shape[0] if shape else None
-        step = first if isinstance(first, int) and first > 0 else 1
-        steps[name], counts[name] = step, x.shape[0] // step if rank else 1
-        if rank and x.shape[0] % step:
-            raise BadData(
-                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}: "
-                f"{x.shape[0]} is not a multiple of {step}"
-            )
-    if len(set(counts.values())) > 1:
-        if None in steps.values():
-            sizes = ", ".join(f"'{name}' {n}" for name, n in counts.items())
-            raise BadData(f"{where}: the arrays hold different numbers of samples: {sizes}")
-        yield dict(arrays)
-        return
-    for i in range(next(iter(counts.values()), 0)):
-        yield {name: _piece(x, i, steps[name]) for name, x in arrays.items()}
-
-
-def _piece(x: NDArray, i: int, step: int | None) -> NDArray:
-    if step is None:
-        return np.asarray(x[i])
-    return x[i * step : (i + 1) * step] if x.ndim else x
+def _from_arrays(path: Path, files: Sequence[Path], inputs: tuple[Input, ...]) -> Data:
+    reads = lambda: array_files.read_files(files, inputs)  # noqa: E731
+    return _checked(str(path), reads, inputs, lambda: _hash_files(files, str(inputs)))
 
 
 def _from_python(
@@ -310,70 +229,23 @@ def _read_checked(read: Read, inputs: tuple[Input, ...], where: str) -> Feed:
     return fit(read(), inputs, where)
 
 
+def _bytes(x: NDArray) -> bytes | memoryview:
+    """What an array holds, of strings their text."""
+    return repr(x.tolist()).encode() if x.dtype.hasobject else np.ascontiguousarray(x).reshape(-1).view(np.uint8).data
+
+
 def _hash_files(files: Sequence[Path], how: str) -> str:
     """A hash of the files' bytes, in order, and of how they are read."""
-    digest = hashlib.blake2b(how.encode(), digest_size=16)
-    for file in files:
-        try:
-            with file.open("rb") as opened:
-                digest.update(hashlib.file_digest(opened, "blake2b").digest())
-        except OSError as error:
-            raise BadData(f"{file} cannot be read: {error.strerror}") from None
+    digest = hashlib.sha256(how.encode())
+    with ThreadPoolExecutor() as threads:
+        for part in threads.map(_hash_file, files):
+            digest.update(part)
     return digest.hexdigest()
 
 
-def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Feed:
-    """`sample` as the model takes it: every name there, shapes legal, numbers of the right kind."""
-    by_name = {i.name: i for i in inputs}
-    _check_names(sample, by_name, where)
-    feed: Feed = {}
-    for name, i in by_name.items():
-        x = np.asarray(sample[name])
-        legal = i.shape is None or (
-            len(x.shape) == len(i.shape)
-            and all(
-                not isinstance(want, int) or want < 0 or want == got for want, got in zip(i.shape, x.shape, strict=True)
-            )
-        )
-        if not legal:
-            raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(i.shape)}")
-        feed[name] = _converted(x, i.dtype, f"{where}: '{name}'")
-    return feed
-
-
-#: Kinds of numbers that convert to each kind without losing what they mean.
-_KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
-
-
-def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
-    """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds. NaN may mean a missing value."""
-    if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
-        raise BadData(f"{what} has type {x.dtype}, the model wants {dtype}")
-    if x.dtype == dtype:
-        return x
-    with np.errstate(over="ignore"):
-        converted = x.astype(dtype)
-    lost = np.isinf(converted) & np.isfinite(x) if _kind(dtype) == "f" else converted != x
-    if _kind(dtype) != "O" and lost.any():
-        at = [int(i) for i in np.argwhere(lost)[0]]
-        raise BadData(f"{what} holds {x[tuple(at)]} at {at}, which does not fit {dtype}")
-    return converted
-
-
-def _kind(dtype: np.dtype) -> str:
-    """numpy's letter for a kind of numbers, with bfloat16 among the floats."""
-    return "f" if dtype == ml_dtypes.bfloat16 else dtype.kind
-
-
-def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], where: str) -> None:
-    missing = [name for name in by_name if name not in arrays]
-    unknown = [name for name in arrays if name not in by_name]
-    if missing or unknown:
-        wrong = f"lack {', '.join(missing)}" if missing else f"have {', '.join(unknown)}, which is no input"
-        raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}")
-
-
-def _words(shape: tuple[int | str | None, ...] | None) -> str:
-    if shape is None:
-        return "any shape"
-    return "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
+def _hash_file(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").digest()
+    except OSError as error:
+        raise BadData(f"{file} cannot be read: {error.strerror}") from None

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from onnxq import calibrate, pipeline
 from onnxq.collectors.percentile import PERCENTILE
-from onnxq.data import Data, inputs_of, open_data
+from onnxq.data import inputs_of, open_data
 from onnxq.images import parse_preprocessing
 from onnxq.passes.expose_values import ExposeValues
 from onnxq.recipe import Recipe
@@ -195,7 +195,7 @@ def inference(model: Path, files: list[Path]) -> dict[str, list[float]]:
 
 def ours(method: str, path: Path, names: list[str], files: list[Path]) -> dict[str, list[float]]:
     model = ir.load(path)
-    data: Data = open_data(lambda: read(files), inputs_of(model))
+    data = open_data(files[0].parent, inputs_of(model)).limited(len(files))
     found = calibrate.calibrate(model, names, data, method, threads=0)
     return {name: [r.low, r.high] for name, r in found.values.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -273,6 +273,22 @@ def test_count_and_hash() -> None:
     assert len({open_data(other, X).hash() for other in others} | {data.hash()}) == 4
     assert open_data(rows, X).limited(2).count == 2
     assert open_data(rows, X).limited(None).count == 5
+
+
+def test_strings_are_hashed_by_their_text() -> None:
+    text = Input("x", np.dtype(np.object_), (1,))
+    first, same, other = (
+        open_data([{"x": np.array([f"{word}, at length"], object)}], (text,)).hash() for word in ("one", "one", "two")
+    )
+    assert first == same != other
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez_compressed])
+def test_counting_reads_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: Callable) -> None:
+    path = tmp_path / ("x.npy" if save is np.save else "x.npz")
+    save(path, **({"arr": counting(5, 3)} if save is np.save else {"x": counting(5, 3)}))
+    monkeypatch.setattr(np, "load", None)
+    assert open_data(path, X).count == 5
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 40, 200])

@@ -1,0 +1,121 @@
+"""Arrays as samples for a model: sets of them cut into samples, each checked against the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData
+from onnxq.runtime import Feed, Input
+
+#: Reads one sample.
+Read = Callable[[], Feed]
+
+
+def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Iterator[Feed]:
+    """The samples that a set of arrays holds.
+
+    Arrays with one rank more than their input count samples along the first axis. Others are cut along axis 0 into
+    pieces of the input's own size there, 1 if that is free. Where these counts disagree (an input whose first axis
+    is not the batch), the set is one sample.
+
+    Raises:
+        BadData: a rank that does not fit, or an axis 0 that does not divide into pieces of the input's size.
+    """
+    by_name = {i.name: i for i in inputs}
+    _check_names(arrays, by_name, where)
+    counts: dict[str, int] = {}
+    steps: dict[str, int | None] = {}  # None: the first axis counts samples
+    for name, x in arrays.items():
+        shape = by_name[name].shape
+        rank = x.ndim if shape is None else len(shape)
+        if x.ndim not in (rank, rank + 1):
+            raise BadData(
+                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}, "
+                "or one axis more that counts samples"
+            )
+        if x.ndim == rank + 1:
+            steps[name], counts[name] = None, x.shape[0]
+            continue
+        first = shape[0] if shape else None
+        step = first if isinstance(first, int) and first > 0 else 1
+        steps[name], counts[name] = step, x.shape[0] // step if rank else 1
+        if rank and x.shape[0] % step:
+            raise BadData(
+                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}: "
+                f"{x.shape[0]} is not a multiple of {step}"
+            )
+    if len(set(counts.values())) > 1:
+        if None in steps.values():
+            sizes = ", ".join(f"'{name}' {n}" for name, n in counts.items())
+            raise BadData(f"{where}: the arrays hold different numbers of samples: {sizes}")
+        yield dict(arrays)
+        return
+    for i in range(next(iter(counts.values()), 0)):
+        yield {name: _piece(x, i, steps[name]) for name, x in arrays.items()}
+
+
+def _piece(x: NDArray, i: int, step: int | None) -> NDArray:
+    if step is None:
+        return np.asarray(x[i])
+    return x[i * step : (i + 1) * step] if x.ndim else x
+
+
+def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Feed:
+    """`sample` as the model takes it: every name there, shapes legal, numbers of the right kind."""
+    by_name = {i.name: i for i in inputs}
+    _check_names(sample, by_name, where)
+    feed: Feed = {}
+    for name, i in by_name.items():
+        x = np.asarray(sample[name])
+        legal = i.shape is None or (
+            len(x.shape) == len(i.shape)
+            and all(
+                not isinstance(want, int) or want < 0 or want == got for want, got in zip(i.shape, x.shape, strict=True)
+            )
+        )
+        if not legal:
+            raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(i.shape)}")
+        feed[name] = _converted(x, i.dtype, f"{where}: '{name}'")
+    return feed
+
+
+#: Kinds of numbers that convert to each kind without losing what they mean.
+_KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
+
+
+def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
+    """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds. NaN may mean a missing value."""
+    if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
+        raise BadData(f"{what} has type {x.dtype}, the model wants {dtype}")
+    if x.dtype == dtype:
+        return x
+    with np.errstate(over="ignore"):
+        converted = x.astype(dtype)
+    lost = np.isinf(converted) & np.isfinite(x) if _kind(dtype) == "f" else converted != x
+    if _kind(dtype) != "O" and lost.any():
+        at = [int(i) for i in np.argwhere(lost)[0]]
+        raise BadData(f"{what} holds {x[tuple(at)]} at {at}, which does not fit {dtype}")
+    return converted
+
+
+def _kind(dtype: np.dtype) -> str:
+    """numpy's letter for a kind of numbers, with bfloat16 among the floats."""
+    return "f" if dtype == ml_dtypes.bfloat16 else dtype.kind
+
+
+def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], where: str) -> None:
+    missing = [name for name in by_name if name not in arrays]
+    unknown = [name for name in arrays if name not in by_name]
+    if missing or unknown:
+        wrong = f"lack {', '.join(missing)}" if missing else f"have {', '.join(unknown)}, which is no input"
+        raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}")
+
+
+def _words(shape: tuple[int | str | None, ...] | None) -> str:
+    if shape is None:
+        return "any shape"
+    return "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
