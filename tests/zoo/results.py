@@ -172,10 +172,10 @@ def main() -> None:
                 row = measure(zoo, name, scheme, in_float, Path(folder))
                 rows[name, scheme] = Row(*astuple(row)[:-1], peer.get((name, scheme), ""))
                 print(rows[name, scheme], flush=True)
-    ordered = [rows[name, scheme] for name in zoo.MODELS for scheme in SCHEMES if (name, scheme) in rows]
+            ordered = [rows[name, scheme] for name in zoo.MODELS for scheme in SCHEMES if (name, scheme) in rows]
+            if options.write:
+                TABLE.write_text(render(ordered), encoding="utf-8")
     print("\n".join(summary(ordered)))
-    if options.write:
-        TABLE.write_text(render(ordered), encoding="utf-8")
 
 
 if __name__ == "__main__":
