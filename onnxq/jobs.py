@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxq import errors
+from onnxq import errors, native
 from onnxq.checkpoint import EVERY, Every
 from onnxq.errors import BadData, BadRecipe, OnnxqError
 from onnxq.images import Preprocessing
@@ -53,7 +53,7 @@ def observe_in_processes(
     Raises:
         OnnxqError: what one of them raised; the others are stopped.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = native.cores()
     threads, memory = max(1, cores // jobs), None if whole.memory is None else whole.memory // jobs
     messages: queue.Queue[tuple[int, list[Any] | None]] = queue.Queue()
     processes: list[subprocess.Popen[bytes]] = []

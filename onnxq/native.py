@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
@@ -73,14 +73,14 @@ def encode_affine_blocks(
     w, sizes, codes, scales = _arrays(w, axis, block)
     zeros = np.empty(scales.shape, np.uint8)
     found.onnxq_encode_affine_blocks(
-        _pointer(w),
+        pointer(w),
         *sizes,
         ctypes.c_int32(qmax),
         *_vector(factors),
-        _pointer(codes),
-        _pointer(scales),
-        _pointer(zeros),
-        _threads(),
+        pointer(codes),
+        pointer(scales),
+        pointer(zeros),
+        threads(),
     )
     return codes, scales, zeros
 
@@ -100,13 +100,13 @@ def encode_level_blocks(
     w, sizes, codes, scales = _arrays(w, axis, block)
     tables = [np.ascontiguousarray(table) for table in (levels, middles, order)]
     found.onnxq_encode_level_blocks(
-        _pointer(w),
+        pointer(w),
         *sizes,
-        *(_pointer(table) for table in tables),
+        *(pointer(table) for table in tables),
         *_vector(factors),
-        _pointer(codes),
-        _pointer(scales),
-        _threads(),
+        pointer(codes),
+        pointer(scales),
+        threads(),
     )
     return codes, scales
 
@@ -119,13 +119,20 @@ def _arrays(w: Floats, axis: int, block: int) -> tuple[Floats, list[ctypes.c_int
     return w, sizes, np.empty(w.shape, np.uint8), np.empty((*before, -(-k // block), *behind), np.float32)
 
 
-def _pointer(array: NDArray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
 def _vector(array: Floats) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
-    return _pointer(array), ctypes.c_int64(array.size)
+    return pointer(array), ctypes.c_int64(array.size)
 
 
-def _threads() -> ctypes.c_int32:
-    return ctypes.c_int32(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+def pointer(array: NDArray | None) -> ctypes.c_void_p:
+    """Where an array lies, as the library takes it; None is its null."""
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> ctypes.c_int32:
+    """How many the library is to use."""
+    return ctypes.c_int32(cores())

@@ -34,9 +34,8 @@ _SHARED = tuple(field[0] for field in _Numbers._fields_ if field[0] in Summary._
 
 
 def available() -> bool:
-    """Whether the library is there, and new enough to hold summaries."""
-    found = native.library()
-    return found is not None and hasattr(found, "onnxq_summary_new")
+    """Whether the library is there."""
+    return native.library() is not None
 
 
 class NativeSummary:
@@ -61,14 +60,14 @@ class NativeSummary:
         plain.bins, plain.channels = -1 if h is None else len(h.counts), start.channel_low.size
         counts = np.zeros(0, np.int64) if h is None else h.counts
         arrays = [np.ascontiguousarray(x) for x in (counts, start.channel_low, start.channel_high)]
-        found.onnxq_summary_restore(self._at, ctypes.byref(plain), *(ctypes.c_void_p(x.ctypes.data) for x in arrays))
+        found.onnxq_summary_restore(self._at, ctypes.byref(plain), *(native.pointer(x) for x in arrays))
 
     def update(self, x: NDArray) -> None:
         """Take in one batch, as `Summary.update` does."""
         x = np.ascontiguousarray(x)
         shape = (ctypes.c_int64 * x.ndim)(*x.shape)
         kind, rank = ctypes.c_int32(_TYPES[x.dtype]), ctypes.c_int64(x.ndim)
-        self._library.onnxq_summary_update(self._at, ctypes.c_void_p(x.ctypes.data), kind, shape, rank)
+        self._library.onnxq_summary_update(self._at, native.pointer(x), kind, shape, rank)
         self.end_batch()
 
     def end_batch(self) -> None:
@@ -81,7 +80,7 @@ class NativeSummary:
         self._library.onnxq_summary_numbers(self._at, ctypes.byref(plain))
         counts = np.zeros(max(plain.bins, 0), np.int64)
         low, high = np.zeros(plain.channels), np.zeros(plain.channels)
-        pointers = (ctypes.c_void_p(x.ctypes.data) for x in (counts, low, high))
+        pointers = (native.pointer(x) for x in (counts, low, high))
         self._library.onnxq_summary_arrays(self._at, *pointers)
         seen = Summary(**{name: getattr(plain, name) for name in _SHARED}, histogram=None, axis=self._axis)
         seen.channel_low, seen.channel_high = low, high

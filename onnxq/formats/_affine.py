@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq import native
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, _fast
 
 TINY = np.finfo(np.float32).tiny
@@ -107,10 +106,6 @@ def encode_range(
     made = _fast.encode(format, w, granularity) if scales is None else None
     if made is not None:
         return made
-    if scales is None and granularity.block is not None and granularity.axis is not None and w.size and qmax <= 255:
-        parts = native.encode_affine_blocks(w, granularity.axis, granularity.block, qmax, np.zeros(0, np.float32))
-        if parts is not None:
-            return QuantizedTensor(format, granularity, *parts)
     if scales is None:
         scales, zero_points = fit_range(w, granularity, 0, qmax, dtype)
     return encode(format, w, granularity, scales, zero_points, 0, qmax, dtype)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq import native
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, _fast
 
 
@@ -54,11 +53,6 @@ def encode(
     fast = _fast.encode(format, w, granularity, tables) if scales is None else None
     if fast is not None:
         return fast
-    if scales is None and granularity.block is not None and granularity.axis is not None and w.size:
-        nothing = np.zeros(0, np.float32)
-        made = native.encode_level_blocks(w, granularity.axis, granularity.block, *tables, nothing)
-        if made is not None:
-            return QuantizedTensor(format, granularity, *made)
     if scales is None:
         scales = fit(w, granularity)
     return QuantizedTensor(format, granularity, codes(w, granularity, scales, tables), scales)

@@ -1,6 +1,7 @@
 """The compiled way of encoding weights in blocks, where the library is there.
 
-It does what the formats do in numpy, bit for bit, from any floating-point type, without a copy, in threads.
+It does what the formats do in numpy, bit for bit, from any floating-point type, in threads, and without a copy of what
+is in order in memory.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def encode(
 ) -> QuantizedTensor | None:
     """`w` rounded to nearest, scales as `format.fit` gives them; None where numpy has to do it.
 
-    That is: no library, no such format, no blocks, numbers of another type or not in order in memory, or one that is
-    not finite, which numpy then finds.
+    That is: no library, no such format, no blocks, numbers of another type, or one that is not finite, which numpy
+    then finds.
 
     Args:
         tables: of a codebook, if not the format's own (`_codebook.Tables`).
@@ -67,14 +68,15 @@ def encode(
     if rule is None or dtype is None or axis is None or block is None or not w.size:
         return None
     library = native.library()
-    if library is None or not w.flags.c_contiguous:
+    if library is None:
         return None
+    w = np.ascontiguousarray(w)
     codes = np.empty(w.shape, format.code_type)
     scales = np.empty(granularity.scale_shape(w.shape), np.float32)
     zeros = np.empty(scales.shape, format.code_type) if rule.number == _RANGE else None
     tables = tables or getattr(format, "tables", None)
     is_finite = library.onnxq_encode_rows(
-        _pointer(w),
+        native.pointer(w),
         ctypes.c_int32(dtype),
         ctypes.c_int64(math.prod(w.shape[:axis])),
         ctypes.c_int64(w.shape[axis]),
@@ -82,12 +84,12 @@ def encode(
         ctypes.c_int64(block),
         ctypes.c_int32(rule.number),
         ctypes.c_int32(rule.qmax),
-        _pointer(None if tables is None else tables[1]),
-        _pointer(None if tables is None else tables[2]),
-        _pointer(codes),
-        _pointer(scales),
-        _pointer(zeros),
-        native._threads(),
+        native.pointer(None if tables is None else tables[1]),
+        native.pointer(None if tables is None else tables[2]),
+        native.pointer(codes),
+        native.pointer(scales),
+        native.pointer(zeros),
+        native.threads(),
     )
     if not is_finite:
         return None
@@ -120,12 +122,8 @@ def transposed(codes: NDArray) -> NDArray:
         return np.ascontiguousarray(codes.T)
     turned = np.empty(codes.shape[::-1], codes.dtype)
     rows, columns = (ctypes.c_int64(n) for n in codes.shape)
-    library.onnxq_transpose(_pointer(codes), rows, columns, _pointer(turned), native._threads())
+    library.onnxq_transpose(native.pointer(codes), rows, columns, native.pointer(turned), native.threads())
     return turned
-
-
-def _pointer(array: NDArray | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if array is None else array.ctypes.data)
 
 
 def pack_nibbles(codes: NDArray, high_first: bool, flip: int = 0) -> NDArray[np.uint8] | None:
@@ -138,11 +136,11 @@ def pack_nibbles(codes: NDArray, high_first: bool, flip: int = 0) -> NDArray[np.
         return None
     packed = np.empty(codes.size // 2, np.uint8)
     library.onnxq_pack_nibbles(
-        _pointer(codes),
+        native.pointer(codes),
         ctypes.c_int64(packed.size),
         ctypes.c_int32(high_first),
         ctypes.c_int32(flip),
-        _pointer(packed),
-        native._threads(),
+        native.pointer(packed),
+        native.threads(),
     )
     return packed

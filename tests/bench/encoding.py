@@ -10,7 +10,6 @@ weight with the same number of threads. Peers that are not installed are left ou
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from rich.table import Table
 from onnxq import formats, layouts, native
 from onnxq.formats import Granularity, QuantizedTensor
 
-THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+THREADS = native.cores()
 K = 4096
 Run = Callable[[], object]
 

@@ -83,6 +83,12 @@ def test_blocks_along_another_axis(word: str, dtype: np.dtype, shape: tuple[int,
         w.flat[-1] = 1
 
 
+@every_word
+def test_what_is_not_in_order_in_memory(word: str) -> None:
+    w = np.random.default_rng(2).standard_normal((70, 33)).astype(np.float32).T
+    assert_same(_fast.encode(formats.get(word), w, Granularity(1, 32)), by_numpy(word, w, Granularity(1, 32)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_word
 def test_every_float_type(word: str, dtype: np.dtype) -> None:
@@ -124,7 +130,7 @@ def test_many_numbers_of_many_sizes(word: str) -> None:
 @every_word
 def test_any_number_of_threads(word: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     w = np.random.default_rng(5).standard_normal((30, 100)).astype(np.float32)
-    monkeypatch.setattr(native, "_threads", lambda: ctypes.c_int32(count))
+    monkeypatch.setattr(native, "threads", lambda: ctypes.c_int32(count))
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, 32)), by_numpy(word, w, Granularity(1, 32)))
 
 
