@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import collectors
-from onnxq.quality import Quality, noise_ratio, unrepeatable
+from onnxq.quality import measure, noise_ratio, unrepeatable
 from onnxq.ranges import Ranges
 from onnxq.runtime import Feed, Session
 
@@ -66,8 +66,6 @@ def least_noise(
 
 def _noise(model: ir.Model, wanted: list[tuple[Feed, list[NDArray]]], random: frozenset[str]) -> float:
     session = Session(model, threads=0)
-    quality = Quality(ignored=random)
-    for feed, outputs in wanted:
-        quality.add(session.outputs, outputs, session.run(feed))
-    found = noise_ratio(quality)
+    feeds, outputs = zip(*wanted, strict=True)
+    found = noise_ratio(measure(session.outputs, outputs, map(session.run, feeds), random))
     return math.inf if math.isnan(found) else found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnxq import graph
 from onnxq.plan import Plan
-from onnxq.quality import Quality, arrays_of, unrepeatable
+from onnxq.quality import Quality, arrays_of, measure, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
 from onnxq.weights import fits_half, weights_of
 
@@ -80,9 +80,7 @@ class Bench:
         if key not in self._seen:
             model = self.rewrite(plan)
             session = Session(model, threads=0)
-            quality = Quality(ignored=self._random)
-            for feed, wanted in zip(self.feeds, self._wanted, strict=True):
-                quality.add(self.outputs, wanted, session.run(feed))
+            quality = measure(self.outputs, self._wanted, map(session.run, self.feeds), self._random)
             self._seen[key] = quality, _bytes_of(model)
         return self._seen[key]
 

@@ -101,8 +101,7 @@ def arrays_of(output: object) -> list[NDArray]:
 
 def unrepeatable(names: Sequence[str], once: Sequence[NDArray], again: Sequence[NDArray]) -> frozenset[str]:
     """Outputs on which two runs of one model on the same inputs disagree: they are random, and prove nothing."""
-    quality = Quality()
-    quality.add(names, once, again)
+    quality = measure(names, [once], [again])
     return frozenset(name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB)
 
 
@@ -116,9 +115,14 @@ def _decibel(power: Power, signal: float) -> float:
     return max(-MAX_DB, min(MAX_DB, 10 * math.log10(signal / power.noise)))
 
 
-def measure(names: Sequence[str], wanted: Iterable[Sequence[NDArray]], got: Iterable[Sequence[NDArray]]) -> Quality:
-    """The quality of outputs `got` against `wanted`, sample by sample."""
-    quality = Quality()
+def measure(
+    names: Sequence[str],
+    wanted: Iterable[Sequence[NDArray]],
+    got: Iterable[Sequence[NDArray]],
+    ignored: frozenset[str] = frozenset(),
+) -> Quality:
+    """The quality of outputs `got` against `wanted`, sample by sample, but for those in `ignored`."""
+    quality = Quality(ignored=ignored)
     for x, y in zip(wanted, got, strict=True):
         quality.add(names, x, y)
     return quality

@@ -2,7 +2,7 @@
 
 Three questions, in this order. Which nodes lose time (kernels timed one by one, borders between int8 and float
 included)? Which of the plans between "all in int8" and "nothing" is the best bargain of time and noise? Which weights
-need a finer format to reach the quality that was asked for?
+need a finer format to reach the quality that was asked for, or repay its bytes?
 """
 
 from __future__ import annotations
@@ -177,13 +177,16 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
         quality = bench.quality(candidate)
         return quality.sqnr >= recipe.min_sqnr and quality.contrast >= wanted
 
-    def price(candidate: Plan) -> float:
-        """Bytes relative to float and what the noise is worth."""
-        return bench.size(candidate) + BYTES_PER_DB * max(0.0, CLEAR - bench.quality(candidate).contrast)
+    def noise_price(candidate: Plan) -> float:
+        """What the noise is worth, in bytes relative to float."""
+        return BYTES_PER_DB * max(0.0, CLEAR - bench.quality(candidate).contrast)
 
-    def pays(fine: Plan) -> bool:
-        """Whether finer weights could pay off, if they cost nothing."""
-        return bargains and price(fine) - bench.size(fine) + LEAST_GAIN < price(plan) - bench.size(plan)
+    def price(candidate: Plan) -> float:
+        return bench.size(candidate) + noise_price(candidate)
+
+    def may_pay(fine: Plan) -> bool:
+        """Whether finer weights would pay off if they cost nothing."""
+        return bargains and noise_price(fine) + LEAST_GAIN < noise_price(plan)
 
     reason = "a shorter format costs too much accuracy here"
 
@@ -196,14 +199,17 @@ def _refine(bench: Bench, plan: Plan, recipe: Recipe, say: Say) -> Plan:
     for _ in range(3):  # four bits to eight, eight to sixteen, sixteen to float32
         coarse = plan.those(Method.PACKED, Method.STORED)
         fine = {c.node: found for c in coarse if (found := better(c)) is not None}
-        if not fine or (enough(plan) and not pays(plan.replacing(fine.values()))):
+        if not fine or (enough(plan) and not may_pay(plan.replacing(fine.values()))):
             return plan
         say("finding the weights that need a finer format")
         noise = harm(bench, plan.replacing(fine.values()), [c for c in coarse if c.node in fine])
         ranked = sorted(fine.values(), key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
         needed = 0 if enough(plan) else _fewest(plan, ranked, enough)
         counts = _growing(needed, len(ranked)) if bargains else [needed]
-        plan = min((plan.replacing(ranked[:count]) for count in counts), key=price)
+        best = min((plan.replacing(ranked[:count]) for count in counts), key=price)
+        if best == plan:
+            return plan
+        plan = best
     return plan
 
 

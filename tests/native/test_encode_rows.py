@@ -60,7 +60,9 @@ def assert_same(fast: QuantizedTensor | None, slow: QuantizedTensor) -> None:
         assert (a is None) == (b is None)
         if a is not None and b is not None:
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
-            np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+            np.testing.assert_array_equal(
+                np.ascontiguousarray(a).view(np.uint8), np.ascontiguousarray(b).view(np.uint8)
+            )
 
 
 @pytest.mark.parametrize(("n", "k", "block"), SHAPES, ids=["x".join(map(str, s)) for s in SHAPES])
