@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import graph, save, targets
+from onnxq import graph, layouts, save, targets
 from onnxq.bodies import KERNEL_FORMATS
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
@@ -316,7 +316,7 @@ def _require_quality(proof: Check, recipe: Recipe) -> None:
 def _why_slow(plan: Plan) -> str:
     """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
     has_bnb4 = targets.get(plan.target).has_contrib_ops
-    if has_bnb4 and any(choice.format in ("nf4", "fp4") for choice in plan.those(Method.PACKED)):
+    if has_bnb4 and any(choice.format in layouts.BNB4_FORMATS for choice in plan.those(Method.PACKED)):
         return (
             "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
             "matrix in every run; w4a16 has a fast one"

@@ -26,8 +26,6 @@ SCHEMES: Mapping[str, str] = {
     "bf16": "bfloat16 weights, computed in the model's own precision",
 }
 KEEP = "keep"
-#: Formats whose definition fixes how many weights share a scale.
-FIXED_BLOCKS = {"mxfp4": 32, "q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32}
 #: Schemes chosen for speed: what is slower than float goes back to float.
 SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
 
@@ -109,9 +107,9 @@ class Recipe:
         require_scheme(self.scheme)
         if self.block_size not in (None, 16, 32, 64, 128, 256):
             raise BadRecipe(f"a block of {self.block_size} weights is none of 16, 32, 64, 128, 256")
-        for word in self.schemes & FIXED_BLOCKS.keys():
-            if self.block_size not in (None, FIXED_BLOCKS[word]):
-                raise BadRecipe(f"a block of {word} has {FIXED_BLOCKS[word]} weights, not {self.block_size}")
+        for format in map(formats.get, self.schemes - SCHEMES.keys()):
+            if getattr(format, "has_fixed_block", False) and self.block_size not in (None, format.default_block):
+                raise BadRecipe(f"a block of {format.name} has {format.default_block} weights, not {self.block_size}")
         if math.isnan(self.min_sqnr):
             raise BadRecipe("min_sqnr is not a number of dB")
         if self.accuracy_level not in range(5):

@@ -75,8 +75,8 @@ def _native(w: FloatArray, format: Format, granularity: Granularity) -> Quantize
     axis, block = granularity.axis, granularity.block
     assert axis is not None
     assert block is not None
-    if format.name in ("nf4", "fp4"):
-        tables: _codebook.Tables = format.tables  # type: ignore[attr-defined]
+    tables: _codebook.Tables | None = getattr(format, "tables", None)
+    if tables is not None and not getattr(format, "powers_of_two", False):
         made = native.encode_level_blocks(w, axis, block, *tables, FACTORS)
         return None if made is None else QuantizedTensor(format, granularity, *made)
     if format.name in ("uint4", "uint8"):

@@ -24,6 +24,7 @@ class mxfp4:
     code_type = np.dtype(np.uint8)
     scale_type: np.dtype | None = E8M0
     default_block: int | None = 32
+    has_fixed_block = True
     levels = LEVELS
     tables = _codebook.signed_tables(MAGNITUDES, negative_zero=0)
     powers_of_two = True

@@ -18,6 +18,7 @@ class q5_0:
     code_type = np.dtype(np.int8)
     scale_type: np.dtype | None = np.dtype(np.float16)
     default_block: int | None = 32
+    has_fixed_block = True
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return _gguf.fit_signed(w, granularity, -16), None

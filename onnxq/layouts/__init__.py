@@ -10,6 +10,7 @@ from __future__ import annotations
 from onnxq.layouts._bits import from_low_first, high_first, low_first, nibbles_low_first, pack_codes, unpack_codes
 from onnxq.layouts._compact import compact, from_compact
 from onnxq.layouts._contrib import (
+    BNB4_FORMATS,
     from_matmul_bnb4,
     from_matmul_nbits,
     gather_block,
@@ -25,6 +26,7 @@ from onnxq.layouts._rows import blocks_last, scales_by_row, zero_points_by_row
 from onnxq.layouts._tiles import from_onnxq_tiles, onnxq_scales, onnxq_tiles, onnxq_zero_points
 
 __all__ = [
+    "BNB4_FORMATS",
     "as_rows",
     "bit_fields",
     "blocks_last",

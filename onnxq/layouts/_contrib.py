@@ -12,6 +12,9 @@ from onnxq.formats import Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.layouts._bits import from_low_first, high_first, low_first
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
+#: What MatMulBnb4 multiplies by.
+BNB4_FORMATS = ("nf4", "fp4")
+
 
 def matmul_nbits(q: QuantizedTensor) -> Bytes:
     """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, the first k in the lowest bits; 2, 4, 8 bits."""

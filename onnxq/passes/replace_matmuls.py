@@ -46,7 +46,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         assert choice.block is not None
         if not self.contrib:
             self._dequantize(product, formats.get(word), choice.block, constants)
-        elif word in ("nf4", "fp4"):
+        elif word in layouts.BNB4_FORMATS:
             self._bnb4(product, formats.get(word), choice.block, constants)
         else:
             self._nbits(product, formats.get(word), choice.block, constants)

@@ -27,6 +27,17 @@ class Placement:
     reason: str = ""
 
 
+#: Standard opsets that brought what schemes need: dynamic quantization, one scale a channel and bfloat16, float8.
+OPSETS = {
+    "w8a8-dynamic": 11,
+    "w8a8": 13,
+    "bf16": 13,
+    "bfloat16": 13,
+    "float8_e4m3": 19,
+    "float8_e5m2": 19,
+}
+
+
 class Target(Protocol):
     """What every file of this folder defines, under its own file name."""
 

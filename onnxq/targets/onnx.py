@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from onnxq import formats
+from onnxq import formats, layouts
 from onnxq.plan import Method
 from onnxq.targets import (
+    OPSETS,
     Placement,
     at_least_four_bits,
     needs_plain_matmul,
@@ -14,9 +15,9 @@ from onnxq.targets import (
 )
 from onnxq.weights import Weight
 
-#: Standard opsets: 13: one scale a channel, and bfloat16; 19: float8; 21: blocks and 4-bit types; 25: 2-bit types.
-_OPSETS = {"w8a8": 13, "w8a8-dynamic": 11, "w8a16": 21, "w4a16": 21, "bf16": 13, "bfloat16": 13}
-_UNTYPED = {"auto", "fp16", "float16", "nf4", "fp4", "int16", "uint16"}
+#: Opset 21 brought blocks and 4-bit types, 25 those of 2 bits.
+_OPSETS = {**OPSETS, "w8a16": 21, "w4a16": 21}
+_UNTYPED = {"auto", "fp16", "float16", "int16", "uint16", *layouts.BNB4_FORMATS}
 
 
 class onnx:
@@ -28,8 +29,6 @@ class onnx:
     def opset_for(self, scheme: str) -> int:
         if scheme in _OPSETS or scheme in _UNTYPED:
             return _OPSETS.get(scheme, 0)
-        if scheme.startswith("float8"):
-            return 19
         return 21 if formats.get(scheme).bits >= 4 else 25
 
     def refusal(self, format: str) -> str:
@@ -40,7 +39,7 @@ class onnx:
         if wish.method is Method.DYNAMIC and op == "LSTM":
             return stored(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
         if wish.method is Method.PACKED:
-            has_type = wish.format not in ("nf4", "fp4")
+            has_type = wish.format not in layouts.BNB4_FORMATS
             if op == "Gather" and not has_type:
                 return no_table_kernel(wish)
             if op == "Gather":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxq import bodies
 from onnxq.plan import Method
-from onnxq.targets import Placement, needs_plain_matmul, stored
+from onnxq.targets import OPSETS, Placement, needs_plain_matmul, stored
 from onnxq.weights import Weight
 
 
@@ -15,11 +15,7 @@ class onnxq:
     has_onnxq_ops = True
 
     def opset_for(self, scheme: str) -> int:
-        if scheme.startswith("float8"):
-            return 19
-        return {"w8a8": 13, "w8a8-dynamic": 11, "fp16": 0, "float16": 0, "bf16": 13, "bfloat16": 13}.get(
-            scheme, bodies.OPSET
-        )
+        return {**OPSETS, "fp16": 0, "float16": 0}.get(scheme, bodies.OPSET)
 
     def refusal(self, format: str) -> str:
         return ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxq import formats
+from onnxq import formats, layouts
 from onnxq.plan import Method
 from onnxq.targets import (
+    OPSETS,
     Placement,
     at_least_four_bits,
     needs_plain_matmul,
@@ -24,9 +25,7 @@ class ort_cpu:
     has_onnxq_ops = False
 
     def opset_for(self, scheme: str) -> int:
-        if scheme.startswith("float8"):
-            return 19
-        return {"w8a8": 13, "w8a8-dynamic": 11, "bf16": 13, "bfloat16": 13}.get(scheme, 0)
+        return OPSETS.get(scheme, 0)
 
     def refusal(self, format: str) -> str:
         return refuse_own_formats(format)
@@ -39,7 +38,7 @@ class ort_cpu:
             if weight.node.attributes.get("layout") is not None:
                 return stored(wish, "DynamicQuantizeLSTM has no layout attribute")
             return wish
-        if wish.method is Method.PACKED and op == "Gather" and wish.format in ("nf4", "fp4"):
+        if wish.method is Method.PACKED and op == "Gather" and wish.format in layouts.BNB4_FORMATS:
             return no_table_kernel(wish)
         bits = formats.get(wish.format).bits
         if wish.method is Method.PACKED and op == "Gather" and bits == 4 and weight.shape[1] % 2:
