@@ -18,6 +18,7 @@ from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
+from onnxq.idle import idle_wishes
 from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
@@ -234,19 +235,10 @@ def open_job(
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
-    _warn_of_idle_rules(wanted, loaded, model)
+    for sentence in idle_wishes(wanted, loaded, plan, path=model):
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
-
-
-def _warn_of_idle_rules(recipe: Recipe, model: ir.Model, path: str | Path) -> None:
-    """Say which rules match no node: most likely their pattern has a typo."""
-    nodes = [(node.name or "", node.op_type) for node in graph.nodes(model)]
-    for rule in recipe.rules:
-        if not any(rule.matches(name, op) for name, op in nodes):
-            ops = f" among {', '.join(rule.ops)}" if rule.ops else ""
-            names = f"names as 'onnxq plan {path} --nodes' shows them"
-            warnings.warn(f"the rule '{rule.nodes}' matches no node{ops}; {names}", RuntimeWarning, stacklevel=3)
 
 
 def _feeds(job: Job) -> tuple[list[Feed], str]:

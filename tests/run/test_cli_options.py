@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,31 @@ def test_models_with_other_inputs_are_not_compared(model: Path, tmp_path: Path) 
 def test_a_rule_that_matches_nothing_is_told(model: Path, option: tuple[str, str]) -> None:
     with pytest.warns(RuntimeWarning, match=r"the rule '\S+' matches no node; names as 'onnxq plan"):
         said("plan", model, *option)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "option", "sentence"),
+    [
+        (
+            "w4a16",
+            ("--calibration", "minmax"),
+            "by 'minmax' changes nothing: w4a16 needs no activation ranges",
+        ),
+        ("fp16", ("--block", "64"), "blocks of 64 change nothing: fp16 stores no weight in blocks"),
+        ("nf4", ("--reduce-range",), "reduce_range changes nothing: nf4 computes nothing in int8"),
+    ],
+)
+def test_an_option_that_changes_nothing_is_told(
+    model: Path, tmp_path: Path, scheme: str, option: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.warns(RuntimeWarning, match=sentence):
+        said("quantize", model, "-s", scheme, *option, "--no-check", "-o", tmp_path / "made.onnx")
+
+
+def test_an_option_that_changes_something_is_not(model: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said("plan", model, "-s", "w4a16", "--block", "64")
 
 
 def test_a_rule_that_matches_is_not(model: Path) -> None:
