@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import bench_models as models
 import click
 import numpy as np
 import onnx
 import onnxruntime
+import products
 from numpy.typing import NDArray
 
 import onnxq
@@ -43,7 +43,7 @@ class Contender:
     name: str
     accuracy: str  # a key of MOST
     run: Callable[[NDArray], NDArray]
-    weight: models.Weight
+    weight: products.Weight
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -67,16 +67,16 @@ class Row:
 
 
 def contenders(format: str, block: int, shape: tuple[int, int], threads: int) -> list[Contender]:
-    w = models.random_weight(format, block, *shape, np.random.default_rng([*shape, block]))
-    made = [("ours", "fast", models.ours(w, "fast"))]
+    w = products.random_weight(format, block, *shape, np.random.default_rng([*shape, block]))
+    made = [("ours", "fast", products.ours(w, "fast"))]
     if format in ("int4", "int8"):
-        made.append(("ORT level 4", "level 4", models.matmul_nbits(w, 4)))
+        made.append(("ORT level 4", "level 4", products.matmul_nbits(w, 4)))
     if (format, block) == ("int4", 32):
-        made.append(("ours exact", "exact", models.ours(w, "exact")))
-        made.append(("ORT exact", "exact", models.matmul_nbits(w, 0)))
-        made.append(("ORT float", "float", models.matmul(w)))
+        made.append(("ours exact", "exact", products.ours(w, "exact")))
+        made.append(("ORT exact", "exact", products.matmul_nbits(w, 0)))
+        made.append(("ORT float", "float", products.matmul(w)))
     if format in ("nf4", "fp4"):
-        made.append(("ORT Bnb4", "exact", models.matmul_bnb4(w)))
+        made.append(("ORT Bnb4", "exact", products.matmul_bnb4(w)))
     return [Contender(name, accuracy, _runner(model, threads), w) for name, accuracy, model in made]
 
 

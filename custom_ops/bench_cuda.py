@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import bench_cuda_ort as peers
-import bench_models as models
 import click
 import numpy as np
+import products
 from bench_gpu import FLOAT16, FORMATS, PATHS, SCALES, Gpu, Matmul, Product
 from numpy.typing import NDArray
 
@@ -50,8 +50,8 @@ class Weights:
 
     def __init__(self, gpu: Gpu, format: str, block: int, shape: tuple[int, int], rng: np.random.Generator) -> None:
         self.gpu, self.shape = gpu, shape
-        self.true = models.random_weight(format, block, *shape, rng)
-        tiles, scales = models.tiled(self.true)
+        self.true = products.random_weight(format, block, *shape, rng)
+        tiles, scales = products.tiled(self.true)
         self.bytes = tiles.nbytes + scales.nbytes
         self.scale_type = SCALES[scales.dtype]
         self.sets = [(gpu.upload(tiles), gpu.upload(scales))]

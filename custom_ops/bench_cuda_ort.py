@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import bench_models as models
 import numpy as np
 import onnx
 import onnxruntime
+import products
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -29,10 +29,10 @@ NAMES = ("ours in ORT", "MatMulNBits", "MatMulNBits FPA_INTB", "MatMulBnb4")
 TOTAL = 256 << 20
 
 
-def spellings(w: models.Weight) -> Iterator[tuple[str, str, str, dict[str, NDArray], dict[str, Any]]]:
+def spellings(w: products.Weight) -> Iterator[tuple[str, str, str, dict[str, NDArray], dict[str, Any]]]:
     """Name, operator, domain, tensors and attributes of each way to multiply by `w` in float16."""
     N, K = w.codes.shape
-    tiles, scales = models.tiled(w)
+    tiles, scales = products.tiled(w)
     sizes = {"K": K, "N": N, "block_size": w.block}
     yield "ours in ORT", "MatMulNBits", "onnxq", {"weight": tiles, "scales": scales}, sizes | {"format": w.format}
     half = w.scales.astype(np.float16)
@@ -70,7 +70,7 @@ def model(
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def seconds(made: onnx.ModelProto, w: models.Weight, M: int, repeats: int, *, provider: str = "CUDA") -> float:
+def seconds(made: onnx.ModelProto, w: products.Weight, M: int, repeats: int, *, provider: str = "CUDA") -> float:
     """Median time of one product. The first answer is checked.
 
     Raises:
@@ -109,7 +109,7 @@ def seconds(made: onnx.ModelProto, w: models.Weight, M: int, repeats: int, *, pr
 
 
 def measure(N: int, K: int, M: int, format: str, block: int, repeats: int) -> dict[str, float]:
-    w = models.random_weight(format, block, N, K, np.random.default_rng())
+    w = products.random_weight(format, block, N, K, np.random.default_rng())
     count = max(2, math.ceil(TOTAL / w.bytes))
     times = {}
     for name, op, domain, arrays, attributes in spellings(w):

@@ -1,0 +1,165 @@
+"""How fast whole language models run: `python tests/zoo/speed.py [--write] [--models NAME …] [--threads 2]`.
+
+The shared transformers, in float, by onnxruntime's own tools (MatMulNBits in blocks of 32 at accuracy level 4, and
+dynamic int8), and by onnxq for target onnxq. All files of a model run in turns in one process, on real text of several
+lengths; every output is compared with the float model's before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from shared import SHARED
+from zoo_models import load_zoo
+
+import onnxq
+from onnxq.quality import measure
+
+#: Of each model the lengths to run, in tokens; 0: the sample's own.
+MODELS = {
+    "charlm": (1, 8, 32, 0),
+    "rxn_albert": (8, 0),
+    "stories260k_llama": (1, 32, 0),
+    "gpt_nano_sort": (0,),
+}
+OURS = ("w4a16", "nf4", "w8a16")
+#: dB that our outputs have to reach against the float model's: more than any wrong kernel gives.
+LEAST_DB = 12.0
+TABLE = Path(__file__).resolve().parents[2] / "docs" / "speed.md"
+Feed = dict[str, NDArray]
+
+
+def files(zoo_path: Path, folder: Path) -> dict[str, Path]:
+    """Every file to be run, by what it is called in the table."""
+    found = {"float": zoo_path}
+    for name, make in (("ORT int4", onnxruntime_int4), ("ORT dynamic int8", onnxruntime_dynamic)):
+        found[name] = folder / f"{len(found)}.onnx"
+        make(zoo_path, found[name])
+    for word in OURS:
+        found[f"onnxq {word}"] = folder / f"{len(found)}.onnx"
+        onnxq.quantize(zoo_path, found[f"onnxq {word}"], word, target="onnxq", check=False)
+    return found
+
+
+def onnxruntime_int4(path: Path, output: Path) -> None:
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(onnx.load(path), block_size=32, is_symmetric=True, accuracy_level=4)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(output))
+
+
+def onnxruntime_dynamic(path: Path, output: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(path, output, weight_type=QuantType.QInt8, per_channel=True)
+
+
+def shortened(feed: Feed, length: int) -> Feed:
+    """The first `length` tokens of [1, T] inputs."""
+    tokens = token_count(feed)
+    return {name: x[:, :length] if x.shape == (1, tokens) and length else x for name, x in feed.items()}
+
+
+def token_count(feed: Feed) -> int:
+    return max(x.shape[1] for x in feed.values() if x.ndim == 2)
+
+
+def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    # A pool that goes on spinning after its turn would take the processor from the next one.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxq.session(path, options, ["CPUExecutionProvider"])
+
+
+def rows(name: str, path: Path, feed: Feed, threads: int, seconds: float) -> Iterator[str]:
+    """One line of the table for each length.
+
+    Raises:
+        SystemExit: one of our files gives something else than the float model.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        sessions = {what: open_session(file, threads) for what, file in files(path, Path(folder)).items()}
+        for length in MODELS[name]:
+            sample = shortened(feed, length)
+            wanted = sessions["float"].run(None, sample)
+            outputs = [output.name for output in sessions["float"].get_outputs()]
+            decibels = {}
+            for what, session in sessions.items():
+                decibels[what] = measure(outputs, [wanted], [session.run(None, sample)]).sqnr
+                if what.startswith("onnxq") and decibels[what] < LEAST_DB:
+                    raise SystemExit(f"{name}, {what}: {decibels[what]:.1f} dB, the result is wrong")
+            times: dict[str, list[float]] = {what: [] for what in sessions}
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end or len(times["float"]) < 5:
+                for what, session in sessions.items():
+                    start = time.perf_counter()
+                    session.run(None, sample)
+                    times[what].append(time.perf_counter() - start)
+            median = {what: statistics.median(found) for what, found in times.items()}
+            tokens = token_count(sample)
+            cells = [f"{tokens / median['float']:.0f}"]
+            for what in list(sessions)[1:]:
+                speed, ratio = tokens / median[what], median["float"] / median[what]
+                cells.append(f"{speed:.0f} ({ratio:.2f}×, {decibels[what]:.0f} dB)")
+            yield f"| {name} | {tokens} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"put the table into docs/{TABLE.name}")
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0, help="for which the files of a row run in turns")
+    options = parser.parse_args()
+    zoo = load_zoo()
+    if zoo is None:
+        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    logging.disable(logging.WARNING)
+    heads = ("model", "tokens", "float", "ORT int4", "ORT dynamic int8", *(f"onnxq {word}" for word in OURS))
+    lines = [
+        "# How fast whole models run",
+        "",
+        f"Tokens a second, {options.threads} threads, onnxruntime {onnxruntime.__version__}; in brackets the speed",
+        "relative to float, and the signal to noise ratio of the outputs. All files of a row run in turns. Written by",
+        f"`python tests/zoo/speed.py --write`; processor: {processor()}.",
+        "",
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+    ]
+    print("\n".join(lines[-2:]))
+    for name in options.models:
+        for line in rows(name, zoo.model_path(name), zoo.inputs(name, 1)[0], options.threads, options.seconds):
+            print(line, flush=True)
+            lines.append(line)
+    if options.write:
+        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def processor() -> str:
+    """Its name, and the instructions that the kernels know."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if os.name == "posix" else ""
+    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    known = {name.strip(): value.split() for name, value in fields.items()}
+    kinds = [
+        flag for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8") if flag in known.get("flags", [])
+    ]
+    return f"{' '.join(known.get('model name', ['unknown']))} ({', '.join(kinds)})"
+
+
+if __name__ == "__main__":
+    main()
