@@ -1,4 +1,4 @@
-// `fast`: products of 8-bit activations (quantize.h) with codes as they are, summed in integers over 16 k, then in float32.
+// `fast`: products of 8-bit activations (quantize.h) with codes as they are, summed in integers over S k, then in float32.
 
 #ifndef ONNXQ_CPU_KERNELS_INTEGER_H_
 #define ONNXQ_CPU_KERNELS_INTEGER_H_
@@ -8,7 +8,7 @@
 namespace onnxq {
 namespace {
 
-// How the bytes of a weight become operands of a dot product. operand<i>(at): four k, 4i…, of 16.
+// How the bytes of a weight become operands of a dot product. operand<i>(at): the four k from 4i on.
 template <class V>
 struct NibbleCodes {
   static constexpr int64_t kBytes = 2 * kLine;  // of 16 k
@@ -80,16 +80,26 @@ inline __attribute__((always_inline)) void dot_four(const Codes& codes, const ui
   }
 }
 
+template <class V, class Codes, int R, int fours, int i = 0>
+inline __attribute__((always_inline)) void dot_all(const Codes& codes, const uint8_t* const* weight, const char* q,
+                                                   typename V::I (*sum)[kVectors]) {
+  if constexpr (i < fours) {
+    dot_four<V, Codes, R, i>(codes, weight, q, sum);
+    dot_all<V, Codes, R, fours, i + 1>(codes, weight, q, sum);
+  }
+}
+
 // R rows of activations, packed, times one group: y[first…first + R), all of K.
-template <class V, class Codes, int kScale, int R>
+template <class V, class Codes, int S, int R>
 void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64_t first) {
   using I = typename V::I;
   using F = typename V::F;
+  constexpr int64_t kBytes = Codes::kBytes * S / 16;
   const Codes codes(p.format);
-  const int64_t subs = p.block / kSub, count = blocks(p.K, p.block);
+  const int64_t subs = p.block / S, count = blocks(p.K, p.block);
   const char* record = packed.records;
   const float* sums = packed.sums;
-  const uint8_t* again = packed.again;
+  const uint8_t* last = packed.last;
   const bool moved = p.zero_points || codes.zero() != 0.0f;
   const float fixed_zero = codes.zero(), byte_middle = Codes::kBytes == 4 * kLine && V::kSignedBytes ? 128.0f : 0.0f;
   Group at = g;
@@ -99,61 +109,47 @@ void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64
     y[r][0] = y[r][1] = V::zero();
   }
   for (int64_t b = 0; b < count; ++b, sums += R) {
-    F t[R][kVectors];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      t[r][0] = t[r][1] = V::zero();
+    F scale[kVectors];
+    for (int c = 0; c < kVectors; ++c) {
+      scale[c] = load_scales<V>(at.scales[c], p.scale_type);
+      at.scales[c] += kTile * scale_bytes(p.scale_type);
     }
     if (moved) {
       for (int c = 0; c < kVectors; ++c) {
         const F zero = p.zero_points ? V::subtract(V::to_float(V::from_bytes(at.zero_points[c])), V::broadcast(&byte_middle))
                                      : V::broadcast(&fixed_zero);
+        const F scaled = V::multiply(zero, scale[c]);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-          t[r][c] = V::multiply(zero, V::broadcast(sums + r));
+          y[r][c] = V::fma(scaled, V::broadcast(sums + r), y[r][c]);
         }
         at.zero_points[c] += p.zero_points ? kTile : 0;
       }
     }
-    for (const uint8_t* end = again + subs; again < end; ++again) {
-      for (bool second = false;; second = true) {
-        I sum[R][kVectors];
-        const auto start = reinterpret_cast<const int32_t*>(record);
-        const auto scale = reinterpret_cast<const float*>(record) + R;
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          sum[r][0] = sum[r][1] = Codes::start(V::broadcast(start + r));
-        }
-        const char* q = record + 8 * R;
-        dot_four<V, Codes, R, 0>(codes, at.weight, q, sum);
-        dot_four<V, Codes, R, 1>(codes, at.weight, q, sum);
-        dot_four<V, Codes, R, 2>(codes, at.weight, q, sum);
-        dot_four<V, Codes, R, 3>(codes, at.weight, q, sum);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          for (int c = 0; c < kVectors; ++c) {
-            const I whole = Codes::finish(sum[r][c], V::broadcast(start + r));
-            t[r][c] = V::fma(V::to_float(whole), V::broadcast(scale + r), t[r][c]);
-          }
-        }
-        record += R * kRecord;
-        if (second || !*again) {
-          break;
-        }
-      }
-      for (int c = 0; c < kVectors; ++c) {
-        for (int64_t i = 0; i < Codes::kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
-          _mm_prefetch(reinterpret_cast<const char*>(at.weight[c]) + kAhead + i, _MM_HINT_T0);
-        }
-        at.weight[c] += Codes::kBytes;
-      }
-    }
-    for (int c = 0; c < kVectors; ++c) {
-      const F scale = load_scales<V, kScale>(at.scales[c]);
-      at.scales[c] += kTile * (kScale == kScaleFloat32 ? 4 : kScale == kScaleFloat16 ? 2 : 1);
+    for (int64_t left = subs; left > 0;) {
+      I sum[R][kVectors];
+      const auto start = reinterpret_cast<const int32_t*>(record);
+      const auto steps = reinterpret_cast<const float*>(record) + R;
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        y[r][c] = V::fma(t[r][c], scale, y[r][c]);
+        sum[r][0] = sum[r][1] = Codes::start(V::broadcast(start + r));
+      }
+      dot_all<V, Codes, R, S / 4>(codes, at.weight, record + 8 * R, sum);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < kVectors; ++c) {
+          const I whole = Codes::finish(sum[r][c], V::broadcast(start + r));
+          y[r][c] = V::fma(V::to_float(whole), V::multiply(scale[c], V::broadcast(steps + r)), y[r][c]);
+        }
+      }
+      record += R * record_bytes(S);
+      const int64_t done = *last++;
+      left -= done;
+      for (int c = 0; c < kVectors; ++c) {
+        for (int64_t i = 0; i < kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
+          _mm_prefetch(reinterpret_cast<const char*>(at.weight[c]) + kAhead + i, _MM_HINT_T0);
+        }
+        at.weight[c] += done * kBytes;
       }
     }
   }
@@ -167,30 +163,25 @@ void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64
 
 using MultiplyRows = void (*)(const Problem&, const Group&, const Packed&, int64_t);
 
-template <class V, class Codes, int kScale>
+template <class V, class Codes, int S, int R = V::kIntegerRows>
 MultiplyRows rows_kernel(int64_t rows) {
-  static_assert(V::kIntegerRows == 2 || V::kIntegerRows == 4, "");
-  if constexpr (V::kIntegerRows == 4) {
-    constexpr MultiplyRows table[] = {multiply_rows<V, Codes, kScale, 1>, multiply_rows<V, Codes, kScale, 2>,
-                                      multiply_rows<V, Codes, kScale, 3>, multiply_rows<V, Codes, kScale, 4>};
-    return table[rows - 1];
+  if constexpr (R > 1) {
+    return rows == R ? multiply_rows<V, Codes, S, R> : rows_kernel<V, Codes, S, R - 1>(rows);
   } else {
-    return rows == 1 ? multiply_rows<V, Codes, kScale, 1> : multiply_rows<V, Codes, kScale, 2>;
+    return multiply_rows<V, Codes, S, 1>;
   }
 }
 
 template <class V, class Codes>
-MultiplyRows rows_kernel(int32_t scale_type, int64_t rows) {
-  return scale_type == kScaleFloat32   ? rows_kernel<V, Codes, kScaleFloat32>(rows)
-         : scale_type == kScaleFloat16 ? rows_kernel<V, Codes, kScaleFloat16>(rows)
-                                       : rows_kernel<V, Codes, kScaleE8M0>(rows);
+MultiplyRows rows_kernel(const Problem& p, int64_t rows) {
+  return sub_k(p) == 32 ? rows_kernel<V, Codes, 32>(rows) : rows_kernel<V, Codes, 16>(rows);
 }
 
 template <class V>
 MultiplyRows rows_kernel(const Problem& p, int64_t rows) {
-  return p.format == kInt4   ? rows_kernel<V, NibbleCodes<V>>(p.scale_type, rows)
-         : p.format == kInt8 ? rows_kernel<V, ByteCodes<V>>(p.scale_type, rows)
-                             : rows_kernel<V, LevelCodes<V>>(p.scale_type, rows);
+  return p.format == kInt4   ? rows_kernel<V, NibbleCodes<V>>(p, rows)
+         : p.format == kInt8 ? rows_kernel<V, ByteCodes<V>>(p, rows)
+                             : rows_kernel<V, LevelCodes<V>>(p, rows);
 }
 
 // The two phases of a kernel that works so: quantize rows, multiply.
@@ -221,7 +212,8 @@ struct Integer {
       const int32_t middle = p.zero_points || signed_bytes ? 0 : p.format == kInt4 ? 8 : 128;
       for (int64_t i = cut(tiles, tasks, task); i < cut(tiles, tasks, task + 1); ++i) {
         const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
-        quantize_tile(p, first, rows, unit, middle, packed_tile(p, first, rows, memory));
+        const auto quantize = sub_k(p) == 32 ? quantize_tile<32> : quantize_tile<16>;
+        quantize(p, first, rows, unit, middle, packed_tile(p, first, rows, memory));
       }
       return;
     }

@@ -58,6 +58,13 @@ typename V::F load_scales(const char* at) {
   }
 }
 
+template <class V>
+typename V::F load_scales(const char* at, int32_t type) {
+  return type == kScaleFloat32   ? load_scales<V, kScaleFloat32>(at)
+         : type == kScaleFloat16 ? load_scales<V, kScaleFloat16>(at)
+                                 : load_scales<V, kScaleE8M0>(at);
+}
+
 // y[column…] = sum (+ bias), or += sum where there are earlier ones.
 template <class V>
 void store_sum(const Problem& p, const Group& g, int c, int64_t row, typename V::F sum, bool first) {

@@ -13,7 +13,7 @@ namespace {
 struct Ymm {
   static constexpr int kLanes = 8;
   static constexpr int kFloatRows = 6;  // × 2 vectors: 12 of 16 registers are sums
-  static constexpr int kIntegerRows = 2;  // × 2 vectors × (integers, sum of the block, sum): 12 of 16 registers
+  static constexpr int kIntegerRows = 3;  // × 2 vectors × (integers, sum): 12 of 16 registers
   using I = __m256i;
   using F = __m256;
 
@@ -77,7 +77,7 @@ struct Ymm {
 struct YmmPairs : Ymm {
   static constexpr bool kSignedBytes = true;
 
-  // Nibbles: four pairs fit into 16 bits (4 × 2 × 15 × 127 < 2^15).
+  // Nibbles: eight pairs fit into 16 bits (8 × 2 × 15 × 127 < 2^15).
   static I dot_nibbles(I sum, I u, I q) { return _mm256_add_epi16(sum, _mm256_maddubs_epi16(u, q)); }
   static I start_nibbles(I) { return zero_integer(); }
   static I finish_nibbles(I sum, I start) {

@@ -13,7 +13,7 @@ namespace {
 struct Zmm {
   static constexpr int kLanes = 16;
   static constexpr int kFloatRows = 12;  // × 2 vectors: 24 of 32 registers are sums
-  static constexpr int kIntegerRows = 4;  // × 2 vectors × (integers, sum of the block, sum): 24 of 32 registers
+  static constexpr int kIntegerRows = 6;  // × 2 vectors × (integers, sum): 24 of 32 registers
   using I = __m512i;
   using F = __m512;
 
@@ -72,7 +72,7 @@ struct Zmm {
 struct ZmmPairs : Zmm {
   static constexpr bool kSignedBytes = true;
 
-  // Nibbles: four pairs fit into 16 bits (4 × 2 × 15 × 127 < 2^15).
+  // Nibbles: eight pairs fit into 16 bits (8 × 2 × 15 × 127 < 2^15).
   static I dot_nibbles(I sum, I u, I q) { return _mm512_add_epi16(sum, _mm512_maddubs_epi16(u, q)); }
   static I start_nibbles(I) { return zero_integer(); }
   static I finish_nibbles(I sum, I start) {
