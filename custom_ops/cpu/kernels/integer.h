@@ -89,17 +89,44 @@ inline __attribute__((always_inline)) void dot_all(const Codes& codes, const uin
   }
 }
 
-// R rows of activations, packed, times one group: y[first…first + R), all of K.
+// y += the product of one record and its S k of the weight; both move on.
 template <class V, class Codes, int S, int R>
-void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64_t first) {
-  using I = typename V::I;
-  using F = typename V::F;
+inline __attribute__((always_inline)) void add_record(const Codes& codes, const uint8_t** weight, const typename V::F* scale,
+                                                      const char*& record, typename V::F (*y)[kVectors]) {
   constexpr int64_t kBytes = Codes::kBytes * S / 16;
+  typename V::I sum[R][kVectors];
+  const auto start = reinterpret_cast<const int32_t*>(record);
+  const auto steps = reinterpret_cast<const float*>(record) + R;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    sum[r][0] = sum[r][1] = Codes::start(V::broadcast(start + r));
+  }
+  dot_all<V, Codes, R, S / 4>(codes, weight, record + 8 * R, sum);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kVectors; ++c) {
+      const auto whole = Codes::finish(sum[r][c], V::broadcast(start + r));
+      y[r][c] = V::fma(V::to_float(whole), V::multiply(scale[c], V::broadcast(steps + r)), y[r][c]);
+    }
+  }
+  for (int c = 0; c < kVectors; ++c) {
+    for (int64_t i = 0; i < kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
+      _mm_prefetch(reinterpret_cast<const char*>(weight[c]) + kAhead + i, _MM_HINT_T0);
+    }
+    weight[c] += kBytes;
+  }
+  record += R * record_bytes(S);
+}
+
+// R rows of activations, packed, times one group: y[first…first + R), all of K.
+template <class V, class Codes, int U, int R>
+void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64_t first) {
+  using F = typename V::F;
   const Codes codes(p.format);
-  const int64_t subs = p.block / S, count = blocks(p.K, p.block);
+  const int64_t units = p.block / U, count = blocks(p.K, p.block);
   const char* record = packed.records;
   const float* sums = packed.sums;
-  const uint8_t* last = packed.last;
+  const uint8_t* size = packed.sizes;
   const bool moved = p.zero_points || codes.zero() != 0.0f;
   const float fixed_zero = codes.zero(), byte_middle = Codes::kBytes == 4 * kLine && V::kSignedBytes ? 128.0f : 0.0f;
   Group at = g;
@@ -126,30 +153,17 @@ void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64
         at.zero_points[c] += p.zero_points ? kTile : 0;
       }
     }
-    for (int64_t left = subs; left > 0;) {
-      I sum[R][kVectors];
-      const auto start = reinterpret_cast<const int32_t*>(record);
-      const auto steps = reinterpret_cast<const float*>(record) + R;
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        sum[r][0] = sum[r][1] = Codes::start(V::broadcast(start + r));
-      }
-      dot_all<V, Codes, R, S / 4>(codes, at.weight, record + 8 * R, sum);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < kVectors; ++c) {
-          const I whole = Codes::finish(sum[r][c], V::broadcast(start + r));
-          y[r][c] = V::fma(V::to_float(whole), V::multiply(scale[c], V::broadcast(steps + r)), y[r][c]);
+    for (const uint8_t* end = size + units; size < end; ++size) {
+      if (*size == U) {
+        add_record<V, Codes, U, R>(codes, at.weight, scale, record, y);
+      } else if (*size == 16) {
+        for (int i = 0; i < U; i += 16) {
+          add_record<V, Codes, 16, R>(codes, at.weight, scale, record, y);
         }
-      }
-      record += R * record_bytes(S);
-      const int64_t done = *last++;
-      left -= done;
-      for (int c = 0; c < kVectors; ++c) {
-        for (int64_t i = 0; i < kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
-          _mm_prefetch(reinterpret_cast<const char*>(at.weight[c]) + kAhead + i, _MM_HINT_T0);
+      } else {
+        for (int i = 0; i < U; i += kLeastSize) {
+          add_record<V, Codes, kLeastSize, R>(codes, at.weight, scale, record, y);
         }
-        at.weight[c] += done * kBytes;
       }
     }
   }
@@ -163,18 +177,18 @@ void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64
 
 using MultiplyRows = void (*)(const Problem&, const Group&, const Packed&, int64_t);
 
-template <class V, class Codes, int S, int R = V::kIntegerRows>
+template <class V, class Codes, int U, int R = V::kIntegerRows>
 MultiplyRows rows_kernel(int64_t rows) {
   if constexpr (R > 1) {
-    return rows == R ? multiply_rows<V, Codes, S, R> : rows_kernel<V, Codes, S, R - 1>(rows);
+    return rows == R ? multiply_rows<V, Codes, U, R> : rows_kernel<V, Codes, U, R - 1>(rows);
   } else {
-    return multiply_rows<V, Codes, S, 1>;
+    return multiply_rows<V, Codes, U, 1>;
   }
 }
 
 template <class V, class Codes>
 MultiplyRows rows_kernel(const Problem& p, int64_t rows) {
-  return sub_k(p) == 32 ? rows_kernel<V, Codes, 32>(rows) : rows_kernel<V, Codes, 16>(rows);
+  return unit_k(p) == 32 ? rows_kernel<V, Codes, 32>(rows) : rows_kernel<V, Codes, 16>(rows);
 }
 
 template <class V>
@@ -187,6 +201,8 @@ MultiplyRows rows_kernel(const Problem& p, int64_t rows) {
 // The two phases of a kernel that works so: quantize rows, multiply.
 template <class V>
 struct Integer {
+  static_assert(V::kIntegerRows <= kRowsOfTile, "");
+
   static int64_t tiles_of_rows(const Problem& p) { return row_tiles(p.M, V::kIntegerRows); }
 
   static int64_t workspace(const Problem& p) { return p.M * packed_row_bytes(p); }
@@ -212,7 +228,7 @@ struct Integer {
       const int32_t middle = p.zero_points || signed_bytes ? 0 : p.format == kInt4 ? 8 : 128;
       for (int64_t i = cut(tiles, tasks, task); i < cut(tiles, tasks, task + 1); ++i) {
         const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
-        const auto quantize = sub_k(p) == 32 ? quantize_tile<32> : quantize_tile<16>;
+        const auto quantize = unit_k(p) == 32 ? quantize_tile<32> : quantize_tile<16>;
         quantize(p, first, rows, unit, middle, packed_tile(p, first, rows, memory));
       }
       return;

@@ -1,19 +1,19 @@
-// Activations as 8-bit integers, quantized afresh for every S = 32 of them (16 where a block of the weight is no multiple
-// of 32), twice where one of the S outshines the others.
+// Activations as 8-bit integers, with a scale for every U = 32 of them, or for every 16 or 8 where there are outliers.
 //
-// Rounding to steps of amax / 127 leaves an error of step / √12 in every number: up to √(32 / 12) / 127 = 0.0129 of the
-// norm of the S, reached where one is much larger than the rest. Above kAllowed of it, what rounding has left is
-// quantized once more, to steps 254 times smaller. So every S numbers, and any product, have a relative error below
-// kAllowed, whatever outliers there are; normally distributed ones 0.0053.
+// Rounding to steps of amax / 127 leaves an error of step / √12 in every number. Of 32 normally distributed ones this is
+// 0.0053 of their norm; of S numbers √(S / 12) / 127 at most, reached where one is much larger than all others: 0.0129 for
+// 32, 0.0091 for 16, 0.0064 for 8. Where a row would lose more than kAllowed of its norm, as many of its largest U are
+// quantized by 16, or by 8, as it takes: so have all products a relative error of about kAllowed at most, whatever outliers
+// there are.
 //
-// Packed for tiles of R rows, each tile followed by the next; records of (8 + S) · R bytes, one or two for every S k:
+// Where a block of the weight is no multiple of 32, U is 16. Packed for tiles of R rows, each tile followed by the next:
 //
-//     int32 start[R]         minus the middle code times the sum of q: what the dot product begins with
-//     float scale[R]         of q, times the unit of the weight's table of levels
-//     int8  q[S / 4][R][4]   four k of every row, beside each other
-//
-// behind the room for two of each: float sum[blocks of the weight][R], minus the sum of scale · q, which a zero point
-// multiplies; and uint8 last[], of each record whether the next one is for other k: 1, or 0 before a second record.
+//     float sum[blocks of the weight][R]   minus the sum of scale · q, which a zero point multiplies
+//     uint8 size[K / U]                    S: these U are U / S records
+//     records, (8 + S) · R bytes each:
+//       int32 start[R]                     minus the middle code times the sum of q: what the dot product begins with
+//       float scale[R]                     of q, times the unit of the weight's table of levels
+//       int8  q[S / 4][R][4]               four k of every row, beside each other
 
 #ifndef ONNXQ_CPU_KERNELS_QUANTIZE_H_
 #define ONNXQ_CPU_KERNELS_QUANTIZE_H_
@@ -25,27 +25,31 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t sub_k(const Problem& p) { return p.block % 32 == 0 ? 32 : 16; }
-constexpr int64_t record_bytes(int64_t sub) { return 8 + sub; }  // of one row
+constexpr float kAllowed = 0.0075f;
+constexpr int kLeastSize = 8;  // S
+constexpr int64_t kRowsOfTile = 8;  // at most
 
-constexpr float kAllowed = 0.009f;
+constexpr int unit_k(const Problem& p) { return p.block % 32 == 0 ? 32 : 16; }  // U
+constexpr int64_t record_bytes(int64_t sub) { return 8 + sub; }                 // of one row
 
-// Parts of a packed tile of `rows`.
+// Parts of a packed tile.
 struct Packed {
-  char* records;
   float* sums;
-  uint8_t* last;
+  uint8_t* sizes;
+  char* records;
 };
 
-constexpr int64_t packed_row_bytes(const Problem& p) {  // a multiple of 4, for the tile that follows
-  const int64_t subs = padded(p.K, p.block) / sub_k(p);
-  return subs * 2 * record_bytes(sub_k(p)) + blocks(p.K, p.block) * 4 + (2 * subs + 3) / 4 * 4;
+// Of one row, if all its records are of the least size: a multiple of 4, for the tile that follows.
+constexpr int64_t packed_row_bytes(const Problem& p) {
+  const int64_t Kp = padded(p.K, p.block);
+  return blocks(p.K, p.block) * 4 + (Kp / unit_k(p) + 3) / 4 * 4 + Kp / kLeastSize * record_bytes(kLeastSize);
 }
 
 inline Packed packed_tile(const Problem& p, int64_t first, int64_t rows, char* workspace) {
-  char* const records = workspace + first * packed_row_bytes(p);
-  char* const sums = records + padded(p.K, p.block) / sub_k(p) * 2 * record_bytes(sub_k(p)) * rows;
-  return {records, reinterpret_cast<float*>(sums), reinterpret_cast<uint8_t*>(sums + blocks(p.K, p.block) * 4 * rows)};
+  char* const tile = workspace + first * packed_row_bytes(p);
+  char* const sizes = tile + blocks(p.K, p.block) * 4 * rows;
+  return {reinterpret_cast<float*>(tile), reinterpret_cast<uint8_t*>(sizes),
+          sizes + (padded(p.K, p.block) / unit_k(p) + 3) / 4 * 4};
 }
 
 // Levels of a table as bytes: value ≈ (level - zero) · unit.
@@ -118,9 +122,9 @@ struct Row {
   float* sum;
 };
 
-// One row of a record: x in multiples of `scale`. Returns the sum of the squares of those.
+// One row of a record: x in multiples of `scale`.
 template <int S>
-int32_t write_row(const Sub<S>& sub, float scale, float inverse, const Row& at, char* record) {
+void write_row(const Sub<S>& sub, float scale, float inverse, const Row& at, char* record) {
   const __m256 inverses = _mm256_set1_ps(inverse);
   const __m256i ones = _mm256_set1_epi16(1), in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   static_assert(S <= 32, "four vectors of eight");
@@ -129,7 +133,6 @@ int32_t write_row(const Sub<S>& sub, float scale, float inverse, const Row& at, 
     q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(sub.x[i], inverses));
   }
   const __m256i low = _mm256_packs_epi32(q[0], q[1]), high = _mm256_packs_epi32(q[2], q[3]);
-  const __m256i squares = _mm256_add_epi32(_mm256_madd_epi16(low, low), _mm256_madd_epi16(high, high));
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), in_order);
   int32_t lanes[8];
   memcpy(lanes, &bytes, sizeof lanes);
@@ -141,82 +144,123 @@ int32_t write_row(const Sub<S>& sub, float scale, float inverse, const Row& at, 
     memcpy(record + (2 * at.rows + i * at.rows + at.row) * 4, &lanes[i], 4);
   }
   *at.sum -= scaled * static_cast<float>(sum_q);
-  return sum_of_lanes(squares);
 }
 
-// What rounding to multiples of `scale` leaves.
-template <int S>
-Sub<S> left_over(const Sub<S>& sub, float scale, float inverse) {
-  Sub<S> rest;
-  for (int i = 0; i < sub.kEights; ++i) {
-    const __m256 whole = _mm256_round_ps(_mm256_mul_ps(sub.x[i], _mm256_set1_ps(inverse)), _MM_FROUND_TO_NEAREST_INT);
-    rest.x[i] = _mm256_fnmadd_ps(whole, _mm256_set1_ps(scale), sub.x[i]);
+inline float sum_of_lanes(__m256 eight) {
+  float lanes[8], sum = 0.0f;
+  _mm256_storeu_ps(lanes, eight);
+  for (float lane : lanes) {
+    sum += lane;
   }
-  return rest;
+  return sum;
 }
 
-// One row of S k: the first record, and the second if it is wanted. Returns whether it is.
+// How a row is quantized: U numbers with one of `limit` or more by `size`, the others by U.
+struct Choice {
+  float limit;
+  int size;
+};
+
+template <int U>
+Choice choose(const float* x, int64_t K) {
+  constexpr float kLargest = 3.40282347e38f;
+  // A loss of S / 12 · (amax / 127)² for every S, but for the constant factor.
+  float loss = 0.0f, loss_by_16 = 0.0f;
+  __m256 squares = _mm256_setzero_ps();
+  for (int64_t k = 0; k < K; k += U) {
+    const Sub<U> sub = load_sub<U>(x + k, K - k);
+    const float amax = largest_magnitude(sub);
+    loss += U * amax * amax;
+    for (int i = 0; i < sub.kEights; ++i) {
+      squares = _mm256_fmadd_ps(sub.x[i], sub.x[i], squares);
+    }
+  }
+  const float allowed = kAllowed * kAllowed * 12.0f * 127.0f * 127.0f * sum_of_lanes(squares);
+  if (!(loss > allowed && loss <= kLargest)) {
+    return {2.0f * kLargest, U};
+  }
+  float of_exponent[256] = {};  // the part of `loss` with amax of this exponent
+  for (int64_t k = 0; k < K; k += 16) {
+    const float amax = largest_magnitude(load_sub<U>(x + k / U * U, K - k / U * U));
+    const float amax16 = largest_magnitude(load_sub<16>(x + k, K - k));
+    of_exponent[float_to_bits(amax) >> 23] += 16 * amax * amax;
+    loss_by_16 += 16 * amax16 * amax16;
+  }
+  const int size = U > 16 && loss_by_16 <= allowed ? 16 : kLeastSize;
+  uint32_t exponent = 255;
+  while (loss > allowed && exponent > 0) {  // one outlier among U costs only the S around it their precision
+    loss -= of_exponent[--exponent] * (1.0f - static_cast<float>(size) / U);
+  }
+  return {bits_to_float(exponent << 23), size};
+}
+
+// One row of S k in steps of amax / 127.
 template <int S>
-bool quantize_sub(Sub<S> sub, const Row& at, char* record) {
+void quantize_sub(Sub<S> sub, float amax, const Row& at, char* record) {
   constexpr float kSmallest = 1.17549435e-38f, kLargest = 3.40282347e38f;
-  const float amax = largest_magnitude(sub);
   const bool is_finite = amax <= kLargest;
   if (!is_finite) {  // infinities become the largest code of an infinite scale; NaN is in the scale and need not be in the codes
     for (int i = 0; i < sub.kEights; ++i) {
       sub.x[i] = _mm256_max_ps(_mm256_min_ps(sub.x[i], _mm256_set1_ps(kLargest)), _mm256_set1_ps(-kLargest));
     }
   }
-  const float finite = is_finite ? amax : kLargest;
-  const float step = finite * (1.0f / 127.0f), scale = step < kSmallest ? kSmallest : step;  // whose inverse is finite
-  const float inverse = 1.0f / scale;
-  const int32_t squares = write_row(sub, is_finite ? scale : amax, inverse, at, record);
-  record += at.rows * record_bytes(S);
-  // The squares of the S, in steps, below which the S · step² / 12 that rounding loses is too much of them.
-  constexpr float kBound = S / 12.0f / (kAllowed * kAllowed);
-  if (is_finite && step > 254.0f * kSmallest && static_cast<float>(squares) < kBound) {
-    write_row(left_over(sub, scale, inverse), scale * (1.0f / 254.0f), inverse * 254.0f, at, record);
-    return true;
+  const float step = (is_finite ? amax : kLargest) * (1.0f / 127.0f);
+  const float scale = step < kSmallest ? kSmallest : step;  // whose inverse is finite
+  write_row(sub, is_finite ? scale : amax, 1.0f / scale, at, record);
+}
+
+// Of numbers k…k + S of a row those that there are, zeros behind.
+template <int S>
+Sub<S> sub_at(const float* row, int64_t K, int64_t k) {
+  return load_sub<S>(k < K ? row + k : row, k < K ? K - k : 0);
+}
+
+// Some rows of x, and how each is quantized where its tile is now.
+struct Rows {
+  const float* x;
+  int64_t K, count;
+  int sizes[kRowsOfTile];
+  float amax[kRowsOfTile];  // of U
+};
+
+// U numbers from k on, as records of S; rows of a larger size have the same scale in several of them.
+template <int S, int U>
+char* write_records(const Rows& rows, int64_t k, float unit, int32_t middle, float* sums, char* record) {
+  for (int64_t end = k + U; k < end; k += S, record += rows.count * record_bytes(S)) {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* const row = rows.x + r * rows.K;
+      const Sub<S> sub = sub_at<S>(row, rows.K, k);
+      const int size = rows.sizes[r];
+      const float amax = size == U   ? rows.amax[r]
+                         : size == S ? largest_magnitude(sub)
+                                     : largest_magnitude(sub_at<16>(row, rows.K, k / 16 * 16));
+      quantize_sub(sub, amax, {r, rows.count, unit, middle, sums + r}, record);
+    }
   }
-  return false;
+  return record;
 }
 
-// A second record of a row that needs none, beside one that does.
-template <int S>
-void write_nothing(const Row& at, char* record) {
-  write_row(Sub<S>{}, 0.0f, 0.0f, at, record);
-}
-
-// Rows [first, first + rows) of x into one packed tile. `middle`: the code (or level) that stands for zero.
-template <int S>
-void quantize_tile(const Problem& p, int64_t first, int64_t rows, float unit, int32_t middle, const Packed& packed) {
-  const int64_t subs = p.block / S;
+// Rows [first, first + count) of x into one packed tile. `middle`: the code (or level) that stands for zero.
+template <int U>
+void quantize_tile(const Problem& p, int64_t first, int64_t count, float unit, int32_t middle, const Packed& packed) {
+  Rows rows = {p.x + first * p.K, p.K, count, {}, {}};
+  Choice choices[kRowsOfTile];
+  for (int64_t r = 0; r < count; ++r) {
+    choices[r] = choose<U>(rows.x + r * p.K, p.K);
+  }
   char* record = packed.records;
-  uint8_t* last = packed.last;
-  for (int64_t b = 0; b < blocks(p.K, p.block); ++b) {
-    float* const sums = packed.sums + b * rows;
-    for (int64_t row = 0; row < rows; ++row) {
-      sums[row] = 0.0f;
+  for (int64_t k = 0; k < padded(p.K, p.block); k += U) {
+    float* const sums = packed.sums + k / p.block * count;
+    int least = U;
+    for (int64_t r = 0; r < count; ++r) {
+      sums[r] = k % p.block == 0 ? 0.0f : sums[r];
+      rows.amax[r] = largest_magnitude(sub_at<U>(rows.x + r * p.K, p.K, k));
+      rows.sizes[r] = rows.amax[r] >= choices[r].limit ? choices[r].size : U;
+      least = rows.sizes[r] < least ? rows.sizes[r] : least;
     }
-    for (int64_t i = b * subs; i < (b + 1) * subs; ++i) {
-      const int64_t left = p.K - i * S;
-      uint32_t again = 0;  // a bit for every row
-      for (int64_t row = 0; row < rows; ++row) {
-        const float* const x = p.x + (first + row) * p.K + (left > 0 ? i * S : 0);
-        const Row at = {row, rows, unit, middle, sums + row};
-        again |= static_cast<uint32_t>(quantize_sub(load_sub<S>(x, left > 0 ? left : 0), at, record)) << row;
-      }
-      record += rows * record_bytes(S);
-      *last++ = again == 0;
-      if (again) {
-        *last++ = 1;
-        for (int64_t row = 0; row < rows; ++row) {
-          if (!(again >> row & 1)) {
-            write_nothing<S>({row, rows, unit, middle, sums + row}, record);
-          }
-        }
-        record += rows * record_bytes(S);
-      }
-    }
+    packed.sizes[k / U] = static_cast<uint8_t>(least);
+    const auto write = least == U ? write_records<U, U> : least == 16 ? write_records<16, U> : write_records<kLeastSize, U>;
+    record = write(rows, k, unit, middle, sums, record);
   }
 }
 
