@@ -161,35 +161,58 @@ struct Choice {
   int size;
 };
 
+constexpr float kSmallest = 1.17549435e-38f, kLargest = 3.40282347e38f;
+
+// The square of what rounding S numbers to steps of amax / 127 loses.
+template <int S>
+float loss(const Sub<S>& sub, float amax) {
+  const float step = amax * (1.0f / 127.0f) < kSmallest ? kSmallest : amax * (1.0f / 127.0f), inverse = 1.0f / step;
+  __m256 squares = _mm256_setzero_ps();
+  for (int i = 0; i < sub.kEights; ++i) {
+    const __m256 whole = _mm256_round_ps(_mm256_mul_ps(sub.x[i], _mm256_set1_ps(inverse)), _MM_FROUND_TO_NEAREST_INT);
+    const __m256 rest = _mm256_fnmadd_ps(whole, _mm256_set1_ps(step), sub.x[i]);
+    squares = _mm256_fmadd_ps(rest, rest, squares);
+  }
+  return sum_of_lanes(squares);
+}
+
 template <int U>
 Choice choose(const float* x, int64_t K) {
-  constexpr float kLargest = 3.40282347e38f;
-  // A loss of S / 12 · (amax / 127)² for every S, but for the constant factor.
-  float loss = 0.0f, loss_by_16 = 0.0f;
+  constexpr Choice kAllByU = {2.0f * kLargest, U};
+  float estimate = 0.0f;
   __m256 squares = _mm256_setzero_ps();
   for (int64_t k = 0; k < K; k += U) {
     const Sub<U> sub = load_sub<U>(x + k, K - k);
-    const float amax = largest_magnitude(sub);
-    loss += U * amax * amax;
+    const float step = largest_magnitude(sub) * (1.0f / 127.0f);
+    estimate += U / 12.0f * step * step;
     for (int i = 0; i < sub.kEights; ++i) {
       squares = _mm256_fmadd_ps(sub.x[i], sub.x[i], squares);
     }
   }
-  const float allowed = kAllowed * kAllowed * 12.0f * 127.0f * 127.0f * sum_of_lanes(squares);
-  if (!(loss > allowed && loss <= kLargest)) {
-    return {2.0f * kLargest, U};
+  const float allowed = kAllowed * kAllowed * sum_of_lanes(squares);
+  if (!(estimate > allowed && estimate <= kLargest)) {
+    return kAllByU;
   }
-  float of_exponent[256] = {};  // the part of `loss` with amax of this exponent
-  for (int64_t k = 0; k < K; k += 16) {
-    const float amax = largest_magnitude(load_sub<U>(x + k / U * U, K - k / U * U));
-    const float amax16 = largest_magnitude(load_sub<16>(x + k, K - k));
-    of_exponent[float_to_bits(amax) >> 23] += 16 * amax * amax;
-    loss_by_16 += 16 * amax16 * amax16;
+  // Often it is less: whole numbers lose nothing, and what is rounded to zero no more than itself.
+  float lost = 0.0f, lost_by_16 = 0.0f;
+  float of_exponent[256] = {};  // the part of `lost` where amax has this exponent
+  for (int64_t k = 0; k < K; k += U) {
+    const Sub<U> sub = load_sub<U>(x + k, K - k);
+    const float amax = largest_magnitude(sub), here = loss(sub, amax);
+    lost += here;
+    of_exponent[float_to_bits(amax) >> 23] += here;
+    for (int64_t i = k; i < k + U && i < K; i += 16) {
+      const Sub<16> half = load_sub<16>(x + i, K - i);
+      lost_by_16 += loss(half, largest_magnitude(half));
+    }
   }
-  const int size = U > 16 && loss_by_16 <= allowed ? 16 : kLeastSize;
+  if (lost <= allowed) {
+    return kAllByU;
+  }
+  const int size = U > 16 && lost_by_16 <= allowed ? 16 : kLeastSize;
   uint32_t exponent = 255;
-  while (loss > allowed && exponent > 0) {  // one outlier among U costs only the S around it their precision
-    loss -= of_exponent[--exponent] * (1.0f - static_cast<float>(size) / U);
+  while (lost > allowed && exponent > 0) {  // one outlier among U costs only the S around it their precision
+    lost -= of_exponent[--exponent] * (1.0f - static_cast<float>(size) / U);
   }
   return {bits_to_float(exponent << 23), size};
 }
@@ -197,7 +220,6 @@ Choice choose(const float* x, int64_t K) {
 // One row of S k in steps of amax / 127.
 template <int S>
 void quantize_sub(Sub<S> sub, float amax, const Row& at, char* record) {
-  constexpr float kSmallest = 1.17549435e-38f, kLargest = 3.40282347e38f;
   const bool is_finite = amax <= kLargest;
   if (!is_finite) {  // infinities become the largest code of an infinite scale; NaN is in the scale and need not be in the codes
     for (int i = 0; i < sub.kEights; ++i) {
