@@ -198,47 +198,70 @@ MultiplyRows rows_kernel(const Problem& p, int64_t rows) {
                              : rows_kernel<V, LevelCodes<V>>(p, rows);
 }
 
-// The two phases of a kernel that works so: quantize rows, multiply.
+// A kernel that works so: quantize rows, multiply. Weights that stay in a core's cache are multiplied by whoever quantized the
+// rows, in one phase: else what one thread has written the others would have to fetch from its cache.
 template <class V>
 struct Integer {
   static_assert(V::kIntegerRows <= kRowsOfTile, "");
 
   static int64_t tiles_of_rows(const Problem& p) { return row_tiles(p.M, V::kIntegerRows); }
 
+  static bool in_one_phase(const Problem& p) {
+    constexpr int64_t kCache = 1 << 20, kEnoughTiles = 8;
+    return tiles_of_rows(p) >= kEnoughTiles && tiles(p.N) * tile_bytes(p.format, padded(p.K, p.block)) <= kCache;
+  }
+
   static int64_t workspace(const Problem& p) { return p.M * packed_row_bytes(p); }
 
   static int64_t tasks(const Problem& p, int phase, int threads) {
-    const int64_t wanted = wanted_tasks(p, threads);
+    const int64_t wanted = wanted_tasks(p, threads), most = tiles_of_rows(p);
+    if (in_one_phase(p)) {
+      return phase > 0 ? 0 : wanted < most ? wanted : most;
+    }
     if (phase == 0) {  // waking threads takes longer than quantizing a few rows
-      const int64_t useful = p.M * p.K / 65536 + 1, most = tiles_of_rows(p);
-      const int64_t parts = useful < wanted ? useful : wanted;
+      const int64_t useful = p.M * p.K / 65536 + 1, parts = useful < wanted ? useful : wanted;
       return parts < most ? parts : most;
     }
-    const Cuts cuts = product_cuts(groups<V>(p), tiles_of_rows(p), wanted);
+    const Cuts cuts = product_cuts(groups<V>(p), most, wanted);
     return phase == 1 ? cuts.columns * cuts.rows : 0;
   }
 
   static void run(const Problem& p, int phase, int64_t task, int64_t tasks, void* workspace) {
     char* const memory = static_cast<char*>(workspace);
-    const int64_t tiles = tiles_of_rows(p);
+    const int64_t most = tiles_of_rows(p), all = groups<V>(p);
     if (phase == 0) {
-      const bool levels = !is_affine(p.format);
-      const float unit = levels ? rounded_levels(p.format).unit : 1.0f;
-      const bool signed_bytes = V::kSignedBytes && p.format != kInt4;
-      const int32_t middle = p.zero_points || signed_bytes ? 0 : p.format == kInt4 ? 8 : 128;
-      for (int64_t i = cut(tiles, tasks, task); i < cut(tiles, tasks, task + 1); ++i) {
-        const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
-        const auto quantize = unit_k(p) == 32 ? quantize_tile<32> : quantize_tile<16>;
-        quantize(p, first, rows, unit, middle, packed_tile(p, first, rows, memory));
+      const int64_t begin = cut(most, tasks, task), end = cut(most, tasks, task + 1);
+      quantize(p, begin, end, memory);
+      if (in_one_phase(p)) {
+        multiply(p, 0, all, begin, end, memory);
       }
       return;
     }
-    const Cuts cuts = product_cuts(groups<V>(p), tiles, tasks);
-    const int64_t column = task / cuts.rows, row = task % cuts.rows, all = groups<V>(p);
-    for (int64_t j = cut(all, cuts.columns, column); j < cut(all, cuts.columns, column + 1); ++j) {
+    const Cuts cuts = product_cuts(all, most, tasks);
+    const int64_t column = task / cuts.rows, row = task % cuts.rows;
+    multiply(p, cut(all, cuts.columns, column), cut(all, cuts.columns, column + 1), cut(most, cuts.rows, row),
+             cut(most, cuts.rows, row + 1), memory);
+  }
+
+ private:
+  // Tiles [begin, end) of rows.
+  static void quantize(const Problem& p, int64_t begin, int64_t end, char* memory) {
+    const float unit = is_affine(p.format) ? 1.0f : rounded_levels(p.format).unit;
+    const bool signed_bytes = V::kSignedBytes && p.format != kInt4;
+    const int32_t middle = p.zero_points || signed_bytes ? 0 : p.format == kInt4 ? 8 : 128;
+    const auto quantize_rows = unit_k(p) == 32 ? quantize_tile<32> : quantize_tile<16>;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = cut(p.M, tiles_of_rows(p), i), rows = cut(p.M, tiles_of_rows(p), i + 1) - first;
+      quantize_rows(p, first, rows, unit, middle, packed_tile(p, first, rows, memory));
+    }
+  }
+
+  // Groups [from, to) of columns by tiles [begin, end) of rows.
+  static void multiply(const Problem& p, int64_t from, int64_t to, int64_t begin, int64_t end, char* memory) {
+    for (int64_t j = from; j < to; ++j) {
       const Group g = group<V>(p, j);
-      for (int64_t i = cut(tiles, cuts.rows, row); i < cut(tiles, cuts.rows, row + 1); ++i) {
-        const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = cut(p.M, tiles_of_rows(p), i), rows = cut(p.M, tiles_of_rows(p), i + 1) - first;
         rows_kernel<V>(p, rows)(p, g, packed_tile(p, first, rows, memory), first);
       }
     }
