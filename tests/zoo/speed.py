@@ -1,10 +1,10 @@
 """How fast whole language models run: `python tests/zoo/speed.py [--write] [--models NAME …] [--threads 2]`.
 
 The shared transformers, in float, by onnxruntime's own tools (MatMulNBits in blocks of 32 at accuracy level 4, and
-dynamic int8), and by onnxq for target onnxq. All files of a model run in turns in one process, on real text of several
-lengths; before anything is timed, every output is compared with the float model's, and ours with those of the same file
-without the compiled library. A turn is some runs of one file, of
-which the first are not counted: the threads of the file before still wait for work, on the same processors.
+dynamic int8), and by onnxq: static int8, and weight-only schemes for target onnxq. All files of a model run in turns in
+one process, on real text of several lengths; before anything is timed, every output is compared with the float model's,
+and ours with those of the same file without the compiled library. A turn is some runs of one file, of which the first
+are not counted: the threads of the file before still wait for work, on the same processors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import onnxruntime
@@ -37,7 +38,8 @@ MODELS = {
     "stories260k_llama": (1, 32, 0),
     "gpt_nano_sort": (0,),
 }
-OURS = ("w4a16", "nf4", "w8a16")
+#: Ours, and for which target.
+OURS = {"w8a8": "ort-cpu", "w4a16": "onnxq", "nf4": "onnxq", "w8a16": "onnxq"}
 #: dB between outputs with the compiled library and without: more than any wrong kernel gives.
 LEAST_DB = 20.0
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "speed.md"
@@ -46,15 +48,15 @@ Feed = dict[str, NDArray]
 RUNS, UNCOUNTED = 8, 3
 
 
-def files(zoo_path: Path, folder: Path) -> dict[str, Path]:
+def files(path: Path, data: Path, folder: Path) -> dict[str, Path]:
     """Every file to be run, by what it is called in the table."""
-    found = {"float": zoo_path}
+    found = {"float": path}
     for name, make in (("ORT int4", onnxruntime_int4), ("ORT dynamic int8", onnxruntime_dynamic)):
         found[name] = folder / f"{len(found)}.onnx"
-        make(zoo_path, found[name])
-    for word in OURS:
+        make(path, found[name])
+    for word, target in OURS.items():
         found[f"onnxq {word}"] = folder / f"{len(found)}.onnx"
-        onnxq.quantize(zoo_path, found[f"onnxq {word}"], word, target="onnxq", check=False)
+        onnxq.quantize(path, found[f"onnxq {word}"], word, target=target, data=data if word == "w8a8" else None)
     return found
 
 
@@ -88,14 +90,16 @@ def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     return onnxq.session(path, options, ["CPUExecutionProvider"])
 
 
-def rows(name: str, path: Path, feed: Feed, threads: int, seconds: float) -> Iterator[str]:
+def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[str]:
     """One line of the table for each length.
 
     Raises:
         SystemExit: one of our files gives something else with the compiled library than without.
     """
+    feed = zoo.inputs(name, 1)[0]
     with tempfile.TemporaryDirectory() as folder:
-        paths = files(path, Path(folder))
+        data = zoo.export_calibration(name, Path(folder) / "data.npz", 64)
+        paths = files(zoo.model_path(name), data, Path(folder))
         sessions = {what: open_session(file, threads) for what, file in paths.items()}
         for length in MODELS[name]:
             sample = shortened(feed, length)
@@ -154,7 +158,7 @@ def main() -> None:
     ]
     print("\n".join(lines[-2:]))
     for name in options.models:
-        for line in rows(name, zoo.model_path(name), zoo.inputs(name, 1)[0], options.threads, options.seconds):
+        for line in rows(zoo, name, options.threads, options.seconds):
             print(line, flush=True)
             lines.append(line)
     if options.write:
