@@ -148,15 +148,11 @@ def open_data(source: DataSource, inputs: tuple[Input, ...], preprocessing: Prep
             images = [functools.partial(read_image, file, inputs, preprocessing) for file in files]
             how = f"{preprocessing} {inputs}"
             return _checked(str(path), lambda: iter(images), inputs, lambda: _hash_files(files, how))
-        return _checked(
-            str(path), lambda: array_files.read_files(files, inputs), inputs, lambda: _hash_files(files, str(inputs))
-        )
+        return _from_arrays(path, files, inputs)
     if path.suffix.lower() in array_files.SUFFIXES:
         if not path.is_file():
             raise BadData(f"the calibration data {path}: no such file")
-        return _checked(
-            str(path), lambda: array_files.read_files([path], inputs), inputs, lambda: _hash_files([path], str(inputs))
-        )
+        return _from_arrays(path, [path], inputs)
     if ":" in str(source):
         return _from_python(_import(str(source)), inputs, str(source))
     raise BadData(f"--data {source} is neither a .npz or .npy file, nor a folder, nor module:function")
