@@ -51,7 +51,7 @@ def test_onnxruntimes_operators_are_checked_and_timed(folder: None) -> None:
     import bench_cuda_ort
 
     for format, block, peer in (("int4", 32, "MatMulNBits"), ("nf4", 64, "MatMulBnb4")):
-        w = bench_cuda_ort.models.random_weight(format, block, 64, 128, bench_cuda_ort.np.random.default_rng())
+        w = bench_cuda_ort.products.random_weight(format, block, 64, 128, bench_cuda_ort.np.random.default_rng())
         for name, op, domain, arrays, attributes in bench_cuda_ort.spellings(w):
             made = bench_cuda_ort.model(op, domain, arrays, attributes, 2, 3)
             if name == "MatMulBnb4":  # the processor has it in float32 only
