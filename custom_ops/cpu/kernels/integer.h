@@ -12,9 +12,7 @@ namespace {
 template <class V>
 struct NibbleCodes {
   static constexpr int64_t kBytes = 2 * kLine;  // of 16 k
-  static constexpr int32_t kMiddle = 8;
   explicit NibbleCodes(int32_t) {}
-  float unit() const { return 1.0f; }
   float zero() const { return 0.0f; }
   template <int i>
   typename V::I operand(const uint8_t* at) const {
@@ -28,7 +26,6 @@ struct NibbleCodes {
 
 template <class V>
 struct ByteDots {
-  static constexpr int32_t kMiddle = V::kSignedBytes ? 0 : 128;  // levels and codes are moved up to be unsigned
   static typename V::I start(typename V::I from) { return from; }
   static typename V::I dot(typename V::I sum, typename V::I w, typename V::I q) { return V::dot_bytes(sum, w, q); }
   static typename V::I finish(typename V::I sum, typename V::I) { return sum; }
@@ -40,7 +37,6 @@ struct LevelCodes : ByteDots<V> {
   explicit LevelCodes(int32_t format) : levels(rounded_levels(format)), table(V::table(levels.level)) {
     table = V::kSignedBytes ? table : V::flip_sign_bit(table);
   }
-  float unit() const { return levels.unit; }
   float zero() const { return levels.zero; }
   template <int i>
   typename V::I operand(const uint8_t* at) const {
@@ -55,7 +51,6 @@ template <class V>
 struct ByteCodes : ByteDots<V> {
   static constexpr int64_t kBytes = 4 * kLine;
   explicit ByteCodes(int32_t) {}
-  float unit() const { return 1.0f; }
   float zero() const { return 0.0f; }
   template <int i>
   typename V::I operand(const uint8_t* at) const {

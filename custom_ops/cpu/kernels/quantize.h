@@ -163,10 +163,16 @@ struct Choice {
 
 constexpr float kSmallest = 1.17549435e-38f, kLargest = 3.40282347e38f;
 
+// amax / 127, or the least number whose inverse is finite.
+inline float step_of(float amax) {
+  const float step = amax * (1.0f / 127.0f);
+  return step < kSmallest ? kSmallest : step;
+}
+
 // The square of what rounding S numbers to steps of amax / 127 loses.
 template <int S>
 float loss(const Sub<S>& sub, float amax) {
-  const float step = amax * (1.0f / 127.0f) < kSmallest ? kSmallest : amax * (1.0f / 127.0f), inverse = 1.0f / step;
+  const float step = step_of(amax), inverse = 1.0f / step;
   __m256 squares = _mm256_setzero_ps();
   for (int i = 0; i < sub.kEights; ++i) {
     const __m256 whole = _mm256_round_ps(_mm256_mul_ps(sub.x[i], _mm256_set1_ps(inverse)), _MM_FROUND_TO_NEAREST_INT);
@@ -226,8 +232,7 @@ void quantize_sub(Sub<S> sub, float amax, const Row& at, char* record) {
       sub.x[i] = _mm256_max_ps(_mm256_min_ps(sub.x[i], _mm256_set1_ps(kLargest)), _mm256_set1_ps(-kLargest));
     }
   }
-  const float step = (is_finite ? amax : kLargest) * (1.0f / 127.0f);
-  const float scale = step < kSmallest ? kSmallest : step;  // whose inverse is finite
+  const float scale = step_of(is_finite ? amax : kLargest);
   write_row(sub, is_finite ? scale : amax, 1.0f / scale, at, record);
 }
 
