@@ -31,6 +31,8 @@ void tile_zero() { memset(tile_memory[t], 0, kTileBytes); }
 template <int t>
 void tile_load(const void* from) { memcpy(tile_memory[t], from, kTileBytes); }
 template <int t>
+void tile_load_passing(const void* from) { tile_load<t>(from); }
+template <int t>
 void tile_store(void* to) { memcpy(to, tile_memory[t], kTileBytes); }
 
 template <int sum, int a, int b>
@@ -61,6 +63,9 @@ void tile_zero() { asm volatile("tilezero %%tmm%c0" ::"i"(t)); }
 // A tile that lies in one piece: rows 64 bytes apart.
 template <int t>
 void tile_load(const void* from) { asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(64L), "i"(t) : "memory"); }
+// The same where others shall stay in the first-level cache.
+template <int t>
+void tile_load_passing(const void* from) { asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(64L), "i"(t) : "memory"); }
 template <int t>
 void tile_store(void* to) { asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(64L), "i"(t) : "memory"); }
 // sum[m][n] += Σ a[m][2k + i] · b[k][2n + i], i = 0, 1, in float32.

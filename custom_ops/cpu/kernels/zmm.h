@@ -52,7 +52,8 @@ struct Zmm {
   }
   template <int i>
   static F byte(I line) {
-    return to_float(_mm512_and_si512(_mm512_srli_epi32(line, 8 * i), _mm512_set1_epi32(255)));
+    const __m128i alone = _mm_setr_epi8(i, -1, -1, -1, 4 + i, -1, -1, -1, 8 + i, -1, -1, -1, 12 + i, -1, -1, -1);
+    return to_float(_mm512_shuffle_epi8(line, _mm512_broadcast_i32x4(alone)));
   }
 
   static F from_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
