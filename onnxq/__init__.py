@@ -8,14 +8,20 @@ print(result.check.sqnr, result.check.latency_ratio)
 
 from __future__ import annotations
 
-from onnxq.errors import OnnxqError
-from onnxq.library import ops_library, session
-from onnxq.pipeline import Result, quantize
-from onnxq.plan import Plan, load_plan
-from onnxq.recipe import Recipe, Rule, load_recipe
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from onnxq.version import __version__
 
+if TYPE_CHECKING:
+    from onnxq.errors import Bug, OnnxqError
+    from onnxq.library import ops_library, session
+    from onnxq.pipeline import Result, quantize
+    from onnxq.plan import Plan, load_plan
+    from onnxq.recipe import Recipe, Rule, load_recipe
+
 __all__ = [
+    "Bug",
     "OnnxqError",
     "Plan",
     "Recipe",
@@ -28,3 +34,30 @@ __all__ = [
     "quantize",
     "session",
 ]
+
+#: Where names come from. They are imported when they are asked for: the command line forks off before (supervisor.py).
+_HOMES = {
+    "Bug": "errors",
+    "OnnxqError": "errors",
+    "Plan": "plan",
+    "Recipe": "recipe",
+    "Result": "pipeline",
+    "Rule": "recipe",
+    "load_plan": "plan",
+    "load_recipe": "recipe",
+    "ops_library": "library",
+    "quantize": "pipeline",
+    "session": "library",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"onnxq.{_HOMES[name]}"), name)
+    if not name.startswith("_"):
+        try:
+            return importlib.import_module(f"onnxq.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"onnxq.{name}":
+                raise
+    raise AttributeError(f"module 'onnxq' has no attribute '{name}'")

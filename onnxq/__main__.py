@@ -7,13 +7,32 @@ import signal
 import sys
 import warnings
 
-from onnxq.cli import main
+from onnxq.supervisor import supervised
 
 
 def run() -> None:
     """Every way to end unwinds the stack, which sweeps staging folders; warnings are sentences of ours."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    warnings.formatwarning = lambda message, *_, **__: f"onnxq: {message}\n"
+    supervised(_interruptible)
+
+
+def _interruptible() -> None:
+    try:
+        _work()
+    except KeyboardInterrupt:  # while modules are being imported, which takes half a second
+        print("onnxq: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _work() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # terminals that know only ASCII
+    from onnxq.cli import main
+    from onnxq.errors import one_line
+
+    warnings.formatwarning = lambda message, *_, **__: f"onnxq: {one_line(str(message))}\n"
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # what it warns of, `load.py` refuses in a sentence
     main()
 

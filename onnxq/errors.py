@@ -1,14 +1,34 @@
 """What can go wrong, in one sentence each: what, where, what to do.
 
 Every exception a user may see is an `OnnxqError`; the command line prints its text and turns `exit_code` into the
-exit status. Anything else that escapes is a bug of ours.
+exit status. Anything else that escapes is a bug of ours, and becomes a `Bug` (`boundary.py`).
 """
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What the command line ends with."""
+
+    DONE = 0
+    CANNOT = 1  # what was asked for cannot be done: the model, the data, the recipe or the output is to blame
+    USAGE = 2  # the words of the command itself
+    UNCHECKED = 3  # done, but a check could not run
+    BUG = 70  # of onnxq, or of a library below it
+    INTERRUPTED = 130  # Ctrl-C
+    UNREAD = 141  # whoever read what was printed went away; files that were written stay
 
 
 class OnnxqError(Exception):
-    """A failure the user can act on; `str(error)` is one sentence."""
+    """A failure the user can act on; `str(error)` is one sentence, without line breaks."""
 
-    exit_code = 1
+    exit_code: int = Exit.CANNOT
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(one_line(sentence))
 
 
 class BadModel(OnnxqError):
@@ -38,7 +58,29 @@ class MissingRuntime(OnnxqError):
 class NothingToDo(OnnxqError):
     """The model holds nothing that this scheme and target could quantize. Not a failure."""
 
-    exit_code = 0
+    exit_code = Exit.DONE
+
+
+class OutOfMemory(OnnxqError):
+    """What the model or the data ask for does not fit into memory."""
+
+
+class Bug(OnnxqError):
+    """A mistake of onnxq's own; `__cause__` is what happened."""
+
+    exit_code = Exit.BUG
+
+
+#: What a terminal would take for more than a letter: line breaks, escape sequences, marks that turn the writing around.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+#: Characters of a sentence; names in hostile models are megabytes long.
+LONGEST = 2000
+
+
+def one_line(text: str) -> str:
+    """`text` as one line that a terminal can show: names from a model's file may hold anything."""
+    line = _CONTROLS.sub(" ", text.strip())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 4 :]}"
 
 
 def root_cause(error: BaseException) -> BaseException:

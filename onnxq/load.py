@@ -6,13 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import google.protobuf.message
-import numpy as np
 import onnx
-import onnx.numpy_helper
 import onnx_ir as ir
 
-from onnxq import bodies, graph
+from onnxq import bodies, graph, limits
 from onnxq.errors import BadModel, first_line, root_cause
+from onnxq.legal import require_legal
 
 
 def load_model(path: str | Path) -> ir.Model:
@@ -22,31 +21,43 @@ def load_model(path: str | Path) -> ir.Model:
         BadModel: no such file, not ONNX, truncated, external data missing, too short or outside the model's folder.
     """
     path = Path(path)
-    if not path.is_file():
-        raise BadModel(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
+    if limits.require_file(path) > limits.MODEL_BYTES:
+        raise BadModel(f"{path} is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
+    proto = _parsed(path)
+    _refuse_maps(path, proto.graph)
+    if not proto.graph.node and not proto.graph.output:
+        raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
+    require_legal(proto, path)
     try:
-        proto = onnx.load(path, load_external_data=False)
-        _refuse_maps(path, proto.graph)
-        _fill_in_zeros(proto.graph)  # onnx_ir knows no sparse initializers
         model = ir.from_proto(proto)
-        ir.external_data.set_base_dir(model.graph, path.parent)
+    except Exception as error:  # whatever onnx_ir stumbles over
+        raise BadModel(f"{path} is not a legal ONNX model: {_why(error)}") from None
+    for tensor in external_tensors(model):
+        tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
+    _check_values(path, model)
+    _check_order(path, model)
+    return model
+
+
+def _parsed(path: Path) -> onnx.ModelProto:
+    """The file as protobuf, or as JSON or text where its name says so."""
+    try:
+        return onnx.load(path, load_external_data=False)
     except google.protobuf.message.DecodeError:
         raise BadModel(f"{path} is not an ONNX model, or is cut short: it does not parse as protobuf") from None
     except OSError as error:
         raise BadModel(f"{path} cannot be read: {error.strerror}") from None
-    except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise BadModel(f"{path} is not a legal ONNX model: {first_line(root_cause(error))}") from None
-    if not len(model.graph) and not model.graph.outputs:
-        raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
-    newest = onnx.defs.onnx_opset_version()
-    if graph.opset(model) > newest:
-        raise BadModel(f"{path} uses opset {graph.opset(model)}; onnx {onnx.__version__} knows opsets up to {newest}")
-    for tensor in external_tensors(model):
-        tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
-        _check_external(path, tensor)
-    _check_values(path, model)
-    _check_order(path, model)
-    return model
+    except RecursionError:
+        raise BadModel(f"{path} is nested too deeply to be read") from None
+    except Exception as error:  # the parsers of JSON and text have no exceptions in common
+        kind = path.suffix.removeprefix(".") or "protobuf"
+        raise BadModel(f"{path} is not an ONNX model: it does not parse as {kind}: {first_line(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    """What onnx_ir says, without what it was doing at the time."""
+    cause = root_cause(error)
+    return f"{cause} is not known" if isinstance(cause, KeyError) else first_line(cause)
 
 
 def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
@@ -58,37 +69,26 @@ def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
             )
 
 
-def _fill_in_zeros(main: onnx.GraphProto) -> None:
-    """Make ordinary initializers of sparse ones."""
-    for sparse in main.sparse_initializer:
-        values, indices = (onnx.numpy_helper.to_array(tensor) for tensor in (sparse.values, sparse.indices))
-        dense = np.zeros(tuple(sparse.dims), values.dtype)
-        dense[np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)] = values
-        main.initializer.append(onnx.numpy_helper.from_array(dense, sparse.values.name))
-    del main.sparse_initializer[:]
-
-
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
     """Every tensor whose bytes lie beside the model: initializers of all graphs and attributes of all nodes."""
-    found = [value.const_value for each in model.graphs() for value in each.initializers.values()]
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for attribute in (a for body in bodies for node in body.all_nodes() for a in node.attributes.values()):
-        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-            found.append(attribute.value)
+    found: list[object] = []
+    bodies: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
+    for body in bodies:
+        graphs = [body] if isinstance(body, ir.Graph) else []
+        for node in body.all_nodes():
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.GRAPH:
+                    graphs.append(attribute.as_graph())
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    graphs += attribute.as_graphs()
+                elif attribute.type == ir.AttributeType.TENSOR:
+                    found.append(attribute.value)
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    found += attribute.as_tensors()
+        found += [value.const_value for each in graphs for value in each.initializers.values()]
     return [tensor for tensor in found if isinstance(tensor, ir.ExternalTensor)]
-
-
-def _check_external(path: Path, tensor: ir.ExternalTensor) -> None:
-    where = Path(tensor.path)
-    if not where.resolve().is_relative_to(path.resolve().parent):
-        raise BadModel(f"{path}: weight '{tensor.name}' lies in {where}, outside the model's folder; move it there")
-    if not where.is_file():
-        raise BadModel(f"{path} needs the data file {where}, which is not there; put it beside the model")
-    end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-    if where.stat().st_size < end:
-        raise BadModel(
-            f"{where} is cut short: weight '{tensor.name}' ends at byte {end}, the file has {where.stat().st_size}"
-        )
 
 
 def _check_values(path: Path, model: ir.Model) -> None:

@@ -5,36 +5,73 @@ One file each; the file name is the command's word, with dashes for underscores,
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import signal
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import click
 
-from onnxq.errors import OnnxqError
+from onnxq.boundary import as_sentence
+from onnxq.errors import Exit, OnnxqError
 from onnxq.version import __version__
 
 
 class _Errors(click.Group):
-    """Turns an `OnnxqError` into its sentence and its exit code."""
+    """Turns every exception into a sentence and an exit code (`errors.Exit`)."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Whatever is printed is printed when this returns: what a full disk or a closed pipe does not take is told."""
+        try:
+            try:
+                return super().main(*arguments, **options)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            _end_unread(error)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except OnnxqError as error:
-            prefix = "onnxq: " if error.exit_code else ""
-            click.echo(f"{prefix}{error}", err=bool(error.exit_code))
-            sys.exit(error.exit_code)
+            found = super().invoke(ctx)
+            sys.stdout.flush()
+            return found
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except KeyboardInterrupt:
             click.echo("onnxq: interrupted", err=True)
-            sys.exit(128 + signal.SIGINT)
+            sys.exit(Exit.INTERRUPTED)
+        except Exception as error:
+            sentence = error if isinstance(error, OnnxqError) else as_sentence(error)
+            if ctx.params.get("debug"):
+                traceback.print_exc()
+            if _is_of_stdout(error):
+                _end_unread(error)
+            click.echo(f"{'onnxq: ' if sentence.exit_code else ''}{sentence}", err=bool(sentence.exit_code))
+            sys.exit(int(sentence.exit_code))
+
+
+def _is_of_stdout(error: Exception) -> bool:
+    """Whether what could not be written is what is printed. Of files, `save.py` tells in sentences."""
+    return isinstance(error, OSError) and error.filename is None and not isinstance(error, OnnxqError)
+
+
+def _end_unread(error: Exception) -> None:
+    """Nobody takes what is printed."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what the interpreter still wants to flush
+    is_closed = isinstance(error, BrokenPipeError)
+    why = "nobody reads it any more" if is_closed else getattr(error, "strerror", None) or "the system refused it"
+    click.echo(f"onnxq: the output could not be printed: {why}; files that were written stay", err=True)
+    sys.exit(Exit.UNREAD if is_closed else Exit.CANNOT)
 
 
 @click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="onnxq")
-def main() -> None:
+@click.option("--debug", is_flag=True, help="Show the traceback of what goes wrong.")
+def main(debug: bool) -> None:
     """A quantization compiler for ONNX.
 
     \b

@@ -15,16 +15,25 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from onnxq import supervisor
+
 #: Columns of tables that do not go to a terminal.
 PIPED_WIDTH = 110
 
 
 def console(*, stderr: bool = False) -> Console:
     """Where tables and bars go. Names of nodes may hold brackets: nothing in them is markup."""
-    console = Console(stderr=stderr, markup=False, highlight=False)
+    console = _Console(stderr=stderr, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, PIPED_WIDTH)
     return console
+
+
+class _Console(Console):
+    """Leaves it to the command line what becomes of a closed pipe."""
+
+    def on_broken_pipe(self) -> None:
+        raise
 
 
 class _Rate(ProgressColumn):
@@ -54,6 +63,7 @@ class Bars:
             self._bars.stop()
 
     def start(self, what: str, total: int | None = None, unit: str = "") -> None:
+        supervisor.doing(what)
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(what, total=total, unit=unit)

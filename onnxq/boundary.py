@@ -1,0 +1,94 @@
+"""Where exceptions that nobody foresaw become sentences: the Python API and the command line call through here."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import onnx_ir as ir
+
+from onnxq.errors import BadModel, BadOutput, Bug, OnnxqError, OutOfMemory, first_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def bounded(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, of whose exceptions all are `OnnxqError`s, but for KeyboardInterrupt, SystemExit and the like."""
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return function(*arguments, **options)
+        except OnnxqError:
+            raise
+        except Exception as error:
+            raise as_sentence(error) from error
+
+    return call
+
+
+def as_sentence(error: BaseException) -> OnnxqError:
+    """What to tell the user of an exception that is none of ours."""
+    where = _where(error.__traceback__)
+    if isinstance(error, MemoryError):
+        return OutOfMemory(f"there is not enough memory{where}: {first_line(error)}")
+    if isinstance(error, RecursionError):
+        return BadModel(f"the model or a file given with it is nested too deeply to be read{where}")
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        return BadOutput(_of_the_system(error))
+    kind = type(error).__name__
+    return Bug(
+        f"this is a bug in onnxq: {kind} ({first_line(error)}){where} [{code_of(error)}]; "
+        "'onnxq --debug …' shows more, please report it with that"
+    )
+
+
+def _of_the_system(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return "no space left on the disk: free some or choose another place"
+    if error.errno == errno.EMFILE:
+        return "too many files are open: raise the limit ('ulimit -n')"
+    name = "" if error.filename is None else f"'{error.filename}': "
+    return f"{name}{error.strerror or first_line(error)}"
+
+
+def code_of(error: BaseException) -> str:
+    """A short code, the same whenever the same kind of exception comes from the same function of ours."""
+    module, function = _place(error.__traceback__)
+    digest = hashlib.blake2b(f"{type(error).__name__} {module} {function}".encode(), digest_size=3)
+    return f"Q{digest.hexdigest().upper()}"
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[str, str, dict[str, Any]]]:
+    """Module, function and local variables of our functions that were at work, the innermost first."""
+    found = []
+    while trace is not None:
+        frame = trace.tb_frame
+        module = frame.f_globals.get("__name__", "")
+        if module.split(".")[0] == "onnxq" and module != __name__:
+            found.append((module, frame.f_code.co_name, frame.f_locals))
+        trace = trace.tb_next
+    return found[::-1]
+
+
+def _place(trace: TracebackType | None) -> tuple[str, str]:
+    return next(((module, function) for module, function, _ in _frames(trace)), ("", ""))
+
+
+def _where(trace: TracebackType | None) -> str:
+    """What was being done to which node of which file, as the functions at work know it."""
+    frames = _frames(trace)
+    module, function = _place(trace)
+    words = f" in {module.removeprefix('onnxq.')}.{function.strip('_')}" if module else ""
+    found = [value for _, _, names in frames for value in names.values()]
+    node = next((value for value in found if isinstance(value, ir.Node)), None)
+    path = next((value for value in reversed(found) if isinstance(value, Path)), None)
+    if node is not None:
+        words += f" at node '{node.name or node.op_type}' ({node.op_type})"
+    return words if path is None else f"{words}, with '{path}'"

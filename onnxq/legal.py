@@ -1,0 +1,284 @@
+"""Whether a model is one that the other steps can rely on, before anything is built from it.
+
+What is looked at: names, types, the inputs and attributes that operators must have, every tensor (`tensor_protos.py`),
+how deeply bodies nest, and how many nodes there are once local functions are inlined. All of it costs less than reading
+the model, and none of it depends on libraries that trust what they are given.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import onnx
+from onnx import defs
+
+from onnxq import limits
+from onnxq.errors import BadModel
+from onnxq.tensor_protos import TensorDoor
+
+Opsets = dict[str, int]
+_Attribute = onnx.AttributeProto
+#: The field that holds an attribute of each type.
+_PAYLOADS = {
+    _Attribute.FLOAT: "f",
+    _Attribute.INT: "i",
+    _Attribute.STRING: "s",
+    _Attribute.TENSOR: "t",
+    _Attribute.GRAPH: "g",
+    _Attribute.SPARSE_TENSOR: "sparse_tensor",
+    _Attribute.TYPE_PROTO: "tp",
+    _Attribute.FLOATS: "floats",
+    _Attribute.INTS: "ints",
+    _Attribute.STRINGS: "strings",
+    _Attribute.TENSORS: "tensors",
+    _Attribute.GRAPHS: "graphs",
+    _Attribute.SPARSE_TENSORS: "sparse_tensors",
+    _Attribute.TYPE_PROTOS: "type_protos",
+}
+_ONNX = ("", "ai.onnx")
+
+
+def require_legal(proto: onnx.ModelProto, path: Path) -> None:
+    """Check everything, make ordinary tensors of sparse ones, and forget impossible dimensions of values.
+
+    Raises:
+        BadModel: what is wrong, in one sentence.
+    """
+    Legality(proto, path).check()
+
+
+class Legality:
+    def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
+        self.proto, self.path, self.door = proto, path, TensorDoor(path)
+        self.functions = {_key(f): f for f in proto.functions}
+
+    def check(self) -> None:
+        opsets = _opsets(self.proto)
+        newest = defs.onnx_opset_version()
+        for version in (each.get("", 1) for each in (opsets, *map(_opsets, self.proto.functions))):
+            if not 0 < version <= newest:
+                raise BadModel(f"{self.path} uses opset {version}; onnx {onnx.__version__} knows opsets up to {newest}")
+        self._graph(self.proto.graph, opsets)
+        for function in self.proto.functions:
+            self._names(function.name, function.domain, *function.input, *function.output, *function.attribute)
+            own = opsets | _opsets(function)
+            self._attributes(function.attribute_proto, f"function '{function.name}'", own)
+            self._values(function.value_info)
+            for node in function.node:
+                self._node(node, own)
+        for training in self.proto.training_info:
+            self._graph(training.initialization, opsets)
+            self._graph(training.algorithm, opsets)
+        self._require_few_nodes()
+
+    def _graph(self, graph: onnx.GraphProto, opsets: Opsets) -> None:
+        self._names(graph.name)
+        self._values((*graph.input, *graph.output, *graph.value_info))
+        for tensor in graph.initializer:
+            self._names(tensor.name)
+            self.door.check(tensor, "the graph")
+        for sparse in graph.sparse_initializer:
+            self._names(sparse.values.name)
+            graph.initializer.append(self.door.dense(sparse, f"graph '{graph.name}'"))
+        del graph.sparse_initializer[:]
+        for annotation in graph.quantization_annotation:
+            pairs = (text for entry in annotation.quant_parameter_tensor_names for text in (entry.key, entry.value))
+            self._names(annotation.tensor_name, *pairs)
+        for node in graph.node:
+            self._node(node, opsets)
+
+    def _node(self, node: onnx.NodeProto, opsets: Opsets) -> None:
+        self._names(node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
+        where = f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})"
+        self._attributes(node.attribute, where, opsets)
+        if (node.domain, node.op_type, node.overload) in self.functions:
+            return
+        domain = _domain(node.domain)
+        schema = _schema(node.op_type, opsets.get(domain, 1), domain)
+        if schema is None:
+            return
+        # Fewer outputs than there are formally are those of the end that nobody reads.
+        if len(node.input) < schema.min_input or len(node.output) < schema.min_output:
+            raise self._bad(
+                f"{where} has {len(node.input)} inputs and {len(node.output)} outputs; the operator has at least "
+                f"{schema.min_input} and {schema.min_output}"
+            )
+        if len(node.input) > schema.max_input or len(node.output) > schema.max_output:
+            raise self._bad(f"{where} has more inputs or outputs than the operator")
+        for formal, name in zip(schema.inputs, node.input, strict=False):
+            if not name and formal.option == defs.OpSchema.FormalParameterOption.Single:
+                raise self._bad(f"{where} lacks its input '{formal.name}'")
+        if not all(node.output[: schema.min_output]):
+            raise self._bad(f"{where} lacks an output")
+        for attribute in node.attribute:
+            known = schema.attributes.get(attribute.name)
+            kind = _Attribute.AttributeType.Name(attribute.type)
+            wanted = kind if known is None else str(known.type).rpartition(".")[2]
+            if kind != wanted:
+                raise self._bad(f"{where}: attribute '{attribute.name}' is of type {kind}, not {wanted}")
+
+    def _attributes(self, attributes: Iterable[onnx.AttributeProto], where: str, opsets: Opsets) -> None:
+        for attribute in attributes:
+            self._names(attribute.name, attribute.ref_attr_name)
+            if attribute.type == _Attribute.UNDEFINED:  # as the first versions of ONNX wrote them
+                filled = [kind for kind, field in _PAYLOADS.items() if _is_filled(attribute, field)]
+                if len(filled) != 1:
+                    raise self._bad(f"{where}: attribute '{attribute.name}' has no type")
+                attribute.type = filled[0]
+            if attribute.ref_attr_name:
+                continue
+            self._attribute(attribute, where, opsets)
+
+    def _attribute(self, attribute: onnx.AttributeProto, where: str, opsets: Opsets) -> None:
+        name = f"attribute '{attribute.name}' of {where}"
+        for field in ("t", "g", "sparse_tensor", "tp"):  # data that the type does not speak of, others might read
+            if attribute.HasField(field) and _PAYLOADS[attribute.type] != field:
+                raise self._bad(f"{name} is of another type than what it holds")
+        for field in ("tensors", "graphs", "sparse_tensors", "type_protos"):
+            if len(getattr(attribute, field)) and _PAYLOADS[attribute.type] != field:
+                raise self._bad(f"{name} is of another type than what it holds")
+        if attribute.type == _Attribute.TENSOR:
+            self.door.check(attribute.t, name)
+        elif attribute.type == _Attribute.TENSORS:
+            for tensor in attribute.tensors:
+                self.door.check(tensor, name)
+        elif attribute.type == _Attribute.SPARSE_TENSOR:
+            dense = self.door.dense(attribute.sparse_tensor, name)
+            attribute.ClearField("sparse_tensor")
+            attribute.t.CopyFrom(dense)
+            attribute.type = _Attribute.TENSOR
+            attribute.name = "value" if attribute.name == "sparse_value" else attribute.name
+        elif attribute.type == _Attribute.SPARSE_TENSORS:
+            raise self._bad(f"{name} is a list of sparse tensors, which onnxq cannot read")
+        elif attribute.type == _Attribute.GRAPH:
+            self._graph(attribute.g, opsets)
+        elif attribute.type == _Attribute.GRAPHS:
+            for graph in attribute.graphs:
+                self._graph(graph, opsets)
+        elif attribute.type == _Attribute.STRINGS:
+            try:
+                for text in attribute.strings:
+                    text.decode("utf-8")
+            except UnicodeDecodeError:
+                raise self._bad(f"{name} is not text in UTF-8") from None
+
+    def _values(self, values: Iterable[onnx.ValueInfoProto]) -> None:
+        for value in values:
+            self._names(value.name)
+            self._type(value.type, value.name)
+
+    def _type(self, kind: onnx.TypeProto, name: str) -> None:
+        which = kind.WhichOneof("value")
+        if which in ("sequence_type", "optional_type"):
+            self._type(getattr(kind, which).elem_type, name)
+        if which not in ("tensor_type", "sparse_tensor_type"):
+            return
+        tensor = getattr(kind, which)
+        if tensor.elem_type not in onnx.TensorProto.DataType.values():
+            raise self._bad(f"value '{name}' has element type {tensor.elem_type}, which ONNX does not know")
+        for dim in tensor.shape.dim:
+            self._names(dim.dim_param)
+            if dim.HasField("dim_value") and not 0 <= dim.dim_value <= limits.DIMENSION:
+                dim.ClearField("dim_value")  # onnx's shape inference aborts on some of them; -1 means unknown to many
+
+    def _names(self, *names: str | bytes) -> None:
+        for name in names:
+            if isinstance(name, bytes):  # what protobuf gives for strings that are none
+                raise self._bad(f"the name {name[:40]!r} is not text in UTF-8")
+            if "\0" in name:
+                raise self._bad(f"the name {name[:40]!r} holds a null character")
+            if len(name) > limits.NAME_BYTES:
+                raise self._bad(f"the name '{name[:40]}…' has {len(name)} characters")
+
+    def _require_few_nodes(self) -> None:
+        """What inlining would make is counted, not done: functions that call others twice double each time."""
+        sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
+        for key in self._callees_first():
+            sizes[key] = self._size(self.functions[key].node, sizes)
+        count, depth = self._size(self.proto.graph.node, sizes)
+        if count > limits.NODES:
+            many = f"{count:,}" if count < 10**12 else "countless"
+            raise self._bad(f"it has {many} nodes once its functions are inlined, more than {limits.NODES:,}")
+        if depth > limits.DEPTH:
+            raise self._bad(f"bodies and functions nest {depth} deep, more than {limits.DEPTH}")
+
+    def _size(
+        self, nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], tuple[int, int]]
+    ) -> tuple[int, int]:
+        """Nodes and depth of a body, calls counted as what they become."""
+        count = depth = 0
+        for node in nodes:
+            more, deeper = sizes.get((node.domain, node.op_type, node.overload), (1, 0))
+            for body in _bodies(node):
+                inner, below = self._size(body.node, sizes)
+                more, deeper = more + inner, max(deeper, below + 1)
+            count, depth = count + more, max(depth, deeper)
+        return count, depth + 1
+
+    def _callees_first(self) -> list[tuple[str, str, str]]:
+        """The functions in an order in which each comes after those that it calls."""
+        done: dict[tuple[str, str, str], bool] = {}  # False: its callees are being visited
+        order = []
+        for root in self.functions:
+            stack = [(root, False)]
+            while stack:
+                key, left = stack.pop()
+                if left:
+                    done[key] = True
+                    order.append(key)
+                    continue
+                if key in done:
+                    if not done[key]:
+                        raise self._bad(f"the function '{key[1]}' calls itself, perhaps through others")
+                    continue
+                done[key] = False
+                stack.append((key, True))
+                called = {_key(node) for node in _all_nodes(self.functions[key].node)} & self.functions.keys()
+                if any(done.get(each) is False for each in called):
+                    raise self._bad(f"the function '{key[1]}' calls itself, perhaps through others")
+                stack += [(each, False) for each in called if each not in done]
+        return order
+
+    def _bad(self, sentence: str) -> BadModel:
+        return BadModel(f"{self.path}: {sentence}")
+
+
+def _key(each: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
+    return each.domain, each.name if isinstance(each, onnx.FunctionProto) else each.op_type, each.overload
+
+
+def _opsets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    return {_domain(each.domain): each.version for each in proto.opset_import}
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in _ONNX else domain
+
+
+def _is_filled(attribute: onnx.AttributeProto, field: str) -> bool:
+    found = getattr(attribute, field)
+    return attribute.HasField(field) if field in ("f", "i", "s", "t", "g", "tp", "sparse_tensor") else len(found) > 0
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == _Attribute.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for body in _bodies(node):
+            yield from _all_nodes(body.node)
+
+
+@functools.cache
+def _schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
+    try:
+        return defs.get_schema(op_type, version, domain)
+    except Exception:  # onnx does not know the operator: a runtime may
+        return None

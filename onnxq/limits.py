@@ -1,0 +1,109 @@
+"""What a file may ask for, before any work is done for it; and how files that others made are opened.
+
+The limits are far above what real models need, and far below what would stop a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+from onnxq.errors import BadModel, BadRecipe, OnnxqError
+
+#: Of a model's own file: what protobuf reads. Weights beside it count extra.
+MODEL_BYTES = (1 << 31) - 1
+#: Of recipes and plans; and of ranges, which hold a histogram for each activation.
+TEXT_BYTES, RANGES_BYTES = 1 << 26, 1 << 30
+#: Nodes of all graphs and bodies, every call of a local function counted with what it becomes.
+NODES = 500_000
+#: Bodies in bodies, and functions that call functions.
+DEPTH = 64
+#: A dimension beyond this is a mistake or an attack: nothing has so many of anything.
+DIMENSION = 1 << 40
+#: Elements that a sparse tensor may be made into.
+DENSE_ELEMENTS = 1 << 28
+#: Bytes of external data may be read by several tensors; all of them together at most so many times, and so many more.
+OVERLAP, OVERLAP_BYTES = 16, 1 << 28
+#: Bytes of one name in a model.
+NAME_BYTES = 1 << 14
+#: Of an image before and after resizing.
+PIXELS = 1 << 26
+#: Of a member of an archive, and how many times longer than in the archive it may be.
+MEMBER_BYTES, INFLATION = 1 << 36, 1100
+
+
+def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str = "") -> int:
+    """The length of the regular file at `path`; `what` goes before its name in messages.
+
+    Raises:
+        the given kind of error: nothing is there, or a folder, a device, a pipe …
+    """
+    name = f"{what}{path}"
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise error(f"{name}: no such file") from None
+    except (OSError, ValueError) as why:
+        raise error(f"'{name}' cannot be read: {getattr(why, 'strerror', None) or why}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise error(f"{name} is not a file")
+    return found.st_size
+
+
+def open_file(path: str | Path, error: type[OnnxqError], what: str = "") -> IO[bytes]:
+    """The regular file at `path`, open for reading. Opening never waits, as it would for a pipe.
+
+    Raises:
+        the given kind of error: it is none, or cannot be read.
+    """
+    require_file(path, error, what)
+    try:
+        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as why:
+        raise error(f"{what}{path} cannot be read: {why.strerror}") from None
+
+
+def read_text(path: str | Path, what: str, most: int = TEXT_BYTES) -> str:
+    """The text of a file that the user gave, UTF-8.
+
+    Raises:
+        BadRecipe: there is no such file, or it is too long or no text.
+    """
+    if require_file(path, BadRecipe, what) > most:
+        raise BadRecipe(f"{what}{path} is longer than {most >> 20} MB")
+    try:
+        with open_file(path, BadRecipe, what) as file:
+            return file.read(most + 1).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadRecipe(f"{what}{path} cannot be read: it is not text in UTF-8") from None
+    except OSError as why:
+        raise BadRecipe(f"{what}{path} cannot be read: {why.strerror}") from None
+
+
+def parse_json(text: str) -> Any:
+    """What the JSON in `text` says.
+
+    Raises:
+        ValueError: it is not JSON, nested too deeply, or holds a number of thousands of digits.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def in_words(nbytes: int) -> str:
+    """A number of bytes for a sentence."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if nbytes < 1000:
+            return f"{nbytes} {unit}"
+        nbytes //= 1000
+    return f"{nbytes} PB" if nbytes < 10**6 else "more than any machine has"

@@ -1,0 +1,83 @@
+"""The command line's work is done in a child process, so that a library which aborts on a hostile model takes only that
+with it, and the user is told what happened.
+
+The parent is forked off before anything is imported, costs some milliseconds and memory of its own as good as none, and
+only waits: signals that it gets are passed on, and the child's exit status is its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+#: What a process that damages its own memory, or gives up, ends with.
+_CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+#: `si_code` of a signal that another process sent; Ctrl-C comes from the kernel, and to the child as well.
+_SENT_BY_A_PROCESS = 0
+_BUG, _KILLED = 70, 137
+_PARENT_DIES = 1  # PR_SET_PDEATHSIG
+_PAGE = 1024
+
+_page: mmap.mmap | None = None
+
+
+def doing(what: str) -> None:
+    """Note what is being done, for the sentence that the parent says if this process does not live to say one."""
+    if _page is not None:
+        _page.seek(0)
+        _page.write(what.encode("utf-8", "replace")[: _PAGE - 1] + b"\0")
+
+
+def supervised(work: Callable[[], None]) -> None:
+    """Run `work` in a child process, and end as it ends."""
+    global _page
+    _page = mmap.mmap(-1, _PAGE)
+    waited_for = _PASSED_ON | {signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        ctypes.CDLL(None).prctl(_PARENT_DIES, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it is gone already
+            os._exit(_KILLED)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        work()
+        return
+    while True:
+        got = signal.sigwaitinfo(waited_for)
+        if got.si_signo != signal.SIGCHLD:
+            if got.si_code <= _SENT_BY_A_PROCESS:
+                os.kill(child, got.si_signo)
+            continue
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid == child:
+            os._exit(_exit_code(status))
+
+
+def _exit_code(status: int) -> int:
+    """The child's exit code; of one that a signal ended, what shells make of it, with a sentence."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    assert _page is not None
+    what = _page[:].split(b"\0")[0].decode("utf-8", "replace")
+    during = f" while {what}" if what else ""
+    if -code == signal.SIGKILL:
+        _say(f"killed{during}, most often because memory ran out")
+        return _KILLED
+    if -code in _CRASHES:
+        name = signal.Signals(-code).name
+        _say(f"a library below onnxq crashed ({name}){during}: a damaged model, or a bug; please report it")
+        return _BUG
+    return 128 - code
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), f"onnxq: {sentence}\n".encode("utf-8", "replace"))
