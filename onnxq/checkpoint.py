@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from onnxq import limits, schemas
 from onnxq.collectors._summary import Summary, from_dict
-from onnxq.errors import BadOutput
+from onnxq.errors import BadOutput, BadRecipe
 
 #: Seconds between two checkpoints, unless told otherwise.
 SECONDS = 30.0
@@ -53,6 +54,7 @@ class Checkpoint:
     def __init__(self, path: Path | None, key: Mapping[str, object], every: Every) -> None:
         self.path, self.every = path, every
         self._key = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
+        self._names = frozenset(names) if isinstance(names := key.get("names"), list) else frozenset()
         self._samples, self._since = 0, time.monotonic()
 
     def load(self) -> State:
@@ -60,13 +62,14 @@ class Checkpoint:
         if self.path is None:
             return State()
         try:
-            table = json.loads(self.path.read_text(encoding="utf-8"))
-            if table["key"] != self._key:
+            text = limits.read_text(self.path, "the progress ", limits.RANGES_BYTES)
+            table = schemas.checked(limits.parse_json(text), schemas.ProgressFile)
+            if table.key != self._key:
                 return State()
-            finished, current = (_read(table[part]) for part in ("finished", "current"))
-            return State(finished, current, int(table["done"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            state = State(_read(table.finished), _read(table.current), table.done)
+        except (BadRecipe, ValueError):
             return State()
+        return state if self._names.issuperset((*state.finished, *state.current)) else State()
 
     def is_due(self) -> bool:
         """To be asked after each sample."""

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import array_files
+from onnxq import array_files, limits
 from onnxq.errors import BadData, first_line
 from onnxq.images import IMAGE_SUFFIXES, Preprocessing, read_image
 from onnxq.prefetch import prefetch
@@ -88,7 +88,18 @@ class Data:
         return self._part(f"{self.source} (shard {number} of {count})", lambda i: i % count == number - 1, size)
 
     def _part(self, source: str, is_in: Callable[[int], bool], count: int) -> Data:
-        return Data(source, lambda: (read for i, read in enumerate(self.reads()) if is_in(i)), None, self, count)
+        def reads() -> Iterator[Read]:
+            given = 0
+            for i, read in enumerate(self.reads()):
+                if is_in(i):
+                    given += 1
+                    yield read
+            if given < count:
+                raise BadData(
+                    f"{source} gave {given} samples, and {count} the time before: it must always give the same"
+                )
+
+        return Data(source, reads, None, self, count)
 
     def limited(self, limit: int | None, seed: int | None = None) -> Data:
         """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
@@ -183,7 +194,7 @@ def _from_python(
                 yield functools.partial(dict, {key: np.asarray(x) for key, x in sample.items()})
         except BadData:
             raise
-        except Exception as error:  # of the caller's own function
+        except (Exception, SystemExit) as error:  # of the caller's own function
             raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
 
     return _checked(name, samples_of, inputs)
@@ -194,7 +205,7 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
     sys.path.insert(0, "")
     try:
         found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # whatever the caller's own module raises
+    except (Exception, SystemExit) as error:  # whatever the caller's own module raises
         raise BadData(f"--data {source} failed with {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove("")
@@ -241,7 +252,7 @@ def _hash_files(files: Sequence[Path], how: str) -> str:
 
 def _hash_file(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
+        with limits.open_file(file, BadData) as opened:
             return hashlib.file_digest(opened, "sha256").digest()
     except OSError as error:
         raise BadData(f"{file} cannot be read: {error.strerror}") from None

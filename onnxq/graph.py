@@ -8,6 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.errors import BadModel
+
 #: Element types a weight may have; everything quantizable is one of them.
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
@@ -52,17 +54,24 @@ def has_body(node: ir.Node) -> bool:
 
 def attribute_int(node: ir.Node, name: str, default: int) -> int:
     found = node.attributes.get(name)
-    return default if found is None else found.as_int()
+    return default if found is None else _of_type(node, found, ir.AttributeType.INT).as_int()
 
 
 def attribute_float(node: ir.Node, name: str, default: float) -> float:
     found = node.attributes.get(name)
-    return default if found is None else found.as_float()
+    return default if found is None else _of_type(node, found, ir.AttributeType.FLOAT).as_float()
 
 
 def attribute_string(node: ir.Node, name: str, default: str) -> str:
     found = node.attributes.get(name)
-    return default if found is None else found.as_string()
+    return default if found is None else _of_type(node, found, ir.AttributeType.STRING).as_string()
+
+
+def _of_type(node: ir.Node, attribute: ir.Attr, kind: ir.AttributeType) -> ir.Attr:
+    """Of operators that ONNX knows, load.py has looked at the types of attributes; not of those of other domains."""
+    if attribute.type != kind:
+        raise BadModel(f"node '{node.name}' ({node.op_type}): attribute '{attribute.name}' is not of type {kind.name}")
+    return attribute
 
 
 def opset(model: ir.Model) -> int:

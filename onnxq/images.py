@@ -9,7 +9,8 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, BadRecipe, MissingRuntime
+from onnxq import limits
+from onnxq.errors import BadData, BadRecipe, MissingRuntime, OnnxqError, first_line
 from onnxq.runtime import Feed, Input
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
@@ -89,15 +90,21 @@ def read_image(path: Path, inputs: tuple[Input, ...], preprocessing: Preprocessi
     p, wanted = preprocessing, inputs[0]
     layout = p.layout or ("nhwc" if shape[-1] in (1, 3) and shape[1] not in (1, 3) else "nchw")
     size = p.size or _model_size(wanted.name, shape, layout)
+    _require_pixels(size[1], size[0], f"the model's input '{wanted.name}' would have")
     try:
-        with Image.open(path) as opened:
+        with limits.open_file(path, BadData) as file, Image.open(file) as opened:
+            _require_pixels(opened.width, opened.height, f"{path} has")
             image = opened.convert("L" if p.channels == "gray" else "RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BadData(f"{path} is not a readable image: {error}") from None
+    except OnnxqError:
+        raise
+    except Exception as error:  # a decoder for each kind of file, with exceptions of its own
+        raise BadData(f"{path} is not a readable image: {first_line(error)}") from None
     height, width = size
     if p.crop:
         factor = 256 / 224 * max(height / image.height, width / image.width)
-        image = image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.BILINEAR)
+        sides = round(image.width * factor), round(image.height * factor)
+        _require_pixels(*sides, f"{path}, its shorter side resized to be cut, has")
+        image = image.resize(sides, Image.Resampling.BILINEAR)
         left, top = (image.width - width) // 2, (image.height - height) // 2
         image = image.crop((left, top, left + width, top + height))
     else:
@@ -111,6 +118,11 @@ def read_image(path: Path, inputs: tuple[Input, ...], preprocessing: Preprocessi
     x = (x / np.float32(p.scale) - np.array(p.mean, np.float32)) / np.array(p.std, np.float32)
     x = x if layout == "nhwc" else x.transpose(2, 0, 1)
     return {wanted.name: np.ascontiguousarray(x[None]).astype(wanted.dtype)}
+
+
+def _require_pixels(width: int, height: int, what: str) -> None:
+    if not 0 < width * height <= limits.PIXELS:
+        raise BadData(f"{what} {width} × {height} pixels; at most {limits.PIXELS >> 20} million are read")
 
 
 def _model_size(name: str, shape: tuple[int | str | None, ...], layout: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq import graph, linear4bit, save, targets
+from onnxq.boundary import bounded
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.errors import BadModel
 from onnxq.linear4bit import Match
@@ -43,6 +44,7 @@ class Imported:
     bytes_after: int
 
 
+@bounded
 def import_weights(
     model: str | Path,
     checkpoint: str | Path,
@@ -70,6 +72,7 @@ def import_weights(
     """
     path, place = Path(model), targets.get(target)
     destination = Path(output) if output is not None else Path(f"{path.stem}.linear4bit.onnx")
+    save.require_onnx(destination)
     progress.start("loading")
     tensors = open_checkpoint(checkpoint)
     loaded = load_model(path)

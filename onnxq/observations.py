@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnxq import collectors
+from onnxq import collectors, limits, schemas
 from onnxq.collectors._summary import Summary, from_dict
 from onnxq.errors import BadRecipe
 from onnxq.ranges import UINT8, Grid, Range, Ranges
@@ -106,13 +106,11 @@ def load_observations(path: str | Path) -> Observations | None:
     Raises:
         BadRecipe: it is not a file of ranges.
     """
+    text = limits.read_text(path, "the ranges ", limits.RANGES_BYTES)
     try:
-        table = json.loads(Path(path).read_text(encoding="utf-8"))
-        seen = table.get("observations")
+        seen = schemas.checked(limits.parse_json(text), schemas.RangesFile).observations
         return None if seen is None else from_table(seen)
-    except OSError as error:
-        raise BadRecipe(f"the ranges {path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except ValueError:
         raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
 
 
@@ -120,18 +118,15 @@ def from_table(table: Mapping[str, Any]) -> Observations:
     """What `Observations.to_dict` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError, IndexError: it did not.
+        ValueError: it did not.
     """
-    return Observations(
-        str(table["model"]),
-        str(table["data"]),
-        int(table["samples"]),
-        {name: from_dict(summary) for name, summary in table["summaries"].items()},
-        None if table["shard"] is None else (int(table["shard"][0]), int(table["shard"][1])),
-        frozenset(table["unranked"]),
-        dict(table["problems"]),
-        str(table["chosen"]),
-    )
+    t = schemas.checked(table, schemas.ObservationsFile)
+    if t.shard is not None and not 1 <= t.shard[0] <= t.shard[1]:
+        raise ValueError(f"there is no shard {t.shard[0]} of {t.shard[1]}")
+    if t.chosen and t.chosen not in collectors.names():
+        raise ValueError(f"there is no method '{t.chosen}'")
+    summaries = {name: from_dict(summary) for name, summary in t.summaries.items()}
+    return Observations(t.model, t.data, t.samples, summaries, t.shard, frozenset(t.unranked), t.problems, t.chosen)
 
 
 def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:

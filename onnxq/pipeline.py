@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxq import graph, layouts, save, targets
 from onnxq.bodies import KERNEL_FORMATS
+from onnxq.boundary import bounded
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
@@ -119,6 +120,7 @@ class Result:
         return json.dumps(table, indent=1)
 
 
+@bounded
 def quantize(
     model: str | Path,
     output: str | Path | None = None,
@@ -157,6 +159,8 @@ def quantize(
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
+    if output is not None:
+        save.require_onnx(Path(output))
     steps = Trace(trace)
     job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed)
     path = Path(model)

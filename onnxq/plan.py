@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
-from onnxq import formats
+import msgspec
+
+from onnxq import formats, limits, schemas
 from onnxq.errors import BadRecipe
 
 
@@ -122,16 +123,15 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         BadRecipe: not JSON, or not of that form.
     """
+    text = limits.read_text(path, "the plan ")
     try:
-        table = json.loads(Path(path).read_text(encoding="utf-8"))
-        choices = [_choice(entry) for entry in table["choices"]]
+        table = schemas.checked(limits.parse_json(text), schemas.PlanFile)
+        choices = [_choice(entry) for entry in table.choices]
         by_node = {choice.node: choice for choice in choices}
-        return Plan(table["scheme"], table["target"], by_node)
-    except OSError as error:
-        raise BadRecipe(f"the plan {path} cannot be read: {error.strerror}") from None
+        return Plan(table.scheme, table.target, by_node)
     except BadRecipe as error:
         raise BadRecipe(f"the plan {path}: {error}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None
 
 
@@ -147,9 +147,11 @@ def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     return (given,) if known and (method is Method.STORED or formats.get(given or "").scale_type is not None) else ()
 
 
-def _choice(entry: dict[str, Any]) -> Choice:
+def _choice(entry: schemas.ChoiceFile) -> Choice:
     """A choice read from a file, if it is one that can be carried out."""
-    choice = Choice(**{**entry, "method": Method(entry["method"])})
+    if entry.method not in list(Method):
+        raise BadRecipe(f"node '{entry.node}' has no method '{entry.method}'; there are {', '.join(Method)}")
+    choice = Choice(**msgspec.structs.asdict(entry) | {"method": Method(entry.method)})
     wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
     if choice.format not in _formats_of(choice.method, choice.format):
         raise BadRecipe(wrong)
@@ -158,6 +160,4 @@ def _choice(entry: dict[str, Any]) -> Choice:
     )
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
         raise BadRecipe(wrong)
-    if not isinstance(choice.reason, str) or not isinstance(choice.elements, int):
-        raise BadRecipe(f"node '{choice.node}' wants words as its reason and a whole number of elements")
     return choice

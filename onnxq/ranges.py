@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq import limits, schemas
 from onnxq.errors import BadRecipe
 
 
@@ -89,24 +90,15 @@ def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Rang
     Raises:
         BadRecipe: not a ranges file, or one for another model, other data or another method.
     """
+    text = limits.read_text(path, "the ranges ", limits.RANGES_BYTES)
     try:
-        table = json.loads(Path(path).read_text(encoding="utf-8"))
-        values = {name: Range(float(low), float(high)) for name, (low, high) in table["values"].items()}
+        table = schemas.checked(limits.parse_json(text), schemas.RangesFile)
+        values = {name: Range(low, high) for name, (low, high) in table.values.items()}
         if not all(-math.inf < r.low <= r.high < math.inf for r in values.values()):
             raise ValueError
-        found = Ranges(
-            table["model"],
-            table["data"],
-            table["method"],
-            values,
-            dict(table["ranks"]),
-            dict(table["problems"]),
-            dict(table.get("notes", {})),
-        )
-    except OSError as error:
-        raise BadRecipe(f"the ranges {path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except ValueError:
         raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
+    found = Ranges(table.model, table.data, table.method, values, table.ranks, table.problems, table.notes)
     require_same(path, found, model=model, data=data, method=method)
     return found
 

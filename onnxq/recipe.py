@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-from onnxq import collectors, formats
+import re2
+
+from onnxq import collectors, formats, limits
 from onnxq.errors import BadRecipe
 
 #: Scheme words and what they mean, as `--help` prints them.
@@ -26,6 +29,7 @@ SCHEMES: Mapping[str, str] = {
     "bf16": "bfloat16 weights, computed in the model's own precision",
 }
 KEEP = "keep"
+LONGEST_PATTERN = 1000
 #: Schemes chosen for speed: what is slower than float goes back to float.
 SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
 
@@ -46,6 +50,22 @@ def require_scheme(word: str) -> None:
             raise BadRecipe(f"there is no scheme '{word}'; choose one of {words}") from error
 
 
+@functools.cache
+def _compiled(pattern: str) -> Any:
+    """By RE2, whose time grows with the length of a name only; Python's own engine may take years for one.
+
+    Raises:
+        BadRecipe: it is no regular expression, or looks ahead, back or at groups, which RE2 cannot.
+    """
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except (re2.error, UnicodeError) as error:
+        why = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else error
+        raise BadRecipe(f"the rule 're:{pattern}' is not a regular expression (of RE2): {why}") from None
+
+
 @dataclass(frozen=True)
 class Rule:
     """Nodes whose name matches `nodes` (a glob, or a regular expression behind `re:`) and whose operator is in `ops`
@@ -60,17 +80,16 @@ class Rule:
             raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
         if self.set != KEEP:
             require_scheme(self.set)
+        if len(self.nodes) > LONGEST_PATTERN:
+            raise BadRecipe(f"the rule '{self.nodes[:40]}…' is longer than {LONGEST_PATTERN} characters")
         if self.nodes.startswith("re:"):
-            try:
-                re.compile(self.nodes[3:])
-            except re.error as error:
-                raise BadRecipe(f"the rule '{self.nodes}' is not a regular expression: {error}") from None
+            _compiled(self.nodes[3:])
 
     def matches(self, name: str, op_type: str) -> bool:
         if self.ops and op_type not in self.ops:
             return False
         if self.nodes.startswith("re:"):
-            return re.search(self.nodes[3:], name) is not None
+            return _compiled(self.nodes[3:]).search(name) is not None
         return fnmatch.fnmatchcase(name, self.nodes)
 
 
@@ -159,11 +178,11 @@ def load_recipe(path: str | Path) -> Recipe:
         BadRecipe: not TOML, an unknown key, or a value of the wrong type.
     """
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRecipe(f"the recipe {path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(limits.read_text(path, "the recipe "))
+    except ValueError as error:  # TOMLDecodeError is one; numbers of thousands of digits are another
         raise BadRecipe(f"the recipe {path} is not TOML: {error}") from None
+    except RecursionError:
+        raise BadRecipe(f"the recipe {path} is nested too deeply") from None
     rules = table.pop("rule", [])
     if not isinstance(rules, list):
         raise BadRecipe(f"the recipe {path}: rules are written as [[rule]] tables")

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import native
+from onnxq import limits, native
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 
 if TYPE_CHECKING:
@@ -146,8 +146,19 @@ class Session:
             Input(i.name, np.dtype(_NUMPY.get(i.type, np.object_)), tuple(i.shape)) for i in self._session.get_inputs()
         )
         self.outputs = tuple(o.name for o in self._session.get_outputs())
+        self._require_room()
         interface = (*self._session.get_inputs(), *self._session.get_outputs())
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
+
+    def _require_room(self) -> None:
+        """Refuse inputs of fixed sizes that this machine could not hold."""
+        for i in self.inputs:
+            nbytes = i.dtype.itemsize * math.prod(dim for dim in i.shape or () if isinstance(dim, int) and dim > 0)
+            if nbytes > limits.memory():
+                shape = [dim if isinstance(dim, int) else "?" for dim in i.shape or ()]
+                raise BadModel(
+                    f"input '{i.name}' of shape {shape} takes {limits.in_words(nbytes)}, more than this machine's memory"
+                )
 
     def run(self, feed: Mapping[str, NDArray], outputs: Sequence[str] | None = None) -> list[NDArray]:
         """Outputs (all, or those named) for one sample.

@@ -27,6 +27,16 @@ ALIGNMENT = 64
 Progress = Callable[[int], None]
 
 
+def require_onnx(output: Path) -> None:
+    """Refuse at once a name that onnx would take for JSON or text.
+
+    Raises:
+        BadOutput: it does not end in .onnx.
+    """
+    if output.suffix != ".onnx" and not output.is_dir():
+        raise BadOutput(f"the output '{output}' must end in .onnx; choose another name with -o")
+
+
 def check_destination(output: Path, sources: Iterable[Path], force: bool) -> None:
     """Refuse early what could not be written later.
 

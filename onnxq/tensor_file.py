@@ -9,9 +9,9 @@ Source: the format's specification in the README of huggingface/safetensors.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq import array_limits, limits, schemas
 from onnxq.errors import BadData
 
 #: A header longer than this is no header: the format's own limit.
@@ -50,8 +51,7 @@ def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
         BadData: no such file, neither of the two, or damaged.
     """
     path = Path(path)
-    if not path.is_file():
-        raise BadData(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
+    limits.require_file(path, BadData)
     return Npz(path) if zipfile.is_zipfile(path) else Safetensors(path)
 
 
@@ -64,15 +64,17 @@ class Npz(Mapping[str, NDArray]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._opened() as file:
-            self._names = tuple(file.files)
+        try:
+            self._names = tuple(array_limits.headers(path))
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise BadData(f"{path} cannot be read as npz: {error}") from None
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
         try:
             with np.load(self._path, allow_pickle=False) as file:
                 yield file
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise BadData(f"{self._path} cannot be read as npz: {error}") from None
 
     def __getitem__(self, name: str) -> NDArray:
@@ -97,28 +99,25 @@ class Safetensors(Mapping[str, NDArray]):
     def __init__(self, path: Path) -> None:
         self._path = path
         size = path.stat().st_size
-        with open(path, "rb") as file:
+        with limits.open_file(path, BadData) as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
                 raise BadData(f"{path} is neither a safetensors nor an npz file, or is cut short")
             try:
-                header = json.loads(file.read(length))
+                header = limits.parse_json(file.read(length).decode("utf-8"))
                 header.pop("__metadata__", None)
-                self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in header.items()}
-            except (ValueError, KeyError, TypeError, AttributeError):
+                entries = schemas.checked(header, dict[str, schemas.SafetensorsEntry])
+                self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in entries.items()}
+            except (ValueError, AttributeError):
                 raise BadData(f"{path} is not a safetensors file: its header does not describe tensors") from None
         self._start = 8 + length
 
-    def _entry(self, name: str, entry: dict[str, Any], room: int) -> tuple[np.dtype, tuple[int, ...], int]:
-        dtype, shape = _DTYPES.get(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-        begin, end = entry["data_offsets"]
+    def _entry(self, name: str, entry: schemas.SafetensorsEntry, room: int) -> tuple[np.dtype, tuple[int, ...], int]:
+        dtype, shape = _DTYPES.get(entry.dtype), tuple(entry.shape)
+        begin, end = entry.data_offsets
         if dtype is None:
-            raise BadData(f"{self._path}: tensor '{name}' is of type {entry['dtype']}, which numpy does not have")
-        if (
-            not 0 <= begin <= end <= room
-            or end - begin != math.prod(shape) * dtype.itemsize
-            or min(shape, default=0) < 0
-        ):
+            raise BadData(f"{self._path}: tensor '{name}' is of type {entry.dtype}, which numpy does not have")
+        if not begin <= end <= room or end - begin != math.prod(shape) * dtype.itemsize or len(shape) > 64:
             raise BadData(f"{self._path} is damaged: the bytes of tensor '{name}' are not those of its shape")
         return dtype, shape, begin
 

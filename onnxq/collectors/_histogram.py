@@ -61,6 +61,17 @@ class Histogram:
             self._add(other.counts, other.first, other.exponent)
 
     @property
+    def spans_its_range(self) -> bool:
+        """Whether the bins are those from the lowest to the highest number."""
+        if not self.counts.size:
+            return True
+        try:
+            ends = _bin(self.low, self.exponent), _bin(self.high, self.exponent)
+        except OverflowError:
+            return False
+        return ends == (self.first, self.first + len(self.counts) - 1)
+
+    @property
     def width(self) -> float:
         """Of a bin."""
         return math.ldexp(1.0, self.exponent)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.collectors._histogram import Histogram
+from onnxq import schemas
+from onnxq.collectors._histogram import BINS, Histogram
 
 #: Weight of a new batch in the moving average. The first batch counts fully.
 MOMENTUM = 0.1
@@ -154,22 +155,32 @@ def from_dict(table: dict[str, Any]) -> Summary:
     """The summary that `to_dict` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError: it did not.
+        ValueError: it did not.
     """
-    made = Summary(**{name: table[name] for name in _PLAIN}, histogram=None)
-    made.channel_low, made.channel_high = (np.array(table[key], np.float64) for key in ("channel_low", "channel_high"))
-    if (stored := table.get("histogram")) is not None:
-        made.histogram = h = Histogram()
-        h.exponent, h.first = int(stored["exponent"]), int(stored["first"])
-        try:
-            raw = zlib.decompress(base64.b64decode(stored["counts"], validate=True))
-        except zlib.error as error:
-            raise ValueError(str(error)) from None
-        h.counts = np.frombuffer(raw, "<i8").astype(np.int64)
-        h.low, h.high = made.low, made.high
-        if h.total != made.finite or (h.counts < 0).any():
-            raise ValueError("the counts do not add up")
+    t = schemas.checked(table, schemas.SummaryFile)
+    made = Summary(**{name: getattr(t, name) for name in _PLAIN}, histogram=None)
+    made.channel_low, made.channel_high = np.array(t.channel_low, np.float64), np.array(t.channel_high, np.float64)
+    if made.finite < 0 or len(made.channel_low) != len(made.channel_high) or made.least_rank > made.most_rank:
+        raise ValueError("the counts do not add up")
+    if made.finite and not -math.inf < made.low <= made.high < math.inf:
+        raise ValueError("the extremes are none")
+    if (stored := t.histogram) is not None:
+        made.histogram = _histogram(stored, made)
     return made
+
+
+def _histogram(stored: schemas.HistogramFile, of: Summary) -> Histogram:
+    h = Histogram()
+    try:
+        unpack = zlib.decompressobj()
+        raw = unpack.decompress(base64.b64decode(stored.counts, validate=True), 8 * BINS + 8)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    h.exponent, h.first, h.low, h.high = stored.exponent, stored.first, of.low, of.high
+    h.counts = np.frombuffer(raw, "<i8").astype(np.int64)
+    if len(h.counts) > BINS or (h.counts < 0).any() or sum(h.counts.tolist()) != of.finite or not h.spans_its_range:
+        raise ValueError("the counts do not add up")
+    return h
 
 
 def sums(x: NDArray) -> tuple[float, float]:

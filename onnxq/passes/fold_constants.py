@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 
 import numpy as np
@@ -16,6 +17,20 @@ from onnxq.infer import TypeAndShape, infer_types
 EAGER_BYTES = 1 << 16
 #: Operators that the reference implements only from this opset on, with the meaning they had before.
 _IMPLEMENTED_FROM = {"DequantizeLinear": 19}
+#: Operators whose result is as large as numbers among their inputs say.
+_GROWING = {
+    "CenterCropPad",
+    "Col2Im",
+    "ConstantOfShape",
+    "Expand",
+    "EyeLike",
+    "OneHot",
+    "Pad",
+    "Range",
+    "Resize",
+    "Tile",
+}
+_GROWING |= {"Upsample", "MaxUnpool", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT"}
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 #: Key of a folded constant's `meta`: the name of the (largest) constant that it was made from.
@@ -82,17 +97,26 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape) -> ir.TensorProto
         (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         return ir.tensor(np.asarray(result, order="C"))
 
+    if inferred.is_static and math.prod(d for d in inferred.shape or () if isinstance(d, int)) > _most(nbytes):
+        return None
+    if node.op_type in _GROWING and not inferred.is_static:
+        return None
     if nbytes <= EAGER_BYTES:
         try:
             tensor = evaluate()
         except Exception:  # the evaluator's own limits, whatever they are, only mean that the node stays
             return None
-        return tensor if tensor.nbytes <= 4 * nbytes + 1024 else None
+        return tensor if tensor.nbytes <= _most(nbytes) else None
     if inferred.dtype is None or not inferred.is_static:
         return None
     shape = ir.Shape([int(dim) for dim in inferred.shape or () if isinstance(dim, int)])
     lazy = ir.LazyTensor(evaluate, dtype=inferred.dtype, shape=shape)
-    return lazy if lazy.nbytes <= 4 * nbytes + 1024 else None
+    return lazy if lazy.nbytes <= _most(nbytes) else None
+
+
+def _most(nbytes: int) -> int:
+    """What may become of constants of so many bytes."""
+    return 4 * nbytes + 1024
 
 
 def _evaluator(node: ir.Node, version: int) -> ReferenceEvaluator | None:

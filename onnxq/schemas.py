@@ -1,0 +1,116 @@
+"""What files of plans, ranges, observations and progress hold, member by member: they are checked before anything is done.
+
+A file may have been edited, cut short, or made to do harm; what passes here is of the right types and in range.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+T = TypeVar("T")
+Count = Annotated[int, Meta(ge=0, lt=1 << 63)]
+Rank = Annotated[int, Meta(ge=-1, le=64)]
+Axis = Annotated[int, Meta(ge=-64, le=64)]
+
+
+class ChoiceFile(Struct, forbid_unknown_fields=True):
+    """One line of a plan."""
+
+    node: str
+    op: str
+    method: str
+    format: str | None = None
+    block: int | None = None
+    elements: Count = 0
+    reason: str = ""
+
+
+class PlanFile(Struct, forbid_unknown_fields=True):
+    scheme: str
+    target: str
+    choices: list[ChoiceFile]
+
+
+class HistogramFile(Struct):
+    exponent: Annotated[int, Meta(ge=-1074, le=1024)]
+    first: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
+    counts: str
+
+
+class SummaryFile(Struct):
+    """What is kept of one activation."""
+
+    count: Count
+    zeros: Count
+    nans: Count
+    infinities: Count
+    low: float
+    high: float
+    total: float
+    squares: float
+    batches: Count
+    average_low: float
+    average_high: float
+    least_rank: Rank
+    most_rank: Rank
+    unlike: Count
+    axis: Axis | None
+    channel_low: list[float]
+    channel_high: list[float]
+    histogram: HistogramFile | None = None
+
+
+class ObservationsFile(Struct):
+    model: str
+    data: str
+    samples: Count
+    shard: tuple[Count, Count] | None
+    unranked: list[str]
+    problems: dict[str, str]
+    chosen: str
+    summaries: dict[str, Any]
+
+
+class RangesFile(Struct):
+    model: str
+    data: str
+    method: str
+    values: dict[str, tuple[float, float]]
+    ranks: dict[str, Rank]
+    problems: dict[str, str]
+    notes: dict[str, str] = {}
+    observations: Any = None
+
+
+class ProgressFile(Struct):
+    """How far an interrupted calibration came."""
+
+    key: str
+    done: Count
+    finished: dict[str, Any]
+    current: dict[str, Any]
+
+
+class SafetensorsEntry(Struct):
+    dtype: str
+    shape: list[Count]
+    data_offsets: tuple[Count, Count]
+
+
+def checked(table: object, form: type[T]) -> T:
+    """What was read from JSON, as what it should be.
+
+    Raises:
+        ValueError: it is not; the text says where.
+    """
+    try:
+        return msgspec.convert(table, form)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        place = f"{where.strip('.`')}: " if where else ""
+        raise ValueError(f"{place}{what[:1].lower()}{what[1:].replace('`', '')}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
