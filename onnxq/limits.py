@@ -5,11 +5,12 @@ The limits are far above what real models need, and far below what would stop a 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from onnxq.errors import BadModel, BadRecipe, OnnxqError
 
@@ -53,7 +54,7 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
     return found.st_size
 
 
-def open_file(path: str | Path, error: type[OnnxqError], what: str = "") -> IO[bytes]:
+def open_file(path: str | Path, error: type[OnnxqError], what: str = "") -> io.BufferedReader:
     """The regular file at `path`, open for reading. Opening never waits, as it would for a pipe.
 
     Raises:

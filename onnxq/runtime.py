@@ -156,9 +156,8 @@ class Session:
             nbytes = i.dtype.itemsize * math.prod(dim for dim in i.shape or () if isinstance(dim, int) and dim > 0)
             if nbytes > limits.memory():
                 shape = [dim if isinstance(dim, int) else "?" for dim in i.shape or ()]
-                raise BadModel(
-                    f"input '{i.name}' of shape {shape} takes {limits.in_words(nbytes)}, more than this machine's memory"
-                )
+                size = limits.in_words(nbytes)
+                raise BadModel(f"input '{i.name}' of shape {shape} takes {size}, more than this machine's memory")
 
     def run(self, feed: Mapping[str, NDArray], outputs: Sequence[str] | None = None) -> list[NDArray]:
         """Outputs (all, or those named) for one sample.

@@ -1,4 +1,4 @@
-"""What files of plans, ranges, observations and progress hold, member by member: they are checked before anything is done.
+"""What files of plans, ranges, observations and progress hold, member by member, checked before anything is done.
 
 A file may have been edited, cut short, or made to do harm; what passes here is of the right types and in range.
 """

@@ -18,19 +18,8 @@ EAGER_BYTES = 1 << 16
 #: Operators that the reference implements only from this opset on, with the meaning they had before.
 _IMPLEMENTED_FROM = {"DequantizeLinear": 19}
 #: Operators whose result is as large as numbers among their inputs say.
-_GROWING = {
-    "CenterCropPad",
-    "Col2Im",
-    "ConstantOfShape",
-    "Expand",
-    "EyeLike",
-    "OneHot",
-    "Pad",
-    "Range",
-    "Resize",
-    "Tile",
-}
-_GROWING |= {"Upsample", "MaxUnpool", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT"}
+_GROWING = {"CenterCropPad", "Col2Im", "ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize"}
+_GROWING |= {"Tile", "Upsample", "MaxUnpool", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT"}
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 #: Key of a folded constant's `meta`: the name of the (largest) constant that it was made from.
