@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from onnx import defs
 
-from onnxq import limits
+from onnxq import graph, limits
 from onnxq.errors import BadModel
+from onnxq.scopes import bodies
 from onnxq.tensor_protos import TensorDoor
 
 Opsets = dict[str, int]
@@ -38,6 +40,7 @@ _PAYLOADS = {
     _Attribute.TYPE_PROTOS: "type_protos",
 }
 _ONNX = ("", "ai.onnx")
+_SINGLE = defs.OpSchema.FormalParameterOption.Single
 
 
 def require_legal(proto: onnx.ModelProto, path: Path) -> None:
@@ -52,10 +55,15 @@ def require_legal(proto: onnx.ModelProto, path: Path) -> None:
 class Legality:
     def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
         self.proto, self.path, self.door = proto, path, TensorDoor(path)
+        self.in_function = False
         self.functions = {_key(f): f for f in proto.functions}
 
     def check(self) -> None:
-        opsets = _opsets(self.proto)
+        p = self.proto
+        self._texts(p.producer_name, p.producer_version, p.domain, p.doc_string)
+        self._names(*(each.domain for body in (p, *p.functions) for each in body.opset_import))
+        self._entries(p.metadata_props)
+        opsets = _opsets(p)
         newest = defs.onnx_opset_version()
         for version in (each.get("", 1) for each in (opsets, *map(_opsets, self.proto.functions))):
             if not 0 < version <= newest:
@@ -64,33 +72,42 @@ class Legality:
         for function in self.proto.functions:
             self._names(function.name, function.domain, *function.input, *function.output, *function.attribute)
             own = opsets | _opsets(function)
+            self._texts(function.doc_string)
+            self._entries(function.metadata_props)
             self._attributes(function.attribute_proto, f"function '{function.name}'", own)
             self._values(function.value_info)
+            self.in_function = True
             for node in function.node:
                 self._node(node, own)
+            self.in_function = False
         for training in self.proto.training_info:
             self._graph(training.initialization, opsets)
             self._graph(training.algorithm, opsets)
         self._require_few_nodes()
 
-    def _graph(self, graph: onnx.GraphProto, opsets: Opsets) -> None:
-        self._names(graph.name)
-        self._values((*graph.input, *graph.output, *graph.value_info))
-        for tensor in graph.initializer:
+    def _graph(self, body: onnx.GraphProto, opsets: Opsets) -> None:
+        self._names(body.name)
+        self._texts(body.doc_string)
+        self._entries(body.metadata_props)
+        self._values((*body.input, *body.output, *body.value_info))
+        for tensor in body.initializer:
             self._names(tensor.name)
+            self._texts(tensor.doc_string)
             self.door.check(tensor, "the graph")
-        for sparse in graph.sparse_initializer:
+        for sparse in body.sparse_initializer:
             self._names(sparse.values.name)
-            graph.initializer.append(self.door.dense(sparse, f"graph '{graph.name}'"))
-        del graph.sparse_initializer[:]
-        for annotation in graph.quantization_annotation:
+            body.initializer.append(self.door.dense(sparse, f"graph '{body.name}'"))
+        del body.sparse_initializer[:]
+        for annotation in body.quantization_annotation:
             pairs = (text for entry in annotation.quant_parameter_tensor_names for text in (entry.key, entry.value))
             self._names(annotation.tensor_name, *pairs)
-        for node in graph.node:
+        for node in body.node:
             self._node(node, opsets)
 
     def _node(self, node: onnx.NodeProto, opsets: Opsets) -> None:
         self._names(node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
+        self._texts(node.doc_string)
+        self._entries(node.metadata_props)
         where = f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})"
         self._attributes(node.attribute, where, opsets)
         if (node.domain, node.op_type, node.overload) in self.functions:
@@ -108,7 +125,7 @@ class Legality:
         if len(node.input) > schema.max_input or len(node.output) > schema.max_output:
             raise self._bad(f"{where} has more inputs or outputs than the operator")
         for formal, name in zip(schema.inputs, node.input, strict=False):
-            if not name and formal.option == defs.OpSchema.FormalParameterOption.Single:
+            if not name and formal.option == _SINGLE:
                 raise self._bad(f"{where} lacks its input '{formal.name}'")
         if not all(node.output[: schema.min_output]):
             raise self._bad(f"{where} lacks an output")
@@ -122,12 +139,15 @@ class Legality:
     def _attributes(self, attributes: Iterable[onnx.AttributeProto], where: str, opsets: Opsets) -> None:
         for attribute in attributes:
             self._names(attribute.name, attribute.ref_attr_name)
+            self._texts(attribute.doc_string)
             if attribute.type == _Attribute.UNDEFINED:  # as the first versions of ONNX wrote them
                 filled = [kind for kind, field in _PAYLOADS.items() if _is_filled(attribute, field)]
                 if len(filled) != 1:
                     raise self._bad(f"{where}: attribute '{attribute.name}' has no type")
                 attribute.type = filled[0]
             if attribute.ref_attr_name:
+                if not self.in_function or attribute.type in (_Attribute.GRAPH, _Attribute.GRAPHS):
+                    raise self._bad(f"{where}: '{attribute.name}' refers to an attribute that no function could have")
                 continue
             self._attribute(attribute, where, opsets)
 
@@ -155,8 +175,8 @@ class Legality:
         elif attribute.type == _Attribute.GRAPH:
             self._graph(attribute.g, opsets)
         elif attribute.type == _Attribute.GRAPHS:
-            for graph in attribute.graphs:
-                self._graph(graph, opsets)
+            for body in attribute.graphs:
+                self._graph(body, opsets)
         elif attribute.type == _Attribute.STRINGS:
             try:
                 for text in attribute.strings:
@@ -167,6 +187,8 @@ class Legality:
     def _values(self, values: Iterable[onnx.ValueInfoProto]) -> None:
         for value in values:
             self._names(value.name)
+            self._texts(value.doc_string, value.type.denotation)
+            self._entries(value.metadata_props)
             self._type(value.type, value.name)
 
     def _type(self, kind: onnx.TypeProto, name: str) -> None:
@@ -180,6 +202,7 @@ class Legality:
             raise self._bad(f"value '{name}' has element type {tensor.elem_type}, which ONNX does not know")
         for dim in tensor.shape.dim:
             self._names(dim.dim_param)
+            self._texts(dim.denotation)
             if dim.HasField("dim_value") and not 0 <= dim.dim_value <= limits.DIMENSION:
                 dim.ClearField("dim_value")  # onnx's shape inference aborts on some of them; -1 means unknown to many
 
@@ -191,6 +214,16 @@ class Legality:
                 raise self._bad(f"the name {name[:40]!r} holds a null character")
             if len(name) > limits.NAME_BYTES:
                 raise self._bad(f"the name '{name[:40]}…' has {len(name)} characters")
+
+    def _texts(self, *texts: str | bytes) -> None:
+        """What may be as long as it likes."""
+        for text in texts:
+            if isinstance(text, bytes):
+                raise self._bad(f"the text {text[:40]!r} is not in UTF-8")
+
+    def _entries(self, entries: Iterable[onnx.StringStringEntryProto]) -> None:
+        for entry in entries:
+            self._texts(entry.key, entry.value)
 
     def _require_few_nodes(self) -> None:
         """What inlining would make is counted, not done: functions that call others twice double each time."""
@@ -211,7 +244,7 @@ class Legality:
         count = depth = 0
         for node in nodes:
             more, deeper = sizes.get((node.domain, node.op_type, node.overload), (1, 0))
-            for body in _bodies(node):
+            for body in bodies(node):
                 inner, below = self._size(body.node, sizes)
                 more, deeper = more + inner, max(deeper, below + 1)
             count, depth = count + more, max(depth, deeper)
@@ -245,6 +278,21 @@ class Legality:
         return BadModel(f"{self.path}: {sentence}")
 
 
+def require_inputs(model: ir.Model) -> None:
+    """Once functions are inlined: what a caller left out may be what an operator cannot do without.
+
+    Raises:
+        BadModel: it is.
+    """
+    version = graph.opset(model)
+    for node in graph.nodes(model):
+        schema = _schema(node.op_type, version, "") if node.domain == "" else None
+        needed = () if schema is None else [i for i, f in enumerate(schema.inputs) if f.option == _SINGLE]
+        for i in needed:
+            if i >= len(node.inputs) or node.inputs[i] is None:
+                raise BadModel(f"node '{node.name}' ({node.op_type}), of a local function, is called without an input")
+
+
 def _key(each: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
     return each.domain, each.name if isinstance(each, onnx.FunctionProto) else each.op_type, each.overload
 
@@ -262,17 +310,10 @@ def _is_filled(attribute: onnx.AttributeProto, field: str) -> bool:
     return attribute.HasField(field) if field in ("f", "i", "s", "t", "g", "tp", "sparse_tensor") else len(found) > 0
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == _Attribute.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
-        for body in _bodies(node):
+        for body in bodies(node):
             yield from _all_nodes(body.node)
 
 

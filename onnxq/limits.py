@@ -42,15 +42,14 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
     Raises:
         the given kind of error: nothing is there, or a folder, a device, a pipe …
     """
-    name = f"{what}{path}"
     try:
         found = os.stat(path)
-    except FileNotFoundError:
-        raise error(f"{name}: no such file") from None
+    except FileNotFoundError as why:
+        raise error(f"{what}{path} cannot be read: {why.strerror}" if what else f"{path}: no such file") from None
     except (OSError, ValueError) as why:
-        raise error(f"'{name}' cannot be read: {getattr(why, 'strerror', None) or why}") from None
+        raise error(f"{what}'{path}' cannot be read: {getattr(why, 'strerror', None) or why}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise error(f"{name} is not a file")
+        raise error(f"{what}{path} is not a file")
     return found.st_size
 
 

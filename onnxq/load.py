@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxq import bodies, graph, limits
 from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.legal import require_legal
+from onnxq.scopes import require_values
 
 
 def load_model(path: str | Path) -> ir.Model:
@@ -28,13 +29,13 @@ def load_model(path: str | Path) -> ir.Model:
     if not proto.graph.node and not proto.graph.output:
         raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
     require_legal(proto, path)
+    require_values(proto, path)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # whatever onnx_ir stumbles over
         raise BadModel(f"{path} is not a legal ONNX model: {_why(error)}") from None
     for tensor in external_tensors(model):
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
-    _check_values(path, model)
     _check_order(path, model)
     return model
 
@@ -89,24 +90,6 @@ def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
                     found += attribute.as_tensors()
         found += [value.const_value for each in graphs for value in each.initializers.values()]
     return [tensor for tensor in found if isinstance(tensor, ir.ExternalTensor)]
-
-
-def _check_values(path: Path, model: ir.Model) -> None:
-    """Whatever is read has to be made somewhere."""
-
-    def is_made(value: ir.Value) -> bool:
-        return value.producer() is not None or value.is_graph_input() or value.is_initializer()
-
-    for node in graph.nodes(model):
-        for value in node.inputs:
-            if value is not None and not is_made(value):
-                raise BadModel(
-                    f"{path}: node '{node.name or node.op_type}' ({node.op_type}) reads '{value.name}', "
-                    "which nothing makes"
-                )
-    for output in model.graph.outputs:
-        if not is_made(output):
-            raise BadModel(f"{path}: output '{output.name}' is produced by no node")
 
 
 def _check_order(path: Path, model: ir.Model) -> None:

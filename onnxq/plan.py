@@ -149,8 +149,6 @@ def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
 
 def _choice(entry: schemas.ChoiceFile) -> Choice:
     """A choice read from a file, if it is one that can be carried out."""
-    if entry.method not in list(Method):
-        raise BadRecipe(f"node '{entry.node}' has no method '{entry.method}'; there are {', '.join(Method)}")
     choice = Choice(**msgspec.structs.asdict(entry) | {"method": Method(entry.method)})
     wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
     if choice.format not in _formats_of(choice.method, choice.format):

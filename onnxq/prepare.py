@@ -10,7 +10,8 @@ from onnx_ir.passes.common import (
     TopologicalSortPass,
 )
 
-from onnxq.errors import BadModel, first_line, root_cause
+from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
+from onnxq.legal import require_inputs
 from onnxq.passes.change_float_type import ChangeFloatType
 from onnxq.passes.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.fold_batchnorm import FoldBatchNorm
@@ -47,6 +48,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     refusal = ""
     widened = HALVES if widen else (ir.DataType.BFLOAT16,)
     _run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
+    require_inputs(model)
     try:
         _run([RaiseOpset(max(opset, OLDEST))], model)
     except BadModel as error:
@@ -76,6 +78,8 @@ def _run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
         PassManager(passes)(model)
     except ir.passes.PassError as error:
         cause = root_cause(error)
-        if isinstance(cause, BadModel):
+        if isinstance(cause, OnnxqError):
             raise cause from None
+        if isinstance(cause, (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError)):
+            raise cause from error  # a mistake of a pass
         raise BadModel(f"the graph cannot be prepared: {first_line(cause)}") from error

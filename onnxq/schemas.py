@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 T = TypeVar("T")
-Count = Annotated[int, Meta(ge=0, lt=1 << 63)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Rank = Annotated[int, Meta(ge=-1, le=64)]
 Axis = Annotated[int, Meta(ge=-64, le=64)]
 

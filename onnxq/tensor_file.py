@@ -105,8 +105,8 @@ class Safetensors(Mapping[str, NDArray]):
                 raise BadData(f"{path} is neither a safetensors nor an npz file, or is cut short")
             try:
                 header = limits.parse_json(file.read(length).decode("utf-8"))
-                header.pop("__metadata__", None)
-                entries = schemas.checked(header, dict[str, schemas.SafetensorsEntry])
+                tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+                entries = schemas.checked(tensors, dict[str, schemas.SafetensorsEntry])
                 self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in entries.items()}
             except (ValueError, AttributeError):
                 raise BadData(f"{path} is not a safetensors file: its header does not describe tensors") from None

@@ -187,7 +187,7 @@ def effort_of(options: dict[str, Any]) -> Effort:
 
 def _bytes(text: str) -> int:
     """Of words like 200MB, 1.5 GiB or 4000000."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?) *([KMGT]?)(I?)B?", text.strip().upper())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?) *([KMGT]?)(I?)B?", text.strip().upper())
     if match is None:
         raise BadRecipe(f"--max-memory does not understand '{text}'; say it like 200MB or 2GB")
     number, unit, is_binary = match.groups()
@@ -195,7 +195,7 @@ def _bytes(text: str) -> int:
 
 
 def _every(text: str) -> Every:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)(s?)", text.strip())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?)(s?)", text.strip())
     if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
         raise BadRecipe(f"--checkpoint-every does not understand '{text}'; say it like 100 (samples) or 60s (seconds)")
     return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)

@@ -147,6 +147,8 @@ def _names_type(attribute: ir.Attr, dtype: ir.DataType) -> bool:
     """Whether this attribute makes its node's output of type `dtype`."""
     if attribute.type == ir.AttributeType.TENSOR:
         return attribute.name == "value" and attribute.as_tensor().dtype == dtype
+    if attribute.type != ir.AttributeType.INT or attribute.is_ref():
+        return False
     return attribute.name in ("to", "dtype", "output_datatype") and attribute.as_int() == dtype
 
 

@@ -1,0 +1,196 @@
+"""Runs hostile cases where they can do no harm: in a forked process with an alarm clock and a limit on memory.
+
+A process that dies takes one case with it. What counts as a defect: an exception that is none of ours (exit code 70), a
+process that aborts, a case that takes too long, an input that was changed, a file that is left, words that are no
+sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from click.testing import CliRunner
+
+from onnxq import boundary, check, cli, measure, pipeline, tune
+from onnxq.cli import check as check_command
+
+#: Seconds after which a case hangs, and bytes of address space that it may take.
+SECONDS, MEMORY = 20, 8 << 30
+#: Cases run in one process: what one leaves in memory is not to be taken for the fault of another.
+BATCH = 40
+#: What a command may leave beside its inputs.
+OUTPUTS = re.compile(r"out\.onnx(\.data)?|out\.json|out\.ranges(\.partial)?")
+#: What Python says to programmers.
+INTERNAL = re.compile(
+    r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"
+)
+
+
+class Case(Protocol):
+    def build(self, folder: Path) -> list[str]:
+        """Make the files in `folder`, which is the working folder; the words of the command line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case; `defect` is empty where all is well. `cause` is the same for the same mistake."""
+
+    code: int
+    said: str
+    defect: str = ""
+    cause: str = ""
+    seconds: float = 0.0
+
+
+def run(cases: Sequence[Case], seconds: int = SECONDS) -> Iterator[Outcome]:
+    """What becomes of each case, in order."""
+    done = 0
+    while done < len(cases):
+        for outcome in _batch(cases[done : done + BATCH], seconds):
+            done += 1
+            yield outcome
+
+
+def _batch(cases: Sequence[Case], seconds: int) -> Iterator[Outcome]:
+    """The outcomes of the first cases, up to one that ends the process, or all."""
+    folder = tempfile.mkdtemp(prefix="onnxq-attack-")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _work(cases, Path(folder), write, seconds)
+    os.close(write)
+    finished = 0
+    try:
+        with os.fdopen(read) as lines:
+            for line in lines:
+                finished += 1
+                yield Outcome(**json.loads(line))
+    finally:
+        if finished < len(cases):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGCONT)
+        _, status = os.waitpid(child, 0)
+        said = (Path(folder) / "stderr").read_text(errors="replace")[-2000:]
+        shutil.rmtree(folder, ignore_errors=True)
+    if finished < len(cases):
+        code = os.waitstatus_to_exitcode(status)
+        name = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        defect = "hang" if code == -signal.SIGALRM else "abort"
+        last = (said.strip().splitlines() or [""])[-1][:200]
+        yield Outcome(code, said, defect, f"{name}: {re.sub(r'[0-9]+', 'N', last)}", seconds if defect == "hang" else 0)
+
+
+def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None:
+    """The child: one JSON line a case."""
+    code = 1
+    try:
+        err = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT)
+        os.dup2(err, 2)
+        sys.stderr = os.fdopen(err, "w", buffering=1)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        _be_quick()
+        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # as __main__.py does
+        for number, case in enumerate(cases):
+            place = folder / str(number)
+            place.mkdir()
+            os.chdir(place)
+            os.truncate(folder / "stderr", 0)
+            signal.alarm(seconds)
+            outcome = _one(case, place)
+            signal.alarm(0)
+            os.write(write, (json.dumps(outcome.__dict__) + "\n").encode())
+            os.chdir(folder)
+            shutil.rmtree(place, ignore_errors=True)
+        code = 0
+    except BaseException:  # a mistake of the cage, or memory that ran out in it
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _be_quick() -> None:
+    """Times are measured for as short as it goes."""
+    for module, name in ((tune, "TIMING_SECONDS"), (measure, "PROFILE_SECONDS")):
+        if hasattr(module, name):
+            setattr(module, name, 0.001)
+    for each in (pipeline, check_command):
+        if hasattr(each, "check_models"):
+            each.check_models = functools.partial(check.check_models, seconds=0.001)  # type: ignore[attr-defined]
+
+
+def _one(case: Case, folder: Path) -> Outcome:
+    words = case.build(folder)
+    before = _contents(folder)
+    unforeseen: list[BaseException] = []
+
+    def noting(error: BaseException) -> Exception:
+        unforeseen.append(error)
+        return of_ours(error)
+
+    of_ours = boundary.as_sentence
+    start = os.times().elapsed
+    boundary.as_sentence = cli.as_sentence = noting  # type: ignore[assignment,attr-defined]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = CliRunner().invoke(cli.main, words)
+    finally:
+        boundary.as_sentence = cli.as_sentence = of_ours  # type: ignore[attr-defined]
+    code, said, took = result.exit_code, result.stderr, os.times().elapsed - start
+    failed = result.exception is not None and not isinstance(result.exception, SystemExit)
+    if failed or code == 70:
+        error = unforeseen[0] if unforeseen else result.exception
+        assert error is not None
+        return Outcome(code, "".join(traceback.format_exception(error))[-6000:], "traceback", _cause(error), took)
+    after = _contents(folder)
+    lost = [name for name, content in before.items() if after.get(name) != content and not OUTPUTS.fullmatch(name)]
+    left = [name for name in after if name not in before and not OUTPUTS.fullmatch(name)]
+    kept = code == 1 and "out.onnx" in after and "out.onnx" not in before
+    lines = [line for line in said.splitlines() if line.strip()]
+    if lost or left or kept:
+        return Outcome(code, said, "files", f"changed {lost}, left {left}, kept {kept} by {words[0]}", took)
+    if code not in (0, 1, 2, 3):
+        return Outcome(code, said, "exit code", str(code), took)
+    if code == 1 and (not lines or not all(line.startswith("onnxq: ") for line in lines)):
+        return Outcome(code, said, "sentence", f"of {len(lines)} lines: {said[:100]}", took)
+    if found := INTERNAL.search(said):
+        return Outcome(code, said, "sentence", f"says '{found[0]}': {re.sub(r'[0-9]+', 'N', said[-160:])}", took)
+    return Outcome(code, said[:500], seconds=took)
+
+
+def _cause(error: BaseException) -> str:
+    """Kind of exception and the last line of ours that was at work."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/onnxq/" in f.filename]
+    at = f"{Path(frames[-1].filename).stem}.{frames[-1].name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__} in {at}: {re.sub(r'[0-9]+', 'N', str(error))[:100]}"
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    """Regular files by name, as hashes; anything else as what it is."""
+    found = {}
+    for path in folder.rglob("*"):
+        if "__pycache__" in path.parts or path.is_dir():
+            continue
+        name = str(path.relative_to(folder))
+        found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else str(path.lstat().st_mode)
+    return found

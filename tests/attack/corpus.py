@@ -1,0 +1,424 @@
+"""What has done harm once, or would: `CASES` by name, each a few lines that make its files, and part of the answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tiny
+from onnx import TensorProto, helper
+
+W = {"w": tiny.normal(64, 64)}
+MATMUL = "g (float[1, 64] x) => (float[1, 64] y) { [product] y = MatMul(x, w) }"
+INSPECT = ["inspect", "model.onnx"]
+QUANTIZE = ["quantize", "model.onnx", "-s", "w8a8-dynamic", "-o", "out.onnx"]
+CALIBRATE = ["calibrate", "model.onnx", "-s", "w8a8", "-o", "out.ranges", "--data"]
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """The files that `make` leaves in a folder, the command, and a part of the answer.
+
+    Attributes:
+        make: returns the words of the command; None: `words`.
+    """
+
+    make: Callable[[Path], list[str] | None]
+    says: str
+    words: tuple[str, ...] = tuple(QUANTIZE)
+    code: int = 1
+
+    def build(self, folder: Path) -> list[str]:
+        return self.make(folder) or list(self.words)
+
+
+def save(proto: onnx.ModelProto, folder: Path) -> None:
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+
+
+def model(folder: Path, text: str = MATMUL, functions: str = "", opset: int = 17) -> onnx.ModelProto:
+    proto = tiny.model(text, W, functions=functions, opset=opset)
+    save(proto, folder)
+    return proto
+
+
+def changed(change: Callable[[onnx.ModelProto], object], text: str = MATMUL) -> Callable[[Path], None]:
+    """A model with something that ONNX text cannot say."""
+
+    def make(folder: Path) -> None:
+        proto = tiny.model(text, W)
+        change(proto)
+        save(proto, folder)
+
+    return make
+
+
+def outside(location: str, **entries: str) -> TensorProto:
+    tensor = TensorProto(name="v", data_type=TensorProto.FLOAT, dims=[4, 4], data_location=TensorProto.EXTERNAL)
+    for key, value in ({"location": location} | entries).items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def in_body_of_function(location: str) -> Callable[[Path], None]:
+    """The tensor is an initializer of an If body in a local function."""
+
+    def make(folder: Path) -> None:
+        function = """<domain: "local", opset_import: ["" : 17]> f (x, c) => (y) {
+            y = If(c) <then_branch = t () => (p) { p = Add(x, x) }, else_branch = e () => (q) { q = Neg(x) }> }"""
+        proto = tiny.model(
+            "g (float[1, 64] x, bool c) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h, c) }",
+            W,
+            functions=function,
+        )
+        body = proto.functions[0].node[0].attribute[0].g
+        body.initializer.append(outside(location))
+        body.node[0].input[1] = "v"
+        save(proto, folder)
+
+    return make
+
+
+def everywhere(place: str) -> Callable[[Path], None]:
+    """A tensor outside the model's folder, in each place that may hold one."""
+
+    def change(p: onnx.ModelProto) -> None:
+        bad = outside("/etc/passwd")
+        sparse = onnx.SparseTensorProto(
+            values=bad, indices=helper.make_tensor("i", TensorProto.INT64, [1], [0]), dims=[9]
+        )
+        constant = p.graph.node.add(op_type="Constant", output=["unused"])
+        if place == "tensor":
+            constant.attribute.add(name="value", type=4).t.CopyFrom(bad)
+        elif place == "tensors":
+            constant.attribute.add(name="custom", type=9).tensors.append(bad)
+        elif place == "sparse attribute":
+            constant.attribute.add(name="sparse_value", type=11).sparse_tensor.CopyFrom(sparse)
+        elif place == "sparse attributes":
+            constant.attribute.add(name="custom", type=12).sparse_tensors.append(sparse)
+        elif place == "sparse initializer":
+            p.graph.sparse_initializer.append(sparse)
+        elif place == "training":
+            p.training_info.add().initialization.initializer.append(bad)
+        elif place == "hidden in another attribute":
+            constant.attribute.add(name="value_float", type=1, f=1.0).t.CopyFrom(bad)
+
+    return changed(change)
+
+
+def external(location: str, size: int = 64, **entries: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        (folder / "w.data").write_bytes(b"\0" * size)
+        (folder / "link.data").symlink_to("/etc/passwd")
+        os.mkfifo(folder / "pipe.data")
+        changed(lambda p: p.graph.initializer.append(outside(location, **entries)))(folder)
+
+    return make
+
+
+def doubling(folder: Path) -> None:
+    """Forty functions, each of which calls the one before twice."""
+    head = '<domain: "local", opset_import: ["" : 17, "local" : 1]>'
+    functions = f"{head} f0 (x) => (y) {{ y = Neg(x) }}"
+    for i in range(1, 40):
+        functions += f"\n{head} f{i} (x) => (y) {{ a = local.f{i - 1}(x) y = local.f{i - 1}(a) }}"
+    model(folder, "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f39(h) }", functions)
+
+
+def circle(folder: Path) -> None:
+    head = '<domain: "local", opset_import: ["" : 17, "local" : 1]>'
+    functions = f"{head} f (x) => (y) {{ y = local.g(x) }} {head} g (x) => (y) {{ y = local.f(x) }}"
+    model(folder, "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h) }", functions)
+
+
+def chain(folder: Path) -> None:
+    """A thousand functions, each of which calls the next."""
+    head = '<domain: "local", opset_import: ["" : 17, "local" : 1]>'
+    functions = f"{head} f0 (x) => (y) {{ y = Neg(x) }}"
+    for i in range(1, 1000):
+        functions += f"\n{head} f{i} (x) => (y) {{ y = local.f{i - 1}(x) }}"
+    model(folder, "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f999(h) }", functions)
+
+
+def negative_dimension(p: onnx.ModelProto) -> None:
+    p.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+
+
+def shape(*dims: int) -> Callable[[onnx.ModelProto], None]:
+    def change(p: onnx.ModelProto) -> None:
+        p.graph.initializer[0].dims[:] = dims
+
+    return change
+
+
+def file(name: str, content: bytes | str, *words: str) -> Callable[[Path], list[str]]:
+    """A sound model, data, and a file."""
+
+    def make(folder: Path) -> list[str]:
+        model(folder)
+        np.savez(folder / "data.npz", x=tiny.normal(8, 64))
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return list(words)
+
+    return make
+
+
+def raw_npy(shape: str, length: int = 64) -> bytes:
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + b"\0" * length
+
+
+def bomb() -> bytes:
+    """An archive of 60 kB that unpacks to 64 MB, with a header that says so many."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", raw_npy("(99999999999, 64)", 1 << 26))
+    return made.getvalue()
+
+
+def pipe(*words: str) -> Callable[[Path], list[str]]:
+    def make(folder: Path) -> list[str]:
+        model(folder)
+        np.savez(folder / "data.npz", x=tiny.normal(8, 64))
+        os.mkfifo(folder / "pipe")
+        (folder / "folder").mkdir()
+        os.mkfifo(folder / "folder" / "a.npy")
+        return list(words)
+
+    return make
+
+
+def image(width: int, height: int, preprocess: str) -> Callable[[Path], list[str]]:
+    def make(folder: Path) -> list[str]:
+        from PIL import Image
+
+        save(tiny.model("g (float[1,3,8,8] x) => (y) { y = Conv(x, w) }", {"w": tiny.normal(16, 3, 3, 3)}), folder)
+        (folder / "images").mkdir()
+        Image.new("RGB", (width, height)).save(folder / "images" / "a.png")
+        return [*CALIBRATE, "images", "--preprocess", preprocess]
+
+    return make
+
+
+def function(text: str, *words: str) -> Callable[[Path], list[str]]:
+    """A data function."""
+    head = "import numpy as np, os, sys\nX = {'x': np.ones((1, 64), np.float32)}\n"
+    name = f"samples_{abs(hash(text)):x}"
+
+    def make(folder: Path) -> list[str]:
+        file(f"{name}.py", head + text)(folder)
+        return [*(words or CALIBRATE), f"{name}:f"]
+
+    return make
+
+
+def safetensors(header: str, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(header) if length is None else length) + header.encode() + b"\0" * 64
+
+
+IMPORT = ["import-weights", "model.onnx", "w.safetensors", "-o", "out.onnx"]
+PLAN = [*QUANTIZE, "--plan", "plan.json"]
+RANGES = ["quantize", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.onnx", "--ranges", "r"]
+_CHOICE = {"node": "product", "op": "MatMul", "method": "dynamic", "format": "int8"}
+
+
+def plan(**change: object) -> Callable[[Path], list[str]]:
+    table = {"scheme": "w8a8-dynamic", "target": "ort-cpu", "choices": [_CHOICE | change]}
+    return file("plan.json", json.dumps(table), *PLAN)
+
+
+CASES: dict[str, Hostile] = {
+    # Files that are not the model's
+    "absolute path in a body of a function": Hostile(in_body_of_function("/etc/passwd"), "outside the model's folder"),
+    "path upwards in a body of a function": Hostile(
+        in_body_of_function("../../etc/passwd"), "outside the model's folder"
+    ),
+    **{
+        f"absolute path: {place}": Hostile(everywhere(place), "outside the model's folder")
+        for place in ("tensor", "tensors", "sparse attribute", "sparse attributes", "sparse initializer", "training")
+        if place != "sparse attributes"
+    },
+    "sparse attributes": Hostile(everywhere("sparse attributes"), "a list of sparse tensors"),
+    "tensor in an attribute of floats": Hostile(everywhere("hidden in another attribute"), "of another type"),
+    "link to a file outside": Hostile(external("link.data"), "outside the model's folder"),
+    "pipe as data": Hostile(external("pipe.data"), "is not a file"),
+    "device as data": Hostile(external("/dev/zero"), "outside the model's folder"),
+    "folder as data": Hostile(external("."), "is not a file"),
+    "nameless data": Hostile(external(""), "in no file that could be found"),
+    "null character in a path": Hostile(external("w\0.data"), "in no file that could be found"),
+    "endless path": Hostile(external("n" * 5000), "in no file that could be found"),
+    "negative offset": Hostile(external("w.data", offset="-64"), "is no number of bytes"),
+    "overflowing offset": Hostile(external("w.data", offset=str(2**63)), "is no number of bytes"),
+    "offset beyond the end": Hostile(external("w.data", offset="1"), "is cut short"),
+    "length of another shape": Hostile(external("w.data", length="60"), "64 bytes by its type and shape, 60"),
+    # Work beyond measure
+    "exponential functions": Hostile(doubling, "nodes once its functions are inlined"),
+    "functions in a circle": Hostile(circle, "calls itself"),
+    "functions a thousand deep": Hostile(chain, "deep, more than"),
+    "negative dimension and Slice": Hostile(
+        changed(
+            negative_dimension,
+            """g (float[1, 64] x) => (float[n, m] y)
+        { s = Constant<value_ints = [0]>() e = Constant<value_ints = [9]>() h = MatMul(x, w) y = Slice(h, s, e) }""",
+        ),
+        "",
+        code=0,
+    ),
+    "absurd dimension": Hostile(
+        changed(lambda p: setattr(p.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", 2**62)), "", code=0
+    ),
+    "fixed shape beyond memory": Hostile(
+        changed(lambda p: setattr(p.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", 2**39)),
+        "more than this machine's memory",
+    ),
+    "constant that would be expanded": Hostile(
+        lambda f: (
+            model(
+                f,
+                """g (float[1, 64] x) => (float[1, 64] y) { s = Constant<value_ints = [99999, 99999, 99]>()
+        o = Constant<value_float = 1.0>() e = Expand(o, s)
+        r = ReduceSum<keepdims = 0>(e) h = MatMul(x, w) y = Add(h, r) }""",
+            )
+            and None
+        ),
+        "",
+        ("quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--no-check"),
+        code=0,
+    ),
+    "endless range": Hostile(
+        lambda f: (
+            model(
+                f,
+                """g (float[1, 64] x) => (float[1, 64] y) { a = Constant<value_float = 0.0>()
+        b = Constant<value_float = 1e30>() d = Constant<value_float = 1e-3>() e = Range(a, b, d)
+        r = ReduceSum<keepdims = 0>(e) h = MatMul(x, w) y = Add(h, r) }""",
+            )
+            and None
+        ),
+        "",
+        ("quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--no-check"),
+        code=0,
+    ),
+    # Models that are none
+    "too few inputs": Hostile(changed(lambda p: p.graph.node[0].input.pop()), "the operator has at least 2 and 1"),
+    "no output": Hostile(changed(lambda p: p.graph.node[0].output.pop()), "the operator has at least 2 and 1"),
+    "empty input": Hostile(changed(lambda p: p.graph.node[0].input.__setitem__(1, "")), "lacks its input 'B'"),
+    "transB of a wrong type": Hostile(
+        changed(
+            lambda p: p.graph.node[0].attribute.append(helper.make_attribute("transB", "yes")),
+            "g (float[1, 64] x) => (float[1, 64] y) { y = Gemm(x, w) }",
+        ),
+        "is of type STRING, not INT",
+    ),
+    "attribute without a type": Hostile(changed(lambda p: p.graph.node[0].attribute.add(name="alpha")), "has no type"),
+    "data shorter than the shape": Hostile(
+        changed(shape(64, 65)), "does not hold what its type and shape [64, 65] say"
+    ),
+    "negative shape": Hostile(changed(shape(-64, -64)), "impossible shape"),
+    "shape beyond all numbers": Hostile(changed(shape(2**40, 2**40, 2**40)), "does not hold what its type and shape"),
+    "unknown element type": Hostile(
+        changed(lambda p: setattr(p.graph.initializer[0], "data_type", 99)), "does not know"
+    ),
+    "unknown type of a value": Hostile(
+        changed(lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 99)), "does not know"
+    ),
+    "null character in a name": Hostile(changed(lambda p: setattr(p.graph.node[0], "name", "a\0b")), "null character"),
+    "endless name": Hostile(changed(lambda p: setattr(p.graph.node[0], "name", "n" * 99999)), "has 99999 characters"),
+    "name that is no text": Hostile(
+        lambda f: (
+            (f / "model.onnx").write_bytes(tiny.model(MATMUL, W).SerializeToString().replace(b"MatMul", b"Mat\xffMu"))
+            and None
+        ),
+        "not text in UTF-8",
+    ),
+    "escape sequence in a name": Hostile(
+        lambda f: model(f, MATMUL.replace("MatMul(x, w)", 'MatMul(x, "a\x1b[2Jb")')) and None, "reads 'a [2Jb'"
+    ),
+    "body output that nobody makes": Hostile(
+        lambda f: (
+            model(
+                f,
+                """g (float[1, 64] x, bool c) => (float[1, 64] y) { h = MatMul(x, w) y = If(c) <then_branch =
+        t () => (p) { q = Neg(h) }, else_branch = e () => (q) { q = Neg(h) }> }""",
+            )
+            and None
+        ),
+        "produced by no node",
+    ),
+    "JSON that is none": Hostile(file("m.json", "{" * 5000, "inspect", "m.json"), "does not parse as json"),
+    "text that is none": Hostile(file("m.onnxtxt", "g (" * 5000, "inspect", "m.onnxtxt"), "does not parse as onnxtxt"),
+    "model that is a pipe": Hostile(pipe("inspect", "pipe"), "is not a file"),
+    "model that is a device": Hostile(pipe("inspect", "/dev/zero"), "is not a file"),
+    "output that is no .onnx": Hostile(pipe("quantize", "model.onnx", "-o", "out.json"), "must end in .onnx"),
+    # Data
+    "archive that unpacks to much": Hostile(file("d.npz", bomb(), *CALIBRATE, "d.npz"), "cannot be read"),
+    "header longer than the file": Hostile(
+        file("d.npy", raw_npy("(999999999999, 64)"), *CALIBRATE, "d.npy"), "header speaks of"
+    ),
+    "negative header": Hostile(file("d.npy", raw_npy("(-1, 64)"), *CALIBRATE, "d.npy"), "its shape is"),
+    "header in brackets": Hostile(file("d.npy", raw_npy("(" * 60), *CALIBRATE, "d.npy"), "header is damaged"),
+    "pipe in a folder": Hostile(pipe(*CALIBRATE, "folder"), "is not a file"),
+    "thin image": Hostile(image(1, 60000, "size=2000x2000 crop"), "pixels"),
+    "huge size": Hostile(image(4, 4, "size=99999x99999"), "pixels"),
+    "function that exits": Hostile(function("def f():\n yield X\n sys.exit(3)\n"), "failed with SystemExit"),
+    "module that exits": Hostile(function("sys.exit(3)\n"), "failed with SystemExit"),
+    "function that gives less later": Hostile(
+        function(
+            "n = [9]\ndef f():\n n[0] -= 4\n for i in range(max(n[0], 1) + 4): yield X\n",
+            "quantize",
+            "model.onnx",
+            "-s",
+            "w8a8",
+            "-o",
+            "out.onnx",
+            "--data",
+        ),
+        "it must always give the same",
+    ),
+    "endless function": Hostile(
+        function(
+            "def f():\n while True: yield X\n", *CALIBRATE[:-1], "--limit", "9", "--calibration", "minmax", "--data"
+        ),
+        "",
+        code=0,
+    ),
+    # Files that go with a command
+    "deep plan": Hostile(file("plan.json", "[" * 99999, *PLAN), "nested too deeply"),
+    "long number in a plan": Hostile(file("plan.json", '{"scheme": ' + "9" * 9999 + "}", *PLAN), "is not a plan"),
+    "plan of a wrong type": Hostile(plan(elements="many"), "choices[0].elements"),
+    "plan with a reason that is none": Hostile(plan(reason=None), "choices[0].reason"),
+    "plan with a key too many": Hostile(plan(colour="red"), "unknown field colour"),
+    "plan without a kernel": Hostile(plan(method="packed", format="uint2", block=32), "no kernel"),
+    "plan that is a pipe": Hostile(pipe(*QUANTIZE, "--plan", "pipe"), "is not a file"),
+    "deep ranges": Hostile(file("r", "[" * 99999, *RANGES), "is not a file of ranges"),
+    "ranges of a wrong type": Hostile(file("r", '{"values": [], "model": 1}', *RANGES), "is not a file of ranges"),
+    "ranges that are a pipe": Hostile(pipe(*RANGES[:-1], "pipe"), "is not a file"),
+    "deep recipe": Hostile(file("r", "a = " + "[" * 9999, *QUANTIZE, "--recipe", "r"), "is nested too deeply"),
+    "long number in a recipe": Hostile(
+        file("r", "min_sqnr = " + "9" * 9999, *QUANTIZE, "--recipe", "r"), "is not TOML"
+    ),
+    "expression of exponential time": Hostile(
+        lambda f: (
+            changed(lambda p: setattr(p.graph.node[0], "name", "a" * 64 + "b"))(f)
+            or [*QUANTIZE, "--keep", "re:^(a+)+$"]
+        ),
+        "",
+        code=0,
+    ),
+    "expression that looks ahead": Hostile(pipe(*QUANTIZE, "--keep", "re:(?=a)"), "is not a regular expression"),
+    "memory of four hundred digits": Hostile(pipe(*CALIBRATE, "data.npz", "--max-memory", "9" * 400), "--max-memory"),
+    "safetensors of a wrong type": Hostile(
+        file("w.safetensors", safetensors('{"a": {"dtype": [], "shape": 1e999, "data_offsets": [0]}}'), *IMPORT),
+        "does not describe",
+    ),
+    "deep safetensors": Hostile(file("w.safetensors", safetensors("[" * 99999), *IMPORT), "does not describe"),
+    "long safetensors": Hostile(file("w.safetensors", safetensors("{}", 2**63), *IMPORT), "is cut short"),
+}

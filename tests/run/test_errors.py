@@ -1,0 +1,222 @@
+"""Whatever goes wrong ends in one sentence and an exit code that says of what kind it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from click.testing import CliRunner
+
+import onnxq
+from onnxq import cli, load, pipeline, weights
+from onnxq.boundary import as_sentence, bounded, code_of
+from onnxq.cli import inspect as inspect_command
+from onnxq.errors import BadModel, Bug, Exit, OnnxqError, OutOfMemory, one_line
+
+W = {"w": tiny.normal(64, 64)}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tiny.save(tiny.model("g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }", W), tmp_path)
+
+
+def raising(error: BaseException) -> object:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyError("foo"), Exit.BUG, "this is a bug in onnxq: KeyError ('foo')"),
+        (TypeError("<lambda>() missing 1 argument\nand more"), Exit.BUG, "this is a bug in onnxq"),
+        (MemoryError(), Exit.CANNOT, "not enough memory"),
+        (RecursionError("maximum"), Exit.CANNOT, "nested too deeply"),
+        (OSError(errno.ENOSPC, "No space left on device", "f"), Exit.CANNOT, "no space left on the disk"),
+        (OSError(errno.EMFILE, "Too many open files", "f"), Exit.CANNOT, "too many files are open"),
+        (PermissionError(errno.EACCES, "Permission denied", "secret"), Exit.CANNOT, "'secret': Permission denied"),
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
+        (BadModel("a\nb \x1b[2Jc"), Exit.CANNOT, "onnxq: a b  [2Jc"),
+    ],
+    ids=["key", "type", "memory", "recursion", "disk", "files", "permission", "interrupt", "ours"],
+)
+def test_the_command_line(
+    error: BaseException, code: Exit, words: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect_command, "load_model", raising(error))
+    result = CliRunner().invoke(cli.main, ["inspect", str(model)])
+    assert result.exit_code == code
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_debug_shows_the_traceback(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_command, "load_model", raising(KeyError("foo")))
+    assert "Traceback" not in CliRunner().invoke(cli.main, ["inspect", str(model)]).stderr
+    assert "Traceback" in CliRunner().invoke(cli.main, ["--debug", "inspect", str(model)]).stderr
+
+
+def test_python_gets_exceptions_of_ours_only(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "load_model", raising(KeyError("foo")))
+    with pytest.raises(onnxq.OnnxqError, match=r"this is a bug in onnxq: KeyError .* with '.*model.onnx'") as caught:
+        onnxq.quantize(model, model.parent / "out.onnx")
+    assert isinstance(caught.value, onnxq.Bug)
+    assert isinstance(caught.value.__cause__, KeyError)
+    monkeypatch.setattr(pipeline, "load_model", raising(MemoryError()))
+    with pytest.raises(OutOfMemory):
+        onnxq.quantize(model, model.parent / "out.onnx")
+
+
+def test_a_bug_says_at_which_node(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the functions at work know it."""
+    (node,) = load.load_model(model).graph
+    node.name = "product"
+    monkeypatch.setattr(weights, "_ROLES", {("", "MatMul"): raising(KeyError("foo"))})
+    with pytest.raises(KeyError) as caught:
+        weights.has_weights(node)
+    said = str(as_sentence(caught.value))
+    assert "in weights.weights_of at node 'product' (MatMul)" in said
+
+
+def test_a_code_is_of_the_place_and_the_kind() -> None:
+    def caught(error: Exception) -> str:
+        try:
+            bounded(raising(error))()  # type: ignore[arg-type]
+        except OnnxqError as made:
+            assert made.__cause__ is not None
+            return code_of(made.__cause__)
+        raise AssertionError
+
+    assert caught(KeyError("a")) == caught(KeyError("b")) != caught(IndexError("a"))
+    assert isinstance(as_sentence(KeyError("a")), Bug)
+
+
+def test_usage_is_another_code() -> None:
+    assert CliRunner().invoke(cli.main, ["inspect"]).exit_code == Exit.USAGE
+    assert CliRunner().invoke(cli.main, ["inspect", "--nonsense"]).exit_code == Exit.USAGE
+
+
+def test_sentences_are_of_one_line_and_not_endless() -> None:
+    assert one_line(" a\r\n\x00b\u2028c\u202ed\x9b31m ") == "a b c d 31m"
+    assert len(one_line("n" * 10**6)) < 2000
+
+
+def supervised(body: str) -> list[str]:
+    script = "from onnxq.supervisor import supervised, doing\nimport os, signal, sys, time\n"
+    script += f"def work():\n doing('loading m.onnx')\n {body}\nsupervised(work)\n"
+    return [sys.executable, "-c", script]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("os.abort()", 70, "crashed (SIGABRT) while loading m.onnx"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 70, "crashed (SIGSEGV) while loading m.onnx"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed while loading m.onnx, most often because memory ran out"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, ""),
+        ("sys.exit(3)", 3, ""),
+        ("print('done')", 0, ""),
+    ],
+)
+def test_a_crash_below_is_told(body: str, code: int, words: str) -> None:
+    done = subprocess.run(supervised(body), capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == bool(words)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
+    body = f"signal.signal({int(number)}, lambda *_: sys.exit(9)); print('ready', flush=True); time.sleep(60)"
+    with subprocess.Popen(supervised(body), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 9
+
+
+def test_nothing_goes_on_when_the_command_is_killed() -> None:
+    with subprocess.Popen(
+        supervised("print(os.getpid(), flush=True); time.sleep(60)"), stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.kill()
+        process.wait(timeout=30)
+        assert process.stdout.read() == b""  # the child has closed its end
+    for _ in range(100):
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the child lives on")
+
+
+def run(model: Path, stdout: int, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "onnxq", "plan", str(model), "-o", str(model.parent / "plan.json")],
+        stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, env=os.environ | environment,
+    )  # fmt: skip
+
+
+def test_a_full_disk_behind_stdout(model: Path) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    done = run(model, full)
+    os.close(full)
+    assert done.returncode == Exit.CANNOT
+    assert done.stderr == (
+        "onnxq: the output could not be printed: No space left on device; files that were written stay\n"
+    )
+    assert (model.parent / "plan.json").exists()
+
+
+def test_a_closed_pipe_behind_stdout(model: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = run(model, write)
+    os.close(write)
+    assert done.returncode == Exit.UNREAD
+    assert (
+        done.stderr
+        == "onnxq: the output could not be printed: nobody reads it any more; files that were written stay\n"
+    )
+    assert (model.parent / "plan.json").exists()
+
+
+def test_a_terminal_that_knows_only_ascii(model: Path) -> None:
+    node = "prod\u00fcct"
+    made = tiny.model("g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }", W)
+    made.graph.node[0].name = node
+    tiny.save(made, model.parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxq", "plan", "--nodes", str(model)],
+        capture_output=True, timeout=120, env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"prod?ct" in done.stdout
+
+
+def test_a_function_that_gives_less_later_leaves_no_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def samples() -> object:
+        calls.append(1)
+        for _ in range(16 if len(calls) < 4 else 2):
+            yield {"x": np.ones((1, 64), np.float32)}
+
+    with pytest.raises(OnnxqError, match="it must always give the same"):
+        onnxq.quantize(model, model.parent / "out.onnx", "w8a8", data=samples)  # type: ignore[arg-type]
+    assert not (model.parent / "out.onnx").exists()
