@@ -11,13 +11,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import graph, layouts, save, targets
+from onnxq import layouts, save, targets
 from onnxq.bodies import KERNEL_FORMATS
 from onnxq.boundary import bounded
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
-from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
+from onnxq.errors import BadModel, CheckFailed, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
 from onnxq.idle import idle_wishes
 from onnxq.images import Preprocessing
@@ -26,6 +26,7 @@ from onnxq.jobs import Part, require_openable
 from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.measure import Bench
 from onnxq.plan import COMPUTING, Method, Plan, in_float
+from onnxq.plan_check import require_possible
 from onnxq.planner import make_plan
 from onnxq.prepare import prepare
 from onnxq.progress import QUIET, Progress
@@ -168,7 +169,8 @@ def quantize(
     save.check_destination(destination, _sources(job, data, ranges), force)
     steps.write("prepared", job.model)
     if plan is not None:
-        job = dataclasses.replace(job, plan=_checked_plan(plan, job))
+        require_possible(plan, job.model, job.target, job.path)
+        job = dataclasses.replace(job, plan=plan)
     found = find_ranges(job, ranges, effort)
     if found is not NO_RANGES:
         job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
@@ -350,17 +352,6 @@ def _sign(model: ir.Model, job: Job, plan: Plan) -> None:
     table = {"version": __version__, "model": hash_model(job.model), "target": plan.target, "recipe": recipe}
     model.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
     model.producer_name, model.producer_version = "onnxq", __version__
-
-
-def _checked_plan(plan: Plan, job: Job) -> Plan:
-    """`plan`, if it is one for this model and target."""
-    if plan.target != job.plan.target:
-        raise BadRecipe(f"the plan is for target {plan.target}, not for {job.plan.target}")
-    known = {node.name for node in graph.nodes(job.model)}
-    unknown = next((name for name in plan.choices if name not in known), None)
-    if unknown is not None:
-        raise BadRecipe(f"the plan speaks of node '{unknown}', which {job.path} does not have")
-    return plan
 
 
 def _sources(job: Job, data: DataSource | None, ranges: str | Path | None) -> list[Path]:

@@ -66,7 +66,6 @@ def _outputs(names: Sequence[str], made: frozenset[str], path: Path) -> None:
     for name in names:
         if name not in made:
             raise BadModel(f"{path}: output '{name}' is produced by no node")
-    _require_once(names, path)
 
 
 def _require_once(names: Sequence[str], path: Path) -> None:

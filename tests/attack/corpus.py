@@ -396,7 +396,16 @@ CASES: dict[str, Hostile] = {
     "plan of a wrong type": Hostile(plan(elements="many"), "choices[0].elements"),
     "plan with a reason that is none": Hostile(plan(reason=None), "choices[0].reason"),
     "plan with a key too many": Hostile(plan(colour="red"), "unknown field colour"),
-    "plan without a kernel": Hostile(plan(method="packed", format="uint2", block=32), "no kernel"),
+    **{
+        f"plan without a kernel: {word}": Hostile(plan(method="packed", format=word, block=32), says)
+        for word, says in {
+            "int3": "no operator reads codes of 3 bits",
+            "q5_1": "no operator adds the minimum",
+            "float8_e4m3": "cannot be packed in float8_e4m3: no kernel reads it packed",
+            "int16": "cannot be packed in int16: no kernel reads it packed",
+        }.items()
+    },
+    "plan that packs what is no product": Hostile(plan(op="Relu", node="nothing"), "does not have"),
     "plan that is a pipe": Hostile(pipe(*QUANTIZE, "--plan", "pipe"), "is not a file"),
     "deep ranges": Hostile(file("r", "[" * 99999, *RANGES), "is not a file of ranges"),
     "ranges of a wrong type": Hostile(file("r", '{"values": [], "model": 1}', *RANGES), "is not a file of ranges"),

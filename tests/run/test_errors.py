@@ -91,12 +91,10 @@ def test_a_bug_says_at_which_node(model: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_code_is_of_the_place_and_the_kind() -> None:
     def caught(error: Exception) -> str:
-        try:
+        with pytest.raises(OnnxqError) as made:
             bounded(raising(error))()  # type: ignore[arg-type]
-        except OnnxqError as made:
-            assert made.__cause__ is not None
-            return code_of(made.__cause__)
-        raise AssertionError
+        assert made.value.__cause__ is not None
+        return code_of(made.value.__cause__)
 
     assert caught(KeyError("a")) == caught(KeyError("b")) != caught(IndexError("a"))
     assert isinstance(as_sentence(KeyError("a")), Bug)

@@ -1,0 +1,91 @@
+"""Spoiled models of hypothesis' choosing are planned or refused in a sentence, and the attack is not blind."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import odd
+import pytest
+from attack import cage, mutants, mutate
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onnxq.errors import OnnxqError
+from onnxq.infer import infer_types
+from onnxq.load import load_model
+from onnxq.planner import make_plan
+from onnxq.prepare import prepare
+from onnxq.recipe import Recipe
+from onnxq.targets import get
+
+#: hypothesis draws the numbers, so that it finds the smallest model that does harm.
+SPOILED = st.tuples(st.sampled_from(mutants.BASES), st.integers(1, 3), st.randoms(use_true_random=False))
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(SPOILED)
+def test_spoiled_models_are_planned_or_refused(tmp_path_factory: pytest.TempPathFactory, spoiled: tuple) -> None:
+    base, count, r = spoiled
+    proto = odd.MODELS[base].proto()
+    for _ in range(count):
+        mutate.spoil_model(proto, r)
+    path = tmp_path_factory.mktemp("spoiled") / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with contextlib.suppress(OnnxqError):
+        model = load_model(path)
+        refusal = prepare(model)
+        make_plan(
+            model, Recipe("w4a16").resolve(has_data=False), get("ort-cpu"), infer_types(model), opset_note=refusal
+        )
+
+
+def test_the_same_seed_spoils_the_same_way(tmp_path: Path) -> None:
+    cases = [mutants.draw(Random(7)) for _ in range(2)]
+    assert cases[0] == cases[1]
+    made = []
+    for name in ("a", "b"):
+        proto = odd.MODELS["LSTM"].proto()
+        mutate.spoil_model(proto, random.Random(3))
+        made.append((name, proto.SerializeToString()))
+    assert made[0][1] == made[1][1]
+    assert mutate.spoil_bytes(b"abc" * 99, Random(1)) == mutate.spoil_bytes(b"abc" * 99, Random(1))
+
+
+def test_the_cage_sees_what_goes_wrong(tmp_path: Path) -> None:
+    """Cases that do what hostile ones might, so that the attack cannot pass by being blind."""
+    script = """
+import os, sys, time
+from dataclasses import dataclass
+from attack import cage
+from onnxq import cli
+from onnxq.cli import inspect
+
+@dataclass
+class Case:
+    how: str
+    def build(self, folder):
+        (folder / "input").write_text("precious")
+        inspect.load_model = getattr(self, self.how)
+        return ["inspect", "input"]
+    def fine(self, path): raise cli.OnnxqError("a sentence")
+    def traceback(self, path): {}["foo"]
+    def abort(self, path): os.abort()
+    def hang(self, path): time.sleep(60)
+    def changes(self, path): path.write_text("lost"); raise cli.OnnxqError("a sentence")
+    def leaves(self, path): open("left", "w"); raise cli.OnnxqError("a sentence")
+    def internal(self, path): raise cli.OnnxqError("<lambda>() missing 1 required positional argument")
+
+words = ["fine", "traceback", "abort", "hang", "changes", "leaves", "internal", "fine"]
+print([outcome.defect for outcome in cage.run([Case(word) for word in words], seconds=2)])
+"""
+    tests = Path(__file__).resolve().parents[1]
+    head = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests.parent)!r}]\n"
+    done = subprocess.run([sys.executable, "-c", head + script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(["", "traceback", "abort", "hang", "files", "files", "sentence", ""])
+    assert cage.SECONDS <= 60
