@@ -88,7 +88,7 @@ def _where(trace: TracebackType | None) -> str:
     words = f" in {module.removeprefix('onnxq.')}.{function.strip('_')}" if module else ""
     found = [value for _, _, names in frames for value in names.values()]
     node = next((value for value in found if isinstance(value, ir.Node)), None)
-    path = next((value for value in reversed(found) if isinstance(value, Path)), None)
+    path = next((value for value in found if isinstance(value, Path)), None)
     if node is not None:
         words += f" at node '{node.name or node.op_type}' ({node.op_type})"
     return words if path is None else f"{words}, with '{path}'"

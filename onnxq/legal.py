@@ -7,16 +7,15 @@ the model, and none of it depends on libraries that trust what they are given.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 from onnx import defs
 
-from onnxq import graph, limits
+from onnxq import limits
 from onnxq.errors import BadModel
+from onnxq.operators import operator
 from onnxq.scopes import bodies
 from onnxq.tensor_protos import TensorDoor
 
@@ -40,7 +39,6 @@ _PAYLOADS = {
     _Attribute.TYPE_PROTOS: "type_protos",
 }
 _ONNX = ("", "ai.onnx")
-_SINGLE = defs.OpSchema.FormalParameterOption.Single
 
 
 def require_legal(proto: onnx.ModelProto, path: Path) -> None:
@@ -113,26 +111,25 @@ class Legality:
         if (node.domain, node.op_type, node.overload) in self.functions:
             return
         domain = _domain(node.domain)
-        schema = _schema(node.op_type, opsets.get(domain, 1), domain)
-        if schema is None:
+        known = operator(node.op_type, opsets.get(domain, 1), domain)
+        if known is None:
             return
         # Fewer outputs than there are formally are those of the end that nobody reads.
-        if len(node.input) < schema.min_input or len(node.output) < schema.min_output:
+        if len(node.input) < known.inputs[0] or len(node.output) < known.outputs[0]:
             raise self._bad(
                 f"{where} has {len(node.input)} inputs and {len(node.output)} outputs; the operator has at least "
-                f"{schema.min_input} and {schema.min_output}"
+                f"{known.inputs[0]} and {known.outputs[0]}"
             )
-        if len(node.input) > schema.max_input or len(node.output) > schema.max_output:
+        if len(node.input) > known.inputs[1] or len(node.output) > known.outputs[1]:
             raise self._bad(f"{where} has more inputs or outputs than the operator")
-        for formal, name in zip(schema.inputs, node.input, strict=False):
-            if not name and formal.option == _SINGLE:
-                raise self._bad(f"{where} lacks its input '{formal.name}'")
-        if not all(node.output[: schema.min_output]):
+        for i, name in known.needed:
+            if i < len(node.input) and not node.input[i]:
+                raise self._bad(f"{where} lacks its input '{name}'")
+        if not all(node.output[: known.outputs[0]]):
             raise self._bad(f"{where} lacks an output")
         for attribute in node.attribute:
-            known = schema.attributes.get(attribute.name)
             kind = _Attribute.AttributeType.Name(attribute.type)
-            wanted = kind if known is None else str(known.type).rpartition(".")[2]
+            wanted = known.attributes.get(attribute.name, kind)
             if kind != wanted:
                 raise self._bad(f"{where}: attribute '{attribute.name}' is of type {kind}, not {wanted}")
 
@@ -278,21 +275,6 @@ class Legality:
         return BadModel(f"{self.path}: {sentence}")
 
 
-def require_inputs(model: ir.Model) -> None:
-    """Once functions are inlined: what a caller left out may be what an operator cannot do without.
-
-    Raises:
-        BadModel: it is.
-    """
-    version = graph.opset(model)
-    for node in graph.nodes(model):
-        schema = _schema(node.op_type, version, "") if node.domain == "" else None
-        needed = () if schema is None else [i for i, f in enumerate(schema.inputs) if f.option == _SINGLE]
-        for i in needed:
-            if i >= len(node.inputs) or node.inputs[i] is None:
-                raise BadModel(f"node '{node.name}' ({node.op_type}), of a local function, is called without an input")
-
-
 def _key(each: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
     return each.domain, each.name if isinstance(each, onnx.FunctionProto) else each.op_type, each.overload
 
@@ -315,11 +297,3 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         for body in bodies(node):
             yield from _all_nodes(body.node)
-
-
-@functools.cache
-def _schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
-    try:
-        return defs.get_schema(op_type, version, domain)
-    except Exception:  # onnx does not know the operator: a runtime may
-        return None

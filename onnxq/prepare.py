@@ -11,7 +11,7 @@ from onnx_ir.passes.common import (
 )
 
 from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
-from onnxq.legal import require_inputs
+from onnxq.operators import require_inputs
 from onnxq.passes.change_float_type import ChangeFloatType
 from onnxq.passes.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.fold_batchnorm import FoldBatchNorm

@@ -1,0 +1,75 @@
+"""Coverage-guided attack on the readers of files, by atheris (`pip install atheris`), which is no dependency.
+
+    python tests/attack/loaders.py -max_total_time=600 -rss_limit_mb=4096
+
+Each input is a byte that chooses the reader, and a file. It ends with the first exception that is none of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+with atheris.instrument_imports(include=["onnxq"]):
+    from onnxq import array_files, load, observations, plan, prepare, recipe, tensor_file
+    from onnxq.errors import OnnxqError
+
+import numpy as np  # noqa: E402
+import odd  # noqa: E402
+
+from onnxq.runtime import Input  # noqa: E402
+
+INPUTS = (Input("x", np.dtype(np.float32), (None, 64)),)
+
+
+def _model(path: Path) -> None:
+    prepare.prepare(load.load_model(path))
+
+
+def _checkpoint(path: Path) -> None:
+    dict(tensor_file.open_checkpoint(path))
+
+
+READERS: list[tuple[str, Callable[[Path], object]]] = [
+    ("model.onnx", _model),
+    ("w.safetensors", _checkpoint),
+    ("plan.json", plan.load_plan),
+    ("model.ranges", observations.load_observations),
+    ("recipe.toml", recipe.load_recipe),
+    ("data.npy", lambda path: [read() for read in array_files.read_files([path], INPUTS)]),
+    ("data.npz", lambda path: [read() for read in array_files.read_files([path], INPUTS)]),
+]
+FOLDER = Path(tempfile.mkdtemp(prefix="onnxq-loaders-"))
+
+
+def one(content: bytes) -> None:
+    name, read = READERS[content[0] % len(READERS) if content else 0]
+    path = FOLDER / name
+    path.write_bytes(content[1:])
+    with contextlib.suppress(OnnxqError):
+        read(path)
+
+
+def main() -> None:
+    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
+    corpus = FOLDER / "corpus"
+    corpus.mkdir()
+    for i, (_, made) in enumerate(odd.MODELS.items()):
+        raw = made.proto().SerializeToString()
+        if len(raw) < 1 << 14:
+            (corpus / str(i)).write_bytes(b"\0" + raw)
+    atheris.Setup([*sys.argv, str(corpus)], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
