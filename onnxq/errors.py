@@ -28,7 +28,7 @@ class OnnxqError(Exception):
     exit_code: int = Exit.CANNOT
 
     def __init__(self, sentence: str = "") -> None:
-        super().__init__(one_line(sentence))
+        super().__init__(one_line(str(sentence)))
 
 
 class BadModel(OnnxqError):

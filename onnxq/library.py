@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxq import native, runtime
+from onnxq.boundary import bounded
 from onnxq.errors import BadModel, MissingRuntime
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def _with_cuda() -> Path | None:
         return None
 
 
+@bounded
 def session(
     model: str | os.PathLike[str] | bytes,
     options: onnxruntime.SessionOptions | None = None,

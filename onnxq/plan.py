@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from onnxq import formats, limits, schemas
+from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 
 
@@ -117,6 +118,7 @@ class Plan:
         return json.dumps(table, indent=1)
 
 
+@bounded
 def load_plan(path: str | Path) -> Plan:
     """A plan written by `Plan.to_json`, perhaps edited.
 

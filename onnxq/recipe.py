@@ -14,6 +14,7 @@ from typing import Any
 import re2
 
 from onnxq import collectors, formats, limits
+from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 
 #: Scheme words and what they mean, as `--help` prints them.
@@ -171,6 +172,7 @@ def parse_set(text: str) -> Rule:
     return Rule(word, pattern)
 
 
+@bounded
 def load_recipe(path: str | Path) -> Recipe:
     """A recipe from TOML: the fields of `Recipe` as keys, and rules as `[[rule]]` tables.
 

@@ -37,6 +37,9 @@ def doing(what: str) -> None:
 def supervised(work: Callable[[], None]) -> None:
     """Run `work` in a child process, and end as it ends."""
     global _page
+    if not hasattr(signal, "sigwaitinfo"):  # systems other than Linux
+        work()
+        return
     _page = mmap.mmap(-1, _PAGE)
     waited_for = _PASSED_ON | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)

@@ -25,6 +25,7 @@ from onnxq.analysis.statistics import ErrorStats, ErrorSums, retention
 from onnxq.analysis.synthetic import MAKERS
 from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
 from onnxq.analysis.trial import Decisions, Trial
+from onnxq.boundary import bounded
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadData, BadModel
 from onnxq.formats import FloatArray
@@ -98,6 +99,7 @@ class Benchmark:
         return json.dumps({"inputs": self.inputs, "tables": tables, "leads": leads}, indent=1)
 
 
+@bounded
 def run_benchmark(
     model: str | Path | None = None,
     words: Sequence[str] = (),

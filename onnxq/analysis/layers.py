@@ -16,6 +16,7 @@ from onnxq.analysis import granularities
 from onnxq.analysis.statistics import ErrorStats, ErrorSums
 from onnxq.analysis.tensor import sum_errors
 from onnxq.analysis.trial import Trial
+from onnxq.boundary import bounded
 from onnxq.data import DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.images import Preprocessing
@@ -169,6 +170,7 @@ def open_weights(model: str | Path) -> tuple[ir.Model, list[Weight]]:
     return loaded, weights
 
 
+@bounded
 def analyze_model(
     model: str | Path,
     words: Sequence[str] = (),
