@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import array_limits, limits
-from onnxq.errors import BadData
+from onnxq.errors import BadData, first_line
 from onnxq.runtime import Feed, Input
 from onnxq.samples import Read, cut
 
@@ -54,8 +52,8 @@ def _shapes(path: Path) -> NDArray | dict[str, NDArray]:
             with limits.open_file(path, BadData) as file:
                 return _without_numbers(*array_limits.header(file, path.stat().st_size))
         return {name: _without_numbers(*found) for name, found in array_limits.headers(path).items()}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadData(f"{path} cannot be read: {error or 'it is damaged'}") from None
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path} cannot be read: {first_line(error)}") from None
 
 
 def _without_numbers(shape: tuple[int, ...], dtype: np.dtype) -> NDArray:
@@ -69,5 +67,7 @@ def _load(path: Path) -> NDArray | dict[str, NDArray]:
         with limits.open_file(path, BadData) as file:
             loaded = np.load(file, allow_pickle=False)
             return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadData(f"{path} cannot be read: {error}") from None
+    except BadData:
+        raise
+    except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
+        raise BadData(f"{path} cannot be read: {first_line(error)}") from None

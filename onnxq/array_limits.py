@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 
 from onnxq import limits
-from onnxq.errors import BadData
+from onnxq.errors import BadData, first_line
 
 #: Headers of numpy are short; its own limit is this.
 _HEADER = 10_000
@@ -44,22 +44,29 @@ def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and type of each array in an `.npz` file, by name.
 
     Raises:
-        OSError, EOFError, zipfile.BadZipFile, zlib.error: the archive is damaged.
-        ValueError: a member is no array, or would be far larger than the archive.
+        BadData: it cannot be opened.
+        ValueError: the archive is damaged, a member is no array, or would be far larger than the archive.
     """
-    found = {}
-    with limits.open_file(path, BadData) as opened, zipfile.ZipFile(opened) as archive:
-        for member in archive.infolist():
-            name = member.filename
-            if member.file_size > min(limits.MEMBER_BYTES, limits.INFLATION * member.compress_size + _HEADER):
-                raise ValueError(f"its member '{name}' would unpack to {limits.in_words(member.file_size)}")
-            if member.flag_bits & 1:
-                raise ValueError(f"its member '{name}' is encrypted")
-            try:
-                with archive.open(member) as file:
-                    found[name.removesuffix(".npy")] = header(file, member.file_size)
-            except (ValueError, NotImplementedError, RuntimeError) as error:
-                raise ValueError(f"{error} (member '{name}')") from None
+    try:
+        with limits.open_file(path, BadData) as opened, zipfile.ZipFile(opened) as archive:
+            found = {member.filename.removesuffix(".npy"): _member(archive, member) for member in archive.infolist()}
+    except (BadData, ValueError):
+        raise
+    except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
+        raise ValueError(f"the archive is damaged: {first_line(error)}") from None
     if sum(math.prod(shape) * dtype.itemsize for shape, dtype in found.values()) > limits.memory():
         raise ValueError("its arrays do not fit into this machine's memory")
     return found
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype]:
+    name = member.filename
+    if member.file_size > min(limits.MEMBER_BYTES, limits.INFLATION * member.compress_size + _HEADER):
+        raise ValueError(f"its member '{name}' would unpack to {limits.in_words(member.file_size)}")
+    if member.flag_bits & 1:
+        raise ValueError(f"its member '{name}' is encrypted")
+    try:
+        with archive.open(member) as file:
+            return header(file, member.file_size)
+    except ValueError as error:
+        raise ValueError(f"{error} (member '{name}')") from None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import array_limits, limits, schemas
-from onnxq.errors import BadData
+from onnxq.errors import BadData, first_line
 
 #: A header longer than this is no header: the format's own limit.
 LARGEST_HEADER = 100_000_000
@@ -66,16 +65,18 @@ class Npz(Mapping[str, NDArray]):
         self._path = path
         try:
             self._names = tuple(array_limits.headers(path))
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise BadData(f"{path} cannot be read as npz: {error}") from None
+        except (OSError, ValueError) as error:
+            raise BadData(f"{path} cannot be read as npz: {first_line(error)}") from None
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
         try:
             with np.load(self._path, allow_pickle=False) as file:
                 yield file
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise BadData(f"{self._path} cannot be read as npz: {error}") from None
+        except BadData:
+            raise
+        except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
+            raise BadData(f"{self._path} cannot be read as npz: {first_line(error)}") from None
 
     def __getitem__(self, name: str) -> NDArray:
         with self._opened() as file:
