@@ -7,7 +7,7 @@ the model, and none of it depends on libraries that trust what they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -15,8 +15,8 @@ from onnx import defs
 
 from onnxq import limits
 from onnxq.errors import BadModel
+from onnxq.inlined_size import key_of, require_few_nodes
 from onnxq.operators import operator
-from onnxq.scopes import bodies
 from onnxq.tensor_protos import TensorDoor
 
 Opsets = dict[str, int]
@@ -54,7 +54,7 @@ class Legality:
     def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
         self.proto, self.path, self.door = proto, path, TensorDoor(path)
         self.in_function = False
-        self.functions = {_key(f): f for f in proto.functions}
+        self.functions = {key_of(f) for f in proto.functions}
 
     def check(self) -> None:
         p = self.proto
@@ -81,7 +81,7 @@ class Legality:
         for training in self.proto.training_info:
             self._graph(training.initialization, opsets)
             self._graph(training.algorithm, opsets)
-        self._require_few_nodes()
+        require_few_nodes(self.proto, self.path)
 
     def _graph(self, body: onnx.GraphProto, opsets: Opsets) -> None:
         self._names(body.name)
@@ -108,7 +108,7 @@ class Legality:
         self._entries(node.metadata_props)
         where = f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})"
         self._attributes(node.attribute, where, opsets)
-        if (node.domain, node.op_type, node.overload) in self.functions:
+        if key_of(node) in self.functions:
             return
         domain = _domain(node.domain)
         known = operator(node.op_type, opsets.get(domain, 1), domain)
@@ -222,61 +222,8 @@ class Legality:
         for entry in entries:
             self._texts(entry.key, entry.value)
 
-    def _require_few_nodes(self) -> None:
-        """What inlining would make is counted, not done: functions that call others twice double each time."""
-        sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
-        for key in self._callees_first():
-            sizes[key] = self._size(self.functions[key].node, sizes)
-        count, depth = self._size(self.proto.graph.node, sizes)
-        if count > limits.NODES:
-            many = f"{count:,}" if count < 10**12 else "countless"
-            raise self._bad(f"it has {many} nodes once its functions are inlined, more than {limits.NODES:,}")
-        if depth > limits.DEPTH:
-            raise self._bad(f"bodies and functions nest {depth} deep, more than {limits.DEPTH}")
-
-    def _size(
-        self, nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], tuple[int, int]]
-    ) -> tuple[int, int]:
-        """Nodes and depth of a body, calls counted as what they become."""
-        count = depth = 0
-        for node in nodes:
-            more, deeper = sizes.get((node.domain, node.op_type, node.overload), (1, 0))
-            for body in bodies(node):
-                inner, below = self._size(body.node, sizes)
-                more, deeper = more + inner, max(deeper, below + 1)
-            count, depth = count + more, max(depth, deeper)
-        return count, depth + 1
-
-    def _callees_first(self) -> list[tuple[str, str, str]]:
-        """The functions in an order in which each comes after those that it calls."""
-        done: dict[tuple[str, str, str], bool] = {}  # False: its callees are being visited
-        order = []
-        for root in self.functions:
-            stack = [(root, False)]
-            while stack:
-                key, left = stack.pop()
-                if left:
-                    done[key] = True
-                    order.append(key)
-                    continue
-                if key in done:
-                    if not done[key]:
-                        raise self._bad(f"the function '{key[1]}' calls itself, perhaps through others")
-                    continue
-                done[key] = False
-                stack.append((key, True))
-                called = {_key(node) for node in _all_nodes(self.functions[key].node)} & self.functions.keys()
-                if any(done.get(each) is False for each in called):
-                    raise self._bad(f"the function '{key[1]}' calls itself, perhaps through others")
-                stack += [(each, False) for each in called if each not in done]
-        return order
-
     def _bad(self, sentence: str) -> BadModel:
         return BadModel(f"{self.path}: {sentence}")
-
-
-def _key(each: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
-    return each.domain, each.name if isinstance(each, onnx.FunctionProto) else each.op_type, each.overload
 
 
 def _opsets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
@@ -290,10 +237,3 @@ def _domain(domain: str) -> str:
 def _is_filled(attribute: onnx.AttributeProto, field: str) -> bool:
     found = getattr(attribute, field)
     return attribute.HasField(field) if field in ("f", "i", "s", "t", "g", "tp", "sparse_tensor") else len(found) > 0
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for body in bodies(node):
-            yield from _all_nodes(body.node)

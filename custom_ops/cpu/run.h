@@ -3,6 +3,7 @@
 #ifndef ONNXQ_CPU_RUN_H_
 #define ONNXQ_CPU_RUN_H_
 
+#include "../tsan.h"
 #include "../weight.h"
 #include "kernel.h"
 
@@ -20,10 +21,17 @@ class Place {
       body(int64_t{0});
       return;
     }
-    const auto call = [](void* data, size_t i) { (*static_cast<const Body*>(data))(static_cast<int64_t>(i)); };
+    const auto call = [](void* data, size_t i) {
+      taken_over(data);
+      (*static_cast<const Body*>(data))(static_cast<int64_t>(i));
+      handed_over(data);
+    };
+    void* data = const_cast<void*>(static_cast<const void*>(&body));
+    handed_over(data);
     // As many batches as tasks: with 0 there are as many as threads, dealt out beforehand, and all wait for the slowest.
     check(api_, api_->KernelContext_ParallelFor(context_, call, static_cast<size_t>(tasks), static_cast<size_t>(tasks),
-                                                const_cast<void*>(static_cast<const void*>(&body))));
+                                                data));
+    taken_over(data);
   }
 
   const ort::OrtApi* api() const { return api_; }
