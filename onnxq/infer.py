@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from onnxq import graph
+from onnxq import graph, supervisor
 
 Dim = int | str | None
 
@@ -51,6 +51,7 @@ def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
     Args:
         guess: take operators that ONNX does not know (com.microsoft …) to return the type of their first float input.
     """
+    supervisor.doing("onnx inferred shapes")
     # Not strict: one node that cannot be inferred would leave all others unknown.
     copy = ShapeInferencePass(check_type=False, strict_mode=False)(model.clone()).model
     for node in graph.nodes(copy) if guess else ():

@@ -9,7 +9,7 @@ import google.protobuf.message
 import onnx
 import onnx_ir as ir
 
-from onnxq import bodies, graph, limits
+from onnxq import bodies, graph, limits, supervisor
 from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.legal import require_legal
 from onnxq.scopes import require_values
@@ -22,6 +22,7 @@ def load_model(path: str | Path) -> ir.Model:
         BadModel: no such file, not ONNX, truncated, external data missing, too short or outside the model's folder.
     """
     path = Path(path)
+    supervisor.doing(f"reading {path}")
     if limits.require_file(path) > limits.MODEL_BYTES:
         raise BadModel(f"{path} is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
     proto = _parsed(path)

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import limits, native
+from onnxq import limits, native, supervisor
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Session:
         save_optimized: Path | None = None,
     ) -> None:
         ort = require()
+        supervisor.doing("onnxruntime opened or ran the model")
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads

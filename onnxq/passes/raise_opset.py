@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
-from onnxq import graph
+from onnxq import graph, supervisor
 from onnxq.errors import BadModel, first_line
 from onnxq.load import external_tensors
 
@@ -35,6 +35,7 @@ class RaiseOpset(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if graph.opset(model) >= self.version:
             return ir.passes.PassResult(model, modified=False)
+        supervisor.doing("onnx converted the model to another opset")
         try:
             through_protobuf(model, lambda proto: version_converter.convert_version(proto, self.version))
         except Exception as error:  # the converter raises whatever its C++ core throws

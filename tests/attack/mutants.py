@@ -6,6 +6,7 @@ import json
 import os
 import random
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,9 @@ class Mutant:
     seeds: tuple[int, ...]
 
     def build(self, folder: Path) -> list[str]:
-        return KINDS[self.kind](self, folder)
+        words = KINDS[self.kind](self, folder)
+        print("words:", *words, file=sys.stderr)
+        return words
 
     @property
     def r(self) -> random.Random:
