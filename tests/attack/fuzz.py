@@ -62,9 +62,8 @@ def main() -> int:
     for key, (times, case, outcome) in sorted(found.items(), key=lambda item: -item[1][0]):
         least = smaller(case, outcome.cause)
         print(f'\n{times} × {key}\n  --case "{dataclasses.astuple(least)}"\n' + outcome.said[-1500:])
-    print(
-        f"\n{len(found)} distinct causes; {sum(n for c, n in codes.items() if c < 0)} cases crashed, some in onnxruntime"
-    )
+    crashed = sum(n for code, n in codes.items() if code < 0)
+    print(f"\n{len(found)} distinct causes; {crashed} cases crashed, some in onnxruntime")
     return bool(found)
 
 
