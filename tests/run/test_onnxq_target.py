@@ -106,7 +106,7 @@ def test_graphs(tmp_path: Path, graph: str, word: str) -> None:
 
 @pytest.mark.parametrize("graph", ["If", "Loop", "Gemm", "Reshape", "half", "double", "left"])
 def test_bfloat16(tmp_path: Path, graph: str) -> None:
-    """float32 products are computed in bfloat16, others stay in the type of the model; without the library, in float32."""
+    """float32 products are computed in bfloat16, others in the type of the model; without the library all are."""
     text, constants = GRAPHS[graph]
     proto = tiny.model(text, constants)
     path, feed = tiny.save(proto, tmp_path), feed_of(proto)
