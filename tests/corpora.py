@@ -1,4 +1,4 @@
-"""Data as people have them, made small: tokenizers, texts, sounds, images; and tiny models that take what they become."""
+"""Data as people have them, made small: tokenizers, texts, sounds and images; and tiny models to go with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import onnx
 import pytest
 import tiny
 
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with quiet jaguars and vex my job".split()
+_SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards box with quiet jaguars and vex my job"
+WORDS = _SENTENCE.split(" ")
 ROWS = 32
 
 

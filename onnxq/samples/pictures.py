@@ -108,10 +108,8 @@ class PictureInputs:
         cut = p.cut
         if p.short:
             short, long = sorted((image.height, image.width))
-            side = p.short
-            if p.long and p.short * long / short > p.long:
-                side = round(p.long * short / long)
-            other = int(side * long / short)
+            exact = min(float(p.short), p.long * short / long) if p.long else float(p.short)
+            side, other = round(exact), int(exact * long / short)
             image = _resize(image, (side, other) if image.width <= image.height else (other, side), how, where)
         elif self.size is not None:
             height, width = self.size

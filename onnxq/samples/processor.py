@@ -15,24 +15,34 @@ _HALF = (0.5,) * 3, (0.5,) * 3
 _CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 #: What a processor does where its file is silent: size, size of the cut, filter (a number of Pillow's), mean and std.
-_DEFAULTS: dict[str, tuple[Any, Any, int, tuple[tuple[float, ...], tuple[float, ...]]]] = {
+_DEFAULTS: dict[str, tuple[Any, Any, int, tuple[tuple[float, ...], tuple[float, ...]] | None]] = {
     "ViT": ({"height": 224, "width": 224}, None, 2, _HALF),
     "CLIP": ({"shortest_edge": 224}, 224, 3, _CLIP),
-    "ConvNext": ({"shortest_edge": 384}, None, 2, IMAGENET),
-    "DeiT": ({"height": 256, "width": 256}, 224, 3, IMAGENET),
+    "ChineseCLIP": ({"shortest_edge": 224}, 224, 3, _CLIP),
+    "ConvNext": ({"shortest_edge": 384}, None, 2, _HALF),
+    "DeiT": ({"height": 256, "width": 256}, 224, 3, _HALF),
     "Beit": ({"height": 256, "width": 256}, 224, 3, _HALF),
     "Bit": ({"shortest_edge": 224}, 224, 3, _CLIP),
+    "DPT": ({"height": 384, "width": 384}, None, 3, _HALF),
     "Detr": ({"shortest_edge": 800, "longest_edge": 1333}, None, 2, IMAGENET),
+    "Yolos": ({"shortest_edge": 800, "longest_edge": 1333}, None, 2, IMAGENET),
     "MobileNetV1": ({"shortest_edge": 256}, 224, 2, _HALF),
     "MobileNetV2": ({"shortest_edge": 256}, 224, 2, _HALF),
+    "MobileViT": ({"shortest_edge": 224}, 256, 2, None),
+    "OwlViT": ({"height": 768, "width": 768}, None, 3, _CLIP),
+    "Pvt": ({"height": 224, "width": 224}, None, 2, IMAGENET),
     "Segformer": ({"height": 512, "width": 512}, None, 2, IMAGENET),
     "Siglip": ({"height": 224, "width": 224}, None, 3, _HALF),
 }
 #: Whose size, where it is one number, is that of the shorter side; of the others it is that of both.
 _SHORT_SIDE = {"CLIP", "ChineseCLIP", "ConvNext", "Bit", "MobileNetV1", "MobileNetV2", "MobileViT"}
-#: Which do more than resize, cut and normalize.
+#: Which fill images up only where several of different sizes are one batch.
+_PADS_BATCHES = {"Detr", "Yolos", "ConditionalDetr", "DeformableDetr", "Mask2Former", "MaskFormer", "OneFormer"}
+#: Settings of processors that do more than resize, cut and normalize, and their names.
+_MORE = ("size_divisor", "keep_aspect_ratio", "rescale_offset", "include_top", "do_thumbnail", "do_align_long_axis")
 _OTHERS = {"Levit", "PoolFormer", "EfficientFormer", "Donut", "Nougat", "ImageGPT", "LayoutLMv2", "LayoutLMv3", "Sam"}
-_OTHERS |= {"Pix2Struct", "Perceiver", "VideoMAE", "Vivit", "Flava", "Fuyu", "Idefics", "Qwen2VL", "LlavaNext"}
+_OTHERS |= {"Pix2Struct", "Perceiver", "VideoMAE", "Vivit", "Flava", "Fuyu", "Idefics", "Qwen2VL", "LlavaNext", "GLPN"}
+_OTHERS |= {"EfficientNet", "Swin2SR", "TextNet"}
 
 
 def load_processor(path: Path) -> Preprocessing | Sound:
@@ -84,24 +94,33 @@ def _sound(found: dict[str, Any], type: str, path: Path) -> Sound:
 
 
 def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
-    if type in _OTHERS or (found.get("do_pad") not in (None, False) and type not in ("Detr", "Yolos")):
+    pads = found.get("do_pad") and type not in _PADS_BATCHES
+    if type in _OTHERS or pads or any(found.get(key) for key in _MORE) or found.get("ensure_multiple_of", 1) != 1:
         raise _refuse(path, type)
-    size, cut, resample, (mean, std) = _DEFAULTS.get(type, ({"height": 224, "width": 224}, None, 2, _HALF))
+    if type not in _DEFAULTS:
+        needed = {"size": "do_resize", "image_mean": "do_normalize", "image_std": "do_normalize"}
+        missing = [key for key, switch in needed.items() if found.get(switch, True) and not found.get(key)]
+        if missing and type:
+            raise BadData(f"{path} does not say '{missing[0]}', and what {type} does without is not known")
+    size, cut, resample, usual = _DEFAULTS.get(type, _DEFAULTS["ViT"])
     size = found.get("size", size)
     cut = _pair(found.get("crop_size", cut)) if found.get("do_center_crop", cut is not None) else None
     scale = 1 / float(found.get("rescale_factor", 1 / 255)) if found.get("do_rescale", True) else 1.0
-    mean, std = found.get("image_mean") or mean, found.get("image_std") or std
-    if not found.get("do_normalize", True):
+    mean, std = found.get("image_mean") or (usual or [None])[0], found.get("image_std") or (usual or [None])[-1]
+    if not found.get("do_normalize", usual is not None):
         mean, std = (0.0,), (1.0,)
     if min(std) <= 0 or scale <= 0:
         raise ValueError("image_std and rescale_factor are positive numbers")
     number = found.get("resample", resample)
+    number = resample if number is None else int(number)
+    if not 0 <= number < len(get_args(Resample)):
+        raise ValueError(f"a filter of number {number}")
     return Preprocessing(
         mean=tuple(map(float, mean)),
         std=tuple(map(float, std)),
         scale=scale,
-        channels="bgr" if found.get("do_flip_channel_order") else "rgb",
-        resample=get_args(Resample)[resample if number is None else int(number)],
+        channels="bgr" if found.get("do_flip_channel_order", type == "MobileViT") else "rgb",
+        resample=get_args(Resample)[number],
         resize=bool(found.get("do_resize", True)),
         **_sizes(size, cut, type, float(found.get("crop_pct") or 224 / 256)),
     )

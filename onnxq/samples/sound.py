@@ -192,9 +192,9 @@ class SoundInputs:
         shape = self.signal.shape or ()
         axes = [axis for axis in range(len(shape)) if axis > 0 or len(shape) == 1 + bool(sound.mel)]
         self.is_mel_first = self._mel_first(shape, axes)
-        time = axes[-2:][1 if self.is_mel_first or not sound.mel else 0] if axes[-2:] else 0
-        if sound.mel and len(shape) == 4 and shape[3] == 1:  # [1, frames, mels, 1]
-            time = 2 if self.is_mel_first else 1
+        # Time is the last axis, or the one before it where bands follow; a channel may come behind both.
+        behind = bool(sound.mel) and len(shape) == 4 and shape[3] == 1
+        time = len(shape) - 1 - (bool(sound.mel) and not self.is_mel_first) - behind
         self.width = size if isinstance(size := shape[time] if shape else None, int) and size > 0 else None
 
     def _mel_first(self, shape: tuple[int | str | None, ...], axes: list[int]) -> bool:

@@ -256,7 +256,7 @@ def test_sources_that_yield_nothing(source: DataSource, message: str) -> None:
 
 
 def test_folders_that_yield_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="holds no arrays .*, images, sounds, texts or tables"):
+    with pytest.raises(BadData, match=r"holds no arrays .*, images, sounds, texts or tables"):
         samples(tmp_path)
     save(tmp_path / "d.npz", x=counting(1, 3))
     (tmp_path / "i.png").write_bytes(b"")

@@ -57,7 +57,7 @@ def test_caches_come_from_real_decoding(tmp_path: Path) -> None:
     assert [s["past_key_values.0.key"].shape[2] for s in (empty, one, seven, eight)] == [0, 1, 0, 7]
     assert [s["input_ids"].shape[1] for s in (empty, one, seven, eight)] == [1, 1, 7, 1]
     assert eight["attention_mask"].shape == (1, 8) and eight["position_ids"].tolist() == [[7]]
-    logits, present = session.run(eight)
+    logits, _ = session.run(eight)
     assert np.abs(eight["past_key_values.0.key"]).min(axis=-1).min() > 0
     # The same tokens from the start: those before are found by asking which words have these keys.
     words = _words(tmp_path, 8, skip=_taken(data, 3))
@@ -101,7 +101,8 @@ def test_a_merged_decoder_gets_its_switch(tmp_path: Path) -> None:
     assert found == [([False], 0), ([True], 1), ([False], 0), ([True], 8)]
 
 
-RECURRENT = """m (int64[1,t] input, float[1,1,8] h0, float[1,1,8] c0) => (float[t,8] y, float[1,1,8] hn, float[1,1,8] cn) {
+RECURRENT = """m (int64[1,t] input, float[1,1,8] h0, float[1,1,8] c0) =>
+    (float[t,8] y, float[1,1,8] hn, float[1,1,8] cn) {
     x = Gather(table, input)
     turned = Transpose<perm = [1, 0, 2]>(x)
     all, hn, cn = LSTM<hidden_size = 8>(turned, w, r, , , h0, c0)
@@ -168,7 +169,8 @@ def test_a_decoder_gets_what_the_encoder_beside_it_makes(tmp_path: Path) -> None
     ):
         opened(part, corpora.text(tmp_path / "t.txt"), how)
     encoder = tiny.model(
-        "m (int64[b,e] input_ids, int64[b,e] attention_mask) => (float[b,e,8] h) {x = Gather(table, input_ids) h = Relu(x)}",
+        "m (int64[b,e] input_ids, int64[b,e] attention_mask) => (float[b,e,8] h) "
+        "{x = Gather(table, input_ids) h = Relu(x)}",
         {"table": tables["table"]},
     )
     tiny.save(encoder, tmp_path, "encoder_model.onnx")
