@@ -25,6 +25,8 @@ Source = bytes | Path
 SECONDS = 30.0
 #: Samples made of one sound at most, where the model takes short pieces.
 MOST_WINDOWS = 64
+#: Samples a second that a file may have.
+MOST_RATE = 384_000
 _SIGNAL = re.compile(r"input_features|input_values|audio|wav|speech|signal|fbank|mel|feat")
 
 
@@ -96,7 +98,7 @@ def parse_sound(text: str) -> Sound:
 def checked(sound: Sound) -> Sound:
     """`sound`, if a spectrogram can be computed like that."""
     fft = sound.fft or sound.window
-    limits = {"rate": (sound.rate, 384_000), "mel": (sound.mel, 1024), "window": (fft, 1 << 16)}
+    limits = {"rate": (sound.rate, MOST_RATE), "mel": (sound.mel, 1024), "window": (fft, 1 << 16)}
     for word, (number, most) in limits.items():
         if not 0 <= number <= most:
             raise BadRecipe(f"--preprocess: {word}={number} is more than the {most} that make sense")
@@ -135,6 +137,8 @@ def read_wave(source: Source, where: str, rate: int, start: int, length: int) ->
     """
     try:
         with _open(source, where) as file:
+            if not 0 < file.samplerate <= MOST_RATE:
+                raise ValueError(f"{file.samplerate} samples a second")
             step = file.samplerate / rate
             file.seek(min(round(start * step), file.frames))
             wave = file.read(round(length * step), dtype="float32", always_2d=True).mean(axis=1)
@@ -267,6 +271,6 @@ def _batched(x: NDArray, i: Input) -> NDArray:
     missing = len(shape) - x.ndim
     if missing > 1 and x.ndim == 2 and shape[-1] == 1 and shape[1] != 1:
         x, missing = x[..., None], missing - 1
-    x = x.reshape((1,) * max(0, missing) + x.shape) if shape else x.reshape(-1)[0]
+    x = x.reshape((1,) * max(0, missing) + x.shape if shape else ())
     batch = shape[0] if missing > 0 and isinstance(shape[0], int) and shape[0] > 1 else 1
-    return np.repeat(x, batch, axis=0) if batch > 1 else np.ascontiguousarray(x)
+    return np.repeat(x, batch, axis=0) if batch > 1 else x

@@ -59,7 +59,8 @@ def centred(wave: NDArray, filters: NDArray, window: int, hop: int, fft: int) ->
 
 def whisper(wave: NDArray, filters: NDArray, window: int, hop: int, fft: int) -> NDArray:
     """Decibels over the loudest eight orders of magnitude, scaled to about -1 … 1; a last frame less."""
-    found = np.log10(centred(wave, filters, window, hop, fft))[:-1]
+    found = np.log10(centred(wave, filters, window, hop, fft))
+    found = found[:-1] if len(found) > 1 else found
     return (np.maximum(found, found.max() - 8.0) + 4.0) / 4.0
 
 
