@@ -20,9 +20,9 @@ from typing import Any
 from onnxq import errors, native
 from onnxq.checkpoint import EVERY, Every
 from onnxq.errors import BadData, BadRecipe, OnnxqError
-from onnxq.images import Preprocessing
 from onnxq.observations import Observations, from_table, merge
 from onnxq.recipe import Recipe
+from onnxq.samples.reading import How
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Part:
     recipe: Recipe
     target: str
     data: str
-    preprocessing: Preprocessing | None
+    preprocessing: How
     limit: int | None
     seed: int | None
     names: tuple[str, ...] = ()

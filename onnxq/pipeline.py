@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
 from onnxq.idle import idle_wishes
-from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
 from onnxq.load import external_tensors, is_quantized, load_model
@@ -32,6 +32,7 @@ from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.rewrite import rewrite
 from onnxq.runtime import THREADS, Feed, Session
+from onnxq.samples.reading import How, reading_of
 from onnxq.scales import values_to_observe, without_unobserved
 from onnxq.synthesize import synthesize
 from onnxq.targets import Target
@@ -62,7 +63,7 @@ class Job:
     threads: int
     progress: Progress
     source: DataSource | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: How = None
     limit: int | None = LIMIT
     seed: int | None = None
 
@@ -126,7 +127,9 @@ def quantize(
     *,
     target: str = "ort-cpu",
     data: DataSource | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: How = None,
+    tokenizer: str | Path | None = None,
+    lengths: Sequence[int] | None = None,
     limit: int | None = LIMIT,
     seed: int | None = None,
     ranges: str | Path | None = None,
@@ -145,6 +148,9 @@ def quantize(
         recipe: what to do; a scheme word is short for a recipe with that scheme.
         target: where it will run, a file name of `targets/`.
         data: calibration samples (`data.open_data` says in which forms).
+        preprocessing: how images or sounds become inputs: words, or the path of a preprocessor_config.json.
+        tokenizer: a tokenizer.json or its folder, for texts.
+        lengths: tokens of samples made of texts, in turns.
         limit: use at most so many samples: the first, or with a `seed` a random choice of them.
         ranges: a file to take activation ranges from if it exists, and to leave them in if it does not.
         effort: what calibration may spend.
@@ -158,7 +164,8 @@ def quantize(
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
     steps = Trace(trace)
-    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed)
+    reading = reading_of(preprocessing, tokenizer, lengths)
+    job = open_job(model, recipe, target, data, reading, limit, threads, progress, seed)
     path = Path(model)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
     save.check_destination(destination, _sources(job, data, ranges), force)
@@ -205,7 +212,7 @@ def open_job(
     recipe: Recipe | str = "auto",
     target: str = "ort-cpu",
     data: DataSource | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: How = None,
     limit: int | None = LIMIT,
     threads: int = THREADS,
     progress: Progress = QUIET,
@@ -237,7 +244,9 @@ def open_job(
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
     for sentence in idle_wishes(wanted, loaded, plan, path=model):
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-    samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
+    samples = None
+    if data is not None:
+        samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
 
 

@@ -14,9 +14,10 @@ from onnxq import choose, formats, pipeline, targets
 from onnxq.checkpoint import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.find_ranges import Effort
-from onnxq.images import Preprocessing, parse_preprocessing
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime import THREADS
+from onnxq.samples.reading import Reading, reading_of
+from onnxq.samples.text import LENGTHS
 
 MODEL = click.Path(path_type=Path)
 DEFAULTS = Recipe()
@@ -37,13 +38,26 @@ def data_options(limit: int) -> Callable[[Any], Any]:
         click.option(
             "--data",
             metavar="WHERE",
-            help="Samples of its inputs: .npz, .npy, a folder of those or of images, or "
-            "module:function yielding dicts.",
+            help="Samples of its inputs: .npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images, sounds, a folder of "
+            "one kind of those, or module:function yielding dicts.",
         ),
         click.option(
             "--preprocess",
             metavar="WORDS",
-            help="How images become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225'.",
+            help="How images or sounds become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225' "
+            "or 'mel=80 rate=16000', or a preprocessor_config.json.  [default: the one beside MODEL]",
+        ),
+        click.option(
+            "--tokenizer",
+            type=MODEL,
+            help="A tokenizer.json, or its folder, by which texts become inputs.  [default: the one beside MODEL]",
+        ),
+        click.option(
+            "--length",
+            "lengths",
+            metavar="TOKENS",
+            help="Tokens of the samples of a text, a number or a mix such as 16,128.  [default: "
+            f"{','.join(map(str, LENGTHS))}]",
         ),
         click.option(
             "--limit",
@@ -201,6 +215,6 @@ def _every(text: str) -> Every:
     return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
 
 
-def preprocessing_of(options: dict[str, Any]) -> Preprocessing | None:
-    """What `--preprocess` asks for."""
-    return parse_preprocessing(options["preprocess"]) if options["preprocess"] else None
+def preprocessing_of(options: dict[str, Any]) -> Reading:
+    """How `--preprocess`, `--tokenizer` and `--length` have samples read."""
+    return reading_of(options["preprocess"] or None, options["tokenizer"], options["lengths"])
