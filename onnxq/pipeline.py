@@ -51,7 +51,11 @@ SLOWER = 1.05
 
 @dataclass(frozen=True)
 class Job:
-    """A prepared model with everything that was asked for it."""
+    """A prepared model with everything that was asked for it.
+
+    Attributes:
+        files: those that the model is read from.
+    """
 
     path: Path
     model: ir.Model
@@ -65,6 +69,7 @@ class Job:
     preprocessing: Preprocessing | None = None
     limit: int | None = LIMIT
     seed: int | None = None
+    files: tuple[Path, ...] = ()
 
     @property
     def part(self) -> Part:
@@ -72,11 +77,6 @@ class Job:
         data = require_openable(self.source)
         target = self.target.name
         return Part(self.path, self.recipe, target, data, self.preprocessing, self.limit, self.seed)
-
-    @property
-    def files(self) -> list[Path]:
-        """The model's."""
-        return [self.path, *{Path(tensor.path) for tensor in external_tensors(self.model)}]
 
     @property
     def nbytes(self) -> int:
@@ -220,6 +220,8 @@ def open_job(
     place = targets.get(target)
     progress.start("loading")
     loaded = load_model(model)
+    # Now: where float types are changed or constants folded, weights are no longer seen to lie beside the model.
+    files = tuple({Path(model): None} | {Path(tensor.path): None for tensor in external_tensors(loaded)})
     quantized = is_quantized(loaded)
     if quantized is not None and not wanted.requantize:
         raise BadModel(
@@ -238,7 +240,9 @@ def open_job(
     for sentence in idle_wishes(wanted, loaded, plan, path=model):
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
-    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
+    return Job(
+        Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed, files
+    )
 
 
 def _feeds(job: Job) -> tuple[list[Feed], str]:
@@ -361,7 +365,8 @@ def _checked_plan(plan: Plan, job: Job) -> Plan:
 
 def _sources(job: Job, data: DataSource | None, ranges: str | Path | None) -> list[Path]:
     """Every file that is read."""
-    return job.files + [Path(each) for each in (data, ranges) if isinstance(each, (str, Path))]
+    given = (Path(each) for each in (data, ranges) if isinstance(each, (str, Path)))
+    return [*job.files, *given]
 
 
 class Trace:

@@ -99,7 +99,7 @@ CASES = [
     ("fp16", "ort-cpu", "MatMul", "float16 stored", f"onnxruntime's processor kernels compute in float32{UNPACKED}"),
     ("bf16", "ort-cpu", "Conv", "bfloat16 stored", ""),
     ("bf16", "onnx", "table", "bfloat16 stored", ""),
-    ("w4a16", "ort-cpu", "table", "float", "'w' is a constant of Add, which has no quantized form"),
+    ("w4a16", "ort-cpu", "table", "int8 stored", "'w' is a table that Add reads: 8 bits a row"),
 ]
 
 
