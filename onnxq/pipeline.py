@@ -15,6 +15,7 @@ from onnxq import graph, layouts, save, targets
 from onnxq.bodies import KERNEL_FORMATS
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
+from onnxq.copy_model import copy_model
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
@@ -94,6 +95,7 @@ class Result:
     Attributes:
         bytes_before, bytes_after: of the model's files.
         was_auto: whether the scheme was chosen here.
+        copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
     """
 
     output: Path
@@ -103,6 +105,7 @@ class Result:
     bytes_before: int
     bytes_after: int
     was_auto: bool = False
+    copied: str = ""
 
     def to_json(self) -> str:
         """Everything, for machines."""
@@ -110,6 +113,7 @@ class Result:
             "output": str(self.output),
             "scheme": self.plan.scheme,
             "was_auto": self.was_auto,
+            "copied": self.copied,
             "target": self.plan.target,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
@@ -137,6 +141,7 @@ def quantize(
     threads: int = THREADS,
     trace: str | Path | None = None,
     progress: Progress = QUIET,
+    strict: bool = False,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -153,13 +158,18 @@ def quantize(
         check: run the saved file. Without, it is not even loaded.
         threads: on which times are measured; 0 leaves it to onnxruntime.
         trace: a folder for the graph after every step, as ONNX text without weights.
+        strict: a model in which nothing can be quantized is a failure. Without, it is copied to `output`, if one was
+            named, so that whoever waits for a file there has one that runs.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
     steps = Trace(trace)
-    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed)
     path = Path(model)
+    try:
+        job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed)
+    except NothingToDo as nothing:
+        return _copied(nothing, path, output, recipe, target, force=force, strict=strict)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
     save.check_destination(destination, _sources(job, data, ranges), force)
     steps.write("prepared", job.model)
@@ -173,7 +183,8 @@ def quantize(
     feeds, inputs = _feeds(job) if whole and check else ([], "")
     if feeds and plan is None:
         chosen = _tuned(job, chosen, found, feeds)
-    _require_something(job, chosen)
+    if not chosen.changes_anything:
+        return _copied(_nothing_to_do(job, chosen), path, output, recipe, target, force=force, strict=strict)
     with save.staging(destination) as folder:
         staged = folder / destination.name
         nbytes = _write(job, chosen, found, staged, steps)
@@ -268,10 +279,33 @@ def _tuned(job: Job, plan: Plan, ranges: Ranges, feeds: list[Feed]) -> Plan:
     return tune(bench, plan, job.recipe, observed, say=lambda text: job.progress.start(text))
 
 
-def _require_something(job: Job, plan: Plan) -> None:
-    if not plan.changes_anything:
-        reason = next((choice.reason for choice in plan), "the plan is empty")
-        raise NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+def _nothing_to_do(job: Job, plan: Plan) -> NothingToDo:
+    reason = next((choice.reason for choice in plan), "the plan is empty")
+    return NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+
+
+def _copied(
+    why: NothingToDo,
+    path: Path,
+    output: str | Path | None,
+    recipe: Recipe | str,
+    target: str,
+    *,
+    force: bool,
+    strict: bool,
+) -> Result:
+    """What is done where there is nothing to do.
+
+    Raises:
+        NothingToDo: `why`, where no output was named; as a failure, where `strict` asks for one.
+    """
+    if strict:
+        why.exit_code = BadModel.exit_code
+    if strict or output is None:
+        raise why
+    wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
+    before, after = copy_model(path, Path(output), force=force)
+    return Result(Path(output), Plan(wanted.scheme, target), None, wanted, before, after, copied=str(why))
 
 
 def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> int:

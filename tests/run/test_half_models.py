@@ -70,7 +70,8 @@ def test_the_plan_says_float16_and_not_float(tmp_path: Path) -> None:
     assert any(choice.label == "float16 stored" for choice in result.plan)
 
 
-PLACES = """g (float[B, 64, 96] x, float[B, 128, 2] p) => (float[B, 130, 96] y, float[B, 128, 2] q, float[B, 64, 96] z) {
+PLACES = """g (float[B, 64, 96] x, float[B, 128, 2] p)
+  => (float[B, 130, 96] y, float[B, 128, 2] q, float[B, 64, 96] z) {
   a = Add(x, learned)  first = Shape<start = 0, end = 1>(x)  rest = Constant<value_ints = [66, 96]>()
   size = Concat<axis = 0>(first, rest)  all = Expand(token, size)  y = Concat<axis = 1>(a, all)
   q = Add(p, anchors)  z = Add(x, turns) }"""
