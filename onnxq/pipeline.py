@@ -16,6 +16,7 @@ from onnxq import graph, layouts, save, targets
 from onnxq.bodies import KERNEL_FORMATS
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
+from onnxq.copy_model import copy_model
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
@@ -52,7 +53,11 @@ SLOWER = 1.05
 
 @dataclass(frozen=True)
 class Job:
-    """A prepared model with everything that was asked for it."""
+    """A prepared model with everything that was asked for it.
+
+    Attributes:
+        files: those that the model is read from.
+    """
 
     path: Path
     model: ir.Model
@@ -66,6 +71,7 @@ class Job:
     preprocessing: How = None
     limit: int | None = LIMIT
     seed: int | None = None
+    files: tuple[Path, ...] = ()
 
     @property
     def part(self) -> Part:
@@ -73,11 +79,6 @@ class Job:
         data = require_openable(self.source)
         target = self.target.name
         return Part(self.path, self.recipe, target, data, self.preprocessing, self.limit, self.seed)
-
-    @property
-    def files(self) -> list[Path]:
-        """The model's."""
-        return [self.path, *{Path(tensor.path) for tensor in external_tensors(self.model)}]
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +96,7 @@ class Result:
     Attributes:
         bytes_before, bytes_after: of the model's files.
         was_auto: whether the scheme was chosen here.
+        copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
     """
 
     output: Path
@@ -104,6 +106,7 @@ class Result:
     bytes_before: int
     bytes_after: int
     was_auto: bool = False
+    copied: str = ""
 
     def to_json(self) -> str:
         """Everything, for machines."""
@@ -111,6 +114,7 @@ class Result:
             "output": str(self.output),
             "scheme": self.plan.scheme,
             "was_auto": self.was_auto,
+            "copied": self.copied,
             "target": self.plan.target,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
@@ -140,6 +144,7 @@ def quantize(
     threads: int = THREADS,
     trace: str | Path | None = None,
     progress: Progress = QUIET,
+    strict: bool = False,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -159,14 +164,18 @@ def quantize(
         check: run the saved file. Without, it is not even loaded.
         threads: on which times are measured; 0 leaves it to onnxruntime.
         trace: a folder for the graph after every step, as ONNX text without weights.
+        strict: a model in which nothing can be quantized is a failure. Without, it is copied to `output`, if one was
+            named, so that whoever waits for a file there has one that runs.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
     steps = Trace(trace)
-    reading = reading_of(preprocessing, tokenizer, lengths)
-    job = open_job(model, recipe, target, data, reading, limit, threads, progress, seed)
-    path = Path(model)
+    path, reading = Path(model), reading_of(preprocessing, tokenizer, lengths)
+    try:
+        job = open_job(model, recipe, target, data, reading, limit, threads, progress, seed)
+    except NothingToDo as nothing:
+        return _copied(nothing, path, output, recipe, target, force=force, strict=strict)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
     save.check_destination(destination, _sources(job, data, ranges), force)
     steps.write("prepared", job.model)
@@ -180,7 +189,8 @@ def quantize(
     feeds, inputs = _feeds(job) if whole and check else ([], "")
     if feeds and plan is None:
         chosen = _tuned(job, chosen, found, feeds)
-    _require_something(job, chosen)
+    if not chosen.changes_anything:
+        return _copied(_nothing_to_do(job, chosen), path, output, recipe, target, force=force, strict=strict)
     with save.staging(destination) as folder:
         staged = folder / destination.name
         nbytes = _write(job, chosen, found, staged, steps)
@@ -227,6 +237,8 @@ def open_job(
     place = targets.get(target)
     progress.start("loading")
     loaded = load_model(model)
+    # Now: where float types are changed or constants folded, weights are no longer seen to lie beside the model.
+    files = tuple({Path(model): None} | {Path(tensor.path): None for tensor in external_tensors(loaded)})
     quantized = is_quantized(loaded)
     if quantized is not None and not wanted.requantize:
         raise BadModel(
@@ -247,7 +259,9 @@ def open_job(
     samples = None
     if data is not None:
         samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)
-    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
+    return Job(
+        Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed, files
+    )
 
 
 def _feeds(job: Job) -> tuple[list[Feed], str]:
@@ -273,10 +287,33 @@ def _tuned(job: Job, plan: Plan, ranges: Ranges, feeds: list[Feed]) -> Plan:
     return tune(bench, plan, job.recipe, observed, say=lambda text: job.progress.start(text))
 
 
-def _require_something(job: Job, plan: Plan) -> None:
-    if not plan.changes_anything:
-        reason = next((choice.reason for choice in plan), "the plan is empty")
-        raise NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+def _nothing_to_do(job: Job, plan: Plan) -> NothingToDo:
+    reason = next((choice.reason for choice in plan), "the plan is empty")
+    return NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+
+
+def _copied(
+    why: NothingToDo,
+    path: Path,
+    output: str | Path | None,
+    recipe: Recipe | str,
+    target: str,
+    *,
+    force: bool,
+    strict: bool,
+) -> Result:
+    """What is done where there is nothing to do.
+
+    Raises:
+        NothingToDo: `why`, where no output was named; as a failure, where `strict` asks for one.
+    """
+    if strict:
+        why.exit_code = BadModel.exit_code
+    if strict or output is None:
+        raise why
+    wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
+    before, after = copy_model(path, Path(output), force=force)
+    return Result(Path(output), Plan(wanted.scheme, target), None, wanted, before, after, copied=str(why))
 
 
 def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> int:
@@ -370,7 +407,8 @@ def _checked_plan(plan: Plan, job: Job) -> Plan:
 
 def _sources(job: Job, data: DataSource | None, ranges: str | Path | None) -> list[Path]:
     """Every file that is read."""
-    return job.files + [Path(each) for each in (data, ranges) if isinstance(each, (str, Path))]
+    given = (Path(each) for each in (data, ranges) if isinstance(each, (str, Path)))
+    return [*job.files, *given]
 
 
 class Trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def _of_shard(method: str) -> str:
     return choose.DEFAULT if method == choose.AUTO else method
 
 
-def _write(output: Path, found: Ranges, seen: Observations, sources: list[Path]) -> None:
+def _write(output: Path, found: Ranges, seen: Observations, sources: Sequence[Path]) -> None:
     save.write_text(output, to_json(found, seen), sources)
     click.echo(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
     for name, note in (*found.problems.items(), *found.notes.items()):

@@ -61,6 +61,7 @@ Schemes:
 @click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
+@click.option("--strict", is_flag=True, help="Fail if nothing can be quantized, instead of copying MODEL to -o.")
 @click.option("--force", "-f", is_flag=True, help="Replace the output if it exists.")
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -86,6 +87,7 @@ def quantize(model: Path, **options: Any) -> None:
             threads=options["threads"],
             trace=options["trace"],
             progress=bars,
+            strict=options["strict"],
         )
     if options["report"]:
         save.write_text(options["report"], result.to_json(), [model, result.output])
@@ -93,6 +95,10 @@ def quantize(model: Path, **options: Any) -> None:
         click.echo(result.to_json())
         return
     out = console()
+    if result.copied:
+        out.print(result.copied)
+        out.print(f"{result.output}: a copy of {model}", style="bold")
+        return
     chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
     out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")
     out.print(tables.plan_table(result.plan))

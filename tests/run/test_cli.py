@@ -62,7 +62,7 @@ def test_json_and_report_are_the_same(tmp_path: Path) -> None:
     assert table["bytes_after"] == (tmp_path / "q.onnx").stat().st_size
     assert table["check"]["sqnr"] > 19.5
     assert table["check"]["kernels"] == {"MatMulNBits": 1}
-    assert {"node", "op", "method", "format", "block", "elements", "reason"} == set(table["nodes"][0])
+    assert {"node", "op", "method", "format", "block", "elements", "reason", "half"} == set(table["nodes"][0])
 
 
 def test_plans_can_be_edited(tmp_path: Path) -> None:
