@@ -5,6 +5,7 @@
 #include "../infer.h"
 #include "convert.h"
 #include "isa.h"
+#include "tuning.h"
 
 namespace onnxq {
 
@@ -79,6 +80,7 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
   Problem p = problem(node_, w);
   p.M = x.size() / node_.K;
   const Kernel& kernel = *kernel_for(isa_.c_str(), p);
+  p.tile_rows = tile_rows(kernel, p);
   const int64_t workspace = kernel.workspace(p);
   p.bias = bias.empty() ? nullptr : bias.data();
   const bool converts = x.type != kFloat;

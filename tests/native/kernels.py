@@ -32,7 +32,7 @@ class Problem(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("M", "N", "K", "block")),
         *((name, ctypes.c_void_p) for name in ("x", "weight", "scales", "zero_points", "bias", "y")),
-        *((name, ctypes.c_int32) for name in ("format", "scale_type", "exact", "unused")),
+        *((name, ctypes.c_int32) for name in ("format", "scale_type", "exact", "tile_rows")),
     )
 
 
@@ -162,13 +162,14 @@ def matmul(
     bias: NDArray[np.float32] | None = None,
     exact: bool = False,
     threads: int = 1,
+    tile_rows: int = 0,
     place: Callable[[NDArray], NDArray] = np.ascontiguousarray,
 ) -> NDArray[np.float32]:
     """y [M, N] by the kernel `isa`."""
     made, arrays = problem(w, place)
     x, bias = place(x), None if bias is None else place(bias)
     y = place(np.full((len(x), w.N), np.nan, np.float32))
-    made.M, made.exact = len(x), exact
+    made.M, made.exact, made.tile_rows = len(x), exact, tile_rows
     made.x, made.y, made.bias = address(x), address(y), address(bias)
     found = ctypes.CDLL(str(native.path()))
     assert found.onnxq_matmul(isa.encode(), ctypes.byref(made), ctypes.c_int32(threads)) == 0

@@ -19,7 +19,7 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t kVnniRows = 12;     // up to here, 8-bit dot products are as fast
+constexpr int32_t kTileRowsFrom = 13;  // of x; below, dot products are as fast, on one processor (tuning.h measures others)
 constexpr int64_t kStep = 32;         // k of a tile
 constexpr int64_t kChunkSteps = 8;    // two panels are 32 KB
 constexpr int64_t kMostTiles = 16;    // of rows at once
@@ -432,7 +432,7 @@ Multiply multiply_kernel(const Problem& p) {
                                : multiply_kernel<NibbleFloats<Zmm>>(p.scale_type);
 }
 
-bool by_tiles(const Problem& p) { return !p.exact && p.M > kVnniRows; }
+bool by_tiles(const Problem& p) { return !p.exact && p.M >= (p.tile_rows ? p.tile_rows : kTileRowsFrom); }
 
 int64_t amx_workspace(const Problem& p) {
   return by_tiles(p)   ? tiles_of_rows(p) * steps(p) * kTileBytes
