@@ -94,7 +94,9 @@ class Data:
 
     def limited(self, limit: int | None, seed: int | None = None) -> Data:
         """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
-        if limit is None or (self.fingerprint is not None and limit >= self.count):
+        if limit is None:
+            return self
+        if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
         if seed is None:
             return self._limited(lambda: itertools.islice(self.reads(), limit), f"the first {limit}")

@@ -20,7 +20,12 @@ from onnxq.samples.companions import Companions
 #: Words that tell what goes in from what comes out.
 _SIDES = re.compile(r"(past|present)(_key_values?)?|(?<![a-z])(in|out|input|output|new|next|prev|old|updated)(?![a-z])")
 #: What an input is called that the model itself goes on with.
-_STATE = re.compile(r"past|cache|^(?!encoder_).*(state|hidden)|mem|(^|[._])[hc]([._\d]|$)|[hc]_(in|prev|0)")
+_STATE = re.compile(r"past|cache|^(?!encoder_).*(state|hidden)|(^|[._])(mems?|[hc])([._\d]|$)|prev")
+
+
+def is_state(i: Input) -> bool:
+    """Whether the name of an input says that it comes from the run before."""
+    return i.dtype.kind == "f" and _STATE.search(i.name.lower()) is not None
 
 
 class Caches:
@@ -58,7 +63,7 @@ def _pairs(inputs: Sequence[Input], outputs: Sequence[ir.Value]) -> dict[str, st
         by_stem.setdefault(_stem(value.name or ""), []).append(value.name or "")
     pairs, rest = {}, []
     for i in inputs:
-        found = by_stem.get(_stem(i.name), [])
+        found = by_stem.get(_stem(i.name), []) if is_state(i) else []
         if len(found) == 1:
             pairs[i.name] = found[0]
         else:
@@ -81,10 +86,10 @@ def _stem(name: str) -> str:
 def _fits(i: Input, value: ir.Value) -> bool:
     if i.shape is None or value.shape is None or value.dtype is None or len(i.shape) != len(value.shape):
         return False
-    if not _STATE.search(i.name.lower()):
-        return False
     fixed = [(a, b) for a, b in zip(i.shape, value.shape, strict=True) if isinstance(a, int) and isinstance(b, int)]
-    return value.dtype.numpy() == i.dtype and all(a == b for a, b in fixed) and bool(fixed)
+    is_named = is_state(i) and len(fixed) > 0
+    is_all = len(fixed) == len(i.shape) > 2
+    return value.dtype.numpy() == i.dtype and all(a == b for a, b in fixed) and (is_named or is_all)
 
 
 def _empty_shape(i: Input, known: frozenset[str]) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ class PictureInputs:
     """
 
     def __init__(self, inputs: Sequence[Input], preprocessing: Preprocessing | None, source: str) -> None:
-        found = [i for i in inputs if i.dtype.kind in "fu" and i.shape is not None and len(i.shape) == 4]
+        found = [i for i in inputs if i.dtype.kind in "fu" and _is_image(i)]
         named = [i for i in found if any(word in i.name.lower() for word in ("pixel", "image", "input"))]
         if len(found) != 1 and len(named) != 1:
             raise BadData(f"{source} holds images, which make one input of four dimensions: the model has {len(found)}")
@@ -123,6 +123,12 @@ class PictureInputs:
             left, top = (image.width - cut[1]) // 2, (image.height - cut[0]) // 2
             image = image.crop((left, top, left + cut[1], top + cut[0]))
         return image
+
+
+def _is_image(i: Input) -> bool:
+    """Whether it has four axes, of which one may be that of the channels."""
+    shape = i.shape or ()
+    return len(shape) == 4 and any(dim in (1, 3) or not isinstance(dim, int) or dim < 0 for dim in (shape[1], shape[3]))
 
 
 def _resize(image: Any, size: tuple[int, int], how: int, where: str) -> Any:

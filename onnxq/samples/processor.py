@@ -106,7 +106,7 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
     size = found.get("size", size)
     cut = _pair(found.get("crop_size", cut)) if found.get("do_center_crop", cut is not None) else None
     scale = 1 / float(found.get("rescale_factor", 1 / 255)) if found.get("do_rescale", True) else 1.0
-    mean, std = found.get("image_mean") or (usual or [None])[0], found.get("image_std") or (usual or [None])[-1]
+    mean, std = (found.get(key) or each for key, each in zip(("image_mean", "image_std"), usual or _HALF, strict=True))
     if not found.get("do_normalize", usual is not None):
         mean, std = (0.0,), (1.0,)
     if min(std) <= 0 or scale <= 0:

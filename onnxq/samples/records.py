@@ -16,7 +16,7 @@ from onnxq.images import Preprocessing
 from onnxq.runtime import Feed, Input
 from onnxq.samples import companions, tokenizer
 from onnxq.samples.companions import Companions
-from onnxq.samples.decoding import Caches, encoder_output
+from onnxq.samples.decoding import Caches, encoder_output, is_state
 from onnxq.samples.pictures import Picture, PictureInputs
 from onnxq.samples.processor import load_processor
 from onnxq.samples.reading import Reading
@@ -69,22 +69,24 @@ class Maker:
         self.lengths = reading.lengths or LENGTHS
         self.pictures = self.sounds = self.texts = self.encoder = None
         is_decoder_part = any(i.name.startswith("encoder_hidden") for i in rest)
+        fresh = [i for i in rest if not is_state(i)]
         if is_decoder_part and place.encoder is not None:
             folder = Companions(path=place.path)
             self.encoder = Maker(place.encoder.inputs, reading, folder, kinds, source=source)
             known |= {i.name for i in rest if i.name.startswith("encoder_hidden")}
         elif not is_decoder_part:
             if "picture" in kinds:
-                self.pictures = PictureInputs(rest, _declared(reading, place, Preprocessing), source)
+                self.pictures = PictureInputs(fresh, _declared(reading, place, Preprocessing), source)
                 known |= set(self.pictures.names)
             if "sound" in kinds:
-                self.sounds = SoundInputs(rest, _declared(reading, place, Sound), source)
+                self.sounds = SoundInputs(fresh, _declared(reading, place, Sound), source)
                 known |= set(self.sounds.names)
-        rest = [i for i in inputs if i.name not in known]
+        fresh = [i for i in fresh if i.name not in known]
         if "text" in kinds or self.encoder is not None:
-            self.texts = TextInputs(rest, place, _tokenizer(reading, place) if "text" in kinds else None)
+            self.texts = TextInputs(fresh, place, _tokenizer(reading, place) if "text" in kinds else None)
             known |= set(self.texts.roles)
-        self.caches = Caches([i for i in inputs if i.name not in known], place)
+        # What no record makes would otherwise be taken for a state of the model.
+        self.caches = Caches([i for i in inputs if i.name not in known] if known else [], place)
         known |= set(self.caches.pairs)
         if missing := [i.name for i in inputs if i.name not in known]:
             made = ", ".join(f"'{i.name}'" for i in inputs if i.name in known)

@@ -195,9 +195,16 @@ class SoundInputs:
         self.names = (self.signal.name, *self.extras)
         shape = self.signal.shape or ()
         axes = [axis for axis in range(len(shape)) if axis > 0 or len(shape) == 1 + bool(sound.mel)]
+        is_wave = len(shape) < 3 or 1 in shape[1:] or shape[1] is None or "chan" in str(shape[1])
+        is_spectrogram = len(shape) > 2 or (len(shape) == 2 and shape[1] == sound.mel)
+        if not (is_spectrogram if sound.mel else is_wave):
+            wrong = (
+                f"no spectrogram of {sound.mel} bands: leave out mel" if sound.mel else "no wave form: give mel=BANDS"
+            )
+            raise BadData(f"{source}: '{self.signal.name}' of shape {list(shape)} is {wrong} in --preprocess")
         self.is_mel_first = self._mel_first(shape, axes)
         # Time is the last axis, or the one before it where bands follow; a channel may come behind both.
-        behind = bool(sound.mel) and len(shape) == 4 and shape[3] == 1
+        behind = len(shape) == 3 + bool(sound.mel) and shape[-1] == 1 and shape[1] != 1
         time = len(shape) - 1 - (bool(sound.mel) and not self.is_mel_first) - behind
         self.width = size if isinstance(size := shape[time] if shape else None, int) and size > 0 else None
 
@@ -269,7 +276,7 @@ def _batched(x: NDArray, i: Input) -> NDArray:
     """`x` of one sound with the axes of its input: new ones in front, or behind where that one is the channel."""
     shape = i.shape or ()
     missing = len(shape) - x.ndim
-    if missing > 1 and x.ndim == 2 and shape[-1] == 1 and shape[1] != 1:
+    if missing > 1 and shape[-1] == 1 and shape[1] != 1:
         x, missing = x[..., None], missing - 1
     x = x.reshape((1,) * max(0, missing) + x.shape if shape else ())
     batch = shape[0] if missing > 0 and isinstance(shape[0], int) and shape[0] > 1 else 1

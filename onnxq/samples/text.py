@@ -68,7 +68,7 @@ class TextInputs:
         self.inputs = {i.name: i for i in inputs}
         self.place, self.tokenizer = place, tokenizer
         self.roles = {i.name: role for i in inputs if (role := role_of(i)) is not None}
-        integers = [i.name for i in inputs if i.dtype.kind in "iu" and i.name not in self.roles]
+        integers = [i.name for i in inputs if i.dtype.kind in "iu" and i.name not in self.roles and i.shape != ()]
         if "ids" not in self.roles.values() and "decoder ids" not in self.roles.values() and len(integers) == 1:
             self.roles[integers[0]] = "ids"
         if "ids" not in self.roles.values() and "decoder ids" in self.roles.values():
@@ -76,7 +76,9 @@ class TextInputs:
         self.is_decoder_part = any(i.name.lower().startswith("encoder_hidden") for i in inputs)
         ids = next((self.inputs[name] for name, role in self.roles.items() if role == "ids"), None)
         self.ids = ids
-        self.width = _fixed(ids, 1) if ids is not None and ids.shape is not None and len(ids.shape) > 1 else None
+        shape = (ids.shape if ids is not None else None) or ()
+        time = shape[0 if ids is not None and _is_time_first(ids) else 1] if len(shape) > 1 else None
+        self.width = time if isinstance(time, int) and time > 0 else None
         self.rows = {name: place.rows(name) for name, role in self.roles.items() if role in ("ids", "decoder ids")}
         limits = [place.rows(name) for name, role in self.roles.items() if role == "positions"]
         limits += [self.width, None if tokenizer is None else tokenizer.longest]
@@ -125,7 +127,8 @@ class TextInputs:
             "beams": np.array(0),
             "kept": np.array(0),
         }
-        return {name: _shaped(made[role], self.inputs[name], width) for name, role in self.roles.items()}
+        feed = {name: _shaped(made[role], self.inputs[name], width) for name, role in self.roles.items()}
+        return {name: x.astype(self.inputs[name].dtype) for name, x in feed.items()}
 
     def _start(self) -> int:
         """The id that a decoder begins with."""
@@ -140,9 +143,10 @@ class TextInputs:
         return Step((self._start(), *step.ids), (0, *step.types))
 
 
-def _fixed(i: Input, axis: int) -> int | None:
-    dim = (i.shape or ())[axis]
-    return dim if isinstance(dim, int) and dim > 0 else None
+def _is_time_first(i: Input) -> bool:
+    """Whether the batch is the second axis, as in recurrent models."""
+    first, second = [str(dim).lower() for dim in i.shape] if i.shape and len(i.shape) == 2 else ("", "")
+    return re.search("time|seq|len", first) is not None and re.search("batch|^b$|^n$|^1$", second) is not None
 
 
 def _padded(ids: Sequence[int], width: int, pad: int) -> NDArray:
@@ -158,6 +162,8 @@ def _shaped(x: NDArray, i: Input, width: int) -> NDArray:
         seen = (np.tri(width, total, total - width, dtype=bool) & (x > 0))[None, None]
         return np.where(seen, 0.0, np.finfo(np.float16).min).astype(i.dtype) if i.dtype.kind == "f" else seen
     missing = len(i.shape) - x.ndim
+    if x.ndim == 1 and _is_time_first(i):
+        return x[:, None]
     if missing < 0:
         return x.reshape(-1)[-1] if not i.shape else x
     x = x.reshape((1,) * missing + x.shape)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,8 @@ class Tokenizer:
         """
         around = self.encoder.num_special_tokens_to_add(False) if special else 0
         self.encoder.enable_truncation(max(length, around + 1))
-        found = self.encoder.encode(text, add_special_tokens=special)
+        with _only_bad_data(self.path):
+            found = self.encoder.encode(text, add_special_tokens=special)
         return list(found.ids), list(found.type_ids)
 
 
@@ -56,18 +59,27 @@ def open_tokenizer(path: Path) -> Tokenizer:
             advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one"
             raise BadData(f"the folder {path} holds no {FILE}: {advice}")
         raise BadData(f"the tokenizer {path}: no such file")
-    try:
+    with _only_bad_data(file):
         encoder = tokenizers.Tokenizer.from_file(str(file))
         encoder.no_padding()
         encoder.no_truncation()
-    except Exception as error:  # the library raises plain exceptions
-        raise BadData(f"{file} is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
     config = read_json(file.with_name(CONFIG)) if file.with_name(CONFIG).is_file() else {}
     pad = _id(encoder, config, "pad_token")
     start = _id(encoder, config, "bos_token")
     longest = config.get("model_max_length")
     is_limit = isinstance(longest, int) and 0 < longest < MOST_TOKENS
     return Tokenizer(file, encoder, pad or 0, pad if start is None else start, longest if is_limit else None)
+
+
+@contextlib.contextmanager
+def _only_bad_data(file: Path) -> Iterator[None]:
+    """The library raises plain exceptions, and where it gives up, one that is none of Python's `Exception`s."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise BadData(f"{file} is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
 
 
 def _id(encoder: Any, config: dict[str, Any], key: str) -> int | None:

@@ -113,6 +113,7 @@ def test_another_rate_is_resampled(tmp_path: Path) -> None:
         ((None, None, None), "mel=80 style=kaldi", (1, 98, 80)),
         ((1, 1, 96, 64), "mel=64 style=plain", (1, 1, 96, 64)),
         ((1, 96, 64, 1), "mel=64 style=plain", (1, 96, 64, 1)),
+        ((None, 4000, 1), "rate=16000", (1, 4000, 1)),
         ((None, 1, None), "rate=8000", (1, 1, 8000)),
         ((None,), "rate=16000", (16000,)),
         ((1, 4000), "rate=16000", (1, 4000)),
@@ -290,3 +291,17 @@ def test_sounds_need_a_preprocessing_and_an_input(tmp_path: Path) -> None:
         json.dumps({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000})
     )
     assert load_processor(tmp_path / "p.json") == Sound(rate=8000, normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words", "message"),
+    [
+        (("b", "frames", 161), "rate=16000", r"\['b', 'frames', 161\] is no wave form: give mel=BANDS"),
+        (("b", "t"), "mel=80", "is no spectrogram of 80 bands: leave out mel"),
+        ((1, 64, 100), "mel=80", r"shape \[1, 80, 100\], the model wants \[1, 64, 100\]"),
+    ],
+)
+def test_inputs_that_are_something_else(tmp_path: Path, shape: tuple[Any, ...], words: str, message: str) -> None:
+    corpora.sound(tmp_path / "s.wav")
+    with pytest.raises(BadData, match=message):
+        list(open_data(tmp_path, (Input("x", F32, shape),), parse(words)))

@@ -131,6 +131,25 @@ def test_states_come_from_real_decoding(tmp_path: Path) -> None:
     assert used["h0"].all() and used["c0"].all() and used["input"].shape == (1, 1)
 
 
+def test_time_may_come_before_the_batch(tmp_path: Path) -> None:
+    made = tiny.model(
+        "m (int32[time,batch] ids, float[1,batch,8] h_in) => (float[1,batch,8] y, float[1,batch,8] h_out) {"
+        "x = Gather(table, ids) all, h_out = GRU<hidden_size = 8>(x, w, r, , , h_in) y = Relu(h_out)}",
+        {"table": tiny.normal(corpora.ROWS, 4), "w": tiny.normal(1, 24, 4) * 4, "r": tiny.normal(1, 24, 8)},
+    )
+    how = of(corpora.tokenizer(tmp_path / "tok"), "6")
+    fresh, used = list(opened(made, corpora.text(tmp_path / "t.txt"), how).limited(2))
+    assert fresh["ids"].shape == (6, 1) and fresh["ids"].dtype == np.int32 and not fresh["h_in"].any()
+    assert used["ids"].shape == (1, 1) and used["h_in"].shape == (1, 1, 8) and used["h_in"].all()
+
+
+def test_text_is_nothing_for_a_model_of_images(tmp_path: Path) -> None:
+    """Its input is not taken for a state, although its output has the same shape."""
+    made = tiny.model("m (float[b,3,h,w] input) => (float[b,3,h,w] output) {output = Relu(input)}")
+    with pytest.raises(BadData, match="texts cannot make 'input'"):
+        opened(made, corpora.text(tmp_path / "t.txt"), of(corpora.tokenizer(tmp_path / "tok")))
+
+
 def test_an_encoder_decoder_in_one_file(tmp_path: Path) -> None:
     made = tiny.model(
         """m (int64[b,s] input_ids, int64[b,s] attention_mask, int64[b,d] decoder_input_ids) => (float[b,d,8] y) {
