@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
+from onnxq.guard import Guard
 from onnxq.idle import idle_wishes
 from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
@@ -65,6 +66,7 @@ class Job:
     preprocessing: Preprocessing | None = None
     limit: int | None = LIMIT
     seed: int | None = None
+    guard: Guard = field(default_factory=Guard)
 
     @property
     def part(self) -> Part:
@@ -136,6 +138,7 @@ def quantize(
     check: bool = True,
     threads: int = THREADS,
     trace: str | Path | None = None,
+    guard: Guard | None = None,
     progress: Progress = QUIET,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
@@ -153,15 +156,19 @@ def quantize(
         check: run the saved file. Without, it is not even loaded.
         threads: on which times are measured; 0 leaves it to onnxruntime.
         trace: a folder for the graph after every step, as ONNX text without weights.
+        guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
-    steps = Trace(trace)
-    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed)
-    path = Path(model)
-    destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
-    save.check_destination(destination, _sources(job, data, ranges), force)
+    guard = Guard(force) if guard is None else guard
+    steps = Trace(trace, guard)
+    if output is not None:
+        guard.writes(Path(output))
+    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed, guard)
+    destination = Path(output) if output is not None else Path(f"{Path(model).stem}.{job.plan.scheme}.onnx")
+    guard.writes(destination)
+    guard.watch_ranges(ranges)
     steps.write("prepared", job.model)
     if plan is not None:
         job = dataclasses.replace(job, plan=_checked_plan(plan, job))
@@ -193,7 +200,7 @@ def quantize(
             _require_quality(proof, job.recipe)
             if job.target.has_onnxq_ops and (price := _without_library(chosen, proof)):
                 proof = proof.noting(price)
-        save.publish(staged, destination)
+        guard.publish(staged, destination)
     was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
     return Result(
         destination, chosen, proof, job.recipe, sum(file.stat().st_size for file in job.files), nbytes, was_auto
@@ -210,16 +217,23 @@ def open_job(
     threads: int = THREADS,
     progress: Progress = QUIET,
     seed: int | None = None,
+    guard: Guard | None = None,
 ) -> Job:
     """Steps 1 to 3: load, prepare, plan.
 
+    Args:
+        guard: is told what is read here.
+
     Raises:
         BadModel, BadRecipe, BadData: what is wrong with which of them.
+        BadOutput: what is read was to be written.
     """
+    guard = Guard() if guard is None else guard
     wanted = (Recipe(recipe) if isinstance(recipe, str) else recipe).resolve(has_data=data is not None)
     place = targets.get(target)
     progress.start("loading")
     loaded = load_model(model)
+    guard.reads(Path(model), data, *(Path(each.path) for each in external_tensors(loaded)))
     quantized = is_quantized(loaded)
     if quantized is not None and not wanted.requantize:
         raise BadModel(
@@ -238,7 +252,8 @@ def open_job(
     for sentence in idle_wishes(wanted, loaded, plan, path=model):
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
-    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
+    path = Path(model)
+    return Job(path, loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed, guard)
 
 
 def _feeds(job: Job) -> tuple[list[Feed], str]:
@@ -359,20 +374,20 @@ def _checked_plan(plan: Plan, job: Job) -> Plan:
     return plan
 
 
-def _sources(job: Job, data: DataSource | None, ranges: str | Path | None) -> list[Path]:
-    """Every file that is read."""
-    return job.files + [Path(each) for each in (data, ranges) if isinstance(each, (str, Path))]
-
-
 class Trace:
     """Writes the graph after every step as ONNX text, without weights, if the user asked for it."""
 
-    def __init__(self, folder: str | Path | None) -> None:
-        self.folder = None if folder is None else Path(folder)
+    def __init__(self, folder: str | Path | None, guard: Guard) -> None:
+        self.folder, self._guard = None if folder is None else Path(folder), guard
         self._numbers = itertools.count(1)
+        if self.folder is not None:
+            save.make_folder(self.folder)
+            for path in self.folder.glob("[0-9]*-*.onnxtxt"):
+                guard.writes(path, "--trace")  # of an earlier run: rather now than in the middle of it
 
     def write(self, step: str, model: ir.Model) -> None:
         if self.folder is not None:
-            save.make_folder(self.folder)
             text = ir.to_onnx_text(model, exclude_initializers=True)
-            save.write_text(self.folder / f"{next(self._numbers)}-{step}.onnxtxt", text)
+            path = self.folder / f"{next(self._numbers)}-{step}.onnxtxt"
+            self._guard.writes(path, "--trace")
+            self._guard.write_text(path, text)
