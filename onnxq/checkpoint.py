@@ -98,7 +98,8 @@ class Checkpoint:
             "current": _write(state.current),
             "problems": state.problems,
         }
-        faults.point("checkpoint.save")
+        with staging.as_sentences(self.path):
+            faults.point("checkpoint.save")
         staging.write(self.path, json.dumps(table).encode())
 
 

@@ -7,7 +7,6 @@ files nobody wants unless some model refers to them; whoever removes the folder 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -30,18 +29,24 @@ def write_journal(folder: Path, model: Path, files: Iterable[Path]) -> None:
     (folder / JOURNAL).write_text(json.dumps(table), encoding="utf-8")
 
 
-def settle(folder: Path) -> None:
-    """Remove the data files that the journal in a staging folder names, and that no model refers to any more."""
+def settle(folder: Path) -> bool:
+    """Remove the data files that the journal in a staging folder names, and that no model refers to any more.
+
+    Returns:
+        Whether none is left.
+    """
     try:
         table = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
         model, names = folder.parent / str(table["model"]), [str(name) for name in table["data"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return  # nothing was moved yet
-    unwanted = [name for name in names if _is_own(name, model)]
-    for name in _without_those_referred_to(unwanted, folder.parent):
-        with contextlib.suppress(OSError):
+        return True  # nothing was moved yet
+    try:
+        for name in _without_those_referred_to((name for name in names if _is_own(name, model)), folder.parent):
             faults.point("publish.old_data")
             (folder.parent / name).unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def own_data(model: Path) -> list[Path]:

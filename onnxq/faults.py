@@ -2,7 +2,7 @@
 
 `ONNXQ_FAULT="kill publish.model"` ends the process with SIGKILL, `"ENOSPC write.text 2"` raises that error the second
 time the point is passed, `"STOP …"` halts the process until somebody sends SIGCONT. `ONNXQ_FAULT_LOG` names a file to
-which every point that is passed adds its name. Without these variables a point does nothing.
+which every point that is passed adds its name and its process. Without these variables a point does nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def point(name: str) -> None:
     """
     if log := os.environ.get("ONNXQ_FAULT_LOG"):
         with open(log, "a", encoding="utf-8") as file:
-            file.write(f"{name}\n")
+            file.write(f"{name} {os.getpid()}\n")
     if wanted := os.environ.get("ONNXQ_FAULT"):
         action, where, *times = wanted.split()
         if where == name:

@@ -148,7 +148,15 @@ def _error(name: str, text: str) -> OnnxqError:
 
 
 def main() -> None:
-    """One process: the part from stdin, messages to stdout."""
+    """One process."""
+    try:
+        _work()
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(128 + signal.SIGINT)  # nobody listens any more
+
+
+def _work() -> None:
+    """The part from stdin, messages to stdout."""
     # Imported here, because they import this file.
     from onnxq import find_ranges, pipeline
 
@@ -169,8 +177,6 @@ def main() -> None:
         send("result", seen.to_dict())
     except OnnxqError as error:
         send("error", [type(error).__name__, str(error)])
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)  # nobody listens any more
     finally:
         is_over.set()
 

@@ -169,7 +169,7 @@ def _open(parent: Path) -> tuple[Path, int]:
         try:
             faults.point("staging.lock")
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError:
+        except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         _lock(lock)
@@ -214,6 +214,9 @@ def _machine() -> tuple[str, str]:
 
 def _remove(folder: Path, alone: bool) -> None:
     """A staging folder, after what its process may have left outside of it."""
-    if alone:
-        data_files.settle(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    if not (folder / data_files.JOURNAL).exists() or (alone and data_files.settle(folder)):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():  # the journal stays for the next run
+        if path.name not in (LOCK, data_files.JOURNAL):
+            path.unlink()

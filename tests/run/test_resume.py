@@ -55,6 +55,12 @@ def stopping_after(runs: int) -> object:
     return progress
 
 
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls the plug here: the many checkpoints need not wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
 @pytest.fixture
 def whole() -> Observations:
     return calibrate.observe(mlp(), NAMES, data_of())
