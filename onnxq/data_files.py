@@ -61,7 +61,7 @@ def own_data(model: Path) -> list[Path]:
 
 def data_name(model: Path, digest: str) -> str:
     """What the data file of `model` is called; `digest` is of its bytes."""
-    stem = model.name
+    stem = model.name.encode("utf-8", "replace").decode()  # the model holds it, as text
     while len(os.fsencode(stem)) > 255 - len(f".{digest}.data"):
         stem = stem[:-1]
     return f"{stem}.{digest}.data"

@@ -143,6 +143,8 @@ def _holds(folder: Path, path: Path) -> bool:
 
 
 def _check_folder(path: Path) -> None:
+    if "\0" in str(path):
+        raise BadOutput(f"the output {str(path)!r} has a NUL in its name; choose another one")
     if path.is_dir():
         raise BadOutput(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():

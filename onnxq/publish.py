@@ -30,7 +30,8 @@ def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[
             old = [file for file in data_files.own_data(output) if not any(file.samefile(path) for path in kept)]
             if new or old:
                 faults.point("publish.journal")
-                data_files.write_journal(staged.parent, output, [*new, *old])
+                ours = [file for file in new if not output.with_name(file.name).exists()]
+                data_files.write_journal(staged.parent, output, [*ours, *old])
             for file in new:
                 faults.point("publish.data")
                 _move_data(file, output.with_name(file.name))

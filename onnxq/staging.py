@@ -96,17 +96,16 @@ def move(staged: Path, target: Path, *, replace: bool = True) -> None:
     """
     if replace:
         with contextlib.suppress(FileNotFoundError):
-            os.chmod(staged, stat.S_IMODE(target.stat().st_mode))
+            os.chmod(staged, target.stat().st_mode & 0o777)
         os.replace(staged, target)
         return
     try:
         os.link(staged, target)  # which, unlike a rename, replaces nothing
-    except FileExistsError:
-        raise BadOutput(f"{target} came into being meanwhile; give --force to replace it, or another name") from None
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK) or target.exists():
-            raise
-        os.replace(staged, target)  # a file system without hard links
+    except OSError:  # perhaps of a file system without hard links
+        if os.path.lexists(target):
+            said = f"{target} came into being meanwhile; give --force to replace it, or another name"
+            raise BadOutput(said) from None
+        os.replace(staged, target)
     else:
         staged.unlink()
 

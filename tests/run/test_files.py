@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import tiny
 from click.testing import CliRunner
@@ -195,6 +196,23 @@ def test_data_of_earlier_versions_go_with_their_model(location: str, stays: bool
     onnx.save(proto, "out.onnx", save_as_external_data=True, location=location, size_threshold=0)
     run("quantize", "in.onnx", "-s", "w8a16", "--no-check", "-o", "out.onnx", "-f")
     assert Path(location).exists() is stays
+
+
+@pytest.mark.parametrize("name", ["x" * 250 + ".onnx", b"\xff\xfe.onnx".decode("utf-8", "surrogateescape")])
+def test_data_have_names_that_a_file_system_and_a_model_can_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", 0)
+    path = Path(name)
+    save.save(tiny.read(tiny.model(MATMUL, CONSTANTS)), path)
+    (data,) = save.own_data(path)
+    assert len(os.fsencode(data.name)) <= 255
+    found = ir.load(path).graph.initializers
+    for key, wanted in CONSTANTS.items():
+        np.testing.assert_array_equal(tiny.array(found[key]), wanted)
+
+
+def test_names_with_a_nul_are_refused() -> None:
+    with pytest.raises(BadOutput, match="NUL"):
+        Guard().writes(Path("a\0b"))
 
 
 def test_a_link_stays_one_and_permissions_stay(folder: Path) -> None:
