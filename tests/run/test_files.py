@@ -18,10 +18,12 @@ import pytest
 import tiny
 from click.testing import CliRunner
 
-from onnxq import data_files, save, staging
+from onnxq import data_files, find_ranges, pipeline, save, staging
 from onnxq.cli import main
 from onnxq.errors import BadOutput
 from onnxq.guard import Guard
+from onnxq.observations import Observations
+from onnxq.ranges import Ranges
 
 pytestmark = pytest.mark.usefixtures("quick")
 MATMUL = "g (float[N, 64] x) => (float[N, 64] y) { [first] a = MatMul(x, w)  [last] y = MatMul(a, v) }"
@@ -230,6 +232,23 @@ def test_a_foreign_file_called_like_progress_stays(folder: Path) -> None:
     words = ("calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r")
     assert "r.partial exists" in run(*words, code=1)
     assert Path("r.partial").read_text() == "precious"
+
+
+@pytest.mark.parametrize("source", ["in.ranges", "recipe.toml"])
+def test_ranges_that_came_into_being_meanwhile_stay(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of another run with the same data are as good; anything else is not replaced unasked."""
+    choose = find_ranges.ranges_of
+
+    def meanwhile(job: pipeline.Job, seen: Observations) -> Ranges:
+        Path("r").write_bytes(Path(source).read_bytes())
+        return choose(job, seen)
+
+    monkeypatch.setattr(find_ranges, "ranges_of", meanwhile)
+    words = ("quantize", "in.onnx", *W8A8, "data.npz", "--no-check", "-o", "out.onnx", "--ranges", "r")
+    said = run(*words, code=int(source != "in.ranges"))
+    assert ("came into being meanwhile" in said) is (source != "in.ranges")
+    assert Path("r").read_bytes() == Path(source).read_bytes()
+    assert Path("r.partial").exists() is (source != "in.ranges")  # which is not lost with them
 
 
 @pytest.mark.parametrize("kind", ["text", "model"])
