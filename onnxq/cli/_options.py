@@ -14,6 +14,7 @@ from onnxq import choose, formats, pipeline, targets
 from onnxq.checkpoint import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.find_ranges import Effort
+from onnxq.guard import Guard
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime import THREADS
 from onnxq.samples.reading import Reading, reading_of
@@ -175,6 +176,34 @@ PLAN_OPTIONS = options(
         help="Take a model that is quantized already, and quantize what is still in float.",
     ),
 )
+
+
+FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
+
+#: Options for files to write; `--ranges` may be both. What is given to any other that names a file is read.
+WRITTEN = {"output", "report", "trace", "ranges"}
+#: Options for patterns and formats, which may be spelled like some file.
+WORDS = {"keep", "sets", "weights", "granularity"}
+
+
+def guard_of(options: dict[str, Any]) -> Guard:
+    """What knows every file that the command line names, and has checked its report."""
+    guard = Guard(bool(options.get("force")))
+    context = click.get_current_context()
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name not in WRITTEN | WORDS and not isinstance(option.type, click.Choice):
+            guard.reads(*(word for each in (value if isinstance(value, tuple) else (value,)) for word in _paths(each)))
+    if options.get("report"):
+        guard.writes(options["report"], "--report")
+    return guard
+
+
+def _paths(value: object) -> list[str | Path]:
+    """What may be a path: the value, or words in it like `key=path`."""
+    if not isinstance(value, str):
+        return [value] if isinstance(value, Path) else []
+    return [value, *(word.partition("=")[2] for word in value.split() if "=" in word)]
 
 
 def recipe_of(options: dict[str, Any]) -> Recipe:
