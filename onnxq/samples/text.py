@@ -81,7 +81,7 @@ class TextInputs:
         self.width = time if isinstance(time, int) and time > 0 else None
         self.rows = {name: place.rows(name) for name, role in self.roles.items() if role in ("ids", "decoder ids")}
         limits = [place.rows(name) for name, role in self.roles.items() if role == "positions"]
-        limits += [self.width, None if tokenizer is None else tokenizer.longest]
+        limits += [self.width, None if tokenizer is None else tokenizer.longest, place.positions]
         self.longest = min((limit for limit in limits if limit), default=None)
 
     def tokens(self, text: str, length: int, where: str, *, special: bool = True) -> Step:

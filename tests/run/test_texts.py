@@ -242,6 +242,13 @@ def test_tokens_stay_within_what_the_tokenizer_was_made_for(tmp_path: Path) -> N
     assert sample["input_ids"].shape == (1, 12)
 
 
+def test_tokens_stay_within_the_places_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 20, "model_type": "xlm-roberta"}')
+    how = of(corpora.tokenizer(tmp_path / "tok"), "64")
+    (sample,) = opened(corpora.encoder(), corpora.text(tmp_path / "t.txt"), how).limited(1)
+    assert sample["input_ids"].shape == (1, 18)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
