@@ -96,7 +96,7 @@ def observe(
         job.progress.start("calibrating", runs, "samples")
 
     jobs = min(effort.jobs, samples.count)
-    for path in checkpoint.parts(partial, jobs) if jobs > 1 else [partial]:
+    for path in checkpoint.parts(partial, jobs) if effort.jobs > 1 else [partial]:
         if path is not None:
             job.guard.writes(path, "--ranges or -o", checkpoint.is_progress)
     if effort.jobs > 1:

@@ -198,11 +198,8 @@ def analyze_model(
     trial = None
     if data is not None:
         progress.start("running the float model")
-        trial = Trial(
-            loaded,
-            weights,
-            open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed),
-        )
+        samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model)
+        trial = Trial(loaded, weights, samples.limited(limit, seed))
     progress.start("quantizing", len(weights) * len(forms))
     sums = {form: ErrorSums() for form in forms}
     layers = []

@@ -29,11 +29,12 @@ class Companions:
     Attributes:
         model: in memory; None: only its inputs are known.
         path: its file; None: nothing lies beside it.
+        told: files beside it that are used, of which a line was said.
     """
 
     model: ir.Model | None = None
     path: Path | None = None
-    _told: set[Path] = field(default_factory=set)
+    told: set[Path] = field(default_factory=set)
 
     def beside(self, *names: str) -> Path | None:
         """The first of the files `names` in the model's folder, or in the one above if that is a folder of parts."""
@@ -46,8 +47,8 @@ class Companions:
     def found(self, what: str, *names: str) -> Path | None:
         """As `beside`; that the file is used for lack of another is said once."""
         file = self.beside(*names)
-        if file is not None and file not in self._told:
-            self._told.add(file)
+        if file is not None and file not in self.told:
+            self.told.add(file)
             warnings.warn(f"{what} as {file} says, which lies beside the model", RuntimeWarning, stacklevel=2)
         return file
 
@@ -55,8 +56,8 @@ class Companions:
         """A hash of the files beside the model that decide what samples look like."""
         digest = hashlib.sha256()
         encoder = self.beside(*_ENCODERS) if "encoder" in vars(self) else None
-        around = [file.with_name(tokenizer.CONFIG) for file in self._told if file.name == tokenizer.FILE]
-        found = [*self._told, *around, self.beside("config.json"), encoder]
+        around = [file.with_name(tokenizer.CONFIG) for file in self.told if file.name == tokenizer.FILE]
+        found = [*self.told, *around, self.beside("config.json"), encoder]
         for file in sorted({file for file in found if file is not None and file.is_file()}):
             digest.update(file.read_bytes())
         return digest.hexdigest()
@@ -66,6 +67,14 @@ class Companions:
         """What the model's config.json says; nothing if there is none."""
         file = self.beside("config.json")
         return {} if file is None else tokenizer.read_json(file)
+
+    @property
+    def positions(self) -> int | None:
+        """How many tokens the model has places for, if its config.json says so."""
+        found = [self.config.get(key) for key in ("max_position_embeddings", "n_positions")]
+        limit = next((number for number in found if isinstance(number, int) and number > 2), None)
+        is_shifted = "roberta" in str(self.config.get("model_type"))  # whose places begin behind that of the padding
+        return limit - 2 if limit is not None and is_shifted else limit
 
     @functools.cached_property
     def session(self) -> Session:

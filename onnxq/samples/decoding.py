@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnxq.errors import BadData, BadModel
 from onnxq.runtime import Feed, Input
 from onnxq.samples.companions import Companions
+from onnxq.samples.fit import fit
 
 #: Words that tell what goes in from what comes out.
 _SIDES = re.compile(r"(past|present)(_key_values?)?|(?<![a-z])(in|out|input|output|new|next|prev|old|updated)(?![a-z])")
@@ -119,7 +120,4 @@ def encoder_output(place: Companions, feed: Feed, where: str) -> NDArray:
         raise BadData(
             f"{where}: 'encoder_hidden_states' come from the model's encoder: put encoder_model.onnx beside the model"
         )
-    try:
-        return place.encoder.run({i.name: feed[i.name].astype(i.dtype) for i in place.encoder.inputs})[0]
-    except KeyError as missing:
-        raise BadData(f"{where}: the encoder beside the model takes {missing}, which the data do not make") from None
+    return place.encoder.run(fit(feed, place.encoder.inputs, f"{where}, for the encoder beside the model"))[0]

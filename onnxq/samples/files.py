@@ -83,9 +83,11 @@ def _pictures(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
 
 
 def _sounds(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
+    # A decoder takes each as what it begins with, and again with a past.
+    times = 2 if maker.encoder is not None and maker.caches.pairs else 1
     for file in files:
-        whole = Record(str(file), sound=file)
-        yield from (Record(str(file), sound=file, window=window) for window in range(maker.windows(whole)))
+        for window in range(maker.windows(Record(str(file), sound=file))):
+            yield from [Record(str(file), sound=file, window=window)] * times
 
 
 def _pieces(files: Sequence[Path], maker: Maker) -> Iterator[Record]:

@@ -17,7 +17,7 @@ from onnxq.runtime import Feed, Input
 
 #: An image in memory, as tables hold them, or a file.
 Picture = bytes | Path
-#: What resizing may make of an image: a line of one pixel's width would become a strip of a million.
+#: Of an image before and after resizing: a line of one pixel's width would become a strip of a million.
 MOST_PIXELS = 1 << 26
 
 
@@ -37,9 +37,10 @@ def open_picture(picture: Picture, where: str, mode: str) -> Any:
         BadData: it cannot be read, or its numbers have no range.
     """
     pil = _pillow()
-    bombs = (pil.Image.DecompressionBombError, pil.Image.DecompressionBombWarning)
     try:
         with pil.Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as opened:
+            if opened.width * opened.height > MOST_PIXELS:
+                raise BadData(f"{where} has {opened.width}×{opened.height} pixels: more than are read")
             opened.load()
             if opened.mode == "F" or (opened.mode == "I" and max(map(abs, opened.getextrema())) > 0xFFFF):
                 kind = "floating-point numbers" if opened.mode == "F" else "32-bit integers"
@@ -48,7 +49,9 @@ def open_picture(picture: Picture, where: str, mode: str) -> Any:
             if image.mode == "I" or image.mode.startswith("I;16"):
                 image = pil.Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
             return image.convert(mode)
-    except (OSError, SyntaxError, ValueError, EOFError, TypeError, IndexError, KeyError, *bombs) as error:
+    except BadData:
+        raise
+    except Exception as error:  # a decoder for each kind of file, with exceptions of its own
         raise BadData(f"{where} is not a readable image: {first_line(error)}") from None
 
 

@@ -12,6 +12,7 @@ from onnxq.images import Preprocessing, parse_preprocessing
 from onnxq.samples import sound, tokenizer
 from onnxq.samples.processor import load_processor
 from onnxq.samples.sound import Sound, parse_sound
+from onnxq.samples.text import LENGTHS
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ class Reading:
             file = folder / tokenizer.FILE if self.tokenizer.is_dir() else self.tokenizer
             for each in (file, folder / tokenizer.CONFIG):
                 digest.update(each.read_bytes() if each.is_file() else b"-")
-        text = "" if self.tokenizer is None else f" {digest.hexdigest()} {self.lengths}"
-        return f"{self.preprocessing}{text}"
+        return f"{self.preprocessing} {digest.hexdigest()} {self.lengths or LENGTHS}"
 
 
 #: A declared preprocessing, words or a file for one, or all that can be said.

@@ -71,7 +71,7 @@ class Maker:
         is_decoder_part = any(i.name.startswith("encoder_hidden") for i in rest)
         fresh = [i for i in rest if not is_state(i)]
         if is_decoder_part and place.encoder is not None:
-            folder = Companions(path=place.path)
+            folder = Companions(path=place.path, told=place.told)
             self.encoder = Maker(place.encoder.inputs, reading, folder, kinds, source=source)
             known |= {i.name for i in rest if i.name.startswith("encoder_hidden")}
         elif not is_decoder_part:

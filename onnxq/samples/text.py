@@ -53,7 +53,6 @@ class Step:
     ids: tuple[int, ...]
     types: tuple[int, ...]
     past: int = 0
-    target: tuple[int, ...] = ()
 
 
 class TextInputs:
@@ -61,7 +60,7 @@ class TextInputs:
 
     Attributes:
         roles: by name, of the inputs it makes.
-        is_decoder_part: the ids are those of a decoder, whose text for the encoder came from elsewhere.
+        width: tokens of every run, where the model takes one number of them.
     """
 
     def __init__(self, inputs: Sequence[Input], place: Companions, tokenizer: Tokenizer | None) -> None:
@@ -73,15 +72,13 @@ class TextInputs:
             self.roles[integers[0]] = "ids"
         if "ids" not in self.roles.values() and "decoder ids" in self.roles.values():
             self.roles = {name: "ids" if role == "decoder ids" else role for name, role in self.roles.items()}
-        self.is_decoder_part = any(i.name.lower().startswith("encoder_hidden") for i in inputs)
         ids = next((self.inputs[name] for name, role in self.roles.items() if role == "ids"), None)
-        self.ids = ids
         shape = (ids.shape if ids is not None else None) or ()
         time = shape[0 if ids is not None and _is_time_first(ids) else 1] if len(shape) > 1 else None
         self.width = time if isinstance(time, int) and time > 0 else None
         self.rows = {name: place.rows(name) for name, role in self.roles.items() if role in ("ids", "decoder ids")}
         limits = [place.rows(name) for name, role in self.roles.items() if role == "positions"]
-        limits += [self.width, None if tokenizer is None else tokenizer.longest]
+        limits += [self.width, None if tokenizer is None else tokenizer.longest, place.positions]
         self.longest = min((limit for limit in limits if limit), default=None)
 
     def tokens(self, text: str, length: int, where: str, *, special: bool = True) -> Step:
@@ -90,6 +87,8 @@ class TextInputs:
         Raises:
             BadData: there is no tokenizer, no token, or one that the model has no row for.
         """
+        if set(self.roles.values()) == {"text"}:  # the model itself reads it
+            return Step((), ())
         if self.tokenizer is None:
             raise BadData(f"{where} is text: give the model's tokenizer, --tokenizer tokenizer.json or its folder")
         ids, types = self.tokenizer.encode(text, min(length, self.longest or length), special=special)
@@ -109,7 +108,7 @@ class TextInputs:
         width = max(new, self.width or 0)
         real = np.zeros(past + width, np.int64)
         real[: past + new] = 1
-        decoder = step.target or (self._start(), *step.ids)[: max(1, new)]
+        decoder = (self._start(), *step.ids)[: max(1, new)]
         made = {
             "text": np.array(text, object),
             "ids": _padded(step.ids, width, self.tokenizer.pad if self.tokenizer else 0),

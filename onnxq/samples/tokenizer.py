@@ -14,6 +14,8 @@ from onnxq.errors import BadData, MissingRuntime, first_line
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 #: Tokenizers without a limit of their own say so by a number like 1e30.
 MOST_TOKENS = 1 << 20
+#: Of a file of settings.
+MOST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def read_json(path: Path) -> dict[str, Any]:
         BadData: it is none.
     """
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is longer than {MOST_BYTES >> 20} MB")
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadData(f"{path} cannot be read as JSON: {first_line(error)}") from None

@@ -213,9 +213,10 @@ def _png(width: int, height: int) -> bytes:
         (b"", "is not a readable image"),
         (b"\x89PNG\r\n\x1a\n" + b"\xff" * 40, "is not a readable image"),
         (_png(40_000, 5_000), "is not a readable image: Image size .* exceeds limit"),
+        (_png(9000, 9000), r"has 9000×9000 pixels: more than are read"),
         (_png(1, 30_000), r"of 1×30000 pixels would become one of 512×15360000"),
     ],
-    ids=["empty", "huge header", "bomb", "line"],
+    ids=["empty", "huge header", "bomb", "large", "line"],
 )
 def test_hostile_images(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "i.png").write_bytes(content)

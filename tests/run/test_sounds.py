@@ -188,7 +188,9 @@ def test_a_decoder_of_speech_hears_the_encoder_and_speaks_itself(tmp_path: Path)
     model, path = tiny.read(made), tiny.save(made, tmp_path)
     corpora.sound(tmp_path / "s.wav", seconds=2)
     data = open_data(tmp_path / "s.wav", inputs_of(model), parse("mel=20"), model=model, path=path)
-    prompt, step = data
+    prompt, step, next_prompt, _ = data
+    assert step["encoder_hidden_states"].tolist() == prompt["encoder_hidden_states"].tolist()
+    assert next_prompt["encoder_hidden_states"].tolist() != prompt["encoder_hidden_states"].tolist()
     assert prompt["encoder_hidden_states"].shape == (1, 100, 8)
     assert prompt["input_ids"][0, 0] == 5 and prompt["past_key_values.0.key"].shape[2] == 0
     logits, _ = tiny.evaluate(made, **prompt)

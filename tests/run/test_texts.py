@@ -143,6 +143,13 @@ def test_time_may_come_before_the_batch(tmp_path: Path) -> None:
     assert used["ids"].shape == (1, 1) and used["h_in"].shape == (1, 1, 8) and used["h_in"].all()
 
 
+def test_a_model_that_reads_itself_gets_the_text(tmp_path: Path) -> None:
+    made = tiny.model("m (string[b,1] words) => (string[b,1] y) {y = Identity(words)}")
+    (tmp_path / "t.jsonl").write_text('{"text": "lazy dog"}\n{"text": "fox"}')
+    found = [sample["words"].tolist() for sample in opened(made, tmp_path / "t.jsonl")]
+    assert found == [[["lazy dog"]], [["fox"]]]
+
+
 def test_text_is_nothing_for_a_model_of_images(tmp_path: Path) -> None:
     """Its input is not taken for a state, although its output has the same shape."""
     made = tiny.model("m (float[b,3,h,w] input) => (float[b,3,h,w] output) {output = Relu(input)}")
@@ -213,6 +220,8 @@ def test_the_tokenizer_beside_the_model_is_used_and_named(tmp_path: Path) -> Non
         data = opened(corpora.encoder(), corpora.text(tmp_path / "t.txt"))
     before = data.hash()
     assert data.limited(1).count == 1
+    with pytest.warns(RuntimeWarning):
+        assert opened(corpora.encoder(), tmp_path / "t.txt", reading_of(None, None, 8)).hash() != before
     corpora.tokenizer(tmp_path, special=True)
     with pytest.warns(RuntimeWarning):
         assert opened(corpora.encoder(), tmp_path / "t.txt").hash() != before
@@ -240,6 +249,13 @@ def test_tokens_stay_within_what_the_tokenizer_was_made_for(tmp_path: Path) -> N
     how = of(corpora.tokenizer(tmp_path / "tok", model_max_length=12), "64")
     (sample,) = opened(corpora.encoder(), corpora.text(tmp_path / "t.txt"), how).limited(1)
     assert sample["input_ids"].shape == (1, 12)
+
+
+def test_tokens_stay_within_the_places_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 20, "model_type": "xlm-roberta"}')
+    how = of(corpora.tokenizer(tmp_path / "tok"), "64")
+    (sample,) = opened(corpora.encoder(), corpora.text(tmp_path / "t.txt"), how).limited(1)
+    assert sample["input_ids"].shape == (1, 18)
 
 
 @pytest.mark.parametrize(
