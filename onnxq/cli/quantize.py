@@ -95,11 +95,10 @@ def quantize(model: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(result.to_json())
         return
-    out = console()
     if result.copied:
-        out.print(result.copied)
-        out.print(f"{result.output}: a copy of {model}", style="bold")
+        click.echo(f"{result.copied}; {result.output} is a copy of it")
         return
+    out = console()
     chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
     out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")
     out.print(tables.plan_table(result.plan))
