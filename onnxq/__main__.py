@@ -24,7 +24,7 @@ def _interruptible() -> None:
 
 
 def _work() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     for stream in (sys.stdout, sys.stderr):

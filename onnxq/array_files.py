@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnxq import array_limits, limits
 from onnxq.errors import BadData, first_line
 from onnxq.runtime import Feed, Input
-from onnxq.samples import Read, cut
+from onnxq.samples.fit import Read, cut
 
 SUFFIXES = {".npz", ".npy"}
 

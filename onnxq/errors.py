@@ -58,7 +58,7 @@ class MissingRuntime(OnnxqError):
 class NothingToDo(OnnxqError):
     """The model holds nothing that this scheme and target could quantize. Not a failure."""
 
-    exit_code = Exit.DONE
+    exit_code: int = Exit.DONE
 
 
 class OutOfMemory(OnnxqError):
@@ -68,7 +68,7 @@ class OutOfMemory(OnnxqError):
 class Bug(OnnxqError):
     """A mistake of onnxq's own; `__cause__` is what happened."""
 
-    exit_code = Exit.BUG
+    exit_code: int = Exit.BUG
 
 
 #: What a terminal would take for more than a letter: line breaks, escape sequences, marks that turn the writing around.

@@ -41,13 +41,13 @@ _PAYLOADS = {
 _ONNX = ("", "ai.onnx")
 
 
-def require_legal(proto: onnx.ModelProto, path: Path) -> None:
+def require_legal(proto: onnx.ModelProto, path: Path, *, any_opset: bool = False) -> None:
     """Check everything, make ordinary tensors of sparse ones, and forget impossible dimensions of values.
 
     Raises:
         BadModel: what is wrong, in one sentence.
     """
-    Legality(proto, path).check()
+    Legality(proto, path).check(any_opset=any_opset)
 
 
 class Legality:
@@ -56,7 +56,7 @@ class Legality:
         self.in_function = False
         self.functions = {key_of(f) for f in proto.functions}
 
-    def check(self) -> None:
+    def check(self, *, any_opset: bool) -> None:
         p = self.proto
         self._texts(p.producer_name, p.producer_version, p.domain, p.doc_string)
         self._names(*(each.domain for body in (p, *p.functions) for each in body.opset_import))
@@ -64,7 +64,7 @@ class Legality:
         opsets = _opsets(p)
         newest = defs.onnx_opset_version()
         for version in (each.get("", 1) for each in (opsets, *map(_opsets, self.proto.functions))):
-            if not 0 < version <= newest:
+            if not 0 < version <= newest and not any_opset:
                 raise BadModel(f"{self.path} uses opset {version}; onnx {onnx.__version__} knows opsets up to {newest}")
         self._graph(self.proto.graph, opsets)
         for function in self.proto.functions:

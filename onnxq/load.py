@@ -14,9 +14,15 @@ from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.legal import require_legal
 from onnxq.scopes import require_values
 
+#: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
+TYPE = "onnxq.type"
 
-def load_model(path: str | Path) -> ir.Model:
+
+def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     """The model at `path`; external tensors are mapped only when something reads them.
+
+    Args:
+        to_look_at: take models that can be shown but not quantized: with maps, or of opsets that are not known yet.
 
     Raises:
         BadModel: no such file, not ONNX, truncated, external data missing, too short or outside the model's folder.
@@ -26,10 +32,12 @@ def load_model(path: str | Path) -> ir.Model:
     if limits.require_file(path) > limits.MODEL_BYTES:
         raise BadModel(f"{path} is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
     proto = _parsed(path)
+    if to_look_at:
+        _name_maps(proto.graph)
     _refuse_maps(path, proto.graph)
     if not proto.graph.node and not proto.graph.output:
         raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
-    require_legal(proto, path)
+    require_legal(proto, path, any_opset=to_look_at)
     require_values(proto, path)
     try:
         model = ir.from_proto(proto)
@@ -71,6 +79,23 @@ def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
             )
 
 
+def _name_maps(main: onnx.GraphProto) -> None:
+    """Put words in the place of types that hold maps."""
+    for value in (*main.input, *main.output):
+        if "map_type" in str(value.type):
+            value.metadata_props.add(key=TYPE, value=_type_in_words(value.type))
+            value.ClearField("type")
+
+
+def _type_in_words(type: onnx.TypeProto) -> str:
+    if type.HasField("map_type"):
+        key = ir.DataType(type.map_type.key_type).name.lower()
+        return f"map({key}, {_type_in_words(type.map_type.value_type)})"
+    if type.HasField("sequence_type"):
+        return f"sequence({_type_in_words(type.sequence_type.elem_type)})"
+    return ir.DataType(type.tensor_type.elem_type).name.lower()
+
+
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
     """Every tensor whose bytes lie beside the model: initializers of all graphs and attributes of all nodes."""
     found: list[object] = []
@@ -108,7 +133,7 @@ def is_quantized(model: ir.Model) -> str | None:
     Constants behind a DequantizeLinear, or a pair of it and QuantizeLinear, are float weights, stored small.
     """
     standard = {"DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"}
-    contrib = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+    contrib = ("QLinear", "QGemm", "QAttention", "QMoE", "DynamicQuantize", "MatMulNBits", "MatMulBnb4", "GatherBlock")
     found: Counter[str] = Counter()
     for node in graph.nodes(model):
         quantizes = node.op_type == "QuantizeLinear" and graph.constant(node.inputs[0]) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq import formats, graph, targets
-from onnxq.bodies import KERNEL_FORMATS
+from onnxq.bodies import DENSE_FORMATS, KERNEL_FORMATS
 from onnxq.errors import BadRecipe
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.targets import Placement, Target
@@ -52,11 +52,16 @@ def _refusal(choice: Choice, node: ir.Node, target: Target) -> str:
     if any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights):
         return "it computes in float64"
     format = formats.get(choice.format or "")
-    if choice.method is Method.PACKED and format.default_block is None and format.name not in KERNEL_FORMATS:
+    if (
+        choice.method is Method.PACKED
+        and format.default_block is None
+        and format.name not in (*KERNEL_FORMATS, *DENSE_FORMATS)
+    ):
         return "no kernel reads it packed"
-    wish = Placement(choice.method, format.name, choice.block)
+    # Dense formats are asked for as stored ones, and placed on a kernel where there is one.
+    asked = Method.STORED if format.name in DENSE_FORMATS else choice.method
     for weight in weights:
-        placed = target.place(weight, wish)
-        if (placed.method, placed.format) != (wish.method, wish.format):
+        placed = target.place(weight, Placement(asked, format.name, choice.block))
+        if (placed.method, placed.format) != (choice.method, format.name):
             return placed.reason or "no kernel does"
     return ""

@@ -26,6 +26,7 @@ class ChoiceFile(Struct, forbid_unknown_fields=True):
     block: int | None = None
     elements: Count = 0
     reason: str = ""
+    half: str | None = None
 
 
 class PlanFile(Struct, forbid_unknown_fields=True):
@@ -92,6 +93,7 @@ class ProgressFile(Struct):
     done: Count
     finished: dict[str, Any]
     current: dict[str, Any]
+    problems: dict[str, str] = {}
 
 
 class SafetensorsEntry(Struct):
