@@ -12,10 +12,11 @@ from onnxq.supervisor import supervised
 
 def run() -> None:
     """Every way to end unwinds the stack, which sweeps staging folders; warnings are sentences of ours."""
-    supervised(_interruptible)
+    supervised(work)
 
 
-def _interruptible() -> None:
+def work() -> None:
+    """What the command line does, in this process."""
     try:
         _work()
     except KeyboardInterrupt:  # while modules are being imported, which takes half a second

@@ -79,7 +79,7 @@ def start(request: dict[str, Any]) -> int:
     jobs.subprocess.Popen = ForkedProcess  # type: ignore[misc, assignment]
     os.fsync = lambda file: None  # nobody pulls the plug here
     sys.argv = ["onnxq", *request["argv"]]
-    _run(program.run)
+    _run(program.work)
     raise AssertionError
 
 
