@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from onnxq import bodies, encoding
 from onnxq.errors import BadOutput
+from onnxq.share_codes import Written, share
 
 #: Above this many bytes of tensors they go to a file of their own, which runtimes map instead of reading.
 SINGLE_FILE_BYTES = 256 << 20
@@ -162,11 +163,12 @@ def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None) 
         data = stack.enter_context(open(data_path(path), "wb")) if external else None
         written: dict[bytes, tuple[int, int]] = {}
         tied: dict[Hashable, ir.Value] = {}
+        shared: Written = {}
         for value in values:
             tensor = value.const_value
             assert tensor is not None
             nbytes = _nbytes(value)
-            if _is_tied(value, tensor, tied):
+            if _is_tied(value, tensor, tied) or share(value, tensor, shared):
                 progress(nbytes)
                 continue
             if data is None or nbytes < EXTERNAL_BYTES:

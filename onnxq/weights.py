@@ -146,9 +146,10 @@ def _gemm(node: ir.Node) -> list[Role]:
 
 def _gather(node: ir.Node) -> list[Role]:
     table = graph.constant(node.inputs[0])
-    if table is None or len(table.shape) != 2 or graph.attribute_int(node, "axis", 0) not in (0, -2):
+    rank = 0 if table is None else len(table.shape)
+    if rank < 2 or graph.attribute_int(node, "axis", 0) not in (0, -rank):
         return []
-    return [Role(0, channel=0, contraction=1)]
+    return [Role(0, channel=0, contraction=rank - 1)]
 
 
 def _recurrent(node: ir.Node) -> list[Role]:
@@ -157,6 +158,11 @@ def _recurrent(node: ir.Node) -> list[Role]:
 
 def _attention(node: ir.Node) -> list[Role]:
     return [Role(1, channel=1, contraction=0)]
+
+
+def _experts(node: ir.Node) -> list[Role]:
+    """[experts, N, K] each."""
+    return [Role(index, channel=1, contraction=2) for index in (2, 4, 6)]
 
 
 def _embed_layer_norm(node: ir.Node) -> list[Role]:
@@ -173,5 +179,6 @@ _ROLES: dict[tuple[str, str], Callable[[ir.Node], list[Role]]] = {
     ("", "GRU"): _recurrent,
     ("", "RNN"): _recurrent,
     (graph.MICROSOFT, "Attention"): _attention,
+    (graph.MICROSOFT, "MoE"): _experts,
     (graph.MICROSOFT, "EmbedLayerNormalization"): _embed_layer_norm,
 }
