@@ -1,4 +1,4 @@
-"""Codes of one weight that several operators read in forms of their own are written once.
+"""Codes and scales of one weight that several operators read in forms of their own are written once.
 
 An embedding that is the head too is looked up by rows and multiplied by; its codes are the same bytes, in another
 shape or order. Runtimes work the other form out when they load the model.
@@ -16,7 +16,8 @@ from onnxq.passes.change_float_type import ORIGIN
 
 #: Fewer bytes are not worth a node.
 LEAST_BYTES = 1 << 10
-_CODES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4)
+#: Types of codes and of their scales.
+_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT)
 
 #: By graph, weight, type and size: what was written, with the digest of its bytes.
 Written = dict[Hashable, list[tuple[ir.Value, bytes]]]
@@ -25,7 +26,7 @@ Written = dict[Hashable, list[tuple[ir.Value, bytes]]]
 def share(value: ir.Value, tensor: ir.TensorProtocol, written: Written) -> bool:
     """Whether `value` was written before; then its readers read that, or what a node makes of it."""
     origin, owner = value.meta.get(ORIGIN), value.graph
-    if origin is None or tensor.dtype not in _CODES or tensor.nbytes < LEAST_BYTES or value.is_graph_output():
+    if origin is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES or value.is_graph_output():
         return False
     if not isinstance(owner, ir.Graph):
         return False

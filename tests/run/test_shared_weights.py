@@ -71,6 +71,19 @@ def test_a_shared_weight_is_stored_once(scheme: str, target: str, text: str, tmp
         assert tiny.sqnr(in_float.run(None, feed)[0], quantized.run(None, feed)[0]) > floor
 
 
+def test_a_transpose_that_the_exporter_folded_is_the_same_weight(tmp_path: Path) -> None:
+    table = tiny.normal(ROWS, WIDTH)
+    text = f"g (int64[B, S] ids) => (float[B, S, {ROWS}] y) {{ x = Gather(table, ids)  y = MatMul(x, head) }}"
+    made = tiny.model(text, {"table": table, "head": np.ascontiguousarray(table.T)})
+    path = tiny.save(made, tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w8a16", keep_slow=True))
+    assert [choice.shares for choice in result.plan] == ["", "x"]
+    assert result.bytes_after < 1.2 * ROWS * WIDTH + 4000  # bytes: of the one that both read
+    in_float, quantized = (onnxruntime.InferenceSession(p) for p in (path, result.output))
+    feed = {"ids": np.arange(12).reshape(3, 4)}
+    assert tiny.sqnr(in_float.run(None, feed)[0], quantized.run(None, feed)[0]) > 35
+
+
 def test_it_is_one_line_of_the_table(tmp_path: Path) -> None:
     plan = open_job(save(tmp_path, MERGED), "w8a16").plan
     assert {c.node: c.shares for c in plan if c.shares} == {"bu": "au", "bh": "ah", "logits": "x"}
