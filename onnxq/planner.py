@@ -14,7 +14,15 @@ from onnxq.passes.change_float_type import HALVES, ORIGIN, STORED_TYPE
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe
 from onnxq.targets import Placement, Target
-from onnxq.weights import Weight, are_vectors, fits_half, is_coarse_in_half, other_constants_of, weights_of
+from onnxq.weights import (
+    Weight,
+    are_vectors,
+    fits_half,
+    is_coarse_in_half,
+    other_constants_of,
+    weights_of,
+    why_no_weight,
+)
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
 MATMULS = ("MatMul", "Gemm")
@@ -52,6 +60,14 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
         tables = list(other_constants_of(node))
         if tables and node.name not in choices:
             choices[node.name or ""] = _choose_tables(node, tables, recipe, opset_note)
+    for node in graph.nodes(model) if choices else ():
+        reason = why_no_weight(node)
+        if (
+            reason
+            and node.name not in choices
+            and recipe.scheme_for(node.name or "", node.op_type) not in (KEEP, "fp16")
+        ):
+            choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=reason)
     plan = shared_weights.reconciled(Plan(recipe.scheme, target.name, choices), model)
     return shared_weights.marked(passengers.add_to(plan, model, recipe, types), model)
 
@@ -192,8 +208,9 @@ def _choose_tables(node: ir.Node, tables: list[Weight], recipe: Recipe, opset_no
 def _kept(node: ir.Node, values: list[ir.Value], elements: int, reason: str) -> Choice:
     """Left in float; what was a half float in the file is stored as one again."""
     half = _half(values)
-    method = Method.KEEP if half is None else Method.STORED
-    return Choice(node.name or "", node.op_type, method, half, None, elements, reason, half)
+    if half is not None and all(value.meta.get(STORED_TYPE) in HALVES for value in values):
+        return Choice(node.name or "", node.op_type, Method.STORED, half, None, elements, reason, half)
+    return Choice(node.name or "", node.op_type, Method.KEEP, None, None, elements, reason, half)
 
 
 def _half(values: list[ir.Value]) -> str | None:

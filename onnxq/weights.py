@@ -70,6 +70,26 @@ def weights_of(node: ir.Node) -> Iterator[Weight]:
             yield Weight(node, role, value, tensor)
 
 
+def why_no_weight(node: ir.Node) -> str:
+    """Why a node whose operator is made for weights has none here; empty if it has some, or is for other things too.
+
+    Products and lookups are: of two activations, of an activation.
+    """
+    roles = _ROLES.get((node.domain, node.op_type))
+    if roles is None or has_weights(node):
+        return ""
+    values = [node.inputs[role.index] for role in roles(node) if role.index < len(node.inputs)]
+    read = next((value for value in values if value is not None and graph.constant(value) is not None), None)
+    if read is not None and read.const_value is not None and read.const_value.dtype in graph.FLOATS:
+        return f"'{read.name}' has only {read.const_value.size} numbers"
+    given = next((value for value in values if value is not None and value.is_graph_input()), None)
+    if given is not None and node.op_type not in ("MatMul", "Gather"):
+        return f"its weight '{given.name}' is an input"
+    if read is None and values and node.op_type not in ("MatMul", "Gather"):
+        return "its weight is computed"
+    return ""
+
+
 def has_weights(node: ir.Node) -> bool:
     """Whether `node` reads any; not any more once a pass has given them another form."""
     return next(weights_of(node), None) is not None

@@ -17,12 +17,15 @@ pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.zoo]
 
 #: Exporters of torch; the newer one writes weights into a file beside the model.
 EXPORTERS = ("dynamo", "script")
+#: Networks that the older one refuses ("unordered_map::at", torch 2.13 and 2.14 with transformers 4.57).
+REFUSED = [(name, "script") for name in ("gpt2", "llama", "mistral", "qwen2")]
 #: Each network by each exporter in each scheme, on one target after the other.
 CASES = [
     (name, exporter, scheme, TARGETS[(i + j + k) % 3])
     for i, name in enumerate(NETWORKS)
     for j, exporter in enumerate(EXPORTERS)
     for k, scheme in enumerate(FLOORS)
+    if (name, exporter) not in REFUSED
 ]
 
 
