@@ -150,6 +150,7 @@ def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
     words = ("QLinear", "QGemm", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "ConvInteger")
     packed = (
         bodies.MATMUL,
+        bodies.DENSE,
         bodies.GATHER,
         "MatMulBnb4",
         "GatherBlockQuantized",

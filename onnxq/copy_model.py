@@ -6,24 +6,26 @@ import shutil
 from pathlib import Path
 
 from onnxq import save
+from onnxq.guard import Guard
 from onnxq.load import external_tensors, load_model
 
 
-def copy_model(model: Path, output: Path, *, force: bool) -> tuple[int, int]:
+def copy_model(model: Path, output: Path, guard: Guard) -> tuple[int, int]:
     """Copy `model`, with the data beside it, to `output`; bytes that were read and written.
 
     Raises:
         BadModel: it cannot be read.
-        BadOutput: as `save.check_destination`.
+        BadOutput: as `Guard.writes`.
     """
     loaded = load_model(model)
     sources = {model, *(Path(tensor.path) for tensor in external_tensors(loaded))}
-    save.check_destination(output, sources, force)
+    guard.reads(*sources)
+    guard.writes(output)
     with save.staging(output) as folder:
         staged = folder / output.name
         if len(sources) > 1:  # it names its data by their old places
             nbytes = save.save(loaded, staged)
         else:
             nbytes = Path(shutil.copyfile(model, staged)).stat().st_size
-        save.publish(staged, output)
+        guard.publish(staged, output)
     return sum(file.stat().st_size for file in sources), nbytes

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq import formats
+from onnxq.bodies import DENSE_FORMATS
 from onnxq.errors import BadRecipe
 
 
@@ -85,7 +86,7 @@ def finer(choice: Choice, reason: str) -> Choice | None:
         return dataclasses.replace(choice, method=Method.STORED, format=choice.half, block=None, reason=reason)
     if bits == 8:
         return dataclasses.replace(choice, method=Method.STORED, format="float16", block=None, reason=reason)
-    if choice.method is Method.STORED and choice.half is None:
+    if choice.method in (Method.STORED, Method.PACKED) and choice.half is None:
         return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
     return None
 
@@ -131,7 +132,7 @@ def load_plan(path: str | Path) -> Plan:
     """
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
-        choices = [_choice(entry) for entry in table["choices"]]
+        choices = [_choice(entry, table["target"]) for entry in table["choices"]]
         by_node = {choice.node: choice for choice in choices}
         return Plan(table["scheme"], table["target"], by_node)
     except OSError as error:
@@ -151,16 +152,20 @@ def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     if method not in (Method.PACKED, Method.STORED):
         return (given,)
     known = given is not None and isinstance(given, str) and formats.get(given).name == given
-    return (given,) if known and (method is Method.STORED or formats.get(given or "").scale_type is not None) else ()
+    is_stored = method is Method.STORED or given in DENSE_FORMATS
+    return (given,) if known and (is_stored or formats.get(given or "").scale_type is not None) else ()
 
 
-def _choice(entry: dict[str, Any]) -> Choice:
+def _choice(entry: dict[str, Any], target: str) -> Choice:
     """A choice read from a file, if it is one that can be carried out."""
     choice = Choice(**{**entry, "method": Method(entry["method"])})
     wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
     if choice.format not in _formats_of(choice.method, choice.format):
         raise BadRecipe(wrong)
-    needs_block = choice.method is Method.PACKED or (
+    is_dense = choice.method is Method.PACKED and choice.format in DENSE_FORMATS
+    if is_dense and (choice.block is not None or target != "onnxq"):  # whose own operator it is
+        raise BadRecipe(wrong)
+    needs_block = (choice.method is Method.PACKED and not is_dense) or (
         choice.method is Method.STORED and formats.get(choice.format or "").default_block is not None
     )
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):

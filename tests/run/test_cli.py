@@ -264,7 +264,7 @@ def test_defaults_are_those_of_the_api() -> None:
     assert effort_of(effort) == Effort() == api.pop("effort")
     only_here = {"as_json", "report", "keep", "sets", "no_check", "weights"}
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
-    assert set(options) - only_here == (set(api) - {"check", "progress"}) | recipe
+    assert set(options) - only_here == (set(api) - {"check", "progress", "guard"}) | recipe
     for name in set(options) & set(api) - {"model", "recipe"}:
         assert options[name] == api[name], name
     assert {name: options[name] for name in recipe} == dict.fromkeys(recipe)  # None: as the Recipe says
