@@ -154,6 +154,7 @@ def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
         bodies.GATHER,
         "MatMulBnb4",
         "GatherBlockQuantized",
+        "QMoE",
     )  # com.microsoft has a MatMulNBits too
     found = Counter(kernel.op for kernel in kernels if kernel.op.startswith((*words, *packed)))
     return dict(sorted(found.items()))

@@ -38,6 +38,7 @@ from onnxq.rewrite import rewrite
 from onnxq.runtime import THREADS, Feed, Session
 from onnxq.samples.reading import How, reading_of
 from onnxq.scales import values_to_observe, without_unobserved
+from onnxq.shared_weights import reconciled
 from onnxq.synthesize import synthesize
 from onnxq.targets import Target
 from onnxq.tune import tune
@@ -90,7 +91,7 @@ class Job:
         return save.nbytes_to_write(self.model)
 
     def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
-        return rewrite(self.model, plan, ranges, self.recipe, self.target)
+        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target)
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,8 @@ def _shapes(feeds: list[Feed]) -> str:
 def _tuned(job: Job, plan: Plan, ranges: Ranges, feeds: list[Feed]) -> Plan:
     bench = Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), feeds, job.threads)
     observed = values_to_observe(job.model, plan)
-    return tune(bench, plan, job.recipe, observed, say=lambda text: job.progress.start(text))
+    tuned = tune(bench, plan, job.recipe, observed, say=lambda text: job.progress.start(text))
+    return reconciled(tuned, job.model)
 
 
 def _nothing_to_do(job: Job, plan: Plan) -> NothingToDo:

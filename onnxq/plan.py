@@ -46,6 +46,7 @@ class Choice:
         reason: why this and not what the scheme asked for; empty where it is what the scheme asked for.
         half: the half-precision format that its weights have in the file; None for wider ones. They lose nothing in it,
             so nothing longer is worth writing.
+        shares: the node before it that reads the same weights, which are counted there; empty if there is none.
     """
 
     node: str
@@ -56,6 +57,7 @@ class Choice:
     elements: int = 0
     reason: str = ""
     half: str | None = None
+    shares: str = ""
 
     @property
     def label(self) -> str:

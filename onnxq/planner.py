@@ -6,19 +6,30 @@ import math
 
 import onnx_ir as ir
 
-from onnxq import formats, graph, passengers, targets
+from onnxq import formats, graph, passengers, shared_weights, targets
 from onnxq.bodies import KERNEL_FORMATS
 from onnxq.infer import Types
+from onnxq.passes import quantize_experts as experts
 from onnxq.passes.change_float_type import HALVES, ORIGIN, STORED_TYPE
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe
 from onnxq.targets import Placement, Target
-from onnxq.weights import Weight, are_vectors, fits_half, is_coarse_in_half, other_constants_of, weights_of
+from onnxq.weights import (
+    Weight,
+    are_vectors,
+    fits_half,
+    is_coarse_in_half,
+    other_constants_of,
+    weights_of,
+    why_no_weight,
+)
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
 MATMULS = ("MatMul", "Gemm")
 #: Weights of a channel up to which int8 with a float32 scale saves less than a third of the bytes of float16.
 DEPTHWISE = 9
+#: Operators that take one of several matrices, or rows, out of a weight of three dimensions.
+STACKED = ("MoE", "Gather")
 _WEIGHTS = {"w4a16": "uint4", "w8a16": "int8"}
 KEPT = "kept by a rule of the recipe"
 _CASTS = {"fp16": "float16", "bf16": "bfloat16", "float16": "float16", "bfloat16": "bfloat16"}
@@ -49,8 +60,16 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
         tables = list(other_constants_of(node))
         if tables and node.name not in choices:
             choices[node.name or ""] = _choose_tables(node, tables, recipe, opset_note)
-    plan = Plan(recipe.scheme, target.name, choices)
-    return passengers.add_to(plan, model, recipe, types)
+    for node in graph.nodes(model) if choices else ():
+        reason = why_no_weight(node)
+        if (
+            reason
+            and node.name not in choices
+            and recipe.scheme_for(node.name or "", node.op_type) not in (KEEP, "fp16")
+        ):
+            choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=reason)
+    plan = shared_weights.reconciled(Plan(recipe.scheme, target.name, choices), model)
+    return shared_weights.marked(passengers.add_to(plan, model, recipe, types), model)
 
 
 def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target, opset_note: str) -> Choice:
@@ -59,6 +78,8 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
     if scheme == KEEP:
         return _kept(node, [weight.value for weight in weights], elements, KEPT)
     wish = _wish(scheme, node.op_type, recipe.block_size)
+    if any(len(weight.shape) > 2 and node.op_type in STACKED for weight in weights):
+        wish = _of_stacked(wish, node, target)
     is_contrib = wish.method is Method.PACKED and target.has_contrib_ops
     if opset_note and wish.method in COMPUTING and not is_contrib:
         wish = targets.stored(wish, opset_note)
@@ -74,6 +95,8 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
         return _kept(node, values, elements, opset_note)
     if wish.format == "float16" and (unfit := _unfit(values)):
         return _kept(node, values, elements, unfit)
+    if len({id(use.node.graph) for weight in weights for use in weight.value.uses()}) > 1:
+        wish = _of_several_graphs(wish, node, target)
     for weight in weights:
         placed = target.place(weight, wish)
         if placed != wish:
@@ -81,6 +104,38 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
     if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
         wish = Placement(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
     return Choice(name, node.op_type, wish.method, wish.format, wish.block, elements, wish.reason, _half(values))
+
+
+def _of_stacked(wish: Placement, node: ir.Node, target: Target) -> Placement:
+    """For matrices of several experts in one weight: blocks, so that none shares a scale with another."""
+    block = wish.block or 32
+    if node.op_type == "MoE" and wish.method is not Method.HALF and formats.get(wish.format).scale_type is not None:
+        wish = Placement(Method.PACKED, wish.format, block)
+        reason = experts.refusal(node, wish.format, block) if target.has_contrib_ops else "the target has no QMoE"
+        if not reason:
+            return wish
+        wish = targets.stored(wish, f"{reason}: unpacked when the model loads")
+    if wish.method is Method.PACKED:
+        wish = targets.stored(wish, "no kernel looks matrices up: unpacked when the model loads")
+    format = formats.get(wish.format)
+    if format.scale_type is None or (format.bits in (4, 8) and wish.block is not None):
+        return wish
+    return Placement(Method.STORED, "int8", 32, wish.reason or "8 bits for each matrix that is looked up")
+
+
+def _of_several_graphs(wish: Placement, node: ir.Node, target: Target) -> Placement:
+    """For weights that, say, both branches of an If read: in a form that is stored once, in the graph around them.
+
+    What a DequantizeLinear reads must lie in its own graph.
+    """
+    if wish.method is Method.STATIC and node.op_type in MATMULS:
+        reason = "bodies share its weight, each with ranges of its own: they are measured in every run"
+        return Placement(Method.DYNAMIC, wish.format, wish.block, reason)
+    if wish.method is Method.STATIC:
+        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
+    if wish.method is Method.PACKED and not (target.has_contrib_ops or target.has_onnxq_ops):
+        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
+    return wish
 
 
 def _is_depthwise(weight: Weight) -> bool:
@@ -111,7 +166,7 @@ def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
     if format.scale_type is None:
         return Placement(Method.STORED, word, None)
     block = block_size or format.default_block or (32 if word in KERNEL_FORMATS else None)
-    if op in (*MATMULS, "Gather"):
+    if op in (*MATMULS, *STACKED):
         return Placement(Method.STORED if block is None else Method.PACKED, word, block)
     if format.bits >= 8 and format.default_block is None:
         return Placement(Method.STORED, word, None)
@@ -153,8 +208,9 @@ def _choose_tables(node: ir.Node, tables: list[Weight], recipe: Recipe, opset_no
 def _kept(node: ir.Node, values: list[ir.Value], elements: int, reason: str) -> Choice:
     """Left in float; what was a half float in the file is stored as one again."""
     half = _half(values)
-    method = Method.KEEP if half is None else Method.STORED
-    return Choice(node.name or "", node.op_type, method, half, None, elements, reason, half)
+    if half is not None and all(value.meta.get(STORED_TYPE) in HALVES for value in values):
+        return Choice(node.name or "", node.op_type, Method.STORED, half, None, elements, reason, half)
+    return Choice(node.name or "", node.op_type, Method.KEEP, None, None, elements, reason, half)
 
 
 def _half(values: list[ir.Value]) -> str | None:

@@ -22,6 +22,7 @@ from onnxq.passes.name_cast_types import NameCastTypes
 from onnxq.passes.raise_opset import RaiseOpset
 from onnxq.passes.remove_identities import RemoveIdentities
 from onnxq.passes.remove_unused import RemoveUnused
+from onnxq.passes.tie_transposed import TieTransposed
 from onnxq.passes.unique_names import UniqueNames
 
 #: The oldest standard operators that onnxruntime runs.
@@ -65,6 +66,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             RemoveUnused(),
             TopologicalSortPass(),
             UniqueNames(),
+            TieTransposed(),
             ForgetExporter(),
         ],
         model,

@@ -11,6 +11,7 @@ from onnxq.passes.convert_to_half import ConvertToHalf
 from onnxq.passes.insert_onnxq_nodes import InsertOnnxqNodes
 from onnxq.passes.insert_qdq import InsertQDQ
 from onnxq.passes.quantize_dynamically import QuantizeDynamically
+from onnxq.passes.quantize_experts import QuantizeExperts
 from onnxq.passes.quantize_gathers import QuantizeGathers
 from onnxq.passes.remove_unused import RemoveUnused
 from onnxq.passes.replace_matmuls import ReplaceMatMuls
@@ -40,6 +41,7 @@ def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target:
             InsertQDQ(plan, scales, ranges.ranks, reduce_range=recipe.reduce_range),
             QuantizeDynamically(plan),
             *packed,
+            QuantizeExperts(plan),
             StoreWeights(plan, own_nodes=target.has_onnxq_ops),
             ConvertToHalf(plan, {node.name or "" for node in graph.nodes(model)}),
             RemoveUnused(),

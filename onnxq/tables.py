@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 
@@ -26,9 +27,14 @@ def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("node" if each_node else "nodes", "operator", "becomes", "weights", "why"):
         table.add_column(column, justify="right" if column == "weights" else "left", overflow="fold")
+    # A weight that several nodes read is listed once, where it is read first.
+    followers = [c for c in plan if c.shares in plan.choices and plan.choices[c.shares].label == c.label]
+    others = Counter(c.shares for c in followers)
+    plan = dataclasses.replace(plan, choices={c.node: c for c in plan if c not in followers})
     if each_node:
         for c in plan:
-            table.add_row(c.node, c.op, c.label, _count(c.elements), c.reason)
+            more = f" (and {others[c.node]} more)" if others[c.node] else ""
+            table.add_row(c.node + more, c.op, c.label, _count(c.elements), c.reason)
         return table
     groups: dict[tuple[str, str, str], list[Choice]] = {}
     for c in plan:

@@ -70,6 +70,26 @@ def weights_of(node: ir.Node) -> Iterator[Weight]:
             yield Weight(node, role, value, tensor)
 
 
+def why_no_weight(node: ir.Node) -> str:
+    """Why a node whose operator is made for weights has none here; empty if it has some, or is for other things too.
+
+    Products and lookups are: of two activations, of an activation.
+    """
+    roles = _ROLES.get((node.domain, node.op_type))
+    if roles is None or has_weights(node):
+        return ""
+    values = [node.inputs[role.index] for role in roles(node) if role.index < len(node.inputs)]
+    read = next((value for value in values if value is not None and graph.constant(value) is not None), None)
+    if read is not None and read.const_value is not None and read.const_value.dtype in graph.FLOATS:
+        return f"'{read.name}' has only {read.const_value.size} numbers"
+    given = next((value for value in values if value is not None and value.is_graph_input()), None)
+    if given is not None and node.op_type not in ("MatMul", "Gather"):
+        return f"its weight '{given.name}' is an input"
+    if read is None and values and node.op_type not in ("MatMul", "Gather"):
+        return "its weight is computed"
+    return ""
+
+
 def has_weights(node: ir.Node) -> bool:
     """Whether `node` reads any; not any more once a pass has given them another form."""
     return next(weights_of(node), None) is not None
@@ -146,9 +166,10 @@ def _gemm(node: ir.Node) -> list[Role]:
 
 def _gather(node: ir.Node) -> list[Role]:
     table = graph.constant(node.inputs[0])
-    if table is None or len(table.shape) != 2 or graph.attribute_int(node, "axis", 0) not in (0, -2):
+    rank = 0 if table is None else len(table.shape)
+    if rank < 2 or graph.attribute_int(node, "axis", 0) not in (0, -rank):
         return []
-    return [Role(0, channel=0, contraction=1)]
+    return [Role(0, channel=0, contraction=rank - 1)]
 
 
 def _recurrent(node: ir.Node) -> list[Role]:
@@ -157,6 +178,11 @@ def _recurrent(node: ir.Node) -> list[Role]:
 
 def _attention(node: ir.Node) -> list[Role]:
     return [Role(1, channel=1, contraction=0)]
+
+
+def _experts(node: ir.Node) -> list[Role]:
+    """[experts, N, K] each."""
+    return [Role(index, channel=1, contraction=2) for index in (2, 4, 6)]
 
 
 def _embed_layer_norm(node: ir.Node) -> list[Role]:
@@ -173,5 +199,6 @@ _ROLES: dict[tuple[str, str], Callable[[ir.Node], list[Role]]] = {
     ("", "GRU"): _recurrent,
     ("", "RNN"): _recurrent,
     (graph.MICROSOFT, "Attention"): _attention,
+    (graph.MICROSOFT, "MoE"): _experts,
     (graph.MICROSOFT, "EmbedLayerNormalization"): _embed_layer_norm,
 }

@@ -14,6 +14,7 @@ from onnxq.bodies import Variant
 from onnxq.encoding import Encoding, GivenTensor, fits_half_scales
 from onnxq.formats import Format, Granularity
 from onnxq.graph import Names
+from onnxq.passes.change_float_type import ORIGIN
 
 
 class PackedConstants:
@@ -61,6 +62,7 @@ class PackedConstants:
         full = (id(weight), id(owner), suffix, key)
         if full not in self._values:
             self._values[full] = graph.add_constant(owner, self.names.fresh(f"{weight.name}{suffix}"), tensor)
+            self._values[full].meta[ORIGIN] = weight.meta.get(ORIGIN, weight.name)
         return self._values[full]
 
     def once(self, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:

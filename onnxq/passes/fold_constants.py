@@ -24,6 +24,10 @@ _GROWING |= {"Tile", "Upsample", "MaxUnpool", "BlackmanWindow", "HannWindow", "H
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 
+#: Key of a folded constant's `meta`: whether it is nothing but the transpose of the matrix that `ORIGIN` names.
+TURNED = "onnxq.turned"
+
+
 class FoldConstants(ir.passes.InPlacePass):
     """Replace nodes whose inputs are all constant by their result.
 
@@ -57,6 +61,8 @@ class FoldConstants(ir.passes.InPlacePass):
                 source = _largest_input(node)
                 made[key].meta[ORIGIN] = source.meta.get(ORIGIN, source.name)
                 inherit_type(made[key], source)
+                if node.op_type == "Transpose" and len(tensor.shape) == 2 and not source.meta.get(ORIGIN):
+                    made[key].meta[TURNED] = True
             node.outputs[0].replace_all_uses_with(made[key])
             assert node.graph is not None
             node.graph.remove(node, safe=True)

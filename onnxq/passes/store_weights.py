@@ -14,6 +14,7 @@ from onnxq.formats import Granularity
 from onnxq.graph import Names
 from onnxq.passes._constants import PackedConstants
 from onnxq.passes._onnxq_weights import unpacked as unpacked_by_node
+from onnxq.passes.change_float_type import ORIGIN
 from onnxq.plan import Choice, Method, Plan
 from onnxq.weights import Weight, has_weights, other_constants, weights_of
 
@@ -181,7 +182,9 @@ class Chain:
 
     def initializer(self, suffix: str, tensor: ir.TensorProtocol) -> ir.Value:
         name = self.constants.names.fresh(f"{self.weight.name}{suffix}")
-        return graph.add_constant(self.owner, name, tensor)
+        made = graph.add_constant(self.owner, name, tensor)
+        made.meta[ORIGIN] = self.weight.meta.get(ORIGIN, self.weight.name)
+        return made
 
     def small(self, wish: str, array: ArrayLike) -> ir.Value:
         return self.constants.array(self.owner, f"{wish}_onnxq", array)

@@ -46,6 +46,7 @@ def roles(found: list[Weight]) -> list[tuple[str, int, int, int]]:
         ("ConvTranspose(x, w)", (8, 16, 3, 3), (1, 1, 0)),
         ("GRU<hidden_size=8>(x, w, r)", (1, 24, 32), (1, 1, 2)),
         ("com.microsoft.Attention<num_heads=2>(x, w, b)", (16, 48), (1, 1, 0)),
+        ("Gather(w, i)", (8, 8, 8), (0, 0, 2)),
     ],
 )
 def test_each_operator_has_its_axes(node: str, shape: tuple[int, ...], role: tuple[int, int, int]) -> None:
@@ -61,7 +62,7 @@ def test_each_operator_has_its_axes(node: str, shape: tuple[int, ...], role: tup
     ("node", "shape"),
     [
         ("Gather<axis=1>(w, i)", (32, 16)),
-        ("Gather(w, i)", (8, 8, 8)),
+        ("Gather<axis=1>(w, i)", (8, 8, 8)),
         ("MatMul(x, w)", (512,)),
         ("MatMul(x, w)", (16, 15)),
         ("Mul(x, w)", (32, 16)),

@@ -18,7 +18,7 @@ from onnxq.runtime import Session
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
+    return CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "300"})
 
 
 def empty(folder: Path) -> Path:

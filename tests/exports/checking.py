@@ -1,0 +1,47 @@
+"""What every export has to stand: quantized as on the command line, run on sizes that onnxq has not seen."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import tiny
+from exports.builder import Architecture, Feed
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq.recipe import Recipe
+
+#: By scheme, dB that every output must have on sizes never seen: 8 bits on random weights have 30 to 40, of which fixed
+#: ranges may lose some at other lengths; 4 bits have 6 dB less for each bit (some 15), which adds up over layers.
+FLOORS = {"w8a8": 20.0, "w8a8-dynamic": 20.0, "w4a16": 8.0, "nf4": 8.0, "fp16": 40.0, "auto": 8.0}
+TARGETS = ("ort-cpu", "onnx", "onnxq")
+
+
+def run(path: Path, feeds: list[Feed]) -> list[list[NDArray]]:
+    """By onnxruntime alone; the compiled library of ours is not there."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return [session.run(None, feed) for feed in feeds]
+
+
+def check(name: str, model: Architecture, path: Path, scheme: str, target: str, folder: Path) -> None:
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    batch, length = model.sizes[0]
+    data = [model.draw(rng, batch, length) for _ in range(10)] if scheme in ("w8a8", "auto") else None
+    recipe = Recipe(scheme, keep_slow=scheme != "auto")
+    result = onnxq.quantize(path, folder / "q.onnx", recipe, target=target, data=data)
+    feeds = [model.draw(rng, *size) for size in model.sizes[1:] for _ in range(2)]
+    for wanted, got in zip(run(path, feeds), run(result.output, feeds), strict=True):
+        for x, y in zip(wanted, got, strict=True):
+            assert x.shape == y.shape and x.dtype == y.dtype
+            assert np.isfinite(y).all()
+            assert x.dtype.kind != "f" or not x.size or tiny.sqnr(x, y) > FLOORS[scheme]
+    # What is in float16 already gains nothing from fp16, and may take some nodes more.
+    most = 1.05 if name.startswith("half") and scheme == "fp16" else 1.0
+    assert result.bytes_after < most * result.bytes_before
+    for choice in result.plan:
+        assert choice.reason or choice.format is not None or choice.method != "keep", choice

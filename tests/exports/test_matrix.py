@@ -1,0 +1,41 @@
+"""Networks as people export them × schemes × targets, checked on other batches and lengths than onnxq saw."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from exports import language, others, vision
+from exports.builder import Architecture
+from exports.checking import FLOORS, TARGETS, check
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+MODELS: dict[str, Architecture] = language.MODELS | vision.MODELS | others.MODELS
+ALL = list(itertools.product(MODELS, FLOORS, TARGETS))
+#: In every run of the tests: each network in each scheme, on one target after the other.
+SOME = {
+    (name, scheme, TARGETS[(i + j) % 3])
+    for (i, name), (j, scheme) in itertools.product(enumerate(MODELS), enumerate(FLOORS))
+}
+CASES = [pytest.param(*case, marks=[] if case in SOME else pytest.mark.zoo, id="-".join(case)) for case in ALL]
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of an architecture, made once."""
+    made: dict[str, Path] = {}
+
+    def export(name: str) -> Path:
+        if name not in made:
+            made[name] = MODELS[name].make(tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return export
+
+
+@pytest.mark.parametrize(("name", "scheme", "target"), CASES)
+def test_export(name: str, scheme: str, target: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
+    check(name, MODELS[name], exported(name), scheme, target, tmp_path)

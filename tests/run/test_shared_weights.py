@@ -1,0 +1,117 @@
+"""One weight that several nodes read: one format, one line, stored once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tiny
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq import plan as plans
+from onnxq import tables
+from onnxq.load import load_model
+from onnxq.pipeline import open_job
+from onnxq.plan import Method
+from onnxq.prepare import prepare
+from onnxq.recipe import Recipe
+from onnxq.shared_weights import reconciled
+
+pytestmark = pytest.mark.usefixtures("quick")
+ROWS, WIDTH = 512, 128
+
+#: Two branches that read the same weights, and a table that is looked up and, turned, multiplied by.
+MERGED = """g (int64[B, S] ids, bool[1] flag) => (float[B, S, 512] logits) {
+  x = Gather(table, ids)
+  h = If(flag) <
+    then_branch = a () => (float[B, S, 128] ah) { au = MatMul(x, up)  ar = Relu(au)  ah = MatMul(ar, down) },
+    else_branch = b () => (float[B, S, 128] bh) { bu = MatMul(x, up)  bt = Tanh(bu)  bh = MatMul(bt, down) }>
+  head = Transpose<perm = [1, 0]>(table)  logits = MatMul(h, head) }"""
+FLAT = """g (int64[N] ids) => (float[N, 512] logits) {
+  x = Gather(table, ids)  u = MatMul(x, up)  r = Relu(u)  h = MatMul(r, down)  logits = Gemm<transB = 1>(h, table) }"""
+
+
+def save(folder: Path, text: str) -> Path:
+    constants = {"table": (ROWS, WIDTH), "up": (WIDTH, 256), "down": (256, WIDTH)}
+    arrays = {name: tiny.normal(*shape, seed=i) for i, (name, shape) in enumerate(constants.items())}
+    return tiny.save(tiny.model(text, arrays), folder)
+
+
+def feeds(text: str, count: int = 4) -> list[dict[str, NDArray]]:
+    rng = np.random.default_rng(0)
+    if text is FLAT:
+        return [{"ids": rng.integers(0, ROWS, 5 + i)} for i in range(count)]
+    return [{"ids": rng.integers(0, ROWS, (2, 3 + i)), "flag": np.array([i % 2 == 0])} for i in range(count)]
+
+
+#: Bytes a weight, scales and zero points included, of a file in which each weight is stored once.
+BYTES = {"w8a8": 1.06, "w8a8-dynamic": 1.06, "w4a16": 0.72, "w8a16": 1.2, "nf4": 1.2}
+
+
+@pytest.mark.parametrize("text", [MERGED, FLAT], ids=["merged", "flat"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
+@pytest.mark.parametrize("scheme", BYTES)
+def test_a_shared_weight_is_stored_once(scheme: str, target: str, text: str, tmp_path: Path) -> None:
+    path = save(tmp_path, text)
+    data = feeds(text, 8) if scheme == "w8a8" else None
+    plan = open_job(path, scheme, target, data).plan
+    result = onnxq.quantize(
+        path, tmp_path / "q.onnx", Recipe(scheme, min_sqnr=0.0), target=target, data=data, plan=plan
+    )
+    weights = ROWS * WIDTH + 2 * 256 * WIDTH
+    functions = sum(f.ByteSize() for f in onnx.load(result.output).functions)
+    assert result.bytes_after - functions < BYTES[scheme] * weights + 6000
+    in_float, quantized = (onnxruntime.InferenceSession(p) for p in (path, result.output))
+    for feed in feeds(text):
+        floor = 12 if scheme in ("w4a16", "nf4") else 25
+        assert tiny.sqnr(in_float.run(None, feed)[0], quantized.run(None, feed)[0]) > floor
+
+
+def test_a_transpose_that_the_exporter_folded_is_the_same_weight(tmp_path: Path) -> None:
+    table = tiny.normal(ROWS, WIDTH)
+    text = f"g (int64[B, S] ids) => (float[B, S, {ROWS}] y) {{ x = Gather(table, ids)  y = MatMul(x, head) }}"
+    made = tiny.model(text, {"table": table, "head": np.ascontiguousarray(table.T)})
+    path = tiny.save(made, tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w8a16", keep_slow=True))
+    assert [choice.shares for choice in result.plan] == ["", "x"]
+    assert result.bytes_after < 1.2 * ROWS * WIDTH + 4000  # bytes: of the one that both read
+    in_float, quantized = (onnxruntime.InferenceSession(p) for p in (path, result.output))
+    feed = {"ids": np.arange(12).reshape(3, 4)}
+    assert tiny.sqnr(in_float.run(None, feed)[0], quantized.run(None, feed)[0]) > 35
+
+
+def test_it_is_one_line_of_the_table(tmp_path: Path) -> None:
+    plan = open_job(save(tmp_path, MERGED), "w8a16").plan
+    assert {c.node: c.shares for c in plan if c.shares} == {"bu": "au", "bh": "ah", "logits": "x"}
+    assert plans.load_plan(_written(plan, tmp_path)) == plan
+    for each_node in (False, True):
+        columns = [list(column.cells) for column in tables.plan_table(plan, each_node=each_node).columns]
+        if each_node:
+            assert columns[0] == ["x (and 1 more)", "au (and 1 more)", "ah (and 1 more)"]
+        else:
+            assert sorted(columns[0]) == ["1", "2"]
+
+
+def _written(plan: plans.Plan, folder: Path) -> Path:
+    (folder / "plan.json").write_text(plan.to_json())
+    return folder / "plan.json"
+
+
+def test_choices_that_disagree_are_reconciled(tmp_path: Path) -> None:
+    path = save(tmp_path, MERGED)
+    model = load_model(path)
+    prepare(model)
+    plan = open_job(path, "w4a16").plan
+    finer = plans.finer(plan.choices["bu"], "for accuracy")
+    assert finer is not None
+    agreed = reconciled(plan.replacing([finer]), model)
+    assert {agreed.choices[n].format for n in ("au", "bu")} == {"int8"}
+    assert agreed.choices["au"].reason == "shares its weights with 'bu', which needs this format"
+    kept = plans.Choice("logits", "MatMul", Method.KEEP, reason="kept")
+    agreed = reconciled(plan.replacing([kept]), model)
+    assert agreed.method("x") is Method.KEEP
+    assert agreed.choices["ah"] == plan.choices["ah"]
