@@ -60,6 +60,12 @@ PREFERENCES: Mapping[str, Preference] = {
 }
 
 
+def preference_of(word: str, *, is_recurrent: bool, is_detector: bool) -> Preference:
+    """What `word` means for a model: where noise accumulates or meets a threshold, `balanced` is as careful as
+    `accuracy`."""
+    return PREFERENCES["accuracy" if word == "balanced" and (is_recurrent or is_detector) else word]
+
+
 @dataclass(frozen=True)
 class Search:
     """How many plans may be measured: what fits into so much processor time, but at least and at most so many."""

@@ -8,7 +8,7 @@ from onnxq import formats
 from onnxq.harm import harm
 from onnxq.measure import Bench
 from onnxq.plan import Choice, Method, Plan, finer
-from onnxq.preference import PREFERENCES, RECURRENT_BAR
+from onnxq.preference import RECURRENT_BAR, preference_of
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import SCHEMES, Recipe
 
@@ -42,12 +42,13 @@ def with_finest_weights(plan: Plan) -> Plan:
 
 
 def _refined_once(bench: Bench, plan: Plan, recipe: Recipe, measurements: int, progress: Progress) -> Plan:
-    preference = PREFERENCES[recipe.prefer]
+    kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
+    preference = preference_of(recipe.prefer, **kind)
     four_bits = any(choice.format is not None and formats.get(choice.format).bits < 8 for choice in plan)
     is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
     bargains = not four_bits and not recipe.keep_slow  # who names four bits, or a format, wants it for its size
     aim, wanted = recipe.aim, float("-inf")
-    bar = preference.bar_of(is_recurrent=bench.is_recurrent, is_detector=bench.is_detector)
+    bar = preference.bar_of(**kind)
     if not (four_bits or is_named):
         wanted = RECURRENT_BAR - preference.lower - SLACK if bench.is_recurrent else preference.weights_bar
     if plan.those(Method.STATIC, Method.DYNAMIC):

@@ -15,7 +15,7 @@ from onnxq.costs import Costs, attribute_costs, cheapest, predicted_seconds, unf
 from onnxq.harm import harm
 from onnxq.measure import Bench, plan_key
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
-from onnxq.preference import PREFERENCES, SEARCHES, Preference
+from onnxq.preference import SEARCHES, Preference, preference_of
 from onnxq.progress import QUIET, Progress
 from onnxq.quality import Quality
 from onnxq.recipe import Recipe
@@ -66,10 +66,11 @@ class Terms:
 
     @classmethod
     def of(cls, bench: Bench, recipe: Recipe, progress: Progress) -> Terms:
-        preference = PREFERENCES[recipe.prefer]
+        kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
+        preference = preference_of(recipe.prefer, **kind)
         if recipe.keep_slow:  # integers are wanted: noise well above the bar costs nothing
             preference = replace(preference, clear=0.0)
-        bar = preference.bar_of(is_recurrent=bench.is_recurrent, is_detector=bench.is_detector)
+        bar = preference.bar_of(**kind)
         measurements = SEARCHES[recipe.effort].measurements(bench.cost)
         return cls(bench, recipe, preference, bar, measurements, progress)
 
