@@ -26,8 +26,9 @@ def refine(bench: Bench, plan: Plan, recipe: Recipe, measurements: int, progress
 
     The most harmful bytes come first.
     """
+    four_bits = any(choice.format is not None and formats.get(choice.format).bits < 8 for choice in plan)
     for _ in range(3):  # four bits to eight, eight to sixteen, sixteen to float32
-        better = _refined_once(bench, plan, recipe, measurements, progress)
+        better = _refined_once(bench, plan, recipe, four_bits, measurements, progress)
         if better == plan:
             return plan
         plan = better
@@ -41,10 +42,12 @@ def with_finest_weights(plan: Plan) -> Plan:
     return plan.replacing(Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
 
 
-def _refined_once(bench: Bench, plan: Plan, recipe: Recipe, measurements: int, progress: Progress) -> Plan:
+def _refined_once(
+    bench: Bench, plan: Plan, recipe: Recipe, four_bits: bool, measurements: int, progress: Progress
+) -> Plan:
+    """With some weights in the next longer format; `four_bits`: the plan was asked for in fewer than eight."""
     kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
     preference = preference_of(recipe.prefer, **kind)
-    four_bits = any(choice.format is not None and formats.get(choice.format).bits < 8 for choice in plan)
     is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
     bargains = not four_bits and not recipe.keep_slow  # who names four bits, or a format, wants it for its size
     aim, wanted = recipe.aim, float("-inf")

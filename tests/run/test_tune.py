@@ -166,3 +166,11 @@ def test_disturbed_kernels_are_scaled_to_processor_time(tmp_path: Path, monkeypa
     monkeypatch.setattr(measure.Session, "kernels", lambda session: [Kernel("MatMul", name, 2.0, 9) for name in "ab"])
     monkeypatch.setattr(measure, "least_seconds", lambda *arguments: 0.5)
     assert [kernel.seconds for kernel in bench.kernels(None)] == [0.25, 0.25]
+
+
+def test_four_bits_that_became_eight_are_not_bargained_with(tmp_path: Path) -> None:
+    """Whoever names four bits wants small weights: what a floor asks for is all they are lengthened by."""
+    recipe = Recipe("auto", min_sqnr=30, prefer="accuracy")
+    result = onnxq.quantize(encoder(tmp_path), tmp_path / "q.onnx", recipe)
+    longest = max(onnxq.formats.get(choice.format).bits for choice in result.plan if choice.format is not None)
+    assert result.check is not None and result.check.sqnr >= 30 and longest == 8
