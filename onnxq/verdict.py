@@ -71,7 +71,7 @@ def without_library(plan: Plan, proof: Check) -> str:
     def count(n: int) -> str:
         return f"{n} products" if n > 1 else "one product"
 
-    in_integers = sum(KERNEL_FORMATS[choice.format or ""] in ("int4", "int8") for choice in products)
+    in_integers = sum(KERNEL_FORMATS.get(choice.format or "") in ("int4", "int8") for choice in products)
     costs = []
     if in_integers:
         costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
