@@ -15,7 +15,8 @@ import onnx_ir as ir
 from onnxq import bodies, graph, native
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.quality import MAX_DB, Quality, unrepeatable
-from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
+from onnxq.runtime import THREADS, Feed, Kernel, Session
+from onnxq.timing import is_below, race
 
 #: Seconds for which the float and the quantized model are each timed, in turns.
 TIMING_SECONDS = 1.0
@@ -38,7 +39,9 @@ class Check:
         contrast: as `quality.Quality.contrast`.
         sqnr_plain: the same with the runtime's graph optimizer off; equal to `sqnr` unless the optimizer does harm.
         outputs: SQNR by output, or by node for a model that was checked node by node.
-        float_ms, quantized_ms: median milliseconds of one run, taken in turns on `threads` threads.
+        float_ms, quantized_ms: least milliseconds of one run, taken in turns on `threads` threads; of one thread, its
+            processor time.
+        latency_spread: how far `latency_ratio` is to be trusted, plus or minus.
         kernels: integer and packed-weight kernels that ran, by operator.
         bare_sqnr, bare_ms: of the quantized model without onnxq's library, where it has operators that need it to be
             fast, and the library is there.
@@ -57,11 +60,16 @@ class Check:
     bare_sqnr: float = math.nan
     bare_ms: float = 0.0
     notes: tuple[str, ...] = ()
+    latency_spread: float = 0.0
 
     @property
     def latency_ratio(self) -> float:
         """Time of the quantized model over that of the float one; below 1 is faster. 1 where it was not measured."""
         return self.quantized_ms / self.float_ms if self.float_ms else 1.0
+
+    def is_slower(self, bound: float) -> bool:
+        """Whether the quantized model clearly takes more than `bound` times as long."""
+        return is_below(self.latency_ratio, self.latency_spread, bound) is False and self.float_ms > 0
 
     def to_dict(self) -> dict[str, object]:
         """Everything, `latency_ratio` included, for JSON; what was not measured is None."""
@@ -80,6 +88,7 @@ def check_models(
     *,
     threads: int = THREADS,
     seconds: float = TIMING_SECONDS,
+    bound: float = 1.05,
     bare: bool = False,
 ) -> Check:
     """Compare two whole models on `feeds`.
@@ -87,6 +96,7 @@ def check_models(
     Args:
         in_float: the float model.
         inputs: what `feeds` are, in words.
+        bound: time until it is clear whether the quantized model takes so much longer than the float one.
         bare: run the quantized model without onnxq's library too, if that is there.
 
     Raises:
@@ -113,7 +123,8 @@ def check_models(
             timed.append(Session(quantized, threads=threads, library=False))
             for feed, outputs in zip(feeds, wanted, strict=True):
                 alone.add(in_float.outputs, outputs, timed[-1].run(feed))
-        times = time_in_turns(timed, [feeds[0]] * len(timed), seconds=seconds)
+        timing = race(timed, [feeds[0]] * len(timed), seconds=seconds, bound=bound)
+        times = timing.seconds
         profiled = Session(quantized, threads=threads, profile=True)
         for feed in feeds:
             profiled.run(feed)
@@ -132,6 +143,7 @@ def check_models(
         quantized_kernels(profiled.kernels()),
         alone.sqnr if is_known and len(times) > 2 else math.nan,
         1e3 * times[2] if len(times) > 2 else 0.0,
+        latency_spread=timing.spreads[1],
     )
     if random:
         names = ", ".join(f"'{name}'" for name in sorted(random))
@@ -189,7 +201,7 @@ def check_nodes(
             found = Quality()
             found.add(sessions[0].outputs, wanted, got)
             few = _activation(node, rng, ROWS[0])
-            times += time_in_turns(sessions, [few, few], seconds=seconds)
+            times += race(sessions, [few, few], seconds=seconds).seconds
             kernels.update(quantized_kernels(sessions[1].kernels()))
         except BadModel as error:
             raise CheckFailed(f"node '{node.name}' of the saved model is broken: {error}") from None

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import collectors
+from onnxq.progress import QUIET, Progress
 from onnxq.quality import measure, noise_ratio, unrepeatable
 from onnxq.ranges import Ranges
 from onnxq.runtime import Feed, Session
+from onnxq.timing import coarse, processor_seconds
 
 #: The word, and the method that is taken unless another one's noise is clearly less: by 1 dB. What is measured is every
 #: node in int8, of which tuning gives some back to float; differences below that did not last (squeezenet1_1).
 AUTO, DEFAULT = "auto", "percentile"
 CLEARLY = 0.8
-#: Samples that the methods are measured on: all that the float model runs in so many seconds. Fewer than so many decide
-#: nothing: the method that happens to suit them may clip what others need.
-SECONDS, LEAST_SAMPLES = 2.0, 4
+#: Samples that the methods are measured on: all that the float model runs in so much processor time. Fewer than so many
+#: decide nothing: the method that happens to suit them may clip what others need.
+SECONDS, LEAST_SAMPLES = 4.0, 4
 
 
 def names() -> tuple[str, ...]:
@@ -33,7 +35,7 @@ def least_noise(
     candidates: Mapping[str, Ranges],
     rewrite: Callable[[Ranges], ir.Model],
     feeds: Iterable[Feed],
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = QUIET,
 ) -> str:
     """The method of the ranges with which the quantized model's outputs are nearest to the float model's.
 
@@ -45,21 +47,23 @@ def least_noise(
         feeds: samples that the ranges were not found on.
     """
     session = Session(model, threads=0)
-    wanted: list[tuple[Feed, list[NDArray]]] = []
-    end = time.perf_counter() + SECONDS
-    for feed in feeds:
-        wanted.append((feed, session.run(feed)))
-        if time.perf_counter() > end:
-            break
-    if len(wanted) < LEAST_SAMPLES:
+    feeds = iter(feeds)
+    wanted = [(feed, session.run(feed)) for feed in itertools.islice(feeds, 1)]
+    if not wanted:
         return DEFAULT
     feed, once = wanted[0]
+    most = int(SECONDS / coarse(processor_seconds(session, feed)))
+    if most >= LEAST_SAMPLES:
+        wanted += [(feed, session.run(feed)) for feed in itertools.islice(feeds, most - 1)]
+    if len(wanted) < LEAST_SAMPLES:
+        return DEFAULT
     random = unrepeatable(session.outputs, once, session.run(feed))
     noise: dict[str, float] = {}
+    progress.start("comparing calibration methods", len(candidates))
     for method, ranges in candidates.items():
-        say(f"measuring {method} calibration")
         twin = next((other for other in noise if candidates[other].values == ranges.values), None)
         noise[method] = _noise(rewrite(ranges), wanted, random) if twin is None else noise[twin]
+        progress.advance(1)
     best = min(noise, key=lambda method: (noise[method], method))
     return best if noise[best] < CLEARLY * noise[DEFAULT] else DEFAULT
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,8 @@ from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
 
 #: Elements converted to float32 and encoded at a time; bounds the temporary memory to some tens of megabytes.
 SLICE_ELEMENTS = 1 << 22
+#: What encodings may take that are kept for the next plan.
+REMEMBERED_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +104,67 @@ def zero_points(q: QuantizedTensor) -> NDArray:
     return q.zero_points
 
 
+class Memory:
+    """Encodings of the same weights for many plans, each computed once; beyond so many bytes the oldest leave."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.nbytes, self.computed = limit, 0, 0
+        self._fits: dict[Hashable, tuple[ir.TensorProtocol, bool]] = {}
+        # The tensor is held too: its identity is part of the key.
+        self._found: OrderedDict[Hashable, tuple[ir.TensorProtocol, QuantizedTensor]] = OrderedDict()
+
+    def result(self, encoding: Encoding) -> QuantizedTensor:
+        key = _key(encoding)
+        if key not in self._found:
+            self.computed += 1
+            found = _encode(encoding)
+            if _nbytes(found) > self.limit:
+                return found
+            self._found[key] = encoding.tensor, found
+            self.nbytes += _nbytes(found)
+            while self.nbytes > self.limit:
+                self.nbytes -= _nbytes(self._found.popitem(last=False)[1][1])
+            return found
+        self._found.move_to_end(key)
+        return self._found[key][1]
+
+    def fits_half_scales(self, encoding: Encoding) -> bool:
+        key = _key(encoding)
+        if key not in self._fits:
+            self._fits[key] = encoding.tensor, _scales_fit_half(encoding)
+        return self._fits[key][1]
+
+
+_memory: Memory | None = None
+
+
+@contextlib.contextmanager
+def remembering(limit: int = REMEMBERED_BYTES) -> Iterator[Memory]:
+    """Within, no weight is encoded twice in the same way, as far as `limit` bytes hold what was made of the others."""
+    global _memory
+    before, _memory = _memory, Memory(limit)
+    try:
+        yield _memory
+    finally:
+        _memory = before
+        forget()
+
+
+def _key(encoding: Encoding) -> Hashable:
+    least = None if encoding.least_scales is None else encoding.least_scales().tobytes()
+    how = (encoding.format.name, encoding.granularity, encoding.algorithm, encoding.half_scales, encoding.stretch)
+    return id(encoding.tensor), how, least
+
+
+def _nbytes(q: QuantizedTensor) -> int:
+    return sum(part.nbytes for part in (q.codes, q.scales, q.zero_points) if part is not None)
+
+
 @functools.lru_cache(maxsize=1)
 def _last(encoding: Encoding) -> QuantizedTensor:
-    return _encode(encoding)
+    if _memory is None or encoding.given is not None:
+        return _encode(encoding)
+    return _memory.result(encoding)
 
 
 def forget() -> None:
@@ -156,6 +217,10 @@ def fits_half_scales(encoding: Encoding) -> bool:
     """
     if encoding.format.scale_type != np.float32:
         return False
+    return _scales_fit_half(encoding) if _memory is None else _memory.fits_half_scales(encoding)
+
+
+def _scales_fit_half(encoding: Encoding) -> bool:
     axis = _slicing_axis(encoding)
     w = encoding.tensor.numpy()
     fits = all(_fits_half(encoding, piece) for _, piece in (_pieces(w, axis) if axis is not None else [(0, w)]))

@@ -15,6 +15,7 @@ from onnxq.data import Data
 from onnxq.errors import BadRecipe
 from onnxq.jobs import Part, observe_in_processes
 from onnxq.observations import Observations, load_observations, to_json
+from onnxq.preference import SEARCHES
 from onnxq.ranges import NO_RANGES, Ranges, load_ranges, require_same
 from onnxq.scales import values_to_observe, without_unobserved
 
@@ -171,6 +172,8 @@ def ranges_of(job: Job, seen: Observations) -> Ranges:
     if seen.chosen:
         return seen.ranges(seen.chosen)
     assert job.data is not None
+    if not SEARCHES[job.recipe.effort].compares_calibrations:
+        return seen.ranges(choose.DEFAULT)
     candidates = {method: seen.ranges(method) for method in collectors.names()}
     plan = without_unobserved(job.model, job.plan, candidates[choose.DEFAULT])
     if not values_to_observe(job.model, plan):
@@ -180,6 +183,6 @@ def ranges_of(job: Job, seen: Observations) -> Ranges:
         candidates,
         lambda ranges: job.rewritten(plan, ranges),
         job.data.split(HELD_BACK)[1],
-        lambda text: job.progress.start(text),
+        job.progress,
     )
     return candidates[best]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -15,15 +15,20 @@ from onnxq import graph
 from onnxq.passes.change_float_type import HALVES, STORED_TYPE
 from onnxq.plan import Plan
 from onnxq.quality import Quality, arrays_of, measure, unrepeatable
-from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
+from onnxq.runtime import THREADS, Feed, Kernel, Session
+from onnxq.timing import Race, coarse, least_seconds, processor_seconds, race
 from onnxq.weights import fits_half, weights_of
 
 Rewrite = Callable[[Plan], ir.Model]
 
-#: One sample is run at least so often, and so many seconds, to find the time of each kernel.
-PROFILE_RUNS, PROFILE_SECONDS = 15, 0.3
-#: Samples a plan is measured on: all that the float model runs in so many seconds, but at least so many.
-QUALITY_SECONDS, LEAST_FEEDS = 0.5, 2
+#: Runs that find the time of each kernel: what fits into so many seconds, but at least and at most so many.
+PROFILE_SECONDS, PROFILE_RUNS = 0.5, (4, 64)
+#: Seconds that a plan takes to be carried out and loaded, about, and how many more a byte and a node of the model.
+SECONDS_A_PLAN, SECONDS_A_BYTE, SECONDS_A_NODE = 0.05, 1e-8, 2e-4
+#: Samples a plan is measured on: all that the float model runs in so much processor time, but at least so many.
+QUALITY_SECONDS, LEAST_FEEDS = 1.0, 2
+#: Operators whose time is that of the kernels in their bodies.
+BODIES = ("If", "Loop", "Scan")
 #: Bytes that a constant takes in a file beside its numbers: names, shape, and the node that unpacks it.
 BYTES_PER_CONSTANT = 150
 #: Outputs of at least so many numbers in 0…1, of which less than this share is above 0.5, are taken for scores.
@@ -48,13 +53,14 @@ class Bench:
 
     def __post_init__(self) -> None:
         session = Session(self.model, threads=0)
+        self._kernels: dict[Hashable, list[Kernel]] = {}
         self.outputs = session.outputs
         self._wanted: list[list[NDArray]] = []
-        start = time.perf_counter()
-        for feed in self.feeds:
+        session.run(self.feeds[0])
+        self.run_seconds = coarse(processor_seconds(session, self.feeds[0]))
+        # Of a slow model fewer: a plan is measured dozens of times.
+        for feed in self.feeds[: max(LEAST_FEEDS, int(QUALITY_SECONDS / self.run_seconds))]:
             self._wanted.append(session.run(feed))
-            if len(self._wanted) >= LEAST_FEEDS and time.perf_counter() - start > QUALITY_SECONDS:
-                break  # a slow model: a plan is measured dozens of times
         self.feeds = self.feeds[: len(self._wanted)]
         self._random = unrepeatable(self.outputs, self._wanted[0], session.run(self.feeds[0]))
         self._seen: dict[Hashable, tuple[Quality, int]] = {}
@@ -68,6 +74,13 @@ class Bench:
         nodes = graph.nodes(self.model)
         return {node.name or "" for node in nodes for w in weights_of(node) if not fits_half(w.tensor)}
 
+    @functools.cached_property
+    def cost(self) -> float:
+        """Seconds that measuring one plan takes, about: what may be measured is derived from it."""
+        nodes = sum(1 for _ in graph.nodes(self.model))
+        load = SECONDS_A_PLAN + SECONDS_A_BYTE * self._size_in_float + SECONDS_A_NODE * nodes
+        return load + self.run_seconds * len(self.feeds)
+
     def quality(self, plan: Plan) -> Quality:
         """The quality of `plan` on all feeds, measured once for each plan that differs in what it does."""
         return self._measured(plan)[0]
@@ -77,7 +90,7 @@ class Bench:
         return self._measured(plan)[1] / max(1, self._size_in_float)
 
     def _measured(self, plan: Plan) -> tuple[Quality, int]:
-        key = tuple((c.node, c.method, c.format, c.block) for c in plan)
+        key = plan_key(plan)
         if key not in self._seen:
             model = self.rewrite(plan)
             session = Session(model, threads=0)
@@ -86,20 +99,37 @@ class Bench:
         return self._seen[key]
 
     def kernels(self, plan: Plan | None) -> list[Kernel]:
-        """The kernels that ran, with their times, for `plan` or (None) for the float model."""
-        model = self.model if plan is None else self.rewrite(plan)
-        session = Session(model, threads=self.threads, profile=True)
-        end, runs = time.perf_counter() + PROFILE_SECONDS, 0
-        while runs < PROFILE_RUNS or time.perf_counter() < end:
-            session.run(self.feeds[0])
-            runs += 1
-        return session.kernels()
+        """The kernels that ran, with their times, for `plan` or (None) for the float model.
 
-    def speed(self, plan: Plan, seconds: float) -> float:
-        """Time of one run of `plan` relative to float: medians of runs taken in turns, `seconds` for each."""
+        Where other processes took so much of the machine that no run of some kernel was undisturbed, all are scaled to
+        the processor time of the best run.
+        """
+        key = None if plan is None else plan_key(plan)
+        if key not in self._kernels:
+            model = self.model if plan is None else self.rewrite(plan)
+            session = Session(model, threads=self.threads, profile=True)
+            session.run(self.feeds[0])
+            least = least_seconds(session, self.feeds[0])
+            fewest, most = PROFILE_RUNS
+            runs = max(fewest, min(most, int(PROFILE_SECONDS / coarse(least))))
+            least = min(least, least_seconds(session, self.feeds[0], runs))
+            kernels = session.kernels()
+            total = sum(kernel.seconds for kernel in kernels)
+            has_bodies = any(kernel.op in BODIES for kernel in kernels)  # whose kernels are counted in theirs too
+            if self.threads == 1 and total > least and not has_bodies:
+                kernels = [dataclasses.replace(k, seconds=k.seconds * least / total) for k in kernels]
+            self._kernels[key] = kernels
+        return self._kernels[key]
+
+    def speed(self, plan: Plan, seconds: float, bound: float) -> Race:
+        """`plan` against float, until it is clear whether it takes less than `bound` times as long."""
         sessions = [Session(model, threads=self.threads) for model in (self.model, self.rewrite(plan))]
-        in_float, quantized = time_in_turns(sessions, [self.feeds[0]] * 2, seconds=seconds)
-        return quantized / in_float
+        return race(sessions, [self.feeds[0]] * 2, seconds=seconds, bound=bound)
+
+
+def plan_key(plan: Plan) -> Hashable:
+    """What a plan does, without its reasons."""
+    return tuple((c.node, c.method, c.format, c.block) for c in plan)
 
 
 def _bytes_of(model: ir.Model) -> int:

@@ -16,6 +16,7 @@ import re2
 from onnxq import collectors, formats, limits
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
+from onnxq.preference import PREFERENCES, SEARCHES
 
 #: Scheme words and what they mean, as `--help` prints them.
 SCHEMES: Mapping[str, str] = {
@@ -31,6 +32,10 @@ SCHEMES: Mapping[str, str] = {
 }
 KEEP = "keep"
 LONGEST_PATTERN = 1000
+#: What the fields of a recipe are written as.
+_TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+#: dB of signal to noise that every output is to reach where the user has not set a floor.
+AIM = 20.0
 #: Schemes chosen for speed: what is slower than float goes back to float.
 SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
 
@@ -102,7 +107,8 @@ class Recipe:
         scheme: one of `SCHEMES`, or a number format for the weights of products and tables, activations in float.
         rules: later rules win over earlier ones, all of them over the scheme.
         block_size: weights that share a scale in block formats; None: the format's own (32, for nf4 and fp4 64).
-        min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples.
+        min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples, or the
+            quantization fails; None: `AIM`, which is reached by longer formats where it can be, and never fails.
         calibration: how activation ranges are found, a file name of `collectors/`; `auto` takes the one with the least
             error at the outputs.
         reduce_range: 7-bit weights for w8a8, for processors whose 8-bit dot product saturates (AVX2 and AVX-512
@@ -111,17 +117,21 @@ class Recipe:
         requantize: take models whose activations are quantized already, and quantize what is still in float.
         accuracy_level: of MatMulNBits: 4 rounds activations to int8 inside the kernel and is the fast one; 1 or 0
             compute in float32.
+        prefer: what is given up for what, a word of `PREFERENCES`.
+        effort: how many plans are measured, a word of `SEARCHES`.
     """
 
     scheme: str = "auto"
     rules: tuple[Rule, ...] = ()
     block_size: int | None = None
-    min_sqnr: float = 20.0
+    min_sqnr: float | None = None
     calibration: str = "auto"
     reduce_range: bool = False
     keep_slow: bool = False
     requantize: bool = False
     accuracy_level: int = 4
+    prefer: str = "balanced"
+    effort: str = "normal"
 
     def __post_init__(self) -> None:
         require_scheme(self.scheme)
@@ -130,10 +140,13 @@ class Recipe:
         for format in map(formats.get, self.schemes - SCHEMES.keys()):
             if getattr(format, "has_fixed_block", False) and self.block_size not in (None, format.default_block):
                 raise BadRecipe(f"a block of {format.name} has {format.default_block} weights, not {self.block_size}")
-        if math.isnan(self.min_sqnr):
+        if self.min_sqnr is not None and math.isnan(self.min_sqnr):
             raise BadRecipe("min_sqnr is not a number of dB")
         if self.accuracy_level not in range(5):
             raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
+        for word, words, what in ((self.prefer, PREFERENCES, "preference"), (self.effort, SEARCHES, "effort")):
+            if word not in words:
+                raise BadRecipe(f"there is no {what} '{word}'; choose one of {', '.join(words)}")
         if self.calibration != "auto":
             collectors.get(self.calibration)
 
@@ -143,6 +156,11 @@ class Recipe:
             if rule.matches(name, op_type):
                 return rule.set
         return self.scheme
+
+    @property
+    def aim(self) -> float:
+        """dB of signal to noise that every output is to reach."""
+        return AIM if self.min_sqnr is None else self.min_sqnr
 
     @property
     def schemes(self) -> frozenset[str]:
@@ -192,8 +210,7 @@ def load_recipe(path: str | Path) -> Recipe:
     for key, value in table.items():
         if key not in allowed:
             raise BadRecipe(f"the recipe {path} has no use for '{key}'; it knows {', '.join(allowed)} and [[rule]]")
-        default = allowed[key].default
-        wanted = int if default is None else type(default)
+        wanted = _TYPES[str(allowed[key].type).split()[0]]
         if wanted is float and type(value) is int:
             table[key] = float(value)
         elif type(value) is not wanted:

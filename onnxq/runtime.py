@@ -1,4 +1,4 @@
-"""onnxruntime, as far as this project needs it: sessions on paths and on models in memory, runs, profiles, timing."""
+"""onnxruntime, as far as this project needs it: sessions on paths and on models in memory, runs, profiles."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import math
 import os
 import re
 import shutil
-import statistics
 import tempfile
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,6 +109,7 @@ class Session:
     ) -> None:
         ort = require()
         supervisor.doing("onnxruntime opened or ran the model")
+        self.threads = threads
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
@@ -261,23 +260,3 @@ def data_folder(model: ir.Model) -> str | None:
                 base_dir=folder,
             )
     return folder
-
-
-def time_in_turns(sessions: Sequence[Session], feeds: Sequence[Feed], *, seconds: float, least: int = 5) -> list[float]:
-    """Median seconds of one run of each session, all on the same inputs, run in turns so that drift hits all alike.
-
-    Args:
-        feeds: one for each session; the float and the quantized model take the same inputs.
-        seconds: time to spend on each session, after one warm-up run.
-        least: runs of each session however long they take.
-    """
-    taken: list[list[float]] = [[] for _ in sessions]
-    for session, feed in zip(sessions, feeds, strict=True):
-        session.run(feed)
-    end = time.perf_counter() + seconds * len(sessions)
-    while time.perf_counter() < end or len(taken[0]) < least:
-        for session, feed, times in zip(sessions, feeds, taken, strict=True):
-            start = time.perf_counter()
-            session.run(feed)
-            times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in taken]

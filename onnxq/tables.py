@@ -19,6 +19,7 @@ from onnxq.pipeline import Result
 from onnxq.plan import Choice, Method, Plan
 from onnxq.prepare import prepare
 from onnxq.quality import MAX_DB
+from onnxq.timing import speed_in_words
 from onnxq.weights import find_weights
 
 
@@ -94,8 +95,7 @@ def _add_check(table: Table, check: Check) -> None:
         where = f", worst: {worst}" if len(check.outputs) > 1 else ""
         table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
     if check.float_ms:
-        ratio = check.latency_ratio
-        words = "as fast as float" if 0.97 < ratio < 1.03 else f"{1 / ratio:.2f}× as fast as float"
+        words = speed_in_words(check.latency_ratio, check.latency_spread)
         threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
         table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", f"{words}, {threads}")
     if check.kernels:

@@ -24,7 +24,8 @@ from onnxq.cli._options import (
     recipe_of,
 )
 from onnxq.plan import load_plan
-from onnxq.recipe import SCHEMES
+from onnxq.preference import PREFERENCES, SEARCHES
+from onnxq.recipe import AIM, SCHEMES
 
 _QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
 
@@ -52,7 +53,19 @@ Schemes:
 @click.option(
     "--min-sqnr",
     type=float,
-    help=f"dB of signal to noise that every output must reach.  [default: {DEFAULTS.min_sqnr:g}]",
+    help="dB of signal to noise that every output must reach, or nothing is written. Longer formats are tried first."
+    f"  [default: {AIM:g}, as far as longer formats reach it]",
+)
+@click.option(
+    "--prefer",
+    type=click.Choice(list(PREFERENCES)),
+    help="What wins where speed, size and accuracy disagree; balanced: speed and size, as long as decisions hold."
+    f"  [default: {DEFAULTS.prefer}]",
+)
+@click.option(
+    "--effort",
+    type=click.Choice(list(SEARCHES)),
+    help=f"How many plans are measured: for seconds, less than a minute, or minutes.  [default: {DEFAULTS.effort}]",
 )
 @click.option(
     "--accuracy-level",

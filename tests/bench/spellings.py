@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxq.quality import Quality
-from onnxq.runtime import Session, time_in_turns
+from onnxq.runtime import Session
+from onnxq.timing import race
 
 Node = onnx.NodeProto
 MICROSOFT = "com.microsoft"
@@ -110,7 +111,7 @@ def main() -> None:
             quality.add(["y"], wanted, variant.run(feed))
             if quality.sqnr < 30:
                 raise SystemExit(f"{operator}, {spelling}: {quality.sqnr:.1f} dB, the result is wrong")
-            a, b = time_in_turns([in_float, variant], [feed, feed], seconds=seconds)
+            a, b = race([in_float, variant], [feed, feed], seconds=seconds).seconds
             table.add_row(operator, spelling, f"{b / a:.2f}", "" if variant is in_float else f"{quality.sqnr:.1f}")
     Console(width=110).print(table)
 

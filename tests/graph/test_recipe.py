@@ -174,3 +174,23 @@ def test_a_w8a8_rule_needs_data_in_every_scheme() -> None:
     for scheme in SCHEMES:
         with pytest.raises(BadRecipe, match="w8a8 needs calibration data"):
             Recipe(scheme, (Rule("w8a8", "head"),)).resolve(has_data=False)
+
+
+def test_preference_effort_and_floor_of_toml(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('prefer = "size"\neffort = "quick"\nmin_sqnr = 25', encoding="utf-8")
+    assert load_recipe(path) == Recipe(prefer="size", effort="quick", min_sqnr=25.0)
+    assert (Recipe().min_sqnr, Recipe().aim, Recipe(min_sqnr=25).aim) == (None, 20.0, 25)
+    assert (Recipe().prefer, Recipe("w8a8-dynamic").prefer, Recipe().effort) == ("balanced", "balanced", "normal")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"prefer": "beauty"}, "there is no preference 'beauty'; choose one of speed, balanced, accuracy, size"),
+        ({"effort": "some"}, "there is no effort 'some'; choose one of quick, normal, thorough"),
+    ],
+)
+def test_unknown_preferences_and_efforts(words: dict[str, str], message: str) -> None:
+    with pytest.raises(BadRecipe, match=message):
+        Recipe(**words)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxq.measure import LEAST_SCORES, _scores_rare_events
-from onnxq.tune import _growing
+from onnxq.refine import _growing
 
 
 def test_scores_of_many_places_are_seen() -> None:

@@ -22,7 +22,7 @@ MODELS = Path(__file__).parents[2] / "models"
 DIGITS, TEXT = MODELS / "digits_cnn.onnx", MODELS / "text_transformer.onnx"
 #: Size against float at most, and kernels that ran in the convolutional network and in the transformer on ort-cpu.
 EXPECTED = {
-    "w8a8": (0.33, {"QLinearConv", "QLinearAdd"}, {"MatMulIntegerToFloat"}),
+    "w8a8": (0.33, {"QLinearConv", "QLinearAdd", "QGemm"}, {"MatMulIntegerToFloat"}),
     "w8a8-dynamic": (0.30, {"DynamicQuantizeMatMul"}, {"DynamicQuantizeMatMul"}),
     "w8a16": (0.33, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
     "w4a16": (0.30, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),

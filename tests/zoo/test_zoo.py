@@ -54,7 +54,7 @@ def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Calla
 def assert_good(result: onnxq.Result) -> None:
     """The check ran and found what was asked for, and the plan says why about every node that is not."""
     assert result.check is not None
-    assert result.check.sqnr >= result.recipe.min_sqnr - 0.5
+    assert result.check.sqnr >= result.recipe.aim
     assert result.bytes_after < 1.05 * result.bytes_before + STRUCTURE
     for choice in result.plan:
         assert choice.method is not Method.KEEP or choice.reason, choice

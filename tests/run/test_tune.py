@@ -1,0 +1,176 @@
+"""What the tuner makes of the same measurements by each preference, and how often it measures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import tiny
+
+import onnxq
+from onnxq import encoding, measure, pipeline
+from onnxq.encoding import Encoding, remembering
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.measure import Bench
+from onnxq.plan import COMPUTING, Method, Plan
+from onnxq.preference import PREFERENCES, SEARCHES
+from onnxq.recipe import Recipe
+from onnxq.runtime import Kernel
+from onnxq.timing import Race
+
+pytestmark = pytest.mark.usefixtures("quick")
+LAYERS = 12
+MATMULS = tuple(f"m{i}" for i in range(LAYERS))
+
+
+def encoder(folder: Path) -> Path:
+    """Residual layers with activations that a few channels rule, of which one layer suffers more than the others."""
+    rng = np.random.default_rng(0)
+    body, constants = "t = Gather<axis=0>(table, ids)  x0 = Mul(t, gain0)  ", {"table": tiny.normal(500, 64)}
+    for i in range(LAYERS):
+        body += f"[m{i}] h{i} = MatMul(x{i}, w{i})  r{i} = Tanh(h{i})  s{i} = Add(t, r{i})  "
+        body += f"x{i + 1} = Mul(s{i}, gain{i + 1})  "
+        gain = np.ones(64, np.float32)
+        gain[rng.choice(64, 2)] = 4 * (1 + i % 3)
+        weight = tiny.normal(64, 64, seed=i)
+        weight[gain > 1] /= gain[gain > 1].max()
+        constants |= {f"w{i}": weight, f"gain{i}": gain}
+    constants[f"gain{LAYERS}"] = np.ones(64, np.float32)
+    text = f"g (int64[N, T] ids) => (float[N, T, 64] y) {{ {body} y = Identity(x{LAYERS}) }}"
+    return tiny.save(tiny.model(text, constants), folder)
+
+
+@pytest.fixture
+def twice_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers take 45 % of the time of float, in every kernel and as a whole."""
+
+    def kernels(bench: Bench, plan: Plan | None) -> list[Kernel]:
+        is_int8 = set() if plan is None else {c.node for c in plan.those(*COMPUTING)}
+        return [Kernel("MatMul", name, 0.45 if name in is_int8 else 1.0, 1) for name in MATMULS]
+
+    monkeypatch.setattr(Bench, "kernels", kernels)
+    monkeypatch.setattr(Bench, "speed", lambda bench, plan, seconds, bound: Race((1.0, 0.45), (0.0, 0.01)))
+    monkeypatch.setattr(pipeline, "SLOWER", float("inf"))
+
+
+def converted(result: onnxq.Result) -> int:
+    return len(result.plan.those(Method.DYNAMIC))
+
+
+def test_preferences_trade_speed_for_accuracy(tmp_path: Path, twice_as_fast: None) -> None:
+    model, found = encoder(tmp_path), {}
+    for word in PREFERENCES:
+        recipe = Recipe("w8a8-dynamic", prefer=word)
+        found[word] = onnxq.quantize(model, tmp_path / f"{word}.onnx", recipe)
+    assert converted(found["speed"]) >= converted(found["balanced"]) > converted(found["accuracy"])
+    checks = {word: result.check.sqnr for word, result in found.items() if result.check}
+    assert 20 <= checks["speed"] < checks["balanced"] + 1 < checks["accuracy"]
+    assert converted(found["balanced"]) >= LAYERS / 2
+    assert found["size"].bytes_after <= min(result.bytes_after for result in found.values()) * 1.01
+
+
+@pytest.mark.parametrize("word", ["balanced", "accuracy"])
+def test_tables_stay_small_where_the_noise_comes_from_int8_kernels(
+    tmp_path: Path, twice_as_fast: None, word: str
+) -> None:
+    """Nothing is gained by a longer format for weights that do not make the noise."""
+    result = onnxq.quantize(encoder(tmp_path), tmp_path / "q.onnx", Recipe("w8a8-dynamic", prefer=word, keep_slow=True))
+    (table,) = (choice for choice in result.plan if choice.op == "Gather")
+    assert converted(result) > 0
+    assert (table.method, table.format) == (Method.STORED, "int8")
+
+
+@pytest.mark.parametrize("effort", SEARCHES)
+def test_measurements_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: str) -> None:
+    """Each search for harmful nodes measures as many plans as its progress announced, at most."""
+    announced: list[int] = []
+    done: Counter[int] = Counter()
+
+    class Heard:
+        def start(self, what: str, total: int | None = None, unit: str = "") -> None:
+            announced.append(total if total is not None and "harm" in what else 0)
+
+        def advance(self, count: int) -> None:
+            done[len(announced) - 1] += count
+
+    onnxq.quantize(
+        encoder(tmp_path),
+        tmp_path / "q.onnx",
+        Recipe("w4a16", min_sqnr=35, effort=effort),
+        progress=Heard(),
+    )
+    searches = {index: total for index, total in enumerate(announced) if total}
+    assert searches
+    for index, total in searches.items():
+        assert SEARCHES[effort].least <= total <= SEARCHES[effort].most
+        assert 0 < done[index] <= total
+
+
+def test_no_plan_is_measured_and_no_weight_encoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: Counter[object] = Counter()
+    measured: Counter[object] = Counter()
+    encode, compare = encoding._encode, Bench._measured
+
+    def counted(wanted: Encoding) -> QuantizedTensor:
+        encoded[encoding._key(wanted)] += 1
+        return encode(wanted)
+
+    def compared(bench: Bench, plan: Plan) -> object:
+        measured[measure.plan_key(plan)] += measure.plan_key(plan) not in bench._seen
+        return compare(bench, plan)
+
+    monkeypatch.setattr(encoding, "_encode", counted)
+    monkeypatch.setattr(Bench, "_measured", compared)
+    onnxq.quantize(encoder(tmp_path), tmp_path / "q.onnx", Recipe("w4a16", min_sqnr=35))
+    assert max(encoded.values()) == 1 and len(encoded) > LAYERS
+    assert max(measured.values()) == 1 and len(measured) > 5
+
+
+def some_encoding(seed: int = 0, **how: object) -> Encoding:
+    tensor = ir.tensor(tiny.normal(64, 32, seed=seed), name=f"w{seed}")
+    return Encoding(tensor, onnxq.formats.get("int8"), Granularity(1), **how)  # type: ignore[arg-type]
+
+
+def test_memory_knows_what_differs_and_is_bounded() -> None:
+    one = some_encoding()
+    with remembering() as memory:
+        again = Encoding(one.tensor, one.format, one.granularity)
+        assert one.result() is again.result() and memory.computed == 1
+        least = Encoding(one.tensor, one.format, one.granularity, least_scales=lambda: np.full(32, 0.5, np.float32))
+        stretched = Encoding(one.tensor, one.format, one.granularity, stretch=2.0)
+        assert np.all(least.result().scales == 0.5) and memory.computed == 2
+        assert np.allclose(stretched.result().scales, 2 * one.result().scales) and memory.computed == 3
+    limit = 3 * 64 * 32
+    with remembering(limit) as memory:
+        many = [some_encoding(seed) for seed in range(6)]
+        for each in many:
+            each.result()
+            assert memory.nbytes <= limit
+        encoding.forget()
+        many[-1].result()
+        assert memory.computed == 6
+        many[0].result()
+        assert memory.computed == 7
+    with remembering(10) as memory:
+        one.result()
+        assert memory.nbytes == 0
+
+
+def test_disturbed_kernels_are_scaled_to_processor_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine so busy that every run waits, wall times of kernels say little of how long they take."""
+    model = pipeline.open_job(encoder(tmp_path), "w8a8-dynamic").model
+    bench = Bench(model, lambda plan: model, [{"ids": np.arange(6)[None]}])
+    monkeypatch.setattr(measure.Session, "kernels", lambda session: [Kernel("MatMul", name, 2.0, 9) for name in "ab"])
+    monkeypatch.setattr(measure, "least_seconds", lambda *arguments: 0.5)
+    assert [kernel.seconds for kernel in bench.kernels(None)] == [0.25, 0.25]
+
+
+def test_four_bits_that_became_eight_are_not_bargained_with(tmp_path: Path) -> None:
+    """Whoever names four bits wants small weights: what a floor asks for is all they are lengthened by."""
+    recipe = Recipe("auto", min_sqnr=30, prefer="accuracy")
+    result = onnxq.quantize(encoder(tmp_path), tmp_path / "q.onnx", recipe)
+    longest = max(onnxq.formats.get(choice.format).bits for choice in result.plan if choice.format is not None)
+    assert result.check is not None and result.check.sqnr >= 30 and longest == 8
