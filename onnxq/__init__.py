@@ -9,6 +9,7 @@ print(result.check.sqnr, result.check.latency_ratio)
 from __future__ import annotations
 
 from onnxq.errors import OnnxqError
+from onnxq.folders import FolderResult, quantize_folder
 from onnxq.library import ops_library, session
 from onnxq.pipeline import Result, quantize
 from onnxq.plan import Plan, load_plan
@@ -16,6 +17,7 @@ from onnxq.recipe import Recipe, Rule, load_recipe
 from onnxq.version import __version__
 
 __all__ = [
+    "FolderResult",
     "OnnxqError",
     "Plan",
     "Recipe",
@@ -26,5 +28,6 @@ __all__ = [
     "load_recipe",
     "ops_library",
     "quantize",
+    "quantize_folder",
     "session",
 ]

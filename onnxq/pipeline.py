@@ -18,7 +18,7 @@ from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
-from onnxq.idle import idle_wishes
+from onnxq.idle import IdleWish, idle_wishes
 from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
@@ -236,7 +236,7 @@ def open_job(
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
     for sentence in idle_wishes(wanted, loaded, plan, path=model):
-        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+        warnings.warn(sentence, IdleWish, stacklevel=2)
     samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
 

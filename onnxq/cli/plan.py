@@ -9,6 +9,7 @@ import click
 
 from onnxq import pipeline, save, tables
 from onnxq.cli._console import console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import DATA_OPTIONS, MODEL, PLAN_OPTIONS, preprocessing_of, recipe_of
 
 
@@ -24,6 +25,7 @@ def plan(model: Path, **options: Any) -> None:
 
     'quantize' starts from this plan and gives back to float what turns out to lose time or accuracy.
     """
+    refuse_folders(model)
     job = pipeline.open_job(
         model, recipe_of(options), options["target"], options["data"], preprocessing_of(options), options["limit"]
     )

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onnxq import pipeline, save, tables
+from onnxq.cli import _folders
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -25,6 +26,9 @@ from onnxq.plan import load_plan
 from onnxq.recipe import SCHEMES
 
 _QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
+
+MODEL may be a folder of models that are loaded together (of onnxruntime-genai, optimum, transformers.js,
+diffusers): the result is such a folder again.
 
 \b
 Schemes:
@@ -61,11 +65,16 @@ Schemes:
 @click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
+@_folders.FOLDER_OPTIONS
 @click.option("--force", "-f", is_flag=True, help="Replace the output if it exists.")
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
 def quantize(model: Path, **options: Any) -> None:
+    if model.is_dir():
+        _folders.quantize(model, options)
+        return
+    _folders.refuse_options_of_folders(model, options)
     if options["report"]:
         save.check_text(options["report"], [model])
     with Bars(console(stderr=True)) as bars:
