@@ -24,6 +24,7 @@ def write_together(models: Sequence[tuple[Path, Path]], data: Path) -> None:
     """
     beside = data.with_name(f".{data.name}.new")
     written: dict[bytes, tuple[int, int]] = {}
+    data.parent.mkdir(parents=True, exist_ok=True)
     with open(beside, "wb") as opened:
         protos = [_moved(source, target, data, opened, written) for source, target in models]
     for (source, target), proto in zip(models, protos, strict=True):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shutil
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from onnxq.errors import BadModel, NothingToDo, OnnxqError
 from onnxq.find_ranges import Effort
 from onnxq.folders import contents, data_files, genai, layouts, place, shared, wishes
 from onnxq.folders.contents import Folder, Part
+from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.idle import IdleWish
 from onnxq.images import Preprocessing
@@ -76,16 +75,13 @@ def quantize_folder(
         staged.mkdir()
         files = {part.name: layouts.file_of(part, layout, scheme) for part in found.parts}
         run = _Run(found, staged, wanted, samples, files, options, progress)
-        with _collected_warnings(len(names)):
+        with collected_warnings(found.path, [found.source(part) for part in found.parts]):
             for part in found.parts:
                 run.quantize(part)
-        if not run.results:
-            why = next(iter(run.notes.values()))
-            raise NothingToDo(f"{found.path}: no part could be quantized ({why})")
+        run.require_something()
         count = run.share_formats()
         run.place_data(layout)
-        for file in found.others:
-            _copy(found.path / file, staged / file)
+        run.copy_others()
         notes = [f"{name} in {data} belongs to no part" for name in unused] + run.finish(layout, scheme)
         result = run.result(destination, scheme, notes, count)
         place.write_report(staged, result.to_json())
@@ -124,16 +120,16 @@ class _Run:
         recipe = self.recipe_of(part)
         self.target_of(part).parent.mkdir(parents=True, exist_ok=True)
         if wishes.is_kept(recipe):
-            self.notes[part.name] = "copied: kept in float, as asked"
+            self.notes[part.name] = "as it was: kept, as asked"
         elif part.quantized is not None and not recipe.requantize:
-            self.notes[part.name] = f"copied: quantized already ({part.quantized})"
+            self.notes[part.name] = f"as it was: quantized already ({part.quantized})"
         else:
             if self.samples and part.name not in self.samples:
                 self.notes[part.name] = "no data for this part"
             try:
                 self.results[part.name] = self._quantized(part, recipe)
-            except NothingToDo:
-                self.notes[part.name] = "copied: nothing in it could be quantized"
+            except NothingToDo as error:
+                self.notes[part.name] = f"as it was: {str(error).replace(str(self.folder.source(part)), 'it')}"
 
     def _quantized(self, part: Part, recipe: Recipe, plan: Plan | None = None) -> Result:
         source = self.folder.source(part)
@@ -145,13 +141,24 @@ class _Run:
                 data=self.samples.get(part.name),
                 plan=plan,
                 force=True,
-                progress=_OfPart(self.progress, part.name),
+                progress=OfPart(self.progress, part.name),
                 **self.options,
             )
         except OnnxqError as error:
             if str(source) in str(error):
                 raise
             raise type(error)(f"part '{part.name}': {error}") from error
+
+    def require_something(self) -> None:
+        if self.results:
+            return
+        if all(part.quantized is not None for part in self.folder.parts):
+            raise BadModel(
+                f"all parts of {self.folder.path} are quantized already: start from the float models, "
+                "or give --requantize to quantize what is still in float"
+            )
+        why = ", ".join(f"{name}: {note}" for name, note in self.notes.items())
+        raise NothingToDo(f"{self.folder.path}: no part could be quantized ({why})")
 
     def share_formats(self) -> int:
         """Give weights that several parts hold one format; how many there are."""
@@ -189,6 +196,9 @@ class _Run:
         for data, parts in groups.items():
             stays = [part for part in parts if part.name not in self.results]
             if data is not None and (len(stays) < len(parts) or layout != layouts.KEEP_NAMES):
+                there = save.data_path(self.target_of(parts[0]))
+                if len(parts) == 1 and there == self.staged / data and there.exists():
+                    continue
                 models = [(self._where(part), self.target_of(part)) for part in parts]
                 data_files.write_together(models, self.staged / data)
                 continue
@@ -196,6 +206,14 @@ class _Run:
                 _copy(self.folder.source(part), self.target_of(part))
                 for file in part.data:
                     _copy(self.folder.path / file, self.staged / file)
+
+    def copy_others(self) -> None:
+        """Everything that goes with the models."""
+        for file in self.folder.others:
+            if (self.staged / file).exists():
+                self.folder.left_out[file] = "the result has a file of its own by this name"
+            else:
+                _copy(self.folder.path / file, self.staged / file)
 
     def _where(self, part: Part) -> Path:
         return self.target_of(part) if part.name in self.results else self.folder.source(part)
@@ -233,42 +251,13 @@ class _Run:
             scheme,
             self.options["target"],
             tuple(parts),
-            self.folder.others,
+            tuple(file for file in self.folder.others if file not in self.folder.left_out),
             self.folder.left_out,
             count,
             _nbytes(before),
             _nbytes(after),
             tuple(notes),
         )
-
-
-@dataclass(frozen=True)
-class _OfPart:
-    """Progress, said with the name of the part."""
-
-    progress: Progress
-    name: str
-
-    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
-        self.progress.start(f"{self.name}: {what}", total, unit)
-
-    def advance(self, done: int) -> None:
-        self.progress.advance(done)
-
-
-@contextlib.contextmanager
-def _collected_warnings(parts: int) -> Iterator[None]:
-    """A wish that is idle in some parts, and not in others, is none; what else is warned of is said once."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    said: dict[tuple[type[Warning], str], int] = {}
-    for each in caught:
-        key = (each.category, str(each.message))
-        said[key] = said.get(key, 0) + 1
-    for (category, message), count in said.items():
-        if not issubclass(category, IdleWish) or count >= parts:
-            warnings.warn(message, category, stacklevel=4)
 
 
 def _has_own_ops(model: Path) -> bool:
@@ -292,9 +281,4 @@ def _nbytes(files: set[Path]) -> int:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        try:
-            opened = stack.enter_context(open(source, "rb"))
-        except OSError as error:
-            raise BadModel(f"{source} cannot be read: {error.strerror}") from None
-        shutil.copyfileobj(opened, stack.enter_context(open(target, "wb")), 1 << 20)
+    shutil.copyfile(source, target)

@@ -35,7 +35,11 @@ def folder_table(result: FolderResult) -> Group:
     for why in dict.fromkeys(result.left_out.values()):
         files = [file.as_posix() for file, reason in result.left_out.items() if reason == why]
         lines.append(f"left out {', '.join(files)}: {why}")
-    lines += [f"note: {part.name}: {note}" for part in result.parts for note in _notes(part)]
+    said: dict[str, list[str]] = {}
+    for part in result.parts:
+        for note in _notes(part):
+            said.setdefault(note, []).append(part.name)
+    lines += [f"note: {', '.join(names)}: {note}" for note, names in said.items()]
     lines += [f"note: {note}" for note in result.notes]
     return Group(table, Text(), *(Text(line) for line in lines))
 
