@@ -18,11 +18,13 @@ def require(*modules: str) -> Any:
 
 
 def tokenizer() -> Any:
-    """A word each: w0, w1, …"""
+    """A letter each, as the byte-pair tokenizers of today's decoders do where they know no longer piece."""
     tokenizers, transformers = require("tokenizers"), require("transformers")
-    words = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3} | {f"w{i}": i + 4 for i in range(WORDS - 4)}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    words = {word: i for i, word in enumerate(["<pad>", "<s>", "</s>", "<unk>", *letters])}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(words, [], unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
 

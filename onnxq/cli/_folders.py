@@ -37,8 +37,6 @@ def quantize(folder: Path, options: dict[str, Any]) -> None:
     wrong = next((word for key, word in _OF_MODELS.items() if options[key]), None)
     if wrong is not None:
         raise BadRecipe(f"{wrong} is for a single model, and {folder} is a folder; give one of its models")
-    if options["report"]:
-        save.check_text(options["report"])
     with Bars(console(stderr=True)) as bars:
         result = quantize_folder(
             folder,

@@ -71,12 +71,12 @@ Schemes:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
 def quantize(model: Path, **options: Any) -> None:
+    if options["report"]:
+        save.check_text(options["report"], [model])
     if model.is_dir():
         _folders.quantize(model, options)
         return
     _folders.refuse_options_of_folders(model, options)
-    if options["report"]:
-        save.check_text(options["report"], [model])
     with Bars(console(stderr=True)) as bars:
         result = pipeline.quantize(
             model,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,32 +12,46 @@ import onnx
 import onnx_ir as ir
 
 from onnxq import encoding, save
+from onnxq.load import external_tensors
+
+
+def locations(model: Path) -> set[Path]:
+    """The files of external data of a model, relative to its folder."""
+    return {Path(tensor.location) for tensor in external_tensors(ir.load(model))}
+
+
+def transfer(model: Path, target: Path, how: Callable[[Path, Path], object]) -> None:
+    """Copy or move a model and its external data, whose names stay."""
+    pairs = [(model.parent / name, target.parent / name) for name in locations(model)]
+    for source, destination in [*pairs, (model, target)]:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        how(source, destination)
+
+
+def copy(source: Path, target: Path) -> None:
+    """The bytes of a file; links are followed, and the copy can be written to."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
 
 
 def write_together(models: Sequence[tuple[Path, Path]], data: Path) -> None:
-    """Write models with their large tensors in one file, where equal bytes are stored once.
+    """Write models anew with their large tensors in one file, where equal bytes are stored once.
 
     Args:
-        models: for each, where it is read and where it goes, which may be the same; all go into `data`'s folder or
-            one above it.
-        data: the file; it may be one that the models read.
+        models: for each, where it is read and where it goes: into the folder of `data`, or one above it.
+        data: the file, which none of them reads.
     """
-    beside = data.with_name(f".{data.name}.new")
     written: dict[bytes, tuple[int, int]] = {}
     data.parent.mkdir(parents=True, exist_ok=True)
-    with open(beside, "wb") as opened:
-        protos = [_moved(source, target, data, opened, written) for source, target in models]
-    for (source, target), proto in zip(models, protos, strict=True):
-        if source == target:
-            save.data_path(source).unlink(missing_ok=True)
-        onnx.save(proto, target)
-    os.replace(beside, data)
+    with open(data, "wb") as opened:
+        for source, target in models:
+            onnx.save(_moved(source, target, data, opened, written), target)
 
 
 def _moved(
     source: Path, target: Path, data: Path, opened: BinaryIO, written: dict[bytes, tuple[int, int]]
 ) -> onnx.ModelProto:
-    """The model with its large tensors appended to the opened file, which will be `data`."""
+    """The model with its large tensors appended to `data`."""
     model = ir.load(source)
     location = data.relative_to(target.parent).as_posix()
     for value in save.tensors_to_write(model):

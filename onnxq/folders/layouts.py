@@ -45,10 +45,14 @@ def file_of(part: Part, layout: str, scheme: str) -> Path:
     return folder / f"{part.file.stem}{_SUFFIXES[scheme]}.onnx"
 
 
-def data_of(part: Part, file: Path, layout: str) -> Path | None:
-    """The file of external data that a part written to `file` is to have; None to leave that to its size."""
+def data_of(part: Part, file: Path, layout: str, has_data: bool) -> Path | None:
+    """The file of external data that a part written to `file` is to have; None to leave that as it was written.
+
+    Args:
+        has_data: whether there are any now.
+    """
     if layout == TRANSFORMERS_JS:
-        return file.with_name(f"{file.name}_data") if part.data else None
+        return file.with_name(f"{file.name}_data") if part.data or has_data else None
     return part.data[0] if len(part.data) == 1 else None
 
 
