@@ -92,7 +92,7 @@ class Run:
             self.notes[part.name] = "no data for this part"
 
     def _quantized(self, part: Part, recipe: Recipe, plan: Plan | None = None) -> Result:
-        source, output = self.folder.source(part), self._made(part)
+        source, output = self._source(part), self._made(part)
         output.parent.mkdir(exist_ok=True)
         data = self.samples.get(part.name)
         progress = OfPart(self.progress, part.name)
@@ -101,9 +101,20 @@ class Run:
                 source, output, recipe, data=data, plan=plan, force=True, progress=progress, **self.options
             )
         except OnnxqError as error:
-            if str(source) in str(error):
-                raise
-            raise type(error)(f"part '{part.name}': {error}") from error
+            said = str(error).replace(str(source), str(self.folder.source(part)))
+            raise type(error)(said if str(source) in str(error) else f"part '{part.name}': {said}") from error
+
+    def _source(self, part: Part) -> Path:
+        """Where a part is read: external data are not read through links, of which caches of downloads consist, nor
+        where they have two names, so that they are copied for as long as this runs."""
+        files = (part.file, *part.data)
+        if not part.data or not any((self.folder.path / file).is_symlink() for file in files):
+            return self.folder.source(part)
+        copies = self.scratch / "sources"
+        for file in files:
+            if not (copies / file).exists():
+                data_files.copy(self.folder.path / file, copies / file)
+        return copies / part.file
 
     def _made(self, part: Part) -> Path:
         """Where the quantized part lies before it gets its place, in a folder of its own."""
@@ -120,8 +131,7 @@ class Run:
             for part in parts:
                 result = self.results[part.name]
                 data: DataSource | None = [] if part.name in self.samples else None  # none is read here
-                source = self.folder.source(part)
-                models[part.name] = pipeline.open_job(source, result.recipe, result.plan.target, data).model
+                models[part.name] = pipeline.open_job(self._source(part), result.recipe, result.plan.target, data).model
         weights = shared.shared_weights(models)
         del models
         self.shared = len(weights)
@@ -141,7 +151,7 @@ class Run:
         for data, parts in groups.items():
             made = [part for part in parts if part.name in self.results]
             if data is not None and (made or layout != layouts.KEEP_NAMES):
-                sources = [self._made(part) if part in made else self.folder.source(part) for part in parts]
+                sources = [self._made(part) if part in made else self._source(part) for part in parts]
                 targets = [self.staged / self.files[part.name] for part in parts]
                 data_files.write_together(list(zip(sources, targets, strict=True)), self.staged / data)
                 continue
@@ -150,7 +160,7 @@ class Run:
                 if part in made:
                     data_files.transfer(self._made(part), target, os.replace)
                 else:
-                    data_files.transfer(self.folder.source(part), target, data_files.copy)
+                    data_files.transfer(self._source(part), target, data_files.copy)
 
     def copy_others(self) -> None:
         """Everything that goes with the models."""

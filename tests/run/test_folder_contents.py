@@ -100,13 +100,16 @@ def test_a_cache_of_downloads_is_read_through_its_links(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "12ab"
     for folder in (blobs, snapshot):
         folder.mkdir(parents=True)
-    onnx.save(encoder(), blobs / "34cd")
-    (blobs / "56ef").write_text("{}")
-    for name, blob in (("model.onnx", "34cd"), ("config.json", "56ef")):
+    onnx.save(encoder(), blobs / "12", save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    os.rename(blobs / "model.onnx_data", blobs / "34")
+    (blobs / "56").write_text("{}")
+    for name, blob in (("model.onnx", "12"), ("model.onnx_data", "34"), ("config.json", "56")):
         (snapshot / name).symlink_to(Path("..") / ".." / "blobs" / blob)
-    out = onnxq.quantize_folder(snapshot, tmp_path / "out", "w8a16").output
-    assert files(out) == ["config.json", "model.onnx", "onnxq.json"]
-    assert not any(path.is_symlink() for path in out.iterdir())
+    result = onnxq.quantize_folder(snapshot, tmp_path / "out", "w8a16")
+    assert files(result.output) == ["config.json", "model.onnx", "model.onnx_data", "onnxq.json"]
+    assert not any(path.is_symlink() for path in result.output.iterdir())
+    (part,) = result.parts
+    assert part.result is not None and part.result.check is not None and part.result.check.sqnr > 30
 
 
 def test_what_is_no_folder_of_models_is_refused(tmp_path: Path, pair: Path) -> None:
