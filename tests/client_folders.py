@@ -84,6 +84,7 @@ def t5(folder: Path) -> Path:
     torch, transformers = require("torch"), require("transformers")
     torch.manual_seed(0)
     sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+    sizes |= {"tie_word_embeddings": False}  # tied, random ones repeat the last token for ever
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **SIZES))
     return _export(folder, model, "text2text-generation-with-past", tokenizer())
 

@@ -81,7 +81,7 @@ def open_folder(path: str | Path, *, variants: bool = False) -> Folder:
     taken = {file for part in parts for file in (part.file, *part.data)}
     for file in (file for file in models if file not in names):
         why = "named by no part of genai_config.json" if kind == genai.KIND else "another precision of a part"
-        extra = {file, *_data_of(path, file)} - taken
+        extra = ({file, *_data_of(path, file)} & {*files}) - taken
         left_out.update(dict.fromkeys(() if variants else sorted(extra), why))
     others = tuple(file for file in files if file not in taken and file not in left_out)
     return Folder(path, kind, parts, others, left_out)

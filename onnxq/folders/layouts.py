@@ -12,8 +12,7 @@ from onnxq.folders.contents import Folder, Part
 KEEP_NAMES, TRANSFORMERS_JS = "same", "transformers.js"
 LAYOUTS = (KEEP_NAMES, TRANSFORMERS_JS)
 
-#: The suffix by which transformers.js finds a precision (its `dtype`), by scheme; other schemes count as `q8` or `q4`
-#: by the bits of their weights.
+#: The suffix by which transformers.js finds a precision (its `dtype`), by scheme.
 _SUFFIXES = {
     "w8a8": "_quantized",
     "w8a8-dynamic": "_quantized",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -55,5 +56,7 @@ def publish(staged: Path, output: Path) -> None:
 
 
 def write_report(folder: Path, text: str) -> None:
-    """Leave in the folder what was done to it."""
-    save.write_text(folder / REPORT, text + "\n")
+    """Leave in the folder what was done to it; not where, as it may be moved."""
+    table = json.loads(text)
+    table.pop("output")
+    save.write_text(folder / REPORT, json.dumps(table, indent=1) + "\n")

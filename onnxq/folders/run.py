@@ -14,7 +14,7 @@ import onnx
 from onnxq import bodies, pipeline
 from onnxq.data import DataSource
 from onnxq.errors import BadModel, NothingToDo, OnnxqError
-from onnxq.folders import data_files, genai, layouts, shared, wishes
+from onnxq.folders import data_files, genai, layouts, place, shared, wishes
 from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
@@ -81,10 +81,10 @@ class Run:
             return
         try:
             result = self._quantized(part, recipe)
-        except NothingToDo as error:
-            self.notes[part.name] = f"as it was: {str(error).replace(str(self.folder.source(part)), 'it')}"
-            return
-        if not result.plan.changes_anything:
+            is_changed = result.plan.changes_anything
+        except NothingToDo:
+            is_changed = False
+        if not is_changed:
             self.notes[part.name] = "as it was: nothing in it could be quantized"
             return
         self.results[part.name] = result
@@ -165,7 +165,7 @@ class Run:
     def copy_others(self) -> None:
         """Everything that goes with the models."""
         for file in self.folder.others:
-            if (self.staged / file).exists():
+            if (self.staged / file).exists() or file == Path(place.REPORT):
                 self.folder.left_out[file] = "the result has a file of its own by this name"
             else:
                 data_files.copy(self.folder.path / file, self.staged / file)

@@ -68,22 +68,31 @@ def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, Da
         if unknown is not None:
             raise BadData(f"there is no part '{unknown}'; the parts are {', '.join(parts)}")
         return dict(data), []
-    is_folder = isinstance(data, (str, Path)) and Path(data).is_dir()
-    entries = sorted(each for each in Path(str(data)).iterdir() if each.name[0] != ".") if is_folder else []
-    found: dict[str, DataSource] = {}
-    for name in parts:
-        named = [each for each in entries if each.name == name or each.stem == name]
-        nested = Path(str(data)) / name
-        named += [nested] if "/" in name and is_folder and nested.exists() else []
+    found: dict[str, Path] = {}
+    unused: list[str] = []
+    if isinstance(data, (str, Path)) and Path(data).is_dir():
+        found, unused = _in_folder(parts, Path(data))
+    if found:
+        return dict(found), unused
+    if len(parts) == 1:
+        return {parts[0]: data}, []
+    raise BadData(
+        f"it cannot be told which part {data} is for; give a folder with an entry for each part that has data, "
+        f"named like it ({', '.join(parts)}), for example {parts[0]}.npz"
+    )
+
+
+def _in_folder(parts: Sequence[str], data: Path) -> tuple[dict[str, Path], list[str]]:
+    """(the entry of `data` for each part that has one, the others)."""
+    found: dict[str, Path] = {}
+    for name in map(Path, parts):
+        named = [each for each in _entries(data / name.parent) if name.name in (each.name, each.stem)]
         if len(named) > 1:
             raise BadData(f"{data} holds both {' and '.join(each.name for each in named)} for part '{name}'; keep one")
-        found |= {name: named[0]} if named else {}
-    if not found and len(parts) == 1:
-        return {parts[0]: data}, []
-    if not found:
-        raise BadData(
-            f"it cannot be told which part {data} is for; give a folder with an entry for each part that has data, "
-            f"named like it ({', '.join(parts)}), for example {parts[0]}.npz"
-        )
-    used = {str(source) for source in found.values()}
-    return found, [each.name for each in entries if not any(u == str(each) or u.startswith(f"{each}/") for u in used)]
+        found |= {str(name): named[0]} if named else {}
+    used = {path for entry in found.values() for path in (entry, *entry.parents)}
+    return found, [each.name for each in _entries(data) if each not in used]
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.name[0] != ".") if folder.is_dir() else []

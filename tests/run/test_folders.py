@@ -47,7 +47,7 @@ def test_the_result_is_complete_and_close(pair: Path) -> None:
         assert tiny.sqnr(run(pair / part.file, X), run(result.output / part.file, X)) > 30
     assert result.bytes_after == sum(part.bytes_after for part in result.parts)
     report = json.loads((result.output / "onnxq.json").read_text())
-    assert report == json.loads(result.to_json())
+    assert report | {"output": str(result.output)} == json.loads(result.to_json())
     assert [part["result"]["check"]["sqnr"] > 30 for part in report["parts"]] == [True, True]
     assert (result.output.stat().st_mode & 0o077) == (pair.stat().st_mode & 0o077)  # not private, as staging is
 
@@ -141,7 +141,7 @@ def test_parts_without_weights_or_quantized_already_are_copied(pair: Path) -> No
     result = quantize(pair)
     notes = {part.name: part.note for part in result.parts}
     assert notes["encoder_model"] == "" and "quantized already (2 MatMulNBits)" in notes["decoder_model"]
-    assert notes["tail"].startswith("as it was: it holds no floating-point weights")
+    assert notes["tail"] == "as it was: nothing in it could be quantized"
     for name in ("decoder_model.onnx", "tail.onnx"):
         assert (result.output / name).read_bytes() == (pair / name).read_bytes()
     (result.output / "tail.onnx").unlink()
