@@ -26,7 +26,8 @@ def tokenizer() -> Any:
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    names = ["input_ids", "attention_mask"]
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=names, **special)
 
 
 def genai(folder: Path) -> Path:

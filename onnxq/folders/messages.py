@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,9 @@ class OfPart:
 
 
 @contextlib.contextmanager
-def collected_warnings(folder: Path, models: Sequence[Path]) -> Iterator[None]:
-    """A wish that is idle in some parts, and not in others, is none; what else is warned of is said once."""
+def collected_warnings(folder: Path, models: Sequence[Path], count: Callable[[], int]) -> Iterator[None]:
+    """A wish is idle only if it is in all of the `count()` parts that were quantized; what else is warned of is said
+    once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -39,6 +40,6 @@ def collected_warnings(folder: Path, models: Sequence[Path]) -> Iterator[None]:
             message = message.replace(str(model), str(folder))
         key = (each.category, message)
         said[key] = said.get(key, 0) + 1
-    for (category, message), count in said.items():
-        if not issubclass(category, IdleWish) or count >= len(models):
+    for (category, message), times in said.items():
+        if not issubclass(category, IdleWish) or times >= count():
             warnings.warn(message, category, stacklevel=4)

@@ -57,7 +57,8 @@ class Run:
             BadModel, NothingToDo: no part could be quantized.
         """
         parts = self.folder.parts
-        with collected_warnings(self.folder.path, [self.folder.source(part) for part in parts]):
+        models = [root / part.file for part in parts for root in (self.folder.path, self._copies)]
+        with collected_warnings(self.folder.path, models, lambda: len(self.results)):
             for part in parts:
                 self._quantize(part)
         if self.results:
@@ -110,11 +111,14 @@ class Run:
         files = (part.file, *part.data)
         if not part.data or not any((self.folder.path / file).is_symlink() for file in files):
             return self.folder.source(part)
-        copies = self.scratch / "sources"
         for file in files:
-            if not (copies / file).exists():
-                data_files.copy(self.folder.path / file, copies / file)
-        return copies / part.file
+            if not (self._copies / file).exists():
+                data_files.copy(self.folder.path / file, self._copies / file)
+        return self._copies / part.file
+
+    @property
+    def _copies(self) -> Path:
+        return self.scratch / "sources"
 
     def _made(self, part: Part) -> Path:
         """Where the quantized part lies before it gets its place, in a folder of its own."""

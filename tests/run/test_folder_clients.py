@@ -115,7 +115,6 @@ def optimum_logits(kind: str, folder: Path, **options: Any) -> tuple[NDArray, ND
         inputs = {"input_features": extractor(sound, sampling_rate=16000, return_tensors="pt").input_features}
     else:
         inputs = dict(transformers.AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt"))
-        inputs.pop("token_type_ids", None)
     wanted = {"max_new_tokens": 8, "min_new_tokens": 8, "output_logits": True, "return_dict_in_generate": True}
     found = model.generate(**inputs, **wanted)
     return found.sequences.numpy(), np.array([step.numpy() for step in found.logits])
