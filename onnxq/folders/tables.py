@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Group
 from rich.filesize import decimal as _bytes
@@ -14,6 +16,9 @@ from onnxq.folders.contents import Folder
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.plan import Method
 from onnxq.quality import MAX_DB
+
+#: Files named in a line; the report has all.
+LISTED = 16
 
 
 def folder_table(result: FolderResult) -> Group:
@@ -31,10 +36,10 @@ def folder_table(result: FolderResult) -> Group:
             f"shared   {_count(result.shared, 'weight')} of several parts, each with one format in all of them"
         )
     if result.copied:
-        lines.append(f"copied   {', '.join(file.as_posix() for file in result.copied)}")
+        lines.append(f"copied   {_listed(result.copied)}")
     for why in dict.fromkeys(result.left_out.values()):
-        files = [file.as_posix() for file, reason in result.left_out.items() if reason == why]
-        lines.append(f"left out {', '.join(files)}: {why}")
+        files = [file for file, reason in result.left_out.items() if reason == why]
+        lines.append(f"left out {_listed(files)}: {why}")
     said: dict[str, list[str]] = {}
     for part in result.parts:
         for note in _notes(part):
@@ -53,9 +58,15 @@ def contents_table(folder: Folder) -> Group:
         size = sum((folder.path / file).stat().st_size for file in (part.file, *part.data))
         table.add_row(part.name, part.file.as_posix(), _bytes(size), part.quantized or "no")
     lines = [f"{folder.path}: {folder.kind} folder, {_count(len(folder.parts), 'part')}"]
-    rest = [f"others: {', '.join(file.as_posix() for file in folder.others)}"] if folder.others else []
+    rest = [f"others: {_listed(folder.others)}"] if folder.others else []
     rest += [f"not for the result: {file.as_posix()} ({why})" for file, why in folder.left_out.items()]
     return Group(*(Text(line) for line in lines), Text(), table, Text(), *(Text(line) for line in rest))
+
+
+def _listed(files: Sequence[Path]) -> str:
+    """The first of them, and how many others there are."""
+    shown = [file.as_posix() for file in files[:LISTED]]
+    return ", ".join(shown) + (f" and {len(files) - LISTED} others" if len(files) > LISTED else "")
 
 
 def _becomes(part: PartResult) -> str:
