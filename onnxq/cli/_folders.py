@@ -53,6 +53,7 @@ def quantize(folder: Path, options: dict[str, Any]) -> None:
             force=options["force"],
             check=not options["no_check"],
             threads=options["threads"],
+            strict=options["strict"],
             progress=bars,
         )
     if options["report"]:

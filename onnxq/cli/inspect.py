@@ -21,4 +21,4 @@ def inspect(model: Path) -> None:
     if model.is_dir():
         console().print(contents_table(open_folder(model)))
         return
-    console().print(tables.model_table(load_model(model)))
+    console().print(tables.model_table(load_model(model, to_look_at=True)))

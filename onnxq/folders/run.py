@@ -69,7 +69,10 @@ class Run:
                 "or give --requantize to quantize what is still in float"
             )
         why = ", ".join(f"{name}: {note}" for name, note in self.notes.items())
-        raise NothingToDo(f"{self.folder.path}: no part could be quantized ({why})")
+        nothing = NothingToDo(f"{self.folder.path}: no part could be quantized ({why})")
+        if self.options.get("strict"):
+            nothing.exit_code = BadModel.exit_code
+        raise nothing
 
     def _quantize(self, part: Part) -> None:
         names = [each.name for each in self.folder.parts]
