@@ -15,6 +15,7 @@ from onnxq.version import __version__
 
 if TYPE_CHECKING:
     from onnxq.errors import Bug, OnnxqError
+    from onnxq.folders import FolderResult, quantize_folder
     from onnxq.library import ops_library, session
     from onnxq.pipeline import Result, quantize
     from onnxq.plan import Plan, load_plan
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bug",
+    "FolderResult",
     "OnnxqError",
     "Plan",
     "Recipe",
@@ -32,12 +34,14 @@ __all__ = [
     "load_recipe",
     "ops_library",
     "quantize",
+    "quantize_folder",
     "session",
 ]
 
 #: Where names come from. They are imported when they are asked for: the command line forks off before (supervisor.py).
 _HOMES = {
     "Bug": "errors",
+    "FolderResult": "folders",
     "OnnxqError": "errors",
     "Plan": "plan",
     "Recipe": "recipe",
@@ -47,6 +51,7 @@ _HOMES = {
     "load_recipe": "recipe",
     "ops_library": "library",
     "quantize": "pipeline",
+    "quantize_folder": "folders",
     "session": "library",
 }
 

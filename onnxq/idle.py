@@ -13,6 +13,10 @@ from onnxq.recipe import Recipe
 from onnxq.scales import values_to_observe
 
 
+class IdleWish(RuntimeWarning):
+    """Something that was asked for has no effect."""
+
+
 def idle_wishes(recipe: Recipe, model: ir.Model, plan: Plan, path: str | Path) -> Iterator[str]:
     """A sentence for each part of `recipe` that changes nothing in `plan`, which was made of it."""
     nodes = [(node.name or "", node.op_type) for node in graph.nodes(model)]

@@ -22,7 +22,7 @@ from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
 from onnxq.guard import Guard
-from onnxq.idle import idle_wishes
+from onnxq.idle import IdleWish, idle_wishes
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
 from onnxq.load import external_tensors, is_quantized, load_model
@@ -314,7 +314,7 @@ def open_job(
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
     for sentence in idle_wishes(wanted, loaded, plan, path=model):
-        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+        warnings.warn(sentence, IdleWish, stacklevel=2)
     samples = None
     if data is not None:
         samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)

@@ -27,6 +27,7 @@ class ChoiceFile(Struct, forbid_unknown_fields=True):
     elements: Count = 0
     reason: str = ""
     half: str | None = None
+    shares: str = ""
 
 
 class PlanFile(Struct, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ import click
 from onnxq import pipeline, tables
 from onnxq.check import check_models
 from onnxq.cli._console import console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import MODEL, THREADS_OPTION, data_options, preprocessing_of
 from onnxq.data import inputs_of, open_data
 from onnxq.errors import BadModel
@@ -27,6 +28,7 @@ from onnxq.synthesize import synthesize
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(a: Path, b: Path, **options: Any) -> None:
     """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns."""
+    refuse_folders(a, b)
     model = load_model(a)
     names, others = ([i.name for i in inputs_of(each)] for each in (model, load_model(b)))
     if set(names) != set(others):

@@ -9,6 +9,7 @@ import click
 
 from onnxq import pipeline, tables
 from onnxq.cli._console import console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import (
     DATA_OPTIONS,
     FORCE_OPTION,
@@ -33,6 +34,7 @@ def plan(model: Path, **options: Any) -> None:
 
     'quantize' starts from this plan and gives back to float what turns out to lose time or accuracy.
     """
+    refuse_folders(model)
     guard = guard_of(options)
     if options["output"]:
         guard.writes(options["output"])

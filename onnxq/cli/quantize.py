@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onnxq import pipeline, tables
+from onnxq.cli import _folders
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -28,6 +29,9 @@ from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import AIM, SCHEMES
 
 _QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
+
+MODEL may be a folder of models that are loaded together (of onnxruntime-genai, optimum, transformers.js,
+diffusers): the result is such a folder again.
 
 \b
 Schemes:
@@ -76,6 +80,7 @@ Schemes:
 @click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
+@_folders.FOLDER_OPTIONS
 @click.option("--strict", is_flag=True, help="Fail if nothing can be quantized, instead of copying MODEL to -o.")
 @FORCE_OPTION
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
@@ -83,6 +88,10 @@ Schemes:
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
 def quantize(model: Path, **options: Any) -> None:
     guard = guard_of(options)
+    if model.is_dir():
+        _folders.quantize(model, options)
+        return
+    _folders.refuse_options_of_folders(model, options)
     with Bars(console(stderr=True)) as bars:
         result = pipeline.quantize(
             model,

@@ -61,7 +61,7 @@ def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
     elif target == "onnx":
         assert domains == {""}
     else:
-        assert domains == ({"", "onnxq"} if scheme in ("w4a16", "w8a16", "nf4", "fp4") else {""})
+        assert domains == ({"", "onnxq"} if scheme in ("w4a16", "w8a16", "nf4", "fp4", "bf16") else {""})
         assert {f.domain for f in saved.functions} == domains - {""}
     assert [path.name for path in tmp_path.iterdir()] == ["q.onnx"]
 

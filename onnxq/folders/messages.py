@@ -1,0 +1,45 @@
+"""What the parts of a folder say while they are quantized: which part it is about, and nothing twice."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxq.idle import IdleWish
+from onnxq.progress import Progress
+
+
+@dataclass(frozen=True)
+class OfPart:
+    """Progress, said with the name of the part."""
+
+    progress: Progress
+    name: str
+
+    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
+        self.progress.start(f"{self.name}: {what}", total, unit)
+
+    def advance(self, done: int) -> None:
+        self.progress.advance(done)
+
+
+@contextlib.contextmanager
+def collected_warnings(folder: Path, models: Sequence[Path], count: Callable[[], int]) -> Iterator[None]:
+    """A wish is idle only if it is in all of the `count()` parts that were quantized; what else is warned of is said
+    once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    said: dict[tuple[type[Warning], str], int] = {}
+    for each in caught:
+        message = str(each.message)
+        for model in models if issubclass(each.category, IdleWish) else ():
+            message = message.replace(str(model), str(folder))
+        key = (each.category, message)
+        said[key] = said.get(key, 0) + 1
+    for (category, message), times in said.items():
+        if not issubclass(category, IdleWish) or times >= count():
+            warnings.warn(message, category, stacklevel=4)

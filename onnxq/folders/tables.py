@@ -1,0 +1,103 @@
+"""What a person is shown of a folder."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group
+from rich.filesize import decimal as _bytes
+from rich.table import Table
+from rich.text import Text
+
+from onnxq.folders.contents import Folder
+from onnxq.folders.result import FolderResult, PartResult
+from onnxq.plan import Method
+from onnxq.quality import MAX_DB
+
+#: Files named in a line; the report has all.
+LISTED = 16
+
+
+def folder_table(result: FolderResult) -> Group:
+    """A line for each part, their sum, and what was copied or left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("part", "becomes", "size", "of float", "error", "speed", "note"):
+        table.add_column(column, overflow="fold", justify="right" if column in ("of float", "error") else "left")
+    for part in result.parts:
+        table.add_row(part.name, _becomes(part), *_sizes(part.bytes_before, part.bytes_after), *_proof(part), part.note)
+    if len(result.parts) > 1:
+        table.add_row("all", "", *_sizes(result.bytes_before, result.bytes_after), "", "", "", style="bold")
+    lines = []
+    if result.shared:
+        lines.append(
+            f"shared   {_count(result.shared, 'weight')} of several parts, each with one format in all of them"
+        )
+    if result.copied:
+        lines.append(f"copied   {_listed(result.copied)}")
+    for why in dict.fromkeys(result.left_out.values()):
+        files = [file for file, reason in result.left_out.items() if reason == why]
+        lines.append(f"left out {_listed(files)}: {why}")
+    said: dict[str, list[str]] = {}
+    for part in result.parts:
+        for note in _notes(part):
+            said.setdefault(note, []).append(part.name)
+    lines += [f"note: {', '.join(names)}: {note}" for note, names in said.items()]
+    lines += [f"note: {note}" for note in result.notes]
+    return Group(table, Text(), *(Text(line) for line in lines))
+
+
+def contents_table(folder: Folder) -> Group:
+    """The parts of a folder, and what else is in it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("part", "model", "size", "quantized"):
+        table.add_column(column, overflow="fold")
+    for part in folder.parts:
+        size = sum((folder.path / file).stat().st_size for file in (part.file, *part.data))
+        table.add_row(part.name, part.file.as_posix(), _bytes(size), part.quantized or "no")
+    lines = [f"{folder.path}: {folder.kind} folder, {_count(len(folder.parts), 'part')}"]
+    rest = [f"others: {_listed(folder.others)}"] if folder.others else []
+    rest += [f"not for the result: {file.as_posix()} ({why})" for file, why in folder.left_out.items()]
+    return Group(*(Text(line) for line in lines), Text(), table, Text(), *(Text(line) for line in rest))
+
+
+def _listed(files: Sequence[Path]) -> str:
+    """The first of them, and how many others there are."""
+    shown = [file.as_posix() for file in files[:LISTED]]
+    return ", ".join(shown) + (f" and {len(files) - LISTED} others" if len(files) > LISTED else "")
+
+
+def _becomes(part: PartResult) -> str:
+    """The forms of most of its weights."""
+    if part.result is None:
+        return "as it was"
+    weights: Counter[str] = Counter()
+    for choice in part.result.plan:
+        if choice.elements or choice.method is not Method.KEEP:
+            weights[choice.label] += choice.elements
+    return ", ".join(label for label, _ in weights.most_common(3))
+
+
+def _sizes(before: int, after: int) -> tuple[str, str]:
+    return f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f}"
+
+
+def _proof(part: PartResult) -> tuple[str, str]:
+    check = None if part.result is None else part.result.check
+    if check is None:
+        return "", ""
+    error = (
+        "not measured" if math.isnan(check.sqnr) else "identical" if check.sqnr >= MAX_DB else f"{check.sqnr:.1f} dB"
+    )
+    return error, f"{1 / check.latency_ratio:.2f}×" if check.float_ms else ""
+
+
+def _notes(part: PartResult) -> tuple[str, ...]:
+    check = None if part.result is None else part.result.check
+    return () if check is None else check.notes
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}{'s' * (n != 1)}"
