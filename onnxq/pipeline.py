@@ -418,7 +418,7 @@ def _checked_plan(plan: Plan, job: Job) -> Plan:
     unknown = next((name for name in plan.choices if name not in known), None)
     if unknown is not None:
         raise BadRecipe(f"the plan speaks of node '{unknown}', which {job.path} does not have")
-    return plan
+    return reconciled(plan, job.model)
 
 
 class Trace:
