@@ -197,7 +197,7 @@ def quantize(
     steps.write("prepared", job.model)
     if plan is not None:
         require_possible(plan, job.model, job.target, job.path)
-        job = dataclasses.replace(job, plan=plan)
+        job = dataclasses.replace(job, plan=reconciled(plan, job.model))
     # A model that is not tuned is encoded once, and its memory must not grow with it.
     is_tuned = check and plan is None and job.nbytes <= WHOLE_MODEL_BYTES
     try:

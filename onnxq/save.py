@@ -16,7 +16,7 @@ from onnxq.data_files import data_name, own_data
 from onnxq.errors import BadOutput
 from onnxq.guard import Guard
 from onnxq.publish import publish
-from onnxq.share_codes import Written, share
+from onnxq.share_codes import Sharing
 from onnxq.staging import as_sentences, staging, write
 
 __all__ = [
@@ -142,12 +142,12 @@ def _write_tensors(model: ir.Model, data: BinaryIO | None, progress: Progress) -
     """Large tensors go to `data`, if there is one; the others are just bytes in the model afterwards."""
     written = _Written()
     tied: dict[Hashable, ir.Value] = {}
-    shared: Written = {}
+    sharing = Sharing(tensors_to_write(model))
     for value in tensors_to_write(model):
         tensor = value.const_value
         assert tensor is not None
         nbytes = _nbytes(value)
-        if not _is_tied(value, tensor, tied) and not share(value, tensor, shared):
+        if not _is_tied(value, tensor, tied) and not sharing.takes_over(value, tensor):
             if data is None or nbytes < EXTERNAL_BYTES:
                 value.const_value = _in_memory(tensor)
             else:

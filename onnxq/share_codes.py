@@ -7,7 +7,8 @@ shape or order. Runtimes work the other form out when they load the model.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -19,31 +20,44 @@ LEAST_BYTES = 1 << 10
 #: Types of codes and of their scales.
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT)
 
-#: By graph, weight, type and size: what was written, with the digest of its bytes.
-Written = dict[Hashable, list[tuple[ir.Value, bytes]]]
+
+class Sharing:
+    """What of a model's constants may be equal, and what was written of it.
+
+    Only constants that come from the same weight and take as many bytes are looked into: that costs reading them.
+    """
+
+    def __init__(self, values: Iterable[ir.Value]) -> None:
+        self._count = Counter(_key(value) for value in values)
+        #: By key, what was written, with the digest of its bytes.
+        self._written: dict[Hashable, list[tuple[ir.Value, bytes]]] = {}
+
+    def takes_over(self, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
+        """Whether `value` was written before; then its readers read that, or what a node makes of it."""
+        key, owner = _key(value), value.graph
+        if key is None or self._count[key] < 2 or not isinstance(owner, ir.Graph):
+            return False
+        shape, digest = tuple(tensor.shape.numpy()), _digest(tensor.tobytes())
+        others = self._written.setdefault(key, [])
+        for other, seen in others:
+            before = tuple(other.const_value.shape.numpy()) if other.const_value is not None else ()
+            if seen == digest:
+                _replace(value, other, owner, None if before == shape else shape)
+                return True
+            may_be_turned = len(shape) == 2 and before == shape[::-1] and tensor.dtype.bitwidth == 8
+            if may_be_turned and seen == _digest(np.ascontiguousarray(tensor.numpy().T).tobytes()):
+                _replace(value, other, owner, ())
+                return True
+        others.append((value, digest))
+        return False
 
 
-def share(value: ir.Value, tensor: ir.TensorProtocol, written: Written) -> bool:
-    """Whether `value` was written before; then its readers read that, or what a node makes of it."""
-    origin, owner = value.meta.get(ORIGIN), value.graph
-    if origin is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES or value.is_graph_output():
-        return False
-    if not isinstance(owner, ir.Graph):
-        return False
-    others = written.setdefault((id(owner), origin, tensor.dtype, tensor.nbytes), [])
-    shape = tuple(tensor.shape.numpy())
-    digest = _digest(tensor.tobytes())
-    for other, seen in others:
-        before = tuple(other.const_value.shape.numpy()) if other.const_value is not None else ()
-        if seen == digest:
-            _replace(value, other, owner, None if before == shape else shape)
-            return True
-        may_be_turned = len(shape) == 2 and before == shape[::-1] and tensor.dtype.bitwidth == 8
-        if may_be_turned and seen == _digest(np.ascontiguousarray(tensor.numpy().T).tobytes()):
-            _replace(value, other, owner, ())
-            return True
-    others.append((value, digest))
-    return False
+def _key(value: ir.Value) -> Hashable:
+    """The same for constants that may have the same bytes; None for those that are not shared."""
+    origin, tensor = value.meta.get(ORIGIN), value.const_value
+    if origin is None or tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES:
+        return None
+    return None if value.is_graph_output() else (id(value.graph), origin, tensor.dtype, tensor.nbytes)
 
 
 def _digest(raw: bytes) -> bytes:

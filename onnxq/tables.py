@@ -31,7 +31,8 @@ def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
     # A weight that several nodes read is listed once, where it is read first.
     followers = [c for c in plan if c.shares in plan.choices and plan.choices[c.shares].label == c.label]
     others = Counter(c.shares for c in followers)
-    plan = dataclasses.replace(plan, choices={c.node: c for c in plan if c not in followers})
+    names = {c.node for c in followers}
+    plan = dataclasses.replace(plan, choices={c.node: c for c in plan if c.node not in names})
     if each_node:
         for c in plan:
             more = f" (and {others[c.node]} more)" if others[c.node] else ""

@@ -118,10 +118,11 @@ class _Converter:
                 node.replace_input_with(index, self._cast(value, node, wanted))
 
     def _cast(self, value: ir.Value, reader: ir.Node, wanted: ir.DataType) -> ir.Value:
-        key = (id(value), wanted, id(reader.graph))
+        tensor, owner = graph.constant(value), value.graph
+        # A constant is converted where it lies, once for all bodies that read it.
+        key = (id(value), wanted, id(reader.graph if tensor is None else owner))
         if key in self.casts:
             return self.casts[key]
-        tensor, owner = graph.constant(value), value.graph
         if tensor is not None and isinstance(owner, ir.Graph):
             name = self.names.fresh(f"{value.name}_{wanted.name.lower()}")
             made = graph.add_constant(owner, name, converted(tensor, wanted))

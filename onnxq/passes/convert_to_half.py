@@ -42,7 +42,9 @@ class ConvertToHalf(ir.passes.InPlacePass):
             is_half = self.plan.scheme == "fp16" if choice is None else choice.method is Method.HALF
             if node.name not in self.originals or not is_half:
                 return False
-            fits = all(_fits(value) for value in node.inputs)
+            tensors = [graph.constant(value) for value in node.inputs]
+            tensors += [a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR]
+            fits = all(map(_fits, tensors))
             return fits and _takes_half(node, version) and not _is_batch_transpose(node)
 
         return ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converts)(model)
@@ -70,6 +72,5 @@ def _is_batch_transpose(node: ir.Node) -> bool:
     return last > 0 and perm == [*range(1, last), 0, last]
 
 
-def _fits(value: ir.Value | None) -> bool:
-    tensor = graph.constant(value)
+def _fits(tensor: ir.TensorProtocol | None) -> bool:
     return tensor is None or tensor.dtype is not ir.DataType.FLOAT or fits_half(tensor)

@@ -251,3 +251,12 @@ def test_of_a_loop_the_extremes_of_each_turn_come_out() -> None:
     assert expose(made).modified
     _, extremes = tiny.evaluate(made, x=np.float32([1, -3]), c=np.array(True), n=np.array(3))
     np.testing.assert_array_equal(extremes, [[-6, 2], [-4, 12], [-24, 8]])
+
+
+def test_masks_that_half_cannot_hold_are_made_in_float() -> None:
+    """As exporters write them: ConstantOfShape with the lowest number of float32."""
+    text = """g (float[8] x) => (float[8] y) {
+      [shape] s = Shape(x)  [mask] m = ConstantOfShape<value = float[1] {-3.0e38}>(s)  [one] y = Add(x, m) }"""
+    made = halved(text, {}, Plan("fp16", "onnx", choices(one=Method.HALF)))
+    assert tiny.find(made, "ConstantOfShape").outputs[0].dtype is not HALF
+    assert tiny.find(made, "Add").inputs[1] is not tiny.find(made, "ConstantOfShape").outputs[0]

@@ -71,6 +71,13 @@ def test_a_shared_weight_is_stored_once(scheme: str, target: str, text: str, tmp
         assert tiny.sqnr(in_float.run(None, feed)[0], quantized.run(None, feed)[0]) > floor
 
 
+def test_half_precision_is_stored_once_for_both_branches(tmp_path: Path) -> None:
+    path = save(tmp_path, MERGED)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("fp16"), target="onnx")
+    names = [t.name for t in onnx.load(result.output).graph.initializer if np.prod(t.dims) >= 256 * WIDTH]
+    assert len(names) == 4  # the table and its transpose, up, down
+
+
 def test_a_transpose_that_the_exporter_folded_is_the_same_weight(tmp_path: Path) -> None:
     table = tiny.normal(ROWS, WIDTH)
     text = f"g (int64[B, S] ids) => (float[B, S, {ROWS}] y) {{ x = Gather(table, ids)  y = MatMul(x, head) }}"
