@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
@@ -139,3 +141,14 @@ def test_notes_do_not_widen_the_table() -> None:
     lines = console.export_text().splitlines()
     assert lines[0].rstrip() == "error  30.0 dB SQNR         on 4 samples"
     assert lines[2].startswith("note: a sentence of many words") and max(map(len, lines)) <= 100
+
+
+def test_preference_effort_and_floor_reach_the_recipe(model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "preferred.onnx"
+    words = ["-s", "w4a16", "--prefer", "size", "--effort", "quick", "--min-sqnr", "12", "-o", str(output)]
+    done = CliRunner().invoke(main, ["quantize", str(model), *words])
+    assert done.exit_code == 0, done.output
+    recipe = json.loads(onnx.load(output).metadata_props[0].value)["recipe"]
+    assert (recipe["prefer"], recipe["effort"], recipe["min_sqnr"]) == ("size", "quick", 12.0)
+    refused = CliRunner().invoke(main, ["quantize", str(model), "--prefer", "beauty"])
+    assert refused.exit_code != 0 and "'speed', 'balanced', 'accuracy', 'size'" in refused.output
