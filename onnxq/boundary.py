@@ -25,7 +25,7 @@ def bounded(function: Callable[P, T]) -> Callable[P, T]:
     def call(*arguments: P.args, **options: P.kwargs) -> T:
         try:
             return function(*arguments, **options)
-        except OnnxqError:
+        except (OnnxqError, Warning):  # a warning is raised where the caller asked for that
             raise
         except Exception as error:
             raise as_sentence(error) from error

@@ -79,6 +79,8 @@ class Npz(Mapping[str, NDArray]):
             raise BadData(f"{self._path} cannot be read as npz: {first_line(error)}") from None
 
     def __getitem__(self, name: str) -> NDArray:
+        if name not in self._names:
+            raise KeyError(name)
         with self._opened() as file:
             array: NDArray = file[name]
             return array

@@ -72,13 +72,13 @@ class Case:
         (folder / "input").write_text("precious")
         inspect.load_model = getattr(self, self.how)
         return ["inspect", "input"]
-    def fine(self, path): raise cli.OnnxqError("a sentence")
-    def traceback(self, path): {}["foo"]
-    def abort(self, path): os.abort()
-    def hang(self, path): time.sleep(60)
-    def changes(self, path): path.write_text("lost"); raise cli.OnnxqError("a sentence")
-    def leaves(self, path): open("left", "w"); raise cli.OnnxqError("a sentence")
-    def internal(self, path): raise cli.OnnxqError("<lambda>() missing 1 required positional argument")
+    def fine(self, path, **_): raise cli.OnnxqError("a sentence")
+    def traceback(self, path, **_): {}["foo"]
+    def abort(self, path, **_): os.abort()
+    def hang(self, path, **_): time.sleep(60)
+    def changes(self, path, **_): path.write_text("lost"); raise cli.OnnxqError("a sentence")
+    def leaves(self, path, **_): open("left", "w"); raise cli.OnnxqError("a sentence")
+    def internal(self, path, **_): raise cli.OnnxqError("<lambda>() missing 1 required positional argument")
 
 words = ["fine", "traceback", "abort", "hang", "changes", "leaves", "internal", "fine"]
 print([outcome.defect for outcome in cage.run([Case(word) for word in words], seconds=2)])
