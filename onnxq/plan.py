@@ -42,6 +42,8 @@ class Choice:
         block: weights along the contraction that share a scale; None: one scale a channel.
         elements: how many weights it reads.
         reason: why this and not what the scheme asked for; empty where it is what the scheme asked for.
+        half: the half-precision format that its weights have in the file; None for wider ones. They lose nothing in it,
+            so nothing longer is worth writing.
     """
 
     node: str
@@ -51,6 +53,7 @@ class Choice:
     block: int | None = None
     elements: int = 0
     reason: str = ""
+    half: str | None = None
 
     @property
     def label(self) -> str:
@@ -72,14 +75,16 @@ def in_float(choice: Choice, reason: str) -> Choice:
 
 
 def finer(choice: Choice, reason: str) -> Choice | None:
-    """The same node with weights of the next longer format, float32 in the end; None where there is none."""
+    """The same node with weights of the next longer format, that of the file in the end; None where there is none."""
     bits = 32 if choice.format is None else formats.get(choice.format).bits
     if bits < 8:
         block = choice.block if choice.method is Method.PACKED else None
         return dataclasses.replace(choice, format="int8", block=block, reason=reason)
+    if bits == 8 and choice.half is not None:
+        return dataclasses.replace(choice, method=Method.STORED, format=choice.half, block=None, reason=reason)
     if bits == 8:
         return dataclasses.replace(choice, method=Method.STORED, format="float16", block=None, reason=reason)
-    if choice.method in (Method.STORED, Method.PACKED):
+    if choice.method in (Method.STORED, Method.PACKED) and choice.half is None:
         return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
     return None
 
@@ -162,6 +167,8 @@ def _choice(entry: dict[str, Any], target: str) -> Choice:
         choice.method is Method.STORED and formats.get(choice.format or "").default_block is not None
     )
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
+        raise BadRecipe(wrong)
+    if choice.half not in (None, "float16", "bfloat16"):
         raise BadRecipe(wrong)
     if not isinstance(choice.reason, str) or not isinstance(choice.elements, int):
         raise BadRecipe(f"node '{choice.node}' wants words as its reason and a whole number of elements")

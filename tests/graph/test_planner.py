@@ -103,7 +103,7 @@ CASES = [
     ("bfloat16", "onnxq", "MatMul", "bfloat16", ""),
     ("bf16", "onnxq", "left", "bfloat16 stored", ""),
     ("bf16", "onnxq", "Conv", "bfloat16 stored", ""),
-    ("w4a16", "ort-cpu", "table", "float", "'w' is a constant of Add, which has no quantized form"),
+    ("w4a16", "ort-cpu", "table", "int8 stored", "'w' is a table that Add reads: 8 bits a row"),
 ]
 
 
