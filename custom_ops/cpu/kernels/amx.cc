@@ -13,6 +13,7 @@
 
 #include "both.h"
 #include "dense.h"
+#include "few_rows.h"
 #include "tiles.h"
 #include "zmm.h"
 
@@ -432,15 +433,22 @@ Multiply multiply_kernel(const Problem& p) {
                                : multiply_kernel<NibbleFloats<Zmm>>(p.scale_type);
 }
 
-bool by_tiles(const Problem& p) { return !p.exact && p.M >= (p.tile_rows ? p.tile_rows : kTileRowsFrom); }
+bool in_tiles(const Problem& p) { return !p.exact && p.M >= (p.tile_rows ? p.tile_rows : kTileRowsFrom); }
+
+bool by_few_rows(const Problem& p) { return in_tiles(p) && FewRows::offered(p); }
+bool by_tiles(const Problem& p) { return in_tiles(p) && !FewRows::offered(p); }
 
 int64_t amx_workspace(const Problem& p) {
-  return by_tiles(p)   ? tiles_of_rows(p) * steps(p) * kTileBytes
+  return by_few_rows(p) ? FewRows::workspace(p)
+         : by_tiles(p) ? tiles_of_rows(p) * steps(p) * kTileBytes
          : is_dense(p) ? Dense::workspace(p)
                        : workspace<ZmmVnni>(p);
 }
 
 int64_t amx_tasks(const Problem& p, int phase, int threads) {
+  if (by_few_rows(p)) {
+    return FewRows::tasks(p, phase, threads);
+  }
   if (!by_tiles(p)) {
     return is_dense(p) ? Dense::tasks(p, phase, threads) : tasks<ZmmVnni>(p, phase, threads);
   }
@@ -454,6 +462,9 @@ int64_t amx_tasks(const Problem& p, int phase, int threads) {
 }
 
 void amx_run(const Problem& p, int phase, int64_t task, int64_t tasks, void* workspace) {
+  if (by_few_rows(p)) {
+    return FewRows::run(p, phase, task, tasks, workspace);
+  }
   if (!by_tiles(p)) {
     return is_dense(p) ? Dense::run(p, phase, task, tasks, workspace) : run<ZmmVnni>(p, phase, task, tasks, workspace);
   }
