@@ -23,6 +23,7 @@ from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
 from onnxq.load import external_tensors, is_quantized, load_model
+from onnxq.made_up import make_up, make_up_missing
 from onnxq.measure import Bench
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.planner import make_plan
@@ -31,15 +32,13 @@ from onnxq.progress import QUIET, Progress
 from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.rewrite import rewrite
-from onnxq.runtime import THREADS, Feed, Session
+from onnxq.runtime import THREADS, Session
 from onnxq.scales import values_to_observe, without_unobserved
-from onnxq.synthesize import synthesize
 from onnxq.targets import Target
+from onnxq.trials import Trials
 from onnxq.tune import tune
 from onnxq.version import __version__
 
-#: Samples made up where there is no data.
-SYNTHETIC = 4
 #: Samples used at most, unless told otherwise: more hardly change a range.
 LIMIT = 256
 #: Float models larger than this are not run whole unless calibration runs them anyway.
@@ -103,6 +102,21 @@ class Result:
     bytes_before: int
     bytes_after: int
     was_auto: bool = False
+
+    def unverified(self, *, floor_given: bool = False) -> str:
+        """Why nobody knows how good the file is, in a sentence; empty where the check says it.
+
+        Args:
+            floor_given: the user named a least SQNR, which must then have been measured.
+        """
+        if self.check is None:
+            return "--min-sqnr was not checked, because of --no-check" if floor_given else ""
+        if not self.check.is_known:
+            why = next(iter(self.check.notes), "its outputs could not be compared")
+            return f"{self.output} was written, but nobody knows how good it is: {why}"
+        if floor_given and not self.check.whole:
+            return "--min-sqnr was not checked: the model is too large to be run whole without data; give --data"
+        return ""
 
     def to_json(self) -> str:
         """Everything, for machines."""
@@ -170,9 +184,9 @@ def quantize(
         job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
     chosen = without_unobserved(job.model, job.plan, found) if found is not NO_RANGES else job.plan
     whole = job.nbytes <= WHOLE_MODEL_BYTES or found is not NO_RANGES
-    feeds, inputs = _feeds(job) if whole and check else ([], "")
-    if feeds and plan is None:
-        chosen = _tuned(job, chosen, found, feeds)
+    trials = _trials(job) if whole and check else Trials()
+    if trials.samples and plan is None:
+        chosen = _tuned(job, chosen, found, trials)
     _require_something(job, chosen)
     with save.staging(destination) as folder:
         staged = folder / destination.name
@@ -181,13 +195,13 @@ def quantize(
         if check and not whole:
             proof = _check_nodes(job, chosen, staged)
         elif check:
-            proof = _check_whole(job, staged, feeds, inputs)
+            proof = _check_whole(job, staged, trials)
             may_change = plan is None and not job.recipe.keep_slow
             if proof.latency_ratio > SLOWER and chosen.those(*COMPUTING) and may_change:
                 reason = "the saved file was slower than float"
                 chosen = chosen.replacing(in_float(c, reason) for c in chosen.those(*COMPUTING))
                 nbytes = _write(job, chosen, found, staged, steps)
-                proof = _check_whole(job, staged, feeds, inputs)
+                proof = _check_whole(job, staged, trials)
             if proof.latency_ratio > SLOWER and (why := _why_slow(chosen)):
                 proof = proof.noting(why)
             _require_quality(proof, job.recipe)
@@ -241,27 +255,28 @@ def open_job(
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
 
 
-def _feeds(job: Job) -> tuple[list[Feed], str]:
-    """Samples to measure quality and time on, and what they are, in words."""
-    if job.data is not None:
-        samples, held_back = job.data.split(HELD_BACK)
-        feeds = list(held_back)
-        return feeds, f"{len(feeds)} {'held-back' if held_back is not samples else 'calibration'} samples"
-    session = Session(job.model, threads=job.threads)
-    feeds = synthesize(job.model, session, SYNTHETIC)
-    return feeds, f"{len(feeds)} made-up inputs{_shapes(feeds)}: no data was given"
+def _trials(job: Job) -> Trials:
+    """Samples to measure quality and time on: the user's, with made-up ones for branches that these never take."""
+    if job.data is None:
+        return make_up(job.model, Session(job.model, threads=0))
+    samples, held_back = job.data.split(HELD_BACK)
+    feeds = list(held_back)
+    words = f"{len(feeds)} {'held-back' if held_back is not samples else 'calibration'} samples"
+    others = make_up_missing(job.model, Session(job.model, threads=0), feeds)
+    return Trials.given(feeds, words).joined(others.samples, others.notes)
 
 
-def _shapes(feeds: list[Feed]) -> str:
-    """The shapes of the first sample, in brackets, as long as there are few."""
-    shapes = [f"{name} {list(x.shape)}" for name, x in feeds[0].items()] if feeds else []
-    return f" ({', '.join(shapes)})" if 0 < len(shapes) <= 3 else ""
-
-
-def _tuned(job: Job, plan: Plan, ranges: Ranges, feeds: list[Feed]) -> Plan:
-    bench = Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), feeds, job.threads)
+def _tuned(job: Job, plan: Plan, ranges: Ranges, trials: Trials) -> Plan:
+    """`plan` tuned on the samples on which it is worst; and once more if others turn out to be worse in the end."""
+    bench = Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), trials, job.threads)
     observed = values_to_observe(job.model, plan)
-    return tune(bench, plan, job.recipe, observed, say=lambda text: job.progress.start(text))
+
+    def say(text: str) -> None:
+        job.progress.start(text)
+
+    bench.watch(plan)
+    tuned = tune(bench, plan, job.recipe, observed, say=say)
+    return tune(bench, tuned, job.recipe, observed, say=say) if bench.overlooks(tuned) else tuned
 
 
 def _require_something(job: Job, plan: Plan) -> None:
@@ -279,7 +294,7 @@ def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> 
     return save.save(rewritten, staged, job.progress.advance)
 
 
-def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Check:
+def _check_whole(job: Job, staged: Path, trials: Trials) -> Check:
     """Step 8, against the file the user gave; or the prepared model, where the runtime has no kernels for it."""
     job.progress.start("checking the saved file")
     try:
@@ -287,7 +302,7 @@ def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Chec
     except BadModel:
         reference = Session(job.model, threads=job.threads)
     bare = job.target.has_onnxq_ops
-    return check_models(reference, staged, feeds, inputs, threads=job.threads, bare=bare)
+    return check_models(reference, staged, trials, threads=job.threads, bare=bare)
 
 
 def _check_nodes(job: Job, plan: Plan, staged: Path) -> Check:

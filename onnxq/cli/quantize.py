@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from onnxq.cli._options import (
 from onnxq.plan import load_plan
 from onnxq.recipe import SCHEMES
 
+#: The exit status of a file that was written, but that nobody could compare with the float model.
+UNVERIFIED = 3
 _QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
 
 \b
@@ -68,11 +71,12 @@ Schemes:
 def quantize(model: Path, **options: Any) -> None:
     if options["report"]:
         save.check_text(options["report"], [model])
+    recipe = recipe_of(options)
     with Bars(console(stderr=True)) as bars:
         result = pipeline.quantize(
             model,
             options["output"],
-            recipe_of(options),
+            recipe,
             target=options["target"],
             data=options["data"],
             preprocessing=preprocessing_of(options),
@@ -91,9 +95,17 @@ def quantize(model: Path, **options: Any) -> None:
         save.write_text(options["report"], result.to_json(), [model, result.output])
     if options["as_json"]:
         click.echo(result.to_json())
-        return
+    else:
+        _show(result, has_data=bool(options["data"]))
+    floor_given = options["min_sqnr"] is not None or recipe.min_sqnr != DEFAULTS.min_sqnr
+    if why := result.unverified(floor_given=floor_given):
+        click.secho(f"onnxq: warning: {why}", fg="red", bold=True, err=True)
+        sys.exit(UNVERIFIED)
+
+
+def _show(result: pipeline.Result, *, has_data: bool) -> None:
     out = console()
-    chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
+    chose = f" (auto: {'there is' if has_data else 'no'} calibration data)" if result.was_auto else ""
     out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")
     out.print(tables.plan_table(result.plan))
     out.print()

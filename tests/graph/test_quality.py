@@ -96,7 +96,7 @@ def test_one_broken_sample_breaks_the_output() -> None:
 def test_what_float_itself_does_not_know_is_not_compared() -> None:
     quality = of([np.nan, np.inf, 1.0], [5.0, 5.0, 1.0])
     assert quality.sqnr == MAX_DB
-    assert of([np.nan], [1.0]).outputs == {}
+    assert of([np.nan], [1.0]).outputs == set()
 
 
 def test_integers_count_by_shape_only() -> None:
