@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from onnxq.idle import idle_wishes
 from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
+from onnxq.lengths import LOOKED_AT, fit_ranges, with_other_lengths
 from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.made_up import make_up, make_up_missing
 from onnxq.measure import Bench
@@ -32,10 +35,10 @@ from onnxq.progress import QUIET, Progress
 from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.rewrite import rewrite
-from onnxq.runtime import THREADS, Session
+from onnxq.runtime import THREADS, Feed, Session
 from onnxq.scales import values_to_observe, without_unobserved
 from onnxq.targets import Target
-from onnxq.trials import Trials
+from onnxq.trials import GIVEN, Trials
 from onnxq.tune import tune
 from onnxq.version import __version__
 
@@ -184,7 +187,11 @@ def quantize(
         job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
     chosen = without_unobserved(job.model, job.plan, found) if found is not NO_RANGES else job.plan
     whole = job.nbytes <= WHOLE_MODEL_BYTES or found is not NO_RANGES
-    trials = _trials(job) if whole and check else Trials()
+    seen = [] if job.data is None or not (whole and check) else list(itertools.islice(job.data, LOOKED_AT))
+    trials = _trials(job, seen) if whole and check else Trials()
+    names = values_to_observe(job.model, chosen)
+    if names and any(label != GIVEN for label in trials.labels):
+        found = fit_ranges(job.model, functools.partial(job.rewritten, chosen), names, found, trials, seen)
     if trials.samples and plan is None:
         chosen = _tuned(job, chosen, found, trials)
     _require_something(job, chosen)
@@ -255,15 +262,18 @@ def open_job(
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
 
 
-def _trials(job: Job) -> Trials:
-    """Samples to measure quality and time on: the user's, with made-up ones for branches that these never take."""
+def _trials(job: Job, seen: Sequence[Feed]) -> Trials:
+    """Samples to measure quality and time on: the user's, also at other lengths if all of `seen` have one, and made-up
+    ones for branches that these never take."""
     if job.data is None:
         return make_up(job.model, Session(job.model, threads=0))
     samples, held_back = job.data.split(HELD_BACK)
     feeds = list(held_back)
     words = f"{len(feeds)} {'held-back' if held_back is not samples else 'calibration'} samples"
-    others = make_up_missing(job.model, Session(job.model, threads=0), feeds)
-    return Trials.given(feeds, words).joined(others.samples, others.notes)
+    session = Session(job.model, threads=0)
+    given = with_other_lengths(job.model, session, Trials.given(feeds, words), seen)
+    others = make_up_missing(job.model, session, given.feeds)
+    return given.joined(others.samples, others.notes)
 
 
 def _tuned(job: Job, plan: Plan, ranges: Ranges, trials: Trials) -> Plan:
