@@ -28,6 +28,7 @@ from onnxq.lengths import LOOKED_AT, fit_ranges, with_other_lengths
 from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.made_up import make_up, make_up_missing
 from onnxq.measure import Bench
+from onnxq.outliers import without_outliers
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.planner import make_plan
 from onnxq.prepare import prepare
@@ -192,6 +193,8 @@ def quantize(
     names = values_to_observe(job.model, chosen)
     if names and any(label != GIVEN for label in trials.labels):
         found = fit_ranges(job.model, functools.partial(job.rewritten, chosen), names, found, trials, seen)
+    if plan is None and not trials.proves:  # data show outliers where there are any
+        chosen = without_outliers(job.model, chosen)
     if trials.samples and plan is None:
         chosen = _tuned(job, chosen, found, trials)
     _require_something(job, chosen)
