@@ -7,7 +7,6 @@ import functools
 import itertools
 import json
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +18,14 @@ from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
-from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
+from onnxq.find_ranges import Effort, find_ranges
 from onnxq.idle import idle_wishes
 from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
-from onnxq.lengths import LOOKED_AT, fit_ranges, with_other_lengths
+from onnxq.judging import trials_for
+from onnxq.lengths import LOOKED_AT, fit_ranges
 from onnxq.load import external_tensors, is_quantized, load_model
-from onnxq.made_up import make_up, make_up_missing
 from onnxq.measure import Bench
 from onnxq.outliers import without_outliers
 from onnxq.plan import COMPUTING, Method, Plan, in_float
@@ -36,7 +35,7 @@ from onnxq.progress import QUIET, Progress
 from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.rewrite import rewrite
-from onnxq.runtime import THREADS, Feed, Session
+from onnxq.runtime import THREADS, Session
 from onnxq.scales import values_to_observe, without_unobserved
 from onnxq.targets import Target
 from onnxq.trials import GIVEN, Trials
@@ -188,8 +187,8 @@ def quantize(
         job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
     chosen = without_unobserved(job.model, job.plan, found) if found is not NO_RANGES else job.plan
     whole = job.nbytes <= WHOLE_MODEL_BYTES or found is not NO_RANGES
-    seen = [] if job.data is None or not (whole and check) else list(itertools.islice(job.data, LOOKED_AT))
-    trials = _trials(job, seen) if whole and check else Trials()
+    seen = list(itertools.islice(job.data or (), LOOKED_AT)) if whole and check else []
+    trials = trials_for(job.model, job.data, seen) if whole and check else Trials()
     names = values_to_observe(job.model, chosen)
     if names and any(label != GIVEN for label in trials.labels):
         found = fit_ranges(job.model, functools.partial(job.rewritten, chosen), names, found, trials, seen)
@@ -263,20 +262,6 @@ def open_job(
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
-
-
-def _trials(job: Job, seen: Sequence[Feed]) -> Trials:
-    """Samples to measure quality and time on: the user's, also at other lengths if all of `seen` have one, and made-up
-    ones for branches that these never take."""
-    if job.data is None:
-        return make_up(job.model, Session(job.model, threads=0))
-    samples, held_back = job.data.split(HELD_BACK)
-    feeds = list(held_back)
-    words = f"{len(feeds)} {'held-back' if held_back is not samples else 'calibration'} samples"
-    session = Session(job.model, threads=0)
-    given = with_other_lengths(job.model, session, Trials.given(feeds, words), seen)
-    others = make_up_missing(job.model, session, given.feeds)
-    return given.joined(others.samples, others.notes)
 
 
 def _tuned(job: Job, plan: Plan, ranges: Ranges, trials: Trials) -> Plan:

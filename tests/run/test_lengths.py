@@ -9,6 +9,7 @@ import pytest
 import tiny
 
 import onnxq
+from onnxq import judging
 from onnxq.runtime import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -72,7 +73,7 @@ def test_data_of_several_lengths_are_left_alone(tmp_path: Path) -> None:
 
 def test_without_the_other_lengths_the_ranges_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first test is worth."""
-    monkeypatch.setattr(onnxq.pipeline, "with_other_lengths", lambda model, session, trials, seen: trials)
+    monkeypatch.setattr(judging, "with_other_lengths", lambda model, session, trials, seen: trials)
     path = transformer(tmp_path)
     onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=texts(24))
     assert decibels(path, tmp_path / "q.onnx", 1) < decibels(path, tmp_path / "q.onnx", 24) - 10
