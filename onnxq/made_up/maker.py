@@ -26,6 +26,8 @@ SIZES = (16, 32, 64, 128, 224, 256, 512, 8, 4, 2, 1)
 MOST_ELEMENTS = 1 << 22
 #: A short text; steps that a model takes with what it left for itself; and a past that it did not leave itself.
 SHORT, STEPS, PAST = 12, 3, 5
+#: Words by which one of two rows is shorter.
+PADDING = 4
 #: Combinations of switches that are tried, at most.
 SETTINGS = 8
 #: Pictures of one scale, where no more scales than that are to be tried.
@@ -108,14 +110,16 @@ class Maker:
             sizes = {**first.sizes, **dict.fromkeys(moving, SHORT), **dict.fromkeys(self._dims.batch, 2)}
             padded = any(part.role is Role.MASK for part in self._parts)
             label = "two rows, one of them padded" if padded else "two rows"
-            yield from self.run(label, replace(first, sizes=sizes, padded=padded))
+            yield from self.run(label, replace(first, sizes=sizes, padding=padded * PADDING))
 
     def steps(self, first: Scene) -> Iterator[Made]:
         """Steps with what the model itself left of the steps before; or with some past, where it leaves none."""
         prompt = {**first.sizes, **dict.fromkeys(self._sequence_symbols(), SHORT)}
         found: list[Made] = []
         for batch in (1, 2) if self._dims.batch and self._dims.past else (1,):
-            scene = replace(first, sizes={**prompt, **dict.fromkeys(self._dims.batch, batch)}, padded=batch > 1)
+            scene = replace(
+                first, sizes={**prompt, **dict.fromkeys(self._dims.batch, batch)}, padding=(batch > 1) * PADDING
+            )
             found += self._decode(scene, "going on from its own outputs")
         if not found and self._dims.past:
             found += self.run("some past", replace(first, sizes={**prompt, **dict.fromkeys(self._dims.past, PAST)}))

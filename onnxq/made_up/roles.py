@@ -78,10 +78,21 @@ def parts_of(model: ir.Model, inputs: tuple[Input, ...]) -> list[Part]:
     """Every input with its role."""
     values = {value.name: value for value in model.graph.inputs}
     written = {key(value.name or "") for value in model.graph.outputs}
-    return [_part(i, values.get(i.name), is_stepped(i.name) and key(i.name) in written) for i in inputs]
+    found = []
+    for number, i in enumerate(inputs):
+        is_written = is_stepped(i.name) and key(i.name) in written
+        is_named = number > 0 and _is_state_by_name(i)
+        found.append(_part(i, values.get(i.name), is_written or is_named))
+    return found
 
 
-def _part(i: Input, value: ir.Value | None, is_written: bool) -> Part:
+def _is_state_by_name(i: Input) -> bool:
+    """Whether a name says that an input is what a recurrent model left for itself; not if it is the only one."""
+    found = set(words_of(i.name))
+    return bool(found & {"state", "hidden", "memory"}) and "states" not in found
+
+
+def _part(i: Input, value: ir.Value | None, is_state: bool) -> Part:
     rows, compared = _read_by(value)
     words, rank = set(words_of(i.name)), len(i.shape or ())
     if i.dtype.kind == "O":
@@ -94,7 +105,7 @@ def _part(i: Input, value: ir.Value | None, is_written: bool) -> Part:
     if words & {"mask", "masks"}:
         return Part(i, Role.MASK)
     has_past = any(isinstance(dim, str) and "past" in dim.lower() for dim in i.shape or ())
-    if is_written or has_past or (words & {"past", "cache", "state", "hidden", "memory"} and "states" not in words):
+    if is_state or has_past or words & {"past", "cache"}:
         return Part(i, Role.CACHE)
     if _is_single(i):
         return Part(i, Role.SWITCH if compared else Role.FEATURES, compared=compared)

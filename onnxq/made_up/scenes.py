@@ -22,14 +22,14 @@ class Scene:
         sizes: by symbol.
         draws: by input, what draws the content.
         switches: numbers for inputs that choose what the model does.
-        padded: every row but the first is shorter, and filled up: at its front where the model goes on from a past.
+        padding: words by which every row but the first is shorter, and filled up: at its front if there can be a past.
         kept: inputs that are there already.
     """
 
     sizes: Sizes
     draws: Mapping[str, Draw]
     switches: Mapping[str, int] = field(default_factory=dict)
-    padded: bool = False
+    padding: int = 0
     kept: Feed = field(default_factory=dict)
 
 
@@ -105,15 +105,14 @@ class Painter:
 
     def _mask(self, shape: tuple[int, ...], scene: Scene) -> NDArray:
         mask = np.ones(shape)
-        if scene.padded and len(shape) == 2:
-            filled = max(1, shape[1] // 3)
-            mask[1:, slice(filled) if self.dims.past else slice(-filled, None)] = 0
+        if 0 < scene.padding < shape[-1] and len(shape) == 2:
+            mask[1:, slice(scene.padding) if self.dims.past else slice(-scene.padding, None)] = 0
         return mask
 
     def _positions(self, shape: tuple[int, ...], scene: Scene) -> NDArray:
         length, past = (shape[-1] if shape else 1), self._past(scene.sizes)
         found = np.broadcast_to(past + np.arange(length), shape)
-        if not (scene.padded and self.dims.past and len(shape) == 2):
+        if not (scene.padding and self.dims.past and len(shape) == 2):
             return found
         mask = self._mask((shape[0], past + length), scene)
         return np.maximum(np.cumsum(mask, axis=1) - 1, 0)[:, past:]

@@ -218,6 +218,7 @@ def test_words_of_an_embedding_layer_and_its_segments() -> None:
         ("x", ("N", "frames", 80), Role.SPECTRUM),
         ("encoder_hidden_states", ("N", "T", 128), Role.FEATURES),
         ("x", ("N", 30), Role.FEATURES),
+        ("last_hidden_state", ("N", "T", 64), Role.FEATURES),
         ("attention_mask", ("N", "T"), Role.MASK),
     ],
 )
