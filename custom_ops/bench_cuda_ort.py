@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-import products
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
+from onnxq.bench_kernels import products
 
 #: Columns of the result: our node inside onnxruntime, and its own operators.
 NAMES = ("ours in ORT", "MatMulNBits", "MatMulNBits FPA_INTB", "MatMulBnb4")

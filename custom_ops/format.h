@@ -15,13 +15,18 @@
 //
 //     byte         k+0  k+1  k+2  k+3   k+0  k+1  k+2  k+3        k+0  k+1  k+2  k+3
 //
-//   So the nibbles of a line, or the line itself, are operands of 4 × 8-bit dot products (VNNI, dotprod, dp4a) without a
-//   shuffle, and a tile is one sequential stream.
+//   bfloat16, [ceil(N/16), Kp/2, 16, 2]: one line holds 16 rows × 2 k, 32 k of a tile are what an AMX register holds.
+//
+//     2 bytes      k+0       k+1        k+0       k+1        …      k+0       k+1
+//
+//   So the nibbles of a line, or the line itself, are operands of 4 × 8-bit dot products (VNNI, dotprod, dp4a), or of
+//   2 × 16-bit ones, without a shuffle, and a tile is one sequential stream.
 //
 //   scales and zero points, [ceil(N/16), Kp/block, 16]: the 16 rows of a block side by side.
 //
 // Rows behind N have scale 0 (any, where scales are E8M0: nobody reads their products); k behind K hold the code that
-// decodes to zero. Blocks are multiples of 16, from 16 to 256.
+// decodes to zero. Blocks are multiples of 16, from 16 to 256. bfloat16 has neither scales nor zero points; its blocks, to
+// which K is padded, are of 32.
 
 #ifndef ONNXQ_FORMAT_H_
 #define ONNXQ_FORMAT_H_
@@ -32,21 +37,24 @@
 
 namespace onnxq {
 
-// Numbers are part of the C ABI: onnxq/native.py names the same ones.
-enum Format : int32_t { kInt4 = 0, kInt8 = 1, kNf4 = 2, kFp4 = 3, kMxfp4 = 4, kFormats = 5 };
-enum ScaleType : int32_t { kScaleFloat32 = 0, kScaleFloat16 = 1, kScaleE8M0 = 2, kScaleTypes = 3 };
+// Numbers are part of the C ABI: onnxq/native.py names the same ones. kFormats and kScaleTypes count those of codes.
+enum Format : int32_t { kInt4 = 0, kInt8 = 1, kNf4 = 2, kFp4 = 3, kMxfp4 = 4, kFormats = 5, kBfloat16 = kFormats };
+enum ScaleType : int32_t { kScaleFloat32 = 0, kScaleFloat16 = 1, kScaleE8M0 = 2, kScaleTypes = 3, kNoScales = kScaleTypes };
 
 constexpr int64_t kTile = 16;  // rows side by side
 constexpr int64_t kLine = 64;  // bytes of one line of a tile
 constexpr int64_t kMinBlock = 16, kMaxBlock = 256;
+constexpr int64_t kDenseBlock = 32;  // of bfloat16
 
 namespace {
 
 constexpr bool is_affine(int32_t format) { return format == kInt4 || format == kInt8; }
-constexpr int64_t code_bits(int32_t format) { return format == kInt8 ? 8 : 4; }
-constexpr int64_t line_k(int32_t format) { return format == kInt8 ? 4 : 8; }  // k held by one line
+constexpr int64_t code_bits(int32_t format) { return format == kBfloat16 ? 16 : format == kInt8 ? 8 : 4; }
+constexpr int64_t line_k(int32_t format) { return 32 / code_bits(format); }  // k held by one line
 constexpr float middle_code(int32_t format) { return format == kInt8 ? 128.0f : 8.0f; }  // where there is no zero point
-constexpr int64_t scale_bytes(int32_t type) { return type == kScaleFloat32 ? 4 : type == kScaleFloat16 ? 2 : 1; }
+constexpr int64_t scale_bytes(int32_t type) {
+  return type == kScaleFloat32 ? 4 : type == kScaleFloat16 ? 2 : type == kScaleE8M0 ? 1 : 0;
+}
 
 constexpr int64_t tiles(int64_t N) { return N / kTile + (N % kTile != 0); }
 constexpr int64_t blocks(int64_t K, int64_t block) { return K / block + (K % block != 0); }
@@ -55,7 +63,7 @@ constexpr int64_t tile_bytes(int32_t format, int64_t Kp) { return Kp / line_k(fo
 
 // Where the code of (row, k) of a tile lies. With 4 bits it is the high nibble where k % 8 ≥ 4.
 constexpr int64_t code_byte(int32_t format, int64_t row, int64_t k) {
-  return k / line_k(format) * kLine + row % kTile * 4 + k % 4;
+  return k / line_k(format) * kLine + row % kTile * 4 + (format == kBfloat16 ? k % 2 * 2 : k % 4);
 }
 constexpr bool in_high_nibble(int64_t k) { return k % 8 >= 4; }
 
@@ -109,6 +117,9 @@ inline float e8m0_to_float(uint8_t u) {
 
 // The i-th of `scales`.
 inline float scale_at(const void* scales, int32_t type, int64_t i) {
+  if (type == kNoScales) {
+    return 1.0f;
+  }
   if (type == kScaleFloat32) {
     return static_cast<const float*>(scales)[i];
   }

@@ -8,6 +8,7 @@
 namespace onnxq {
 
 extern const Ops kMatMulNBits;  // cpu/matmul_nbits.cc
+extern const Ops kDenseMatMul;  // cpu/dense_matmul.cc
 extern const Ops kGatherNBits;  // cpu/gather_nbits.cc
 extern const Ops kObserve;      // cpu/observe.cc
 

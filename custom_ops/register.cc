@@ -12,9 +12,9 @@ namespace {
 using namespace onnxq;
 
 #if defined(ONNXQ_CUDA)
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kGatherNBits, &kObserve, &kCudaMatMulNBits, &kCudaGatherNBits};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kCudaMatMulNBits, &kCudaGatherNBits};
 #else
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kGatherNBits, &kObserve};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve};
 #endif
 
 // onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out.

@@ -93,27 +93,34 @@ Tensor constant_input(const OrtApi* api, const OrtKernelInfo* info, size_t index
 
 void WeightAttributes::refuse(const std::string& reason) const { throw Refusal("onnxq node '" + node + "': " + reason); }
 
-WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info) : node(node_name(api, info)) {
+WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info, int64_t block, int32_t format)
+    : node(node_name(api, info)), block(block), format(format) {
   K = size_attribute(api, info, *this, "K");
   N = size_attribute(api, info, *this, "N");
-  block = int_attribute(api, info, "block_size", 0);
+  const std::string activations = string_attribute(api, info, "activations", "fast");
+  exact = activations == "exact";
+  if (!exact && activations != "fast") {
+    refuse("attribute activations is '" + activations + "', but must be fast or exact");
+  }
+}
+
+WeightAttributes WeightAttributes::dense(const OrtApi* api, const OrtKernelInfo* info) {
+  return {api, info, kDenseBlock, kBfloat16};
+}
+
+WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info)
+    : WeightAttributes(api, info, int_attribute(api, info, "block_size", 0), kFormats) {
   if (block < kMinBlock || block > kMaxBlock || block % kMinBlock) {
     refuse("attribute block_size must be a multiple of 16 from 16 to 256, not " + std::to_string(block));
   }
   const std::string name = string_attribute(api, info, "format", "");
   std::string known;
-  format = kFormats;
   for (int32_t i = 0; i < kFormats; ++i) {
     known += (i ? ", " : "") + std::string(kFormatNames[i]);
     format = name == kFormatNames[i] ? i : format;
   }
   if (format == kFormats) {
     refuse("attribute format is '" + name + "', but must be one of " + known);
-  }
-  const std::string activations = string_attribute(api, info, "activations", "fast");
-  exact = activations == "exact";
-  if (!exact && activations != "fast") {
-    refuse("attribute activations is '" + activations + "', but must be fast or exact");
   }
 }
 
@@ -147,6 +154,17 @@ WeightTensors::WeightTensors(const WeightAttributes& node, const Tensor& w, cons
     node.refuse("zero_points must be uint8, and only integer formats have them");
   }
   expect(node, "zero_points", z, shape);
+}
+
+WeightTensors WeightTensors::dense(const WeightAttributes& node, const Tensor& w) {
+  if (w.type != kBFloat16) {
+    node.refuse("weight must be bfloat16");
+  }
+  expect(node, "weight", w, {tiles(node.N), padded(node.K, node.block) / 2, kTile, 2});
+  WeightTensors made;
+  made.weight = static_cast<const uint8_t*>(w.data);
+  made.scale_type = kNoScales;
+  return made;
 }
 
 WeightInputs::WeightInputs(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, size_t first)

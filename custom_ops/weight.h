@@ -1,4 +1,4 @@
-// What a MatMulNBits and a GatherNBits node say about their weight: attributes and tensors, checked.
+// What a MatMulNBits, a DenseMatMul and a GatherNBits node say about their weight: attributes and tensors, checked.
 
 #ifndef ONNXQ_WEIGHT_H_
 #define ONNXQ_WEIGHT_H_
@@ -16,9 +16,14 @@ struct WeightAttributes {
 
   // Throws Refusal where an attribute is missing or no number a weight can have.
   WeightAttributes(const ort::OrtApi* api, const ort::OrtKernelInfo* info);
+  // Of a DenseMatMul, which has neither block nor format.
+  static WeightAttributes dense(const ort::OrtApi* api, const ort::OrtKernelInfo* info);
 
   // "MatMulNBits node 'name': " + `reason`.
   [[noreturn]] void refuse(const std::string& reason) const;
+
+ private:
+  WeightAttributes(const ort::OrtApi* api, const ort::OrtKernelInfo* info, int64_t block, int32_t format);
 };
 
 // The weight's tensors. Those of the file are looked at once, when the session is made, and stay where they are (scales at
@@ -32,6 +37,8 @@ struct WeightTensors {
 
   // Throws Refusal where a type or a shape is not what `attributes` ask for.
   WeightTensors(const WeightAttributes& attributes, const Tensor& weight, const Tensor& scales, const Tensor& zero_points);
+  // Of a DenseMatMul: tiles of bfloat16, at any address.
+  static WeightTensors dense(const WeightAttributes& attributes, const Tensor& weight);
   WeightTensors() = default;
 };
 

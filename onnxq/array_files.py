@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadData
 from onnxq.runtime import Feed, Input
-from onnxq.samples import Read, cut
+from onnxq.samples.fit import Read, cut
 
 SUFFIXES = {".npz", ".npy"}
 

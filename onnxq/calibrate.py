@@ -78,8 +78,8 @@ def observe(
         channels: by name, the axis of the channels whose extremes are kept.
         memory: bytes that may be spent on observing, besides running the model. Names that need more are observed in
             groups, each in a pass of its own over the data.
-        checkpoint: a file in which progress is left, from which an interrupted call of the same kind goes on, and which
-            is removed in the end.
+        checkpoint: a file in which progress is left, from which an interrupted call of the same kind goes on. It stays
+            until the caller has saved what follows from it: `checkpoint.remove`.
         every: how often that is.
         shard: (number, count): take only every count-th sample, from the number-th on.
         start, progress: called with the runs of the model that there will be, and with 1 after each.
@@ -100,11 +100,10 @@ def observe(
     # A finished group has not been looked at again: what it took counts as done, as far as anybody can tell.
     start((len(groups) + bool(state.finished)) * samples.count)
     progress(bool(state.finished) * samples.count + state.done)
-    problems: dict[str, str] = {}
     for group in groups:
         first = state.current or {name: _empty(histograms, channels.get(name)) for name in group}
         observer = open_observer(model, first, threads, names)
-        problems |= dict.fromkeys(observer.hidden, HIDDEN)
+        problems = state.problems | dict.fromkeys(observer.hidden, HIDDEN)
         seen = state.done
         with contextlib.closing(prefetch(samples.after(seen))) as rest:
             for sample in rest:
@@ -112,17 +111,15 @@ def observe(
                 seen += 1
                 progress(1)
                 if saved.is_due():
-                    saved.save(State(state.finished, observer.read(), seen))
-        state = State(state.finished | observer.read())
-        if pending(names, state):
-            saved.save(state)
-    saved.remove()
+                    saved.save(State(state.finished, observer.read(), seen, problems))
+        state = State(state.finished | observer.read(), problems=problems)
+        saved.save(state)
     # Of values in bodies, which one of the observers sees in another form (expose_values.py), the rank is not told.
     outside = {value.name for node in model.graph for value in node.outputs} | {i.name for i in model.graph.inputs}
     found = {name: state.finished[name] for name in names}
     unranked = frozenset(names) - outside
     return Observations(
-        **identity, samples=samples.count, summaries=found, shard=shard, unranked=unranked, problems=problems
+        **identity, samples=samples.count, summaries=found, shard=shard, unranked=unranked, problems=state.problems
     )
 
 

@@ -167,7 +167,13 @@ def check_models(
 def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
     """How many kernels of each operator computed on integers or packed weights."""
     words = ("QLinear", "QGemm", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "ConvInteger")
-    packed = (bodies.MATMUL, bodies.GATHER, "MatMulBnb4", "GatherBlockQuantized")  # com.microsoft has a MatMulNBits too
+    packed = (
+        bodies.MATMUL,
+        bodies.DENSE,
+        bodies.GATHER,
+        "MatMulBnb4",
+        "GatherBlockQuantized",
+    )  # com.microsoft has a MatMulNBits too
     found = Counter(kernel.op for kernel in kernels if kernel.op.startswith((*words, *packed)))
     return dict(sorted(found.items()))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from onnxq import faults, staging
 from onnxq.collectors._summary import Summary, from_dict
-from onnxq.errors import BadOutput
 
+#: What a file of progress begins with.
+_BEGIN = b'{"key": "'
 #: Seconds between two checkpoints, unless told otherwise.
 SECONDS = 30.0
 
@@ -35,11 +38,13 @@ class State:
     Attributes:
         finished: summaries over all samples, by value name.
         current: those of the pass in work, which has seen the first `done` samples.
+        problems: why values could not be observed, by name.
     """
 
     finished: dict[str, Summary] = field(default_factory=dict)
     current: dict[str, Summary] = field(default_factory=dict)
     done: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 class Checkpoint:
@@ -64,7 +69,7 @@ class Checkpoint:
             if table["key"] != self._key:
                 return State()
             finished, current = (_read(table[part]) for part in ("finished", "current"))
-            return State(finished, current, int(table["done"]))
+            return State(finished, current, int(table["done"]), dict(table.get("problems", {})))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return State()
 
@@ -91,22 +96,35 @@ class Checkpoint:
             "done": state.done,
             "finished": _write(state.finished),
             "current": _write(state.current),
+            "problems": state.problems,
         }
-        fresh = self.path.with_name(f"{self.path.name}.new")
-        try:
-            with fresh.open("w", encoding="utf-8") as file:
-                json.dump(table, file)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            raise BadOutput(f"the checkpoint {self.path} cannot be written: {error.strerror}") from None
+        with staging.as_sentences(self.path):
+            faults.point("checkpoint.save")
+        staging.write(self.path, json.dumps(table).encode())
 
-    def remove(self) -> None:
-        """Calibration is over."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+
+def is_progress(path: Path) -> bool:
+    """Whether the file at `path` was written here, or holds nothing."""
+    with path.open("rb") as file:
+        begin = file.read(len(_BEGIN))
+    return begin in (_BEGIN, b"")
+
+
+def parts(path: Path | None, count: int) -> list[Path | None]:
+    """The files of progress of `count` processes."""
+    return [path and path.with_name(f"{path.name}.{i}of{count}") for i in range(1, count + 1)]
+
+
+def remove(path: Path | None) -> None:
+    """Progress, and that of several processes, is of no use once what follows from it is on the disk."""
+    if path is None or not path.parent.is_dir():
+        return
+    part = re.compile(re.escape(path.name) + r"(\.\d+of\d+)?")
+    for each in sorted(path.parent.iterdir()):
+        with contextlib.suppress(OSError):
+            if part.fullmatch(each.name) and each.is_file() and is_progress(each):
+                faults.point("checkpoint.remove")
+                each.unlink()
 
 
 def _write(summaries: Mapping[str, Summary]) -> dict[str, object]:

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from onnxq import array_files
 from onnxq.errors import BadData, first_line
-from onnxq.images import IMAGE_SUFFIXES, Preprocessing, read_image
 from onnxq.prefetch import prefetch
 from onnxq.runtime import Feed, Input
-from onnxq.samples import Read, fit
+from onnxq.samples import files
+from onnxq.samples.companions import Companions
+from onnxq.samples.fit import Read, fit
+from onnxq.samples.reading import How, Reading, reading_of
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class Data:
 
     def limited(self, limit: int | None, seed: int | None = None) -> Data:
         """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
-        if limit is None or (self.fingerprint is not None and limit >= self.count):
+        if limit is None:
+            return self
+        if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
         if seed is None:
             return self._limited(lambda: itertools.islice(self.reads(), limit), f"the first {limit}")
@@ -122,45 +126,67 @@ def inputs_of(model: ir.Model) -> tuple[Input, ...]:
 DataSource = str | Path | Iterable[Mapping[str, NDArray]] | Callable[[], Iterable[Mapping[str, NDArray]]]
 
 
-def open_data(source: DataSource, inputs: tuple[Input, ...], preprocessing: Preprocessing | None = None) -> Data:
+def open_data(
+    source: DataSource,
+    inputs: tuple[Input, ...],
+    how: How = None,
+    *,
+    model: ir.Model | None = None,
+    path: str | Path | None = None,
+) -> Data:
     """Samples for a model with these `inputs`.
 
     Args:
-        source: a `.npz` file (arrays named like the inputs), a `.npy` file (one input), a folder of those, a folder of
-            images, `module:function` (a generator of dicts); or, from Python, a list of dicts or such a function.
-            Arrays of an input's rank are cut along axis 0; with one rank more, the first axis counts samples.
-        preprocessing: how images become arrays.
+        source: a `.npz` file (arrays named like the inputs), a `.npy` file (one input), images, sounds, texts, lines of
+            JSON, tables (`samples/`), a folder of files of one of these kinds, `module:function` (a generator of
+            dicts); or, from Python, a list of dicts or such a function. Arrays of an input's rank are cut along axis 0;
+            with one rank more, the first axis counts samples.
+        how: how images and sounds become arrays, and texts tokens.
+        model, path: in float, and its file, for what only they know: the caches of a decoder, which it fills by
+            running, the vocabulary, and what lies beside the file.
 
     Raises:
         BadData: nothing there, or names, shapes or types that do not fit; one sentence with both shapes.
     """
     if not isinstance(source, (str, Path)):
         return _from_python(source, inputs)
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix.lower() in array_files.SUFFIXES | IMAGE_SUFFIXES)
-        kinds = {f.suffix.lower() in IMAGE_SUFFIXES for f in files}
-        if not files:
-            raise BadData(f"the folder {path} holds no .npz, .npy or image files")
-        if len(kinds) > 1:
-            raise BadData(f"the folder {path} holds both images and arrays; give one kind")
-        if kinds == {True}:
-            images = [functools.partial(read_image, file, inputs, preprocessing) for file in files]
-            how = f"{preprocessing} {inputs}"
-            return _checked(str(path), lambda: iter(images), inputs, lambda: _hash_files(files, how))
-        return _from_arrays(path, files, inputs)
-    if path.suffix.lower() in array_files.SUFFIXES:
-        if not path.is_file():
-            raise BadData(f"the calibration data {path}: no such file")
-        return _from_arrays(path, [path], inputs)
+    reading, place = reading_of(how), Companions(model, None if path is None else Path(path))
+    where = Path(source)
+    if where.is_dir():
+        return _from_files(where, _files_in(where), inputs, reading, place)
+    if where.suffix.lower() in array_files.SUFFIXES | files.SUFFIXES:
+        if not where.is_file():
+            raise BadData(f"the calibration data {where}: no such file")
+        return _from_files(where, [where], inputs, reading, place)
     if ":" in str(source):
         return _from_python(_import(str(source)), inputs, str(source))
-    raise BadData(f"--data {source} is neither a .npz or .npy file, nor a folder, nor module:function")
+    kinds = ".npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images or sounds"
+    raise BadData(f"--data {source} is neither a file of a known kind ({kinds}), nor a folder, nor module:function")
 
 
-def _from_arrays(path: Path, files: Sequence[Path], inputs: tuple[Input, ...]) -> Data:
-    reads = lambda: array_files.read_files(files, inputs)  # noqa: E731
-    return _checked(str(path), reads, inputs, lambda: _hash_files(files, str(inputs)))
+def _files_in(folder: Path) -> list[Path]:
+    """The files of a folder, which are of one kind."""
+    found = files.files_in(folder, array_files.SUFFIXES | files.SUFFIXES)
+    # Beside images, sounds and arrays, texts and tables are notes and labels.
+    main = [file for file in found if files.kind_of(file) in (None, "images", "sounds")]
+    found = main or found
+    kinds = {files.kind_of(file) or "arrays" for file in found}
+    if not found:
+        raise BadData(f"the folder {folder} holds no arrays (.npz, .npy), images, sounds, texts or tables")
+    if len(kinds) > 1:
+        raise BadData(f"the folder {folder} holds both {' and '.join(sorted(kinds))}; give one kind")
+    return found
+
+
+def _from_files(
+    source: Path, found: Sequence[Path], inputs: tuple[Input, ...], reading: Reading, place: Companions
+) -> Data:
+    if files.kind_of(found[0]) is None:
+        reads = lambda: array_files.read_files(found, inputs)  # noqa: E731
+        return _checked(str(source), reads, inputs, lambda: _hash_files(found, str(inputs)))
+    reads = files.reads_of(found, str(source), inputs, reading, place)
+    how = f"{reading} {place.used()} {inputs}"
+    return _checked(str(source), reads, inputs, lambda: _hash_files(found, how))
 
 
 def _from_python(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxq import calibrate, choose, collectors, save
+from onnxq import calibrate, checkpoint, choose, collectors
 from onnxq.calibrate import hash_model
 from onnxq.checkpoint import EVERY, Every
 from onnxq.data import Data
@@ -50,12 +50,15 @@ def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effor
     if not names:
         return NO_RANGES
     samples = calibration_samples(job)
+    partial = None if file is None else Path(f"{file}.partial")
     if file is None or not Path(file).exists():
-        seen = observe(job, names, samples, effort, None if file is None else Path(f"{file}.partial"))
+        seen = observe(job, names, samples, effort, partial)
         found = ranges_of(job, seen)
-        if file is not None:
-            save.write_text(Path(file), to_json(found, remembering(job, seen, found)), job.files)
+        if file is not None and not _is_there(Path(file), seen):
+            job.guard.write_text(Path(file), to_json(found, remembering(job, seen, found)))
+        checkpoint.remove(partial)
         return found
+    checkpoint.remove(partial)  # a run that was killed after its last step
     key = {"model": hash_model(job.model), "data": samples.hash()}
     stored = load_observations(file)
     if stored is not None and stored.shard:
@@ -66,32 +69,47 @@ def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effor
     return ranges_of(job, stored)
 
 
+def _is_there(file: Path, seen: Observations) -> bool:
+    """Whether another run has left the same in `file` meanwhile."""
+    try:
+        other = load_observations(file)
+    except BadRecipe:
+        return False
+    return other is not None and (other.model, other.data, other.shard) == (seen.model, seen.data, seen.shard)
+
+
 def observe(
     job: Job,
     names: list[str],
     samples: Data,
     effort: Effort,
-    checkpoint: Path | None,
+    partial: Path | None,
     shard: tuple[int, int] | None = None,
 ) -> Observations:
-    """A run of the float model over `samples`, or over a shard of them."""
+    """A run of the float model over `samples`, or over a shard of them.
+
+    Args:
+        partial: where progress is saved; the caller removes it (`checkpoint.remove`) once its result is.
+    """
 
     def start(runs: int) -> None:
         job.progress.start("calibrating", runs, "samples")
 
-    if checkpoint is not None:
-        save.check_text(checkpoint, job.files)
+    jobs = min(effort.jobs, samples.count)
+    for path in checkpoint.parts(partial, jobs) if effort.jobs > 1 else [partial]:
+        if path is not None:
+            job.guard.writes(path, "--ranges or -o", checkpoint.is_progress)
     if effort.jobs > 1:
         part = dataclasses.replace(
             job.part,
             names=tuple(names),
             histograms=_needs_histogram(job),
             memory=effort.memory,
-            checkpoint=checkpoint,
+            checkpoint=partial,
             every=effort.every,
         )
         start(samples.count)
-        return observe_in_processes(part, min(effort.jobs, samples.count), start, job.progress.advance)
+        return observe_in_processes(part, jobs, start, job.progress.advance)
     return calibrate.observe(
         job.model,
         names,
@@ -99,7 +117,7 @@ def observe(
         histograms=_needs_histogram(job),
         threads=0,
         memory=effort.memory,
-        checkpoint=checkpoint,
+        checkpoint=partial,
         every=effort.every,
         shard=shard,
         start=start,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq import graph, linear4bit, save, targets
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.errors import BadModel
+from onnxq.guard import Guard
 from onnxq.linear4bit import Match
 from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.made_up import make_up
@@ -53,6 +54,7 @@ def import_weights(
     force: bool = False,
     check: bool = True,
     threads: int = THREADS,
+    guard: Guard | None = None,
     progress: Progress = QUIET,
 ) -> Imported:
     """Write `model` with the products that `checkpoint` names on its packed weights.
@@ -61,6 +63,7 @@ def import_weights(
         checkpoint: a `.safetensors` or `.npz` file with tensors `{prefix}.weight_4bit` uint8 [out, in / 2],
             `{prefix}.scales_4bit` float16 [out, groups] and, where there is one, `{prefix}.bias` [out].
         partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
+        guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
 
     Raises:
         BadModel: the model cannot be read, or the checkpoint does not fit it.
@@ -70,11 +73,14 @@ def import_weights(
     """
     path, place = Path(model), targets.get(target)
     destination = Path(output) if output is not None else Path(f"{path.stem}.linear4bit.onnx")
+    guard = Guard(force) if guard is None else guard
+    guard.reads(path, checkpoint)
+    guard.writes(destination)
     progress.start("loading")
     tensors = open_checkpoint(checkpoint)
     loaded = load_model(path)
-    sources = [path, Path(checkpoint), *{Path(tensor.path) for tensor in external_tensors(loaded)}]
-    save.check_destination(destination, sources, force)
+    files = [path, *{Path(tensor.path) for tensor in external_tensors(loaded)}]
+    guard.reads(*files)
     quantized = is_quantized(loaded)
     if quantized is not None:
         raise BadModel(f"{path} is quantized already ({quantized}): give the float model")
@@ -92,8 +98,8 @@ def import_weights(
         progress.start("writing", save.nbytes_to_write(rewritten))
         nbytes = save.save(rewritten, staged, progress.advance)
         proof = _check(loaded, plan, staged, threads, progress) if check else None
-        save.publish(staged, destination)
-    before = sum(file.stat().st_size for file in sources if file != Path(checkpoint))
+        guard.publish(staged, destination)
+    before = sum(file.stat().st_size for file in files)
     return Imported(destination, plan, match, proof, before, nbytes)
 
 

@@ -1,28 +1,36 @@
 """Calibration in several processes on one machine: each takes a shard, and what they saw is merged.
 
-A process runs `main` below: it reads its part as a pickle from stdin, and writes one JSON value a line.
+A process runs `main` below: it reads its part as a pickle from stdin, and writes one JSON value a line. It ends when
+stdin is closed, as the system does for a process that is killed.
 """
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import json
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from onnxq import errors, native
-from onnxq.checkpoint import EVERY, Every
+from onnxq.checkpoint import EVERY, Every, parts
 from onnxq.errors import BadData, BadRecipe, OnnxqError
-from onnxq.images import Preprocessing
 from onnxq.observations import Observations, from_table, merge
 from onnxq.recipe import Recipe
+from onnxq.samples.reading import How
+
+#: Seconds for a process to end by itself.
+PATIENCE = 3.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Part:
     recipe: Recipe
     target: str
     data: str
-    preprocessing: Preprocessing | None
+    preprocessing: How
     limit: int | None
     seed: int | None
     names: tuple[str, ...] = ()
@@ -60,8 +68,7 @@ def observe_in_processes(
     found: list[tuple[str, Observations]] = []
     totals: dict[int, int] = {}
     try:
-        for i in range(1, jobs + 1):
-            path = whole.checkpoint and whole.checkpoint.with_name(f"{whole.checkpoint.name}.{i}of{jobs}")
+        for i, path in enumerate(parts(whole.checkpoint, jobs), 1):
             part = replace(whole, shard=(i, jobs), threads=threads, memory=memory, checkpoint=path)
             processes.append(_start(part, i, messages))
         running = jobs
@@ -82,9 +89,7 @@ def observe_in_processes(
             else:
                 found.append((f"process {number}", from_table(value)))
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        _end(processes)
     if len(found) < jobs:
         raise BadRecipe(f"{jobs - len(found)} of {jobs} processes ended early: use fewer --jobs, or less --max-memory")
     return merge(found)
@@ -103,10 +108,37 @@ def _start(part: Part, number: int, messages: queue.Queue[tuple[int, list[Any] |
                 messages.put((number, json.loads(line)))
         messages.put((number, None))
 
-    with process.stdin as stdin:
-        stdin.write(pickle.dumps(part))
+    with contextlib.suppress(BrokenPipeError):  # it ended already, which is seen by its output
+        process.stdin.write(pickle.dumps(part))
+        process.stdin.flush()
     threading.Thread(target=listen, daemon=True).start()
     return process
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Let each clean up behind itself, for a moment."""
+    until = time.monotonic() + PATIENCE
+    for process in processes:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _end_with_parent(is_over: threading.Event) -> None:
+    """Interrupt this process when its stdin ends, and end it if it does not hear that."""
+    while os.read(0, 1 << 16):
+        pass
+    if is_over.is_set():
+        return
+    _thread.interrupt_main()
+    time.sleep(PATIENCE)
+    os._exit(128 + signal.SIGINT)
 
 
 def _error(name: str, text: str) -> OnnxqError:
@@ -116,7 +148,15 @@ def _error(name: str, text: str) -> OnnxqError:
 
 
 def main() -> None:
-    """One process: the part from stdin, messages to stdout."""
+    """One process."""
+    try:
+        _work()
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(128 + signal.SIGINT)  # nobody listens any more
+
+
+def _work() -> None:
+    """The part from stdin, messages to stdout."""
     # Imported here, because they import this file.
     from onnxq import find_ranges, pipeline
 
@@ -127,6 +167,8 @@ def main() -> None:
         out.write(json.dumps([kind, value]) + "\n")
 
     part: Part = pickle.load(sys.stdin.buffer)
+    is_over = threading.Event()
+    threading.Thread(target=_end_with_parent, args=(is_over,), daemon=True).start()
     try:
         job = pipeline.open_job(
             part.model, part.recipe, part.target, part.data, part.preprocessing, part.limit, seed=part.seed
@@ -135,6 +177,8 @@ def main() -> None:
         send("result", seen.to_dict())
     except OnnxqError as error:
         send("error", [type(error).__name__, str(error)])
+    finally:
+        is_over.set()
 
 
 def require_openable(data: object) -> str:

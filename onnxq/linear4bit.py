@@ -14,7 +14,7 @@ from onnxq.encoding import GivenTensor
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.graph import Names
-from onnxq.passes.fold_constants import ORIGIN
+from onnxq.passes.change_float_type import ORIGIN
 from onnxq.weights import Weight, weights_of
 
 WEIGHT, SCALES, BIAS = ".weight_4bit", ".scales_4bit", ".bias"

@@ -14,9 +14,15 @@ import onnx_ir as ir
 from onnxq import bodies, graph
 from onnxq.errors import BadModel, first_line, root_cause
 
+#: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
+TYPE = "onnxq.type"
 
-def load_model(path: str | Path) -> ir.Model:
+
+def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     """The model at `path`; external tensors are mapped only when something reads them.
+
+    Args:
+        to_look_at: take models that can be shown but not quantized: with maps, or of opsets that are not known yet.
 
     Raises:
         BadModel: no such file, not ONNX, truncated, external data missing, too short or outside the model's folder.
@@ -26,6 +32,8 @@ def load_model(path: str | Path) -> ir.Model:
         raise BadModel(f"{path}: no such file" if not path.exists() else f"{path} is not a file")
     try:
         proto = onnx.load(path, load_external_data=False)
+        if to_look_at:
+            _name_maps(proto.graph)
         _refuse_maps(path, proto.graph)
         _fill_in_zeros(proto.graph)  # onnx_ir knows no sparse initializers
         model = ir.from_proto(proto)
@@ -39,7 +47,7 @@ def load_model(path: str | Path) -> ir.Model:
     if not len(model.graph) and not model.graph.outputs:
         raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
     newest = onnx.defs.onnx_opset_version()
-    if graph.opset(model) > newest:
+    if graph.opset(model) > newest and not to_look_at:
         raise BadModel(f"{path} uses opset {graph.opset(model)}; onnx {onnx.__version__} knows opsets up to {newest}")
     for tensor in external_tensors(model):
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
@@ -56,6 +64,23 @@ def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
                 f"{path}: '{value.name}' is a map, which onnxq cannot read; export the model without maps "
                 "(skl2onnx: zipmap=False)"
             )
+
+
+def _name_maps(main: onnx.GraphProto) -> None:
+    """Put words in the place of types that hold maps."""
+    for value in (*main.input, *main.output):
+        if "map_type" in str(value.type):
+            value.metadata_props.add(key=TYPE, value=_type_in_words(value.type))
+            value.ClearField("type")
+
+
+def _type_in_words(type: onnx.TypeProto) -> str:
+    if type.HasField("map_type"):
+        key = ir.DataType(type.map_type.key_type).name.lower()
+        return f"map({key}, {_type_in_words(type.map_type.value_type)})"
+    if type.HasField("sequence_type"):
+        return f"sequence({_type_in_words(type.sequence_type.elem_type)})"
+    return ir.DataType(type.tensor_type.elem_type).name.lower()
 
 
 def _fill_in_zeros(main: onnx.GraphProto) -> None:
@@ -124,7 +149,7 @@ def is_quantized(model: ir.Model) -> str | None:
     Constants behind a DequantizeLinear, or a pair of it and QuantizeLinear, are float weights, stored small.
     """
     standard = {"DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"}
-    contrib = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+    contrib = ("QLinear", "QGemm", "QAttention", "QMoE", "DynamicQuantize", "MatMulNBits", "MatMulBnb4", "GatherBlock")
     found: Counter[str] = Counter()
     for node in graph.nodes(model):
         quantizes = node.op_type == "QuantizeLinear" and graph.constant(node.inputs[0]) is None

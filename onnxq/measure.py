@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import graph
+from onnxq.passes.change_float_type import HALVES, STORED_TYPE
 from onnxq.plan import Plan
 from onnxq.quality import MAX_DB, Quality, arrays_of, measure, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session, time_in_turns
@@ -165,7 +166,12 @@ class Bench:
 def _bytes_of(model: ir.Model) -> int:
     """What the constants of a model take in its file, near enough to compare plans."""
     values = [value for each in model.graphs() for value in each.initializers.values()]
-    sizes = [value.const_value.nbytes for value in values if value.const_value is not None]
+    # What was in half precision in the file was widened to be computed with.
+    sizes = [
+        value.const_value.nbytes // (2 if value.meta.get(STORED_TYPE) in HALVES else 1)
+        for value in values
+        if value.const_value is not None
+    ]
     return sum(sizes) + BYTES_PER_CONSTANT * len(sizes)
 
 

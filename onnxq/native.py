@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 

@@ -19,7 +19,8 @@ from onnxq.collectors._summary import Summary
 from onnxq.native_summary import NativeSummary
 from onnxq.passes.expose_values import ExposeValues
 from onnxq.passes.observe_values import ObserveBeforeReorder, ObserveValues
-from onnxq.runtime import Feed, Session
+from onnxq.passes.unique_names import UniqueNames
+from onnxq.runtime import Feed, Session, data_folder
 
 #: Models with more bytes of constants are not written and read once more for the sake of their convolutions.
 BLOCKED_BYTES = 1 << 29
@@ -117,6 +118,9 @@ def _session(tapped: ir.Model, threads: int, *, blocked: bool) -> Session:
         path = Path(folder) / "optimized.onnx"
         session = Session(tapped, threads=threads, save_optimized=path)
         optimized = ir.load(path)
+        # What lay beside the model still does: onnxruntime writes the places down as they were.
+        ir.external_data.set_base_dir(optimized.graph, data_folder(tapped) or folder)
+        UniqueNames()(optimized)  # it calls the values that it adds to a body as those of the graph around
         if not ObserveBeforeReorder()(optimized).modified:
             return session
         return Session(optimized, threads=threads, optimize=False)

@@ -7,7 +7,8 @@ import functools
 import itertools
 import json
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,11 +17,12 @@ from onnxq import graph, layouts, save, targets
 from onnxq.bodies import KERNEL_FORMATS
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
+from onnxq.copy_model import copy_model
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, NothingToDo
 from onnxq.find_ranges import Effort, find_ranges
+from onnxq.guard import Guard
 from onnxq.idle import idle_wishes
-from onnxq.images import Preprocessing
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
 from onnxq.judging import trials_for
@@ -36,6 +38,7 @@ from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.rewrite import rewrite
 from onnxq.runtime import THREADS, Session
+from onnxq.samples.reading import How, reading_of
 from onnxq.scales import values_to_observe, without_unobserved
 from onnxq.targets import Target
 from onnxq.trials import GIVEN, Trials
@@ -53,7 +56,11 @@ SLOWER = 1.05
 
 @dataclass(frozen=True)
 class Job:
-    """A prepared model with everything that was asked for it."""
+    """A prepared model with everything that was asked for it.
+
+    Attributes:
+        files: those that the model is read from.
+    """
 
     path: Path
     model: ir.Model
@@ -64,9 +71,11 @@ class Job:
     threads: int
     progress: Progress
     source: DataSource | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: How = None
     limit: int | None = LIMIT
     seed: int | None = None
+    guard: Guard = field(default_factory=Guard)
+    files: tuple[Path, ...] = ()
 
     @property
     def part(self) -> Part:
@@ -74,11 +83,6 @@ class Job:
         data = require_openable(self.source)
         target = self.target.name
         return Part(self.path, self.recipe, target, data, self.preprocessing, self.limit, self.seed)
-
-    @property
-    def files(self) -> list[Path]:
-        """The model's."""
-        return [self.path, *{Path(tensor.path) for tensor in external_tensors(self.model)}]
 
     @property
     def nbytes(self) -> int:
@@ -96,6 +100,7 @@ class Result:
     Attributes:
         bytes_before, bytes_after: of the model's files.
         was_auto: whether the scheme was chosen here.
+        copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
     """
 
     output: Path
@@ -105,13 +110,16 @@ class Result:
     bytes_before: int
     bytes_after: int
     was_auto: bool = False
+    copied: str = ""
 
     def unverified(self, *, floor_given: bool = False) -> str:
-        """Why nobody knows how good the file is, in a sentence; empty where the check says it.
+        """Why nobody knows how good the file is, in a sentence; empty where that is known.
 
         Args:
             floor_given: the user named a least SQNR, which must then have been measured.
         """
+        if self.copied:
+            return ""
         if self.check is None:
             return "--min-sqnr was not checked, because of --no-check" if floor_given else ""
         if not self.check.is_known:
@@ -127,6 +135,7 @@ class Result:
             "output": str(self.output),
             "scheme": self.plan.scheme,
             "was_auto": self.was_auto,
+            "copied": self.copied,
             "target": self.plan.target,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
@@ -143,7 +152,9 @@ def quantize(
     *,
     target: str = "ort-cpu",
     data: DataSource | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: How = None,
+    tokenizer: str | Path | None = None,
+    lengths: Sequence[int] | None = None,
     limit: int | None = LIMIT,
     seed: int | None = None,
     ranges: str | Path | None = None,
@@ -153,7 +164,9 @@ def quantize(
     check: bool = True,
     threads: int = THREADS,
     trace: str | Path | None = None,
+    guard: Guard | None = None,
     progress: Progress = QUIET,
+    strict: bool = False,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -162,6 +175,9 @@ def quantize(
         recipe: what to do; a scheme word is short for a recipe with that scheme.
         target: where it will run, a file name of `targets/`.
         data: calibration samples (`data.open_data` says in which forms).
+        preprocessing: how images or sounds become inputs: words, or the path of a preprocessor_config.json.
+        tokenizer: a tokenizer.json or its folder, for texts.
+        lengths: tokens of samples made of texts, in turns.
         limit: use at most so many samples: the first, or with a `seed` a random choice of them.
         ranges: a file to take activation ranges from if it exists, and to leave them in if it does not.
         effort: what calibration may spend.
@@ -170,15 +186,25 @@ def quantize(
         check: run the saved file. Without, it is not even loaded.
         threads: on which times are measured; 0 leaves it to onnxruntime.
         trace: a folder for the graph after every step, as ONNX text without weights.
+        strict: a model in which nothing can be quantized is a failure. Without, it is copied to `output`, if one was
+            named, so that whoever waits for a file there has one that runs.
+        guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
-    steps = Trace(trace)
-    job = open_job(model, recipe, target, data, preprocessing, limit, threads, progress, seed)
-    path = Path(model)
+    guard = Guard(force) if guard is None else guard
+    steps = Trace(trace, guard)
+    path, reading = Path(model), reading_of(preprocessing, tokenizer, lengths)
+    if output is not None:
+        guard.writes(Path(output))
+    try:
+        job = open_job(model, recipe, target, data, reading, limit, threads, progress, seed, guard)
+    except NothingToDo as nothing:
+        return _copied(nothing, path, output, recipe, target, guard, strict=strict)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
-    save.check_destination(destination, _sources(job, data, ranges), force)
+    guard.writes(destination)
+    guard.watch_ranges(ranges)
     steps.write("prepared", job.model)
     if plan is not None:
         job = dataclasses.replace(job, plan=_checked_plan(plan, job))
@@ -196,7 +222,8 @@ def quantize(
         chosen = without_outliers(job.model, chosen)
     if trials.samples and plan is None:
         chosen = _tuned(job, chosen, found, trials)
-    _require_something(job, chosen)
+    if not chosen.changes_anything:
+        return _copied(_nothing_to_do(job, chosen), path, output, recipe, target, guard, strict=strict)
     with save.staging(destination) as folder:
         staged = folder / destination.name
         nbytes = _write(job, chosen, found, staged, steps)
@@ -216,7 +243,7 @@ def quantize(
             _require_quality(proof, job.recipe)
             if job.target.has_onnxq_ops and (price := _without_library(chosen, proof)):
                 proof = proof.noting(price)
-        save.publish(staged, destination)
+        guard.publish(staged, destination)
     was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
     return Result(
         destination, chosen, proof, job.recipe, sum(file.stat().st_size for file in job.files), nbytes, was_auto
@@ -228,21 +255,30 @@ def open_job(
     recipe: Recipe | str = "auto",
     target: str = "ort-cpu",
     data: DataSource | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: How = None,
     limit: int | None = LIMIT,
     threads: int = THREADS,
     progress: Progress = QUIET,
     seed: int | None = None,
+    guard: Guard | None = None,
 ) -> Job:
     """Steps 1 to 3: load, prepare, plan.
 
+    Args:
+        guard: is told what is read here.
+
     Raises:
         BadModel, BadRecipe, BadData: what is wrong with which of them.
+        BadOutput: what is read was to be written.
     """
+    guard = Guard() if guard is None else guard
     wanted = (Recipe(recipe) if isinstance(recipe, str) else recipe).resolve(has_data=data is not None)
     place = targets.get(target)
     progress.start("loading")
     loaded = load_model(model)
+    # Now: where float types are changed or constants folded, weights are no longer seen to lie beside the model.
+    files = tuple({Path(model): None} | {Path(tensor.path): None for tensor in external_tensors(loaded)})
+    guard.reads(data, *files)
     quantized = is_quantized(loaded)
     if quantized is not None and not wanted.requantize:
         raise BadModel(
@@ -260,8 +296,11 @@ def open_job(
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
     for sentence in idle_wishes(wanted, loaded, plan, path=model):
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-    samples = None if data is None else open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
-    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, data, preprocessing, limit, seed)
+    samples = None
+    if data is not None:
+        samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)
+    asked = (data, preprocessing, limit, seed)
+    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, *asked, guard, files)
 
 
 def _tuned(job: Job, plan: Plan, ranges: Ranges, trials: Trials) -> Plan:
@@ -277,10 +316,33 @@ def _tuned(job: Job, plan: Plan, ranges: Ranges, trials: Trials) -> Plan:
     return tune(bench, tuned, job.recipe, observed, say=say) if bench.overlooks(tuned) else tuned
 
 
-def _require_something(job: Job, plan: Plan) -> None:
-    if not plan.changes_anything:
-        reason = next((choice.reason for choice in plan), "the plan is empty")
-        raise NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+def _nothing_to_do(job: Job, plan: Plan) -> NothingToDo:
+    reason = next((choice.reason for choice in plan), "the plan is empty")
+    return NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+
+
+def _copied(
+    why: NothingToDo,
+    path: Path,
+    output: str | Path | None,
+    recipe: Recipe | str,
+    target: str,
+    guard: Guard,
+    *,
+    strict: bool,
+) -> Result:
+    """What is done where there is nothing to do.
+
+    Raises:
+        NothingToDo: `why`, where no output was named; as a failure, where `strict` asks for one.
+    """
+    if strict:
+        why.exit_code = BadModel.exit_code
+    if strict or output is None:
+        raise why
+    wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
+    before, after = copy_model(path, Path(output), guard)
+    return Result(Path(output), Plan(wanted.scheme, target), None, wanted, before, after, copied=str(why))
 
 
 def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> int:
@@ -340,7 +402,7 @@ def _without_library(plan: Plan, proof: Check) -> str:
     def count(n: int) -> str:
         return f"{n} products" if n > 1 else "one product"
 
-    in_integers = sum(KERNEL_FORMATS[choice.format or ""] in ("int4", "int8") for choice in products)
+    in_integers = sum(KERNEL_FORMATS.get(choice.format or "") in ("int4", "int8") for choice in products)
     costs = []
     if in_integers:
         costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
@@ -372,20 +434,20 @@ def _checked_plan(plan: Plan, job: Job) -> Plan:
     return plan
 
 
-def _sources(job: Job, data: DataSource | None, ranges: str | Path | None) -> list[Path]:
-    """Every file that is read."""
-    return job.files + [Path(each) for each in (data, ranges) if isinstance(each, (str, Path))]
-
-
 class Trace:
     """Writes the graph after every step as ONNX text, without weights, if the user asked for it."""
 
-    def __init__(self, folder: str | Path | None) -> None:
-        self.folder = None if folder is None else Path(folder)
+    def __init__(self, folder: str | Path | None, guard: Guard) -> None:
+        self.folder, self._guard = None if folder is None else Path(folder), guard
         self._numbers = itertools.count(1)
+        if self.folder is not None and self.folder.is_dir():
+            for path in self.folder.glob("[0-9]*-*.onnxtxt"):
+                guard.writes(path, "--trace")  # of an earlier run: rather now than in the middle of it
 
     def write(self, step: str, model: ir.Model) -> None:
         if self.folder is not None:
             save.make_folder(self.folder)
             text = ir.to_onnx_text(model, exclude_initializers=True)
-            save.write_text(self.folder / f"{next(self._numbers)}-{step}.onnxtxt", text)
+            path = self.folder / f"{next(self._numbers)}-{step}.onnxtxt"
+            self._guard.writes(path, "--trace")
+            self._guard.write_text(path, text)

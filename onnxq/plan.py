@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq import formats
+from onnxq.bodies import DENSE_FORMATS
 from onnxq.errors import BadRecipe
 
 
@@ -41,6 +42,8 @@ class Choice:
         block: weights along the contraction that share a scale; None: one scale a channel.
         elements: how many weights it reads.
         reason: why this and not what the scheme asked for; empty where it is what the scheme asked for.
+        half: the half-precision format that its weights have in the file; None for wider ones. They lose nothing in it,
+            so nothing longer is worth writing.
     """
 
     node: str
@@ -50,6 +53,7 @@ class Choice:
     block: int | None = None
     elements: int = 0
     reason: str = ""
+    half: str | None = None
 
     @property
     def label(self) -> str:
@@ -71,14 +75,16 @@ def in_float(choice: Choice, reason: str) -> Choice:
 
 
 def finer(choice: Choice, reason: str) -> Choice | None:
-    """The same node with weights of the next longer format, float32 in the end; None where there is none."""
+    """The same node with weights of the next longer format, that of the file in the end; None where there is none."""
     bits = 32 if choice.format is None else formats.get(choice.format).bits
     if bits < 8:
         block = choice.block if choice.method is Method.PACKED else None
         return dataclasses.replace(choice, format="int8", block=block, reason=reason)
+    if bits == 8 and choice.half is not None:
+        return dataclasses.replace(choice, method=Method.STORED, format=choice.half, block=None, reason=reason)
     if bits == 8:
         return dataclasses.replace(choice, method=Method.STORED, format="float16", block=None, reason=reason)
-    if choice.method is Method.STORED:
+    if choice.method in (Method.STORED, Method.PACKED) and choice.half is None:
         return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
     return None
 
@@ -124,7 +130,7 @@ def load_plan(path: str | Path) -> Plan:
     """
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
-        choices = [_choice(entry) for entry in table["choices"]]
+        choices = [_choice(entry, table["target"]) for entry in table["choices"]]
         by_node = {choice.node: choice for choice in choices}
         return Plan(table["scheme"], table["target"], by_node)
     except OSError as error:
@@ -144,19 +150,25 @@ def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     if method not in (Method.PACKED, Method.STORED):
         return (given,)
     known = given is not None and isinstance(given, str) and formats.get(given).name == given
-    return (given,) if known and (method is Method.STORED or formats.get(given or "").scale_type is not None) else ()
+    is_stored = method is Method.STORED or given in DENSE_FORMATS
+    return (given,) if known and (is_stored or formats.get(given or "").scale_type is not None) else ()
 
 
-def _choice(entry: dict[str, Any]) -> Choice:
+def _choice(entry: dict[str, Any], target: str) -> Choice:
     """A choice read from a file, if it is one that can be carried out."""
     choice = Choice(**{**entry, "method": Method(entry["method"])})
     wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
     if choice.format not in _formats_of(choice.method, choice.format):
         raise BadRecipe(wrong)
-    needs_block = choice.method is Method.PACKED or (
+    is_dense = choice.method is Method.PACKED and choice.format in DENSE_FORMATS
+    if is_dense and (choice.block is not None or target != "onnxq"):  # whose own operator it is
+        raise BadRecipe(wrong)
+    needs_block = (choice.method is Method.PACKED and not is_dense) or (
         choice.method is Method.STORED and formats.get(choice.format or "").default_block is not None
     )
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
+        raise BadRecipe(wrong)
+    if choice.half not in (None, "float16", "bfloat16"):
         raise BadRecipe(wrong)
     if not isinstance(choice.reason, str) or not isinstance(choice.elements, int):
         raise BadRecipe(f"node '{choice.node}' wants words as its reason and a whole number of elements")

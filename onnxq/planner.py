@@ -9,11 +9,11 @@ import onnx_ir as ir
 from onnxq import formats, graph, passengers, targets
 from onnxq.bodies import KERNEL_FORMATS
 from onnxq.infer import Types
-from onnxq.passes.change_float_type import STORED_TYPE
+from onnxq.passes.change_float_type import HALVES, ORIGIN, STORED_TYPE
 from onnxq.plan import COMPUTING, Choice, Method, Plan
-from onnxq.recipe import KEEP, SCHEMES, Recipe
+from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe
 from onnxq.targets import Placement, Target
-from onnxq.weights import Weight, fits_half, other_constants, weights_of
+from onnxq.weights import Weight, are_vectors, fits_half, is_coarse_in_half, other_constants_of, weights_of
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
 MATMULS = ("MatMul", "Gemm")
@@ -45,9 +45,10 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
             choices[node.name or ""] = _choose(node, weights, recipe, target, opset_note)
         elif recipe.scheme == "fp16" and recipe.scheme_for(node.name or "", node.op_type) == KEEP:
             choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=KEPT)
-    for node, value in other_constants(model):
-        if node.name not in choices:
-            choices[node.name or ""] = _choose_constant(node, value, recipe, opset_note)
+    for node in graph.nodes(model):
+        tables = list(other_constants_of(node))
+        if tables and node.name not in choices:
+            choices[node.name or ""] = _choose_tables(node, tables, recipe, opset_note)
     plan = Plan(recipe.scheme, target.name, choices)
     return passengers.add_to(plan, model, recipe, types)
 
@@ -79,7 +80,7 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
             wish = placed
     if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
         wish = Placement(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
-    return Choice(name, node.op_type, wish.method, wish.format, wish.block, elements, wish.reason)
+    return Choice(name, node.op_type, wish.method, wish.format, wish.block, elements, wish.reason, _half(values))
 
 
 def _is_depthwise(weight: Weight) -> bool:
@@ -120,30 +121,49 @@ def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
 
 def _unfit(values: list[ir.Value]) -> str:
     """Which of the constants does not fit float16, as a reason; empty if all do."""
-    tensors = ((value.name, graph.constant(value)) for value in values)
-    names = [name for name, tensor in tensors if tensor is not None and not fits_half(tensor)]
+    tensors = ((value, graph.constant(value)) for value in values)
+    names = [_name(value) for value, tensor in tensors if tensor is not None and not fits_half(tensor)]
     return f"'{names[0]}' holds numbers too large or too small for float16" if names else ""
 
 
-def _choose_constant(node: ir.Node, value: ir.Value, recipe: Recipe, opset_note: str) -> Choice:
-    name = node.name or ""
-    tensor = graph.constant(value)
-    elements = 0 if tensor is None else tensor.size
-    word = _CASTS.get(recipe.scheme_for(name, node.op_type))
+def _choose_tables(node: ir.Node, tables: list[Weight], recipe: Recipe, opset_note: str) -> Choice:
+    """For constants that no kernel multiplies by: tables of positions or angles, masks, anchors."""
+    name, op, values = node.name or "", node.op_type, [table.value for table in tables]
+    elements, half = sum(table.elements for table in tables), _half(values)
+    scheme = recipe.scheme_for(name, op)
+    if scheme == KEEP:
+        return _kept(node, values, elements, KEPT)
+    word = _CASTS.get(scheme)
     if word == "bfloat16" and opset_note:
-        return _kept(node, [value], elements, opset_note)
-    if word == "float16" and (unfit := _unfit([value])):
-        return _kept(node, [value], elements, unfit)
+        return _kept(node, values, elements, opset_note)
+    if (word is None or word == "float16") and (unfit := _unfit(values)):
+        return _kept(node, values, elements, unfit)
     if word is not None:
-        return Choice(name, node.op_type, Method.STORED, word, None, elements)
-    reason = f"'{value.name}' is a constant of {node.op_type}, which has no quantized form"
-    return _kept(node, [value], elements, reason)
+        return Choice(name, op, Method.STORED, word, None, elements, half=half)
+    read = f"'{_name(values[0])}' is a table that {op} reads"
+    if half is None and (coarse := next((table for table in tables if is_coarse_in_half(table)), None)):
+        reason = f"'{_name(coarse.value)}' is a table that {op} reads, with numbers that float16 would round too much"
+        return _kept(node, values, elements, reason)
+    bits = 8 if scheme in SPEED_SCHEMES else formats.get(_WEIGHTS.get(scheme, scheme)).bits
+    if op == "Add" and bits <= 8 and all(map(are_vectors, tables)):
+        return Choice(name, op, Method.STORED, "int8", None, elements, f"{read}: 8 bits a row", half)
+    return Choice(name, op, Method.STORED, half or "float16", None, elements, f"{read}: 16 bits", half)
 
 
 def _kept(node: ir.Node, values: list[ir.Value], elements: int, reason: str) -> Choice:
     """Left in float; what was a half float in the file is stored as one again."""
-    halves = {value.meta.get(STORED_TYPE) for value in values}
-    for dtype, word in ((ir.DataType.FLOAT16, "float16"), (ir.DataType.BFLOAT16, "bfloat16")):
-        if halves == {dtype}:
-            return Choice(node.name or "", node.op_type, Method.STORED, word, None, elements, reason)
-    return Choice(node.name or "", node.op_type, Method.KEEP, None, None, elements, reason)
+    half = _half(values)
+    method = Method.KEEP if half is None else Method.STORED
+    return Choice(node.name or "", node.op_type, method, half, None, elements, reason, half)
+
+
+def _half(values: list[ir.Value]) -> str | None:
+    """The half-precision format in which all of the constants are in the file, if there is one."""
+    tensors = [(value, graph.constant(value)) for value in values]
+    types = {value.meta.get(STORED_TYPE) or tensor.dtype for value, tensor in tensors if tensor is not None}
+    return types.pop().name.lower() if len(types) == 1 and types <= set(HALVES) else None
+
+
+def _name(value: ir.Value) -> str:
+    """What the file calls a constant, or the one that it was computed from."""
+    return str(value.meta.get(ORIGIN, value.name))

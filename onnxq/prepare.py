@@ -11,7 +11,7 @@ from onnx_ir.passes.common import (
 )
 
 from onnxq.errors import BadModel, first_line, root_cause
-from onnxq.passes.change_float_type import ChangeFloatType
+from onnxq.passes.change_float_type import HALVES, ChangeFloatType
 from onnxq.passes.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.fold_batchnorm import FoldBatchNorm
 from onnxq.passes.fold_constants import FoldConstants
@@ -25,7 +25,6 @@ from onnxq.passes.unique_names import UniqueNames
 
 #: The oldest standard operators that onnxruntime runs.
 OLDEST = 7
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:

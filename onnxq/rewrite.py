@@ -14,6 +14,7 @@ from onnxq.passes.quantize_dynamically import QuantizeDynamically
 from onnxq.passes.quantize_gathers import QuantizeGathers
 from onnxq.passes.remove_unused import RemoveUnused
 from onnxq.passes.replace_matmuls import ReplaceMatMuls
+from onnxq.passes.store_halves import StoreHalves
 from onnxq.passes.store_weights import StoreWeights
 from onnxq.plan import Plan
 from onnxq.ranges import Ranges
@@ -42,6 +43,7 @@ def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target:
             StoreWeights(plan, own_nodes=target.has_onnxq_ops),
             ConvertToHalf(plan, {node.name or "" for node in graph.nodes(model)}),
             RemoveUnused(),
+            StoreHalves(),
             RemoveUnusedOpsetsPass(),
             TopologicalSortPass(),
         ]

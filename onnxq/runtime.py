@@ -88,7 +88,7 @@ class Session:
     """An onnxruntime session on the processor.
 
     Args:
-        model: a path, or a model in memory whose external tensors all lie in one folder.
+        model: a path, or a model in memory, whose external tensors may lie in several folders.
         optimize: onnxruntime's graph optimizer on (all levels) or off.
         threads: of one operator; 0 leaves it to onnxruntime.
         profile: record the time of every kernel; `kernels()` ends the recording.
@@ -127,7 +127,7 @@ class Session:
             options.optimized_model_filepath = str(save_optimized)
         source: str | bytes
         if isinstance(model, ir.Model):
-            data = _data_folder(model)
+            data = data_folder(model)
             if data is not None:
                 options.add_session_config_entry("session.model_external_initializers_file_folder_path", data)
             source = _serialize(model)
@@ -227,12 +227,29 @@ def _from_value(value: onnxruntime.OrtValue) -> NDArray:
     return np.frombuffer(raw, ml_dtypes.bfloat16).reshape(shape)
 
 
-def _data_folder(model: ir.Model) -> str | None:
-    for each in model.graphs():
-        for value in each.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                return os.path.abspath(value.const_value.base_dir)
-    return None
+def data_folder(model: ir.Model) -> str | None:
+    """The folder beside or below which all external initializers lie, those of bodies included.
+
+    Those that were given relative to another folder are given relative to this one afterwards.
+    """
+    values = [v for each in model.graphs() for v in each.initializers.values()]
+    external = [(v, t) for v in values if isinstance(t := v.const_value, ir.ExternalTensor)]
+    if not external:
+        return None
+    folder = os.path.commonpath({os.path.abspath(tensor.base_dir) for _, tensor in external})
+    for value, tensor in external:
+        if os.path.abspath(tensor.base_dir) != folder:
+            place = os.path.relpath(os.path.abspath(tensor.path), folder)
+            value.const_value = ir.ExternalTensor(
+                place,
+                tensor.offset,
+                tensor.length,
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=tensor.name or "",
+                base_dir=folder,
+            )
+    return folder
 
 
 def time_in_turns(sessions: Sequence[Session], feeds: Sequence[Feed], *, seconds: float, least: int = 5) -> list[float]:

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
 
-from onnxq import bodies, encoding
-from onnxq.errors import BadOutput
+from onnxq import bodies, encoding, faults
+from onnxq.data_files import data_name, own_data
+from onnxq.guard import Guard
+from onnxq.publish import publish
+from onnxq.staging import as_sentences, staging, write
+
+__all__ = [
+    "check_destination",
+    "make_folder",
+    "nbytes_to_write",
+    "own_data",
+    "publish",
+    "save",
+    "staging",
+    "tensors_to_write",
+    "write_text",
+]
 
 #: Above this many bytes of tensors they go to a file of their own, which runtimes map instead of reading.
 SINGLE_FILE_BYTES = 256 << 20
 #: Tensors of at least this many bytes go to the data file, at multiples of `ALIGNMENT`; small ones stay in the model.
 EXTERNAL_BYTES = 1 << 10
 ALIGNMENT = 64
+#: What the data file is called while its bytes are not known yet.
+UNNAMED = "data"
 
 Progress = Callable[[int], None]
 
 
 def check_destination(output: Path, sources: Iterable[Path], force: bool) -> None:
-    """Refuse early what could not be written later.
+    """Refuse early what could not be written later, where no `Guard` watches over all files of a command.
 
     Args:
         sources: files that are read and must stay as they are.
@@ -37,32 +50,18 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool) -> Non
         BadOutput: the output is there already (without `force`), is a source or no file, or its folder cannot be
             written to.
     """
-    with _as_sentences(output):
-        _check_folder(output)
-        for path in (output, data_path(output)):
-            _check_sources(path, sources)
-            if path.exists() and not path.is_file():  # moving a file there would replace a device
-                raise BadOutput(f"{path} is not a file; choose another name with -o")
-            if path.exists() and not force:
-                raise BadOutput(f"{path} exists; give --force to replace it, or another name with -o")
+    guard = Guard(force)
+    guard.reads(*sources)
+    guard.writes(output)
 
 
-def write_text(path: Path, text: str, sources: Iterable[Path] = ()) -> None:
-    """Write a small file: a plan, a report, ranges.
+def write_text(path: Path, text: str) -> None:
+    """Write a small file, or replace one: never is there half of it.
 
     Raises:
-        BadOutput: it is one of `sources`, or cannot be written.
+        BadOutput: it cannot be written.
     """
-    check_text(path, sources)
-    with _as_sentences(path):
-        path.write_text(text, encoding="utf-8")
-
-
-def check_text(path: Path, sources: Iterable[Path] = ()) -> None:
-    """Refuse early what `write_text` would refuse later."""
-    with _as_sentences(path):
-        _check_sources(path, sources)
-        _check_folder(path)
+    write(path, text.encode())
 
 
 def make_folder(path: Path) -> None:
@@ -71,70 +70,8 @@ def make_folder(path: Path) -> None:
     Raises:
         BadOutput: it cannot be made.
     """
-    with _as_sentences(path):
+    with as_sentences(path):
         path.mkdir(parents=True, exist_ok=True)
-
-
-def _check_sources(path: Path, sources: Iterable[Path]) -> None:
-    if any(path.resolve() == source.resolve() or _is_same_file(path, source) for source in sources):
-        raise BadOutput(f"{path} is read, so it cannot be the output; choose another name with -o")
-
-
-def _is_same_file(a: Path, b: Path) -> bool:
-    return a.exists() and b.exists() and a.samefile(b)
-
-
-def _check_folder(path: Path) -> None:
-    if path.is_dir():
-        raise BadOutput(f"{path} is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise BadOutput(f"the folder {path.parent} does not exist")
-    if not os.access(path.parent, os.W_OK):
-        raise BadOutput(f"the folder {path.parent} cannot be written to; choose another place")
-
-
-def data_path(output: Path) -> Path:
-    """Where the weights of `output` go if they do not fit into it."""
-    return output.with_name(output.name + ".data")
-
-
-@contextlib.contextmanager
-def staging(output: Path) -> Iterator[Path]:
-    """A folder beside `output` to write into; gone afterwards, with whatever is still in it.
-
-    Raises:
-        BadOutput: the disk is full, or the folder cannot be written to.
-    """
-    with _as_sentences(output):
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-    try:
-        with _as_sentences(output):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def publish(staged: Path, output: Path) -> None:
-    """Move the staged files into place, data first, so that a model is never there without its data."""
-    with _as_sentences(output):
-        data = data_path(staged)
-        if data.exists():
-            os.replace(data, data_path(output))
-        elif data_path(output).exists():
-            data_path(output).unlink()  # of the model that is being replaced
-        os.replace(staged, output)
-
-
-@contextlib.contextmanager
-def _as_sentences(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise BadOutput(
-                f"no space left on the disk of {output.parent}; free some or choose another place"
-            ) from None
-        raise BadOutput(f"{output} cannot be written: {error.strerror or error}") from None
 
 
 def tensors_to_write(model: ir.Model) -> list[ir.Value]:
@@ -148,44 +85,78 @@ def nbytes_to_write(model: ir.Model) -> int:
 
 
 def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None) -> int:
-    """Write `model` to `path` (and to `data_path(path)`, if it is large). The model's lazy tensors are used up.
+    """Write `model` to `path`, and its weights beside it (`own_data(path)`) if it is large. Lazy tensors are used up.
 
     Args:
+        path: in a folder in which nobody reads yet: files there are written in place.
         progress: called with the bytes of each tensor after it is written.
 
     Returns:
         Bytes written.
     """
-    values = tensors_to_write(model)
-    external = nbytes_to_write(model) > SINGLE_FILE_BYTES
-    with contextlib.ExitStack() as stack:
-        data = stack.enter_context(open(data_path(path), "wb")) if external else None
-        written: dict[bytes, tuple[int, int]] = {}
-        tied: dict[Hashable, ir.Value] = {}
-        for value in values:
-            tensor = value.const_value
-            assert tensor is not None
-            nbytes = _nbytes(value)
-            if _is_tied(value, tensor, tied):
-                progress(nbytes)
-                continue
+    for data in own_data(path):  # of an earlier attempt
+        data.unlink()
+    if nbytes_to_write(model) <= SINGLE_FILE_BYTES:
+        _write_tensors(model, None, progress)
+        return _save_graph(model, path)
+    unnamed = path.with_name(UNNAMED)
+    with unnamed.open("wb") as file:
+        written = _write_tensors(model, file, progress)
+    data = path.with_name(data_name(path, written.digest.hexdigest()))
+    unnamed.replace(data)
+    for value in written.values:
+        tensor = value.const_value
+        assert isinstance(tensor, ir.ExternalTensor)
+        value.const_value = _at(data.name, tensor.offset or 0, tensor.length or 0, tensor)
+    return _save_graph(model, path) + data.stat().st_size
+
+
+@dataclass
+class _Written:
+    """What is in the data file by now.
+
+    Attributes:
+        places: offset and length of tensors, by the hash of their bytes.
+        values: whose tensors are there.
+        digest: of all bytes.
+    """
+
+    places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    values: list[ir.Value] = field(default_factory=list)
+    digest: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=8))
+
+
+def _write_tensors(model: ir.Model, data: BinaryIO | None, progress: Progress) -> _Written:
+    """Large tensors go to `data`, if there is one; the others are just bytes in the model afterwards."""
+    written = _Written()
+    tied: dict[Hashable, ir.Value] = {}
+    for value in tensors_to_write(model):
+        tensor = value.const_value
+        assert tensor is not None
+        nbytes = _nbytes(value)
+        if not _is_tied(value, tensor, tied):
             if data is None or nbytes < EXTERNAL_BYTES:
                 value.const_value = _in_memory(tensor)
             else:
-                offset, length = _append(data, tensor, written)
-                value.const_value = ir.ExternalTensor(
-                    data_path(path).name,
-                    offset,
-                    length,
-                    tensor.dtype,
-                    shape=ir.Shape(tensor.shape.numpy()),
-                    name=value.name or "",
-                )
+                faults.point("save.data")
+                value.const_value = _at(UNNAMED, *_append(data, tensor, written), tensor)
+                written.values.append(value)
             encoding.release(tensor)
-            progress(nbytes)
+        progress(nbytes)
     encoding.forget()
+    return written
+
+
+def _save_graph(model: ir.Model, path: Path) -> int:
+    faults.point("save.model")
     onnx.save(ir.to_proto(model), path)
-    return path.stat().st_size + (data_path(path).stat().st_size if external else 0)
+    return path.stat().st_size
+
+
+def _at(file: str, offset: int, length: int, tensor: ir.TensorProtocol) -> ir.ExternalTensor:
+    """`tensor` as bytes of a file."""
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.ExternalTensor(file, offset, length, tensor.dtype, shape=shape, name=tensor.name or "")
 
 
 def _is_tied(value: ir.Value, tensor: ir.TensorProtocol, tied: dict[Hashable, ir.Value]) -> bool:
@@ -196,7 +167,7 @@ def _is_tied(value: ir.Value, tensor: ir.TensorProtocol, tied: dict[Hashable, ir
     """
     if value.graph is None or any(use.node.domain != bodies.DOMAIN for use in value.uses()) or value.is_graph_output():
         return False
-    digest = hashlib.blake2b(tensor.tobytes(), digest_size=20).digest()
+    digest = _hash(tensor.tobytes())
     first = tied.setdefault((id(value.graph), tensor.dtype, tuple(tensor.shape.numpy()), digest), value)
     if first is value:
         return False
@@ -209,22 +180,36 @@ def _nbytes(value: ir.Value) -> int:
     return 0 if value.const_value is None else value.const_value.nbytes
 
 
-def _append(data: BinaryIO, tensor: ir.TensorProtocol, written: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
+def _append(data: BinaryIO, tensor: ir.TensorProtocol, written: _Written) -> tuple[int, int]:
     """Offset and length of the tensor's bytes in `data`. Tied weights come out as equal bytes: they are stored once."""
-    if isinstance(tensor, ir.ExternalTensor):  # copied by the operating system, not through our memory
-        raw, key = None, f"{tensor.path} {tensor.offset} {tensor.nbytes}".encode()
-    else:
-        raw = tensor.tobytes()
-        key = hashlib.blake2b(raw, digest_size=20).digest()
-    if key not in written:
+    is_copied = isinstance(tensor, ir.ExternalTensor)  # by the operating system, not through our memory
+    raw = b"" if is_copied else tensor.tobytes()
+    key = _hash_of_file(tensor) if isinstance(tensor, ir.ExternalTensor) else _hash(raw)
+    if key not in written.places:
         data.write(b"\0" * (-data.tell() % ALIGNMENT))
         start = data.tell()
-        if raw is None:
+        if is_copied:
             tensor.tofile(data)  # type: ignore[attr-defined]
         else:
             data.write(raw)
-        written[key] = (start, data.tell() - start)
-    return written[key]
+        written.places[key] = (start, data.tell() - start)
+        written.digest.update(key)
+    return written.places[key]
+
+
+def _hash(raw: bytes) -> bytes:
+    return hashlib.blake2b(raw, digest_size=20).digest()
+
+
+def _hash_of_file(tensor: ir.ExternalTensor) -> bytes:
+    """`_hash` of an external tensor's bytes, which are not all in memory at once."""
+    digest, left = hashlib.blake2b(digest_size=20), tensor.length or tensor.nbytes
+    with open(tensor.path, "rb") as file:
+        file.seek(tensor.offset or 0)
+        while left and (chunk := file.read(min(left, 1 << 20))):
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.digest()
 
 
 def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -11,8 +11,11 @@ from rich.text import Text
 
 from onnxq import graph
 from onnxq.check import Check
+from onnxq.errors import BadModel
+from onnxq.load import TYPE, is_quantized
 from onnxq.pipeline import Result
 from onnxq.plan import Choice, Method, Plan
+from onnxq.prepare import prepare
 from onnxq.quality import MAX_DB
 from onnxq.weights import find_weights
 
@@ -26,22 +29,26 @@ def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
         for c in plan:
             table.add_row(c.node, c.op, c.label, _count(c.elements), c.reason)
         return table
-    groups: Counter[tuple[str, str, str]] = Counter()
-    weights: Counter[tuple[str, str, str]] = Counter()
+    groups: dict[tuple[str, str, str], list[Choice]] = {}
     for c in plan:
-        key = (c.op, c.label, _without_names(c))
-        groups[key] += 1
-        weights[key] += c.elements
+        groups.setdefault((c.op, c.label, _without_names(c)), []).append(c)
+    weights = {key: sum(c.elements for c in choices) for key, choices in groups.items()}
     for key in sorted(groups, key=lambda key: (-weights[key], key)):
-        op, label, reason = key
-        table.add_row(str(groups[key]), op, label, _count(weights[key]), reason)
+        op, label, _ = key
+        table.add_row(str(len(groups[key])), op, label, _count(weights[key]), _reason(groups[key]))
     return table
 
 
 def _without_names(choice: Choice) -> str:
     """The reason, quoted names taken out, so that equal reasons fall together."""
-    parts = choice.reason.split("'")
-    return "…".join(parts[::2]) if len(parts) > 2 else choice.reason
+    return "…".join(choice.reason.split("'")[::2])
+
+
+def _reason(choices: list[Choice]) -> str:
+    """The reason that all of them share, in the words of the first; how many others say it of another name."""
+    first = choices[0].reason
+    others = sum(reason != first for reason in {choice.reason for choice in choices})
+    return f"{first} (and {others} more like it)" if others else first
 
 
 def result_table(result: Result) -> Group:
@@ -106,8 +113,7 @@ def model_table(model: ir.Model) -> Table:
     )
     for word, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
         for value in values:
-            dtype = "?" if value.dtype is None else value.dtype.name.lower()
-            table.add_row(word, f"{value.name}: {dtype}{_shape(value.shape)}")
+            table.add_row(word, f"{value.name}: {_type(value)}")
     ops = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in graph.nodes(model))
     shown = [f"{n} {op}" for op, n in ops.most_common(12)]
     others = sum(ops.values()) - sum(n for _, n in ops.most_common(12))
@@ -118,11 +124,30 @@ def model_table(model: ir.Model) -> Table:
             if value.const_value is not None:
                 stored[value.const_value.dtype.name.lower()] += value.const_value.nbytes
     table.add_row("constants", ", ".join(f"{_bytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
-    weights = Counter(weight.node.op_type for weight in find_weights(model))
+    weights = Counter(weight.node.op_type for weight in find_weights(_prepared(model)))
     table.add_row("float weights", ", ".join(f"{n} of {op}" for op, n in weights.most_common()) or "none")
+    if (quantized := is_quantized(model)) is not None:
+        table.add_row("quantized", quantized)
     if "onnxq" in model.metadata_props:
         table.add_row("onnxq", model.metadata_props["onnxq"])
     return table
+
+
+def _type(value: ir.Value) -> str:
+    if TYPE in value.metadata_props:
+        return value.metadata_props[TYPE]
+    dtype = "?" if value.dtype is None else value.dtype.name.lower()
+    return f"{dtype}{_shape(value.shape)}"
+
+
+def _prepared(model: ir.Model) -> ir.Model:
+    """A copy in which weights are found wherever the file has them: in Constant nodes, functions, turned."""
+    copy = model.clone()
+    try:
+        prepare(copy)
+    except BadModel:  # it is only to be shown
+        return model
+    return copy
 
 
 def _shape(shape: ir.Shape | None) -> str:

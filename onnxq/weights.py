@@ -18,6 +18,11 @@ from onnxq import graph
 #: Constants with fewer elements are parameters (biases, scales, axes), not weights worth storing in another format.
 MIN_ELEMENTS = 256
 
+#: Up to this size the fractions of numbers survive in float16 with two digits.
+FRACTIONS_BELOW = 16.0
+#: Numbers in a row of a table of embeddings, at least.
+LEAST_WIDTH = 32
+
 
 @dataclass(frozen=True)
 class Role:
@@ -70,16 +75,23 @@ def has_weights(node: ir.Node) -> bool:
     return next(weights_of(node), None) is not None
 
 
-def other_constants(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
+def other_constants(model: ir.Model) -> Iterator[Weight]:
     """Large floating-point tables that no role covers: they are added, concatenated, sliced …; vectors do not count."""
     for node in graph.nodes(model):
-        known = {weight.role.index for weight in weights_of(node)}
-        for index, value in enumerate(node.inputs):
-            tensor = graph.constant(value)
-            if value is None or tensor is None or index in known or tensor.dtype not in graph.FLOATS:
-                continue
-            if tensor.size >= MIN_ELEMENTS and len(tensor.shape) > 1:
-                yield node, value
+        yield from other_constants_of(node)
+
+
+def other_constants_of(node: ir.Node) -> Iterator[Weight]:
+    """Those of one node. A row is what lies along the last axis, a channel what the longest of the others counts."""
+    known = {weight.role.index for weight in weights_of(node)}
+    for index, value in enumerate(node.inputs):
+        tensor = graph.constant(value)
+        if value is None or tensor is None or index in known or tensor.dtype not in graph.FLOATS:
+            continue
+        shape = tuple(tensor.shape.numpy())
+        if tensor.size >= MIN_ELEMENTS and len(shape) > 1:
+            rows = max(range(len(shape) - 1), key=lambda axis: shape[axis])
+            yield Weight(node, Role(index, rows, len(shape) - 1), value, tensor)
 
 
 def fits_half(tensor: ir.TensorProtocol) -> bool:
@@ -88,6 +100,24 @@ def fits_half(tensor: ir.TensorProtocol) -> bool:
     largest = float(max(w.max(), -w.min())) if w.size else 0.0
     half = np.finfo(np.float16)
     return not np.isfinite(largest) or largest == 0 or float(half.tiny) <= largest <= float(half.max)
+
+
+def is_coarse_in_half(table: Weight) -> bool:
+    """Whether float16 would round the larger numbers of a table by more than those can bear that count places or turns.
+
+    Positions in pixels and angles are known to a fraction of one, however large they are. Whole numbers are exact.
+    """
+    w = table.tensor.numpy().astype(np.float32)
+    finite = w[np.isfinite(w)]
+    return bool(np.max(np.abs(finite), initial=0.0) > FRACTIONS_BELOW) and not np.array_equal(
+        finite, finite.astype(np.float16)
+    )
+
+
+def are_vectors(table: Weight) -> bool:
+    """Whether the rows of a table look learned or periodic, as embeddings of places are, and not like coordinates."""
+    w = table.tensor.numpy().astype(np.float32)
+    return table.shape[-1] >= LEAST_WIDTH and bool(np.isfinite(w).all()) and not np.array_equal(2 * w, np.rint(2 * w))
 
 
 def _conv(node: ir.Node) -> list[Role]:

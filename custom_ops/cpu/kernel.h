@@ -28,7 +28,7 @@ struct Problem {
   int32_t format;             // enum Format
   int32_t scale_type;         // enum ScaleType
   int32_t exact;              // activations stay float32
-  int32_t unused;             // 0
+  int32_t tile_rows;          // from how many rows on tiles are multiplied, by kernels that have some; 0: as they think
 };
 
 // Bits of Kernel::needs: what the processor has, the operating system saves and, for AMX, has granted.

@@ -1,125 +1,27 @@
 // onnxq::MatMulNBits: y[…, N] = x[…, K] · w[N, K]ᵀ + bias[N], in the type of x.
 
-#include <cstring>
-
-#include "../infer.h"
 #include "../ops.h"
-#include "../weight.h"
-#include "convert.h"
-#include "isa.h"
-#include "run.h"
+#include "product.h"
 
 namespace onnxq {
 namespace {
 
 using namespace ort;
 
-enum Input : size_t { kX, kWeight, kBias = 4 };
-
-// A bias of any float type and alignment.
-std::vector<float> as_float(const Tensor& bias) {
-  const size_t size = static_cast<size_t>(bias.size());
-  std::vector<float> numbers(size);
-  if (bias.type == kFloat) {
-    std::memcpy(numbers.data(), bias.data, size * sizeof(float));
-    return numbers;
-  }
-  std::vector<uint16_t> bits(size);
-  std::memcpy(bits.data(), bias.data, size * sizeof(uint16_t));
-  const auto convert = bias.type == kFloat16 ? from_half : from_bfloat16;
-  convert(bits.data(), numbers.data(), bias.size());
-  return numbers;
-}
+enum Input : size_t { kWeight = 1, kBias = 4 };
 
 class MatMul {
  public:
-  MatMul(const OrtApi* api, const OrtKernelInfo* info) : api_(api), node_(api, info), weight_(api, info, node_, kWeight) {
-    if (const char* isa = forced_isa()) {
-      isa_ = isa;
-      const std::string reason = why_not(isa);
-      if (!reason.empty()) {
-        node_.refuse("ONNXQ_FORCE_ISA = " + reason);
-      }
-    }
-    const Tensor bias = constant_input(api, info, kBias);
-    if (bias.type != kUndefined) {
-      check_bias(bias);
-      bias_ = as_float(bias);
-    }
-  }
+  MatMul(const OrtApi* api, const OrtKernelInfo* info)
+      : node_(api, info), weight_(api, info, node_, kWeight), product_(api, info, node_, kBias) {}
 
-  void compute(OrtKernelContext* context) {
-    const Place place(api_, context);
-    const Tensor x = input(api_, context, kX);
-    if (!is_aligned(x)) {
-      node_.refuse("x begins at an address that is no multiple of its elements' size");
-    }
-    if (x.shape.empty() || x.shape.back() != node_.K) {
-      node_.refuse("x has shape " + text(x.shape) + ", whose last dimension must be K = " + std::to_string(node_.K));
-    }
-    const Tensor bias = bias_.empty() ? input(api_, context, kBias) : Tensor{};
-    if (bias.type != kUndefined) {
-      check_bias(bias);
-    }
-    const WeightTensors weight = weight_.at(context, node_);
-    std::vector<int64_t> shape = x.shape;
-    shape.back() = node_.N;
-    const Tensor y = output(api_, context, 0, shape);
-    if (x.size() > 0) {
-      multiply(place, weight, x, bias.type == kUndefined ? bias_ : as_float(bias), y);
-    }
-  }
+  void compute(OrtKernelContext* context) { product_.compute(context, weight_.at(context, node_)); }
 
  private:
-  void check_bias(const Tensor& bias) const {
-    if (bias.shape != std::vector<int64_t>{node_.N}) {
-      node_.refuse("bias has shape " + text(bias.shape) + ", but must be [" + std::to_string(node_.N) + "]");
-    }
-  }
-
-  void multiply(const Place& place, const WeightTensors& w, const Tensor& x, const std::vector<float>& bias,
-                const Tensor& y) const {
-    Problem p = problem(node_, w);
-    p.M = x.size() / node_.K;
-    const Kernel& kernel = *kernel_for(isa_.c_str(), p);
-    const int64_t workspace = kernel.workspace(p);
-    p.bias = bias.empty() ? nullptr : bias.data();
-    const bool converts = x.type != kFloat;
-    const int64_t x_bytes = 4 * p.M * p.K, y_bytes = 4 * p.M * p.N;
-    Scratch scratch(place, round_up_to_line(workspace) +
-                               (converts ? round_up_to_line(x_bytes) + round_up_to_line(y_bytes) : 0));
-    void* const shared = scratch.take(workspace);
-    if (converts) {
-      float* const from = static_cast<float*>(scratch.take(x_bytes));
-      to_float(place, x.type, x.data, from, p.M * p.K);
-      p.x = from;
-      p.y = static_cast<float*>(scratch.take(y_bytes));
-    } else {
-      p.x = static_cast<const float*>(x.data);
-      p.y = static_cast<float*>(y.data);
-    }
-    run(place, kernel, p, shared);
-    if (converts) {
-      from_float(place, x.type, p.y, y.data, p.M * p.N);
-    }
-  }
-
-  const OrtApi* api_;
   WeightAttributes node_;
   WeightInputs weight_;
-  std::vector<float> bias_;  // where it is in the file
-  std::string isa_;          // forced, or empty
+  Product product_;
 };
-
-void infer(const OrtApi* api, const OrtShapeInferContext* context) {
-  Shape shape = inferred_input(api, context, kX);
-  const int64_t N = inferred_attribute(api, context, "N", 0);
-  if (!shape.dims.empty() && N > 0) {
-    shape.dims.back() = N;
-    shape.names.back().clear();
-    infer_output(api, context, 0, shape);
-  }
-}
 
 template <ElementType x>
 struct MatMulNBits {
@@ -129,7 +31,7 @@ struct MatMulNBits {
   static constexpr std::array<Parameter, 5> inputs = {
       {{x}, {kUint8}, {kUndefined}, {kUint8, kOptional}, {x, kOptional}}};
   static constexpr std::array<Parameter, 1> outputs = {{{x}}};
-  static constexpr auto infer = onnxq::infer;
+  static constexpr auto infer = infer_product;
 };
 
 constexpr OrtCustomOp kOps[] = {make_op<MatMulNBits<kFloat>>(), make_op<MatMulNBits<kFloat16>>(),

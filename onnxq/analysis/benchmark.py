@@ -28,12 +28,12 @@ from onnxq.analysis.trial import Decisions, Trial
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadData, BadModel
 from onnxq.formats import FloatArray
-from onnxq.images import Preprocessing
 from onnxq.load import load_model
 from onnxq.made_up import make_up
 from onnxq.passes.unique_names import UniqueNames
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime import Session
+from onnxq.samples.reading import How
 from onnxq.weights import Role
 
 #: Outputs and inputs of the synthetic layers, and how many Gaussian inputs are classified.
@@ -105,7 +105,7 @@ def run_benchmark(
     wanted: Sequence[str] = (),
     *,
     data: DataSource | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: How = None,
     limit: int | None = None,
     seed: int | None = None,
     progress: Progress = QUIET,
@@ -180,7 +180,7 @@ def _model(
     model: str | Path,
     forms: Sequence[Form],
     data: DataSource | None,
-    preprocessing: Preprocessing | None,
+    preprocessing: How,
     limit: int | None,
     seed: int | None,
     progress: Progress,
@@ -194,7 +194,7 @@ def _model(
             samples = _made_up(model)
             inputs = f"{samples.source}: no data was given"
         else:
-            samples = open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed)
+            samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)
         trial = Trial(loaded, weights, samples)
         inputs = f"{trial.samples} {inputs}" if data is None else f"{trial.samples} samples"
     progress.start("the model's weights", len(forms) * len(weights))

@@ -18,10 +18,10 @@ from onnxq.analysis.tensor import sum_errors
 from onnxq.analysis.trial import Trial
 from onnxq.data import DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, NothingToDo
-from onnxq.images import Preprocessing
 from onnxq.load import load_model
 from onnxq.prepare import prepare
 from onnxq.progress import QUIET, Progress
+from onnxq.samples.reading import How
 from onnxq.weights import Weight, find_weights
 
 
@@ -175,7 +175,7 @@ def analyze_model(
     wanted: Sequence[str] = (),
     *,
     data: DataSource | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: How = None,
     limit: int | None = None,
     seed: int | None = None,
     algorithm: str = "rtn",
@@ -198,7 +198,8 @@ def analyze_model(
     trial = None
     if data is not None:
         progress.start("running the float model")
-        trial = Trial(loaded, weights, open_data(data, inputs_of(loaded), preprocessing).limited(limit, seed))
+        samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model)
+        trial = Trial(loaded, weights, samples.limited(limit, seed))
     progress.start("quantizing", len(weights) * len(forms))
     sums = {form: ErrorSums() for form in forms}
     layers = []

@@ -1,16 +1,18 @@
 """What the operators of the onnxq domain compute, in standard ONNX: the model-local functions that every file carries.
 
-`MatMulNBits` and `GatherNBits` are compiled kernels where their library is registered. Where it is not, a runtime calls
-the function of the same domain, name and overload, so that the file opens in any onnxruntime. `DequantizeNBits` and
-`NestedScales` are functions everywhere: runtimes fold them when they load the model. One body serves all shapes: sizes
-come from the attributes of the node and the shapes of its inputs. The overload names the variant:
+`MatMulNBits`, `DenseMatMul` and `GatherNBits` are compiled kernels where their library is registered. Where it is not,
+a runtime calls the function of the same domain, name and overload, so that the file opens in any onnxruntime.
+`DequantizeNBits` and `NestedScales` are functions everywhere: runtimes fold them when they load the model. One body
+serves all shapes: sizes come from the attributes of the node and the shapes of its inputs. The overload names the
+variant:
 
     MatMulNBits        FORMAT[_zp][_bias][_exact]
+    DenseMatMul        FORMAT[_bias][_exact]
     GatherNBits        FORMAT[_zp]
     DequantizeNBits    FORMAT[_turned|_shaped]
     NestedScales       FORMAT
 
-Spelling and bytes of all four are defined here and in `layouts` alone.
+Spelling and bytes of all are defined here and in `layouts` alone.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from onnxq.formats import Format, Granularity
 
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
+DENSE = "DenseMatMul"
+#: What DenseMatMul multiplies by: formats without scales.
+DENSE_FORMATS = ("bfloat16",)
 #: What a kernel calls the codes of a format; formats of one name differ in how their scales are chosen.
 KERNEL_FORMATS = {
     "int4": "int4",
@@ -46,7 +51,7 @@ KERNEL_FORMATS = {
 }
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
 IR_VERSION, OPSET = 10, 21
-_FILES = {MATMUL: "_matmul", GATHER: "_gather", DEQUANTIZE: "_dequantize", NESTED: "_nested"}
+_FILES = {MATMUL: "_matmul", DENSE: "_dense", GATHER: "_gather", DEQUANTIZE: "_dequantize", NESTED: "_nested"}
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ class Variant:
     """Which of the bodies of an operator.
 
     Attributes:
-        op: one of the four operators.
-        format: a kernel's word, a value of `KERNEL_FORMATS`; of the operators without kernels, any format.
+        op: one of the operators.
+        format: a kernel's word, a value of `KERNEL_FORMATS` or one of `DENSE_FORMATS`; of the operators without
+            kernels, any format.
         zero_points, bias: whether the node has that input.
         exact: activations are not rounded, whoever computes.
         moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank).

@@ -14,9 +14,11 @@ from onnxq import choose, formats, pipeline, targets
 from onnxq.checkpoint import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.find_ranges import Effort
-from onnxq.images import Preprocessing, parse_preprocessing
+from onnxq.guard import Guard
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime import THREADS
+from onnxq.samples.reading import Reading, reading_of
+from onnxq.samples.text import LENGTHS
 
 MODEL = click.Path(path_type=Path)
 DEFAULTS = Recipe()
@@ -37,13 +39,26 @@ def data_options(limit: int) -> Callable[[Any], Any]:
         click.option(
             "--data",
             metavar="WHERE",
-            help="Samples of its inputs: .npz, .npy, a folder of those or of images, or "
-            "module:function yielding dicts.",
+            help="Samples of its inputs: .npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images, sounds, a folder of "
+            "one kind of those, or module:function yielding dicts.",
         ),
         click.option(
             "--preprocess",
             metavar="WORDS",
-            help="How images become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225'.",
+            help="How images or sounds become inputs, e.g. 'size=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225' "
+            "or 'mel=80 rate=16000', or a preprocessor_config.json.  [default: the one beside MODEL]",
+        ),
+        click.option(
+            "--tokenizer",
+            type=MODEL,
+            help="A tokenizer.json, or its folder, by which texts become inputs.  [default: the one beside MODEL]",
+        ),
+        click.option(
+            "--length",
+            "lengths",
+            metavar="TOKENS",
+            help="Tokens of the samples of a text, a number or a mix such as 16,128.  [default: "
+            f"{','.join(map(str, LENGTHS))}]",
         ),
         click.option(
             "--limit",
@@ -163,6 +178,34 @@ PLAN_OPTIONS = options(
 )
 
 
+FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
+
+#: Options for files to write; `--ranges` may be both. What is given to any other that names a file is read.
+WRITTEN = {"output", "report", "trace", "ranges"}
+#: Options for patterns and formats, which may be spelled like some file.
+WORDS = {"keep", "sets", "weights", "granularity"}
+
+
+def guard_of(options: dict[str, Any]) -> Guard:
+    """What knows every file that the command line names, and has checked its report."""
+    guard = Guard(bool(options.get("force")))
+    context = click.get_current_context()
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name not in WRITTEN | WORDS and not isinstance(option.type, click.Choice):
+            guard.reads(*(word for each in (value if isinstance(value, tuple) else (value,)) for word in _paths(each)))
+    if options.get("report"):
+        guard.writes(options["report"], "--report")
+    return guard
+
+
+def _paths(value: object) -> list[str | Path]:
+    """What may be a path: the value, or words in it like `key=path`."""
+    if not isinstance(value, str):
+        return [value] if isinstance(value, Path) else []
+    return [value, *(word.partition("=")[2] for word in value.split() if "=" in word)]
+
+
 def recipe_of(options: dict[str, Any]) -> Recipe:
     """The recipe file, if there is one, with the options given on the command line laid over it."""
     base = load_recipe(options["recipe"]) if options.get("recipe") else Recipe()
@@ -201,6 +244,6 @@ def _every(text: str) -> Every:
     return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
 
 
-def preprocessing_of(options: dict[str, Any]) -> Preprocessing | None:
-    """What `--preprocess` asks for."""
-    return parse_preprocessing(options["preprocess"]) if options["preprocess"] else None
+def preprocessing_of(options: dict[str, Any]) -> Reading:
+    """How `--preprocess`, `--tokenizer` and `--length` have samples read."""
+    return reading_of(options["preprocess"] or None, options["tokenizer"], options["lengths"])

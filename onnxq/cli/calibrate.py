@@ -7,20 +7,23 @@ from typing import Any
 
 import click
 
-from onnxq import choose, pipeline, save
+from onnxq import checkpoint, choose, pipeline
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
     EFFORT_OPTIONS,
+    FORCE_OPTION,
     MODEL,
     PLAN_OPTIONS,
     effort_of,
+    guard_of,
     preprocessing_of,
     recipe_of,
 )
 from onnxq.errors import BadData, BadRecipe, NothingToDo
 from onnxq.find_ranges import calibration_samples, observe, ranges_of, remembering
+from onnxq.guard import Guard
 from onnxq.observations import Observations, load_observations, merge, to_json
 from onnxq.ranges import Ranges
 from onnxq.scales import values_to_observe
@@ -36,6 +39,7 @@ from onnxq.scales import values_to_observe
 @click.option(
     "--shard", metavar="I/N", help="Observe only the I-th of N parts of the samples, on this machine of several."
 )
+@FORCE_OPTION
 @click.option("--merge", "is_merge", is_flag=True, help="Merge the files of all shards, given instead of MODEL.")
 def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     """Find the activation ranges of MODEL on --data, for 'quantize --ranges'.
@@ -47,8 +51,10 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
 
     Progress is saved beside the output; after an interruption the same command goes on from there.
     """
+    guard = guard_of(options)
+    guard.writes(options["output"])
     if options["is_merge"]:
-        _merge(files, options)
+        _merge(files, options, guard)
         return
     if len(files) > 1:
         raise BadRecipe(f"one model at a time, not {len(files)}; --merge takes several files of ranges")
@@ -66,8 +72,8 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
             options["limit"],
             progress=bars,
             seed=options["seed"],
+            guard=guard,
         )
-        save.check_text(options["output"], job.files)
         effort, partial = effort_of(options), Path(f"{options['output']}.partial")
         if names := values_to_observe(job.model, job.plan):
             seen = observe(job, names, calibration_samples(job), effort, partial, shard)
@@ -75,10 +81,11 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
             seen = remembering(job, seen, found) if shard is None else seen
     if not names:
         raise NothingToDo(f"{model}: {job.plan.scheme} needs no ranges of activations")
-    _write(options["output"], found, seen, job.files)
+    _write(options["output"], found, seen, guard)
+    checkpoint.remove(partial)
 
 
-def _merge(files: tuple[Path, ...], options: dict[str, Any]) -> None:
+def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> None:
     parts = []
     for file in files:
         seen = load_observations(file)
@@ -87,7 +94,7 @@ def _merge(files: tuple[Path, ...], options: dict[str, Any]) -> None:
         parts.append((str(file), seen))
     whole = merge(parts)
     method = _of_shard(options["calibration"] or ("auto" if whole.has_histograms else "minmax"))
-    _write(options["output"], whole.ranges(method), whole, list(files))
+    _write(options["output"], whole.ranges(method), whole, guard)
 
 
 def _of_shard(method: str) -> str:
@@ -95,8 +102,8 @@ def _of_shard(method: str) -> str:
     return choose.DEFAULT if method == choose.AUTO else method
 
 
-def _write(output: Path, found: Ranges, seen: Observations, sources: list[Path]) -> None:
-    save.write_text(output, to_json(found, seen), sources)
+def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> None:
+    guard.write_text(output, to_json(found, seen))
     click.echo(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
     for name, note in (*found.problems.items(), *found.notes.items()):
         click.echo(f"  {name}: {note}")

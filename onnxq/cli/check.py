@@ -36,7 +36,7 @@ def check(a: Path, b: Path, **options: Any) -> None:
         raise BadModel(f"the models cannot be compared: {words}")
     in_float = Session(a, threads=options["threads"])
     if options["data"]:
-        data = open_data(options["data"], inputs_of(model), preprocessing_of(options))
+        data = open_data(options["data"], inputs_of(model), preprocessing_of(options), model=model, path=a)
         feeds = list(data.limited(options["limit"], options["seed"]))
         trials = Trials.given(feeds, f"{len(feeds)} samples")
     else:

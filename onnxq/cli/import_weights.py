@@ -11,7 +11,7 @@ import click
 
 from onnxq import tables, targets
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import MODEL, THREADS_OPTION
+from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
 from onnxq.import_weights import Imported
 from onnxq.import_weights import import_weights as put_in
 
@@ -31,7 +31,7 @@ from onnxq.import_weights import import_weights as put_in
 @click.option("--partial", is_flag=True, help="Leave out tensors that fit nowhere, instead of refusing the checkpoint.")
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
-@click.option("--force", "-f", is_flag=True, help="Replace the output if it exists.")
+@FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
     """Put the 4-bit weights of CHECKPOINT (.safetensors or .npz) into the products of the float MODEL, by name.
@@ -47,9 +47,9 @@ def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
             options["output"],
             target=options["target"],
             partial=options["partial"],
-            force=options["force"],
             check=not options["no_check"],
             threads=options["threads"],
+            guard=guard_of(options),
             progress=bars,
         )
     if options["as_json"]:

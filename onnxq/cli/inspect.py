@@ -16,4 +16,4 @@ from onnxq.load import load_model
 @click.argument("model", type=MODEL)
 def inspect(model: Path) -> None:
     """Show what is in MODEL: interface, operators, and what its weights are stored as."""
-    console().print(tables.model_table(load_model(model)))
+    console().print(tables.model_table(load_model(model, to_look_at=True)))

@@ -7,9 +7,17 @@ from typing import Any
 
 import click
 
-from onnxq import pipeline, save, tables
+from onnxq import pipeline, tables
 from onnxq.cli._console import console
-from onnxq.cli._options import DATA_OPTIONS, MODEL, PLAN_OPTIONS, preprocessing_of, recipe_of
+from onnxq.cli._options import (
+    DATA_OPTIONS,
+    FORCE_OPTION,
+    MODEL,
+    PLAN_OPTIONS,
+    guard_of,
+    preprocessing_of,
+    recipe_of,
+)
 
 
 @click.command(short_help="Show what would become of each node, and why.")
@@ -17,6 +25,7 @@ from onnxq.cli._options import DATA_OPTIONS, MODEL, PLAN_OPTIONS, preprocessing_
 @click.option("--output", "-o", type=MODEL, help="Write the plan as JSON, to be edited and given to 'quantize --plan'.")
 @PLAN_OPTIONS
 @DATA_OPTIONS
+@FORCE_OPTION
 @click.option("--nodes", is_flag=True, help="One line for each node.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(model: Path, **options: Any) -> None:
@@ -24,11 +33,20 @@ def plan(model: Path, **options: Any) -> None:
 
     'quantize' starts from this plan and gives back to float what turns out to lose time or accuracy.
     """
+    guard = guard_of(options)
+    if options["output"]:
+        guard.writes(options["output"])
     job = pipeline.open_job(
-        model, recipe_of(options), options["target"], options["data"], preprocessing_of(options), options["limit"]
+        model,
+        recipe_of(options),
+        options["target"],
+        options["data"],
+        preprocessing_of(options),
+        options["limit"],
+        guard=guard,
     )
     if options["output"]:
-        save.write_text(options["output"], job.plan.to_json(), [model])
+        guard.write_text(options["output"], job.plan.to_json())
     if options["as_json"]:
         click.echo(job.plan.to_json())
         return

@@ -8,17 +8,19 @@ from typing import Any
 
 import click
 
-from onnxq import pipeline, save, tables
+from onnxq import pipeline, tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
     DEFAULTS,
     EFFORT_OPTIONS,
+    FORCE_OPTION,
     MODEL,
     PLAN_OPTIONS,
     THREADS_OPTION,
     effort_of,
+    guard_of,
     preprocessing_of,
     recipe_of,
 )
@@ -64,14 +66,14 @@ Schemes:
 @click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
-@click.option("--force", "-f", is_flag=True, help="Replace the output if it exists.")
+@click.option("--strict", is_flag=True, help="Fail if nothing can be quantized, instead of copying MODEL to -o.")
+@FORCE_OPTION
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
 def quantize(model: Path, **options: Any) -> None:
-    if options["report"]:
-        save.check_text(options["report"], [model])
     recipe = recipe_of(options)
+    guard = guard_of(options)
     with Bars(console(stderr=True)) as bars:
         result = pipeline.quantize(
             model,
@@ -85,16 +87,19 @@ def quantize(model: Path, **options: Any) -> None:
             ranges=options["ranges"],
             effort=effort_of(options),
             plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
-            force=options["force"],
             check=not options["no_check"],
             threads=options["threads"],
             trace=options["trace"],
+            guard=guard,
             progress=bars,
+            strict=options["strict"],
         )
     if options["report"]:
-        save.write_text(options["report"], result.to_json(), [model, result.output])
+        guard.write_text(options["report"], result.to_json())
     if options["as_json"]:
         click.echo(result.to_json())
+    elif result.copied:
+        click.echo(f"{result.copied}; {result.output} is a copy of it")
     else:
         _show(result, has_data=bool(options["data"]))
     floor_given = options["min_sqnr"] is not None or recipe.min_sqnr != DEFAULTS.min_sqnr

@@ -23,14 +23,23 @@ from onnxq.layouts._fields import as_rows, bit_fields, fields_of, group_rows
 from onnxq.layouts._gguf import from_gguf, gguf
 from onnxq.layouts._linear4bit import from_linear4bit, linear4bit
 from onnxq.layouts._rows import blocks_last, scales_by_row, zero_points_by_row
-from onnxq.layouts._tiles import from_onnxq_tiles, onnxq_scales, onnxq_tiles, onnxq_zero_points
+from onnxq.layouts._tiles import (
+    DENSE_BLOCK,
+    dense_tiles,
+    from_onnxq_tiles,
+    onnxq_scales,
+    onnxq_tiles,
+    onnxq_zero_points,
+)
 
 __all__ = [
     "BNB4_FORMATS",
+    "DENSE_BLOCK",
     "as_rows",
     "bit_fields",
     "blocks_last",
     "compact",
+    "dense_tiles",
     "fields_of",
     "from_compact",
     "from_gguf",

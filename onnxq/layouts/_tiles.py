@@ -7,6 +7,8 @@ k = 8g + 4 + j in its high one, so that masking and shifting four bytes each giv
     weight [T, Kp/4, 16, 4]     8 bits:        k = 0   | 1   | 2   | 3
     scales, zero points [T, Kp/B, 16]
 
+    weight [T, Kp/2, 16, 2]     bfloat16:  k = 0   | 1          (Kp: K filled up to a multiple of 32; no scales)
+
 Rows behind N have scale 0; elements behind K hold the code that decodes to zero.
 """
 
@@ -20,6 +22,7 @@ from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.layouts._rows import Bytes, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 ROWS = 16
+DENSE_BLOCK = 32
 
 
 def onnxq_width(q_bits: int) -> int:
@@ -44,6 +47,16 @@ def onnxq_tiles(q: QuantizedTensor) -> Bytes:
     halves = tiles.reshape(len(tiles) // ROWS, ROWS, kp // 8, 2, 4)
     packed = halves[:, :, :, 0] | (halves[:, :, :, 1] << np.uint8(4))
     return np.ascontiguousarray(packed.transpose(0, 2, 1, 3))
+
+
+def dense_tiles(rows: NDArray) -> NDArray:
+    """Numbers of 16 bits, [N, K], as [T, Kp/2, 16, 2], zeros behind N and K."""
+    n, k = rows.shape
+    padded = np.zeros((-(-n // ROWS) * ROWS, -(-k // DENSE_BLOCK) * DENSE_BLOCK), rows.dtype)
+    padded[:n, :k] = rows
+    return np.ascontiguousarray(
+        padded.reshape(len(padded) // ROWS, ROWS, padded.shape[1] // 2, 2).transpose(0, 2, 1, 3)
+    )
 
 
 def _padding(q: QuantizedTensor) -> int:

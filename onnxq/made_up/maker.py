@@ -30,8 +30,8 @@ SHORT, STEPS, PAST = 12, 3, 5
 PADDING = 4
 #: Combinations of switches that are tried, at most.
 SETTINGS = 8
-#: Pictures of one scale, where no more scales than that are to be tried.
-OF_A_KIND = 2
+#: Pictures of all scales together, or one of each.
+PICTURES = 4
 #: Content whose length may be one.
 _SEQUENCES = (Role.TOKENS, Role.FEATURES, Role.SPECTRUM)
 
@@ -93,7 +93,7 @@ class Maker:
     def kinds(self, first: Scene) -> Iterator[Made]:
         """The typical sample first; every kind of content there is."""
         is_picture = any(part.role is Role.IMAGE for part in self._parts)
-        count = OF_A_KIND if is_picture and len(self._by_kind) <= OF_A_KIND else 1
+        count = max(1, PICTURES // len(self._by_kind)) if is_picture else 1
         for kind, draws in self._by_kind.items():
             for _ in range(count):
                 yield from self.run(kind or self._length(first), replace(first, draws=draws))

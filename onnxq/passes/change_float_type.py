@@ -12,12 +12,24 @@ from onnxq.infer import Types, infer_types
 
 #: Key of an initializer's `meta`: the type it had in the file, in which it can be stored again without loss.
 STORED_TYPE = "onnxq.stored_type"
+#: The same for a constant that was computed: the name in the file of the (largest) one that it was made from.
+ORIGIN = "onnxq.origin"
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 #: Operators that make or take sequences or optionals.
 _NOT_ON_TENSORS = (
     *("SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceAt", "SequenceLength"),
     *("SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
 )
+
+
+def inherit_type(made: ir.Value, source: ir.Value | None) -> None:
+    """Let a constant that was computed from one of half precision be stored as such again: it has no more digits."""
+    tensor = graph.constant(source)
+    half = None if source is None or tensor is None else source.meta.get(STORED_TYPE) or tensor.dtype
+    if half in HALVES and made.dtype is ir.DataType.FLOAT:
+        made.meta[STORED_TYPE] = half
 
 
 class ChangeFloatType(ir.passes.InPlacePass):
@@ -113,7 +125,9 @@ class _Converter:
         if tensor is not None and isinstance(owner, ir.Graph):
             name = self.names.fresh(f"{value.name}_{wanted.name.lower()}")
             made = graph.add_constant(owner, name, converted(tensor, wanted))
-            made.meta[STORED_TYPE] = tensor.dtype
+            if tensor.dtype in HALVES:
+                made.meta[STORED_TYPE] = tensor.dtype
+            made.meta[ORIGIN] = value.meta.get(ORIGIN, value.name)
         else:
             name = self.names.fresh(f"{value.name}_{wanted.name.lower()}")
             made = graph.add_node(reader, "Cast", [value], name, name, {"to": int(wanted)})

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from onnxq import graph
 from onnxq.graph import Names
+from onnxq.passes.change_float_type import inherit_type
 
 Channel = NDArray[np.float64]
 
@@ -53,7 +54,9 @@ def _fold_next(conv: ir.Node, names: Names) -> bool:
         scaled = graph.lazily(
             weight, lambda w: w.astype(np.float64) * _along_outputs(scale, w.shape, groups, transposed)
         )
-        conv.replace_input_with(1, graph.add_constant(owner, names.fresh(f"{conv.name}_folded_weight"), scaled))
+        folded = graph.add_constant(owner, names.fresh(f"{conv.name}_folded_weight"), scaled)
+        inherit_type(folded, conv.inputs[1])
+        conv.replace_input_with(1, folded)
     old = graph.constant(bias)
     new = (0 if old is None else old.numpy().astype(np.float64)) * scale + shift
     tensor = ir.tensor(new.astype(weight.dtype.numpy()))

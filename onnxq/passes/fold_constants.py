@@ -11,15 +11,13 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxq import graph
 from onnxq.infer import TypeAndShape, infer_types
+from onnxq.passes.change_float_type import ORIGIN, inherit_type
 
 #: Below this many bytes of input a node is evaluated at once; above, when its result is needed.
 EAGER_BYTES = 1 << 16
 #: Operators that the reference implements only from this opset on, with the meaning they had before.
 _IMPLEMENTED_FROM = {"DequantizeLinear": 19}
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
-
-#: Key of a folded constant's `meta`: the name of the (largest) constant that it was made from.
-ORIGIN = "onnxq.origin"
 
 
 class FoldConstants(ir.passes.InPlacePass):
@@ -54,6 +52,7 @@ class FoldConstants(ir.passes.InPlacePass):
                 made[key] = graph.add_constant(owner, name, tensor)
                 source = _largest_input(node)
                 made[key].meta[ORIGIN] = source.meta.get(ORIGIN, source.name)
+                inherit_type(made[key], source)
             node.outputs[0].replace_all_uses_with(made[key])
             assert node.graph is not None
             node.graph.remove(node, safe=True)

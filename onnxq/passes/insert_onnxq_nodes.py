@@ -24,8 +24,9 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
 
     1. MatMul and Gemm: onnxq.MatMulNBits. transA becomes a Transpose, alpha goes into the scales, beta · C becomes the
        bias: inside the node if it is a constant vector, else an Add behind it.
-    2. Gather on a [rows, K] table: onnxq.GatherNBits. A table that is also multiplied by is stored once.
-    3. The model gets a function body for each variant that its nodes need.
+    2. The same with a format of `bodies.DENSE_FORMATS`: onnxq.DenseMatMul.
+    3. Gather on a [rows, K] table: onnxq.GatherNBits. A table that is also multiplied by is stored once.
+    4. The model gets a function body for each variant that its nodes need.
     """
 
     def __init__(self, plan: Plan, *, exact: bool) -> None:
@@ -38,8 +39,9 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
             choice = choices[node.name or ""]
-            variant = self._gather if node.op_type == "Gather" else self._matmul
-            constants.called.add(variant(node, choice, constants))
+            is_dense = choice.format in bodies.DENSE_FORMATS
+            insert = self._gather if node.op_type == "Gather" else self._dense if is_dense else self._matmul
+            constants.called.add(insert(node, choice, constants))
         bodies.add_functions(model, constants.called)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
@@ -53,6 +55,23 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         attributes = {**_attributes(p.k, p.n, choice, variant), "activations": "exact" if self.exact else "fast"}
         name, out = p.new_names()
         p.finish(graph.add_node(node, bodies.MATMUL, inputs, name, out, attributes, bodies.DOMAIN, variant.overload))
+        return variant
+
+    def _dense(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> Variant:
+        p = read_product(node, constants, has_half_kernel=True)
+        word = choice.format or ""
+        encoding = constants.encoding(p.weight, formats.get(word), Granularity(), "MatMul")
+        shape = (-(-p.n // _ROWS), -(-p.k // layouts.DENSE_BLOCK) * layouts.DENSE_BLOCK // 2, _ROWS, 2)
+        turned, dtype = p.k_axis == 0, ir.DataType.from_numpy(encoding.format.code_type)
+        tiles = encoding.part(lambda q: layouts.dense_tiles(q.codes.T if turned else q.codes), dtype, shape)
+        inputs: list[ir.Value | None] = [p.x, constants.value(p.weight, f"_{word}", (word, p.k_axis), tiles)]
+        variant = Variant(bodies.DENSE, word, exact=self.exact)
+        if p.bias is not None and p.bias_is_vector:
+            inputs.append(p.bias)
+            p, variant = p.without_bias(), dataclasses.replace(variant, bias=True)
+        attributes: graph.Attributes = {"K": p.k, "N": p.n, "activations": "exact" if self.exact else "fast"}
+        name, out = p.new_names()
+        p.finish(graph.add_node(node, bodies.DENSE, inputs, name, out, attributes, bodies.DOMAIN, variant.overload))
         return variant
 
     def _gather(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> Variant:

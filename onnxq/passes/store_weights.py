@@ -15,7 +15,7 @@ from onnxq.graph import Names
 from onnxq.passes._constants import PackedConstants
 from onnxq.passes._onnxq_weights import unpacked as unpacked_by_node
 from onnxq.plan import Choice, Method, Plan
-from onnxq.weights import Role, Weight, other_constants, weights_of
+from onnxq.weights import Weight, has_weights, other_constants, weights_of
 
 
 class StoreWeights(ir.passes.InPlacePass):
@@ -57,12 +57,14 @@ class StoreWeights(ir.passes.InPlacePass):
     def _weights(self, model: ir.Model) -> list[tuple[Weight, Choice]]:
         choices = {choice.node: choice for choice in self.plan.those(Method.STORED)}
         found = [(w, choices[n.name]) for n in graph.nodes(model) if n.name in choices for w in weights_of(n)]
-        for node, value in other_constants(model):
-            tensor, choice = graph.constant(value), choices.get(node.name or "")
-            is_cast = choice is not None and formats.get(choice.format or "").scale_type is None
-            if choice is not None and tensor is not None and is_cast:
-                found.append((Weight(node, Role(node.inputs.index(value), 0, 0), value, tensor), choice))
-        return found
+        tables = [(w, choices[w.node.name]) for w in other_constants(model) if w.node.name in choices]
+        alone = {node.name for node in graph.nodes(model) if not has_weights(node)}
+        # The choice of a node with weights is about those; a type without scales suits everything it reads.
+        return found + [(w, c) for w, c in tables if w.node.name in alone or _is_cast(c)]
+
+
+def _is_cast(choice: Choice) -> bool:
+    return formats.get(choice.format or "").scale_type is None
 
 
 def is_standard(format: formats.Format, granularity: Granularity) -> bool:
@@ -96,7 +98,7 @@ def _call(constants: PackedConstants, weight: Weight, format: formats.Format, gr
 
 
 def _granularity(weight: Weight, choice: Choice) -> Granularity:
-    if formats.get(choice.format or "").scale_type is None:
+    if _is_cast(choice):
         return Granularity()
     if choice.block is None:
         return Granularity(weight.role.channel)

@@ -123,9 +123,14 @@ def at_least_four_bits(wish: Placement) -> Placement:
     return wish
 
 
+def is_plain_matmul(weight: Weight) -> bool:
+    """Whether the node multiplies x by a matrix on the right."""
+    return weight.node.op_type in ("MatMul", "Gemm") and weight.role.index == 1 and len(weight.shape) == 2
+
+
 def needs_plain_matmul(weight: Weight, wish: Placement) -> Placement:
     """The wish, if the node is no product, or one of x with a matrix on the right, which kernels multiply."""
     is_product = weight.node.op_type in ("MatMul", "Gemm")
-    if not is_product or wish.method not in COMPUTING or (weight.role.index == 1 and len(weight.shape) == 2):
+    if not is_product or wish.method not in COMPUTING or is_plain_matmul(weight):
         return wish
     return stored(wish, "the weight is not a matrix on the right: unpacked when the model loads")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq.data import DataSource, open_data
-from onnxq.errors import BadData, BadRecipe
+from onnxq.errors import BadData, BadRecipe, MissingRuntime
 from onnxq.images import Preprocessing, parse_preprocessing
 from onnxq.runtime import Input
+from onnxq.samples.reading import reading_of
 
 F32 = np.dtype(np.float32)
 X = (Input("x", F32, (None, 3)),)
@@ -233,7 +235,7 @@ def fails() -> None:
         ("math:pi", "--data math:pi is not a function"),
         (":f", "--data :f failed with ValueError: Empty module name"),
         ("nothing.npz", "the calibration data nothing.npz: no such file"),
-        ("nothing.csv", "--data nothing.csv is neither a .npz or .npy file, nor a folder, nor module:function"),
+        ("nothing.xyz", "--data nothing.xyz is neither a file of a known kind .*, nor a folder, nor module:function"),
     ],
     ids=[
         "empty",
@@ -247,7 +249,7 @@ def fails() -> None:
         "no-call",
         "no-name",
         "npz",
-        "csv",
+        "unknown",
     ],
 )
 def test_sources_that_yield_nothing(source: DataSource, message: str) -> None:
@@ -256,11 +258,11 @@ def test_sources_that_yield_nothing(source: DataSource, message: str) -> None:
 
 
 def test_folders_that_yield_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"holds no .npz, .npy or image files"):
+    with pytest.raises(BadData, match=r"holds no arrays .*, images, sounds, texts or tables"):
         samples(tmp_path)
     save(tmp_path / "d.npz", x=counting(1, 3))
     (tmp_path / "i.png").write_bytes(b"")
-    with pytest.raises(BadData, match="holds both images and arrays; give one kind"):
+    with pytest.raises(BadData, match="holds both arrays and images; give one kind"):
         samples(tmp_path)
 
 
@@ -388,3 +390,24 @@ def test_a_limit_does_not_exhaust_a_function() -> None:
     data = open_data(endless, X).limited(5)
     assert data.count == 5 and data.hash()
     assert data.shard(2, 2).count == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "how", "sentence"),
+    [
+        ("PIL", "d.png", "size=4", r"reading images needs Pillow: pip install 'onnxq\[images\]'"),
+        ("tokenizers", "d.txt", None, r"reading texts needs the tokenizers library: pip install 'onnxq\[text\]'"),
+        ("soundfile", "d.wav", "rate=16000", r"reading sounds needs soundfile: pip install 'onnxq\[audio\]'"),
+        ("pyarrow", "d.csv", None, r"reading tables needs pyarrow: pip install 'onnxq\[tables\]'"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str, how: str | None, sentence: str
+) -> None:
+    for found in [key for key in sys.modules if key.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, found)
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / name).write_bytes(b"x")
+    inputs = (Input("input_ids", np.dtype(np.int64), (1, 4)),) if name == "d.txt" else IMAGE if name == "d.png" else X
+    with pytest.raises(MissingRuntime, match=sentence):
+        list(open_data(tmp_path / name, inputs, reading_of(how, tmp_path / "tokenizer.json")))

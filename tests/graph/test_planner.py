@@ -99,7 +99,11 @@ CASES = [
     ("fp16", "ort-cpu", "MatMul", "float16 stored", f"onnxruntime's processor kernels compute in float32{UNPACKED}"),
     ("bf16", "ort-cpu", "Conv", "bfloat16 stored", ""),
     ("bf16", "onnx", "table", "bfloat16 stored", ""),
-    ("w4a16", "ort-cpu", "table", "float", "'w' is a constant of Add, which has no quantized form"),
+    ("bf16", "onnxq", "MatMul", "bfloat16", ""),
+    ("bfloat16", "onnxq", "MatMul", "bfloat16", ""),
+    ("bf16", "onnxq", "left", "bfloat16 stored", ""),
+    ("bf16", "onnxq", "Conv", "bfloat16 stored", ""),
+    ("w4a16", "ort-cpu", "table", "int8 stored", "'w' is a table that Add reads: 8 bits a row"),
 ]
 
 
@@ -274,6 +278,7 @@ def test_passengers_get_off_when_a_convolution_goes_back_to_float() -> None:
         (Choice("n", "Conv", Method.STORED, "int8"), (Method.STORED, "float16", None)),
         (Choice("n", "Conv", Method.STORED, "float16"), (Method.KEEP, None, None)),
         (Choice("n", "Conv", Method.HALF, "float16"), None),
+        (Choice("n", "MatMul", Method.PACKED, "bfloat16"), (Method.KEEP, None, None)),
         (Choice("n", "Add", Method.KEEP), None),
     ],
 )
@@ -287,6 +292,13 @@ def test_a_plan_survives_being_written_down(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
     assert load_plan(path) == plan
+    dense = planned_model(layers(), Recipe("bf16"), "onnxq")
+    assert dense.those(Method.PACKED)
+    path.write_text(dense.to_json())
+    assert load_plan(path) == dense
+    path.write_text(dense.to_json().replace('"onnxq"', '"ort-cpu"'))
+    with pytest.raises(BadRecipe, match="cannot be packed with format bfloat16 and block None"):
+        load_plan(path)
     path.write_text(plan.to_json().replace('"packed"', '"baked"'))
     with pytest.raises(BadRecipe, match="is not a plan written by 'onnxq plan': 'baked' is not a valid Method"):
         load_plan(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,11 @@ def model() -> ir.Model:
     return tiny.read(tiny.model(TEXT, CONSTANTS))
 
 
+def data_of(path: Path) -> Path:
+    (data,) = save.own_data(path)
+    return data
+
+
 def stored(word: str = "int8") -> ir.Model:
     """A model whose weights are not computed yet."""
     made = model()
@@ -55,7 +61,9 @@ def test_a_large_model_keeps_its_weights_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     done: list[int] = []
     nbytes = save.save(model(), path, done.append)
-    assert {f.name for f in tmp_path.iterdir()} == {"m.onnx", "m.onnx.data"}
+    (data,) = save.own_data(path)
+    assert {f.name for f in tmp_path.iterdir()} == {"m.onnx", data.name}
+    assert re.fullmatch(r"m\.onnx\.[0-9a-f]{16}\.data", data.name)
     assert nbytes == sum(f.stat().st_size for f in tmp_path.iterdir())
     assert done == [W.nbytes, W.nbytes, 128]
     tensors = {name: value.const_value for name, value in ir.load(path).graph.initializers.items()}
@@ -71,9 +79,9 @@ def test_a_large_model_keeps_its_weights_beside_it(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("external")
 def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
     save.save(model(), tmp_path / "m.onnx")
-    assert (tmp_path / "m.onnx.data").stat().st_size == W.nbytes
+    assert data_of(tmp_path / "m.onnx").stat().st_size == W.nbytes
     save.save(stored(), tmp_path / "q.onnx")
-    assert (tmp_path / "q.onnx.data").stat().st_size < W.nbytes + W.size + 256
+    assert data_of(tmp_path / "q.onnx").stat().st_size < W.nbytes + W.size + 256
 
 
 @pytest.mark.usefixtures("external")
@@ -82,7 +90,7 @@ def test_external_weights_of_the_input_are_copied_once_each(tmp_path: Path) -> N
     save.save(model(), tmp_path / "in" / "m.onnx")
     loaded = ir.load(tmp_path / "in" / "m.onnx")
     save.save(loaded, tmp_path / "copy.onnx")
-    assert (tmp_path / "copy.onnx.data").read_bytes() == (tmp_path / "in" / "m.onnx.data").read_bytes()
+    assert data_of(tmp_path / "copy.onnx").read_bytes() == data_of(tmp_path / "in" / "m.onnx").read_bytes()
 
 
 @pytest.mark.usefixtures("external")
@@ -142,23 +150,28 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_files_appear_together_and_the_old_data_goes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 1 << 20), (1 << 20, 0)], ids=["data", "data gone", "data new"])
+def test_a_model_and_its_data_change_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
     output = tmp_path / "m.onnx"
-    for data in (b"data", None):
+    for word, size in zip(("int8", "float16"), sizes, strict=True):
+        monkeypatch.setattr(save, "SINGLE_FILE_BYTES", size)
         with save.staging(output) as folder:
-            (folder / "m.onnx").write_bytes(b"model")
-            if data is not None:
-                (folder / "m.onnx.data").write_bytes(data)
-            assert not data or not output.exists()
+            save.save(stored(word), folder / "m.onnx")
             save.publish(folder / "m.onnx", output)
-        assert {f.name for f in tmp_path.iterdir()} == ({"m.onnx", "m.onnx.data"} if data else {"m.onnx"})
+        assert {f.name for f in tmp_path.iterdir()} == {"m.onnx", *(f.name for f in save.own_data(output))}
+        assert len(save.own_data(output)) == (not size)
+        assert (
+            tiny.sqnr(W, tiny.evaluate(onnx.load(output), x=np.eye(64, dtype=np.float32))[0] / 2 - CONSTANTS["t"] / 2)
+            > 30
+        )
 
 
 @pytest.mark.parametrize(
     ("existing", "output", "force", "words"),
     [
         (["in.onnx", "out.onnx"], "out.onnx", False, "out.onnx exists; give --force to replace it"),
-        (["in.onnx", "out.onnx.data"], "out.onnx", False, "out.onnx.data exists; give --force"),
         (["in.onnx"], "in.onnx", True, "so it cannot be the output"),
         (["in.onnx"], "nowhere/out.onnx", False, "nowhere does not exist"),
         (["in.onnx"], ".", True, "is a folder; name a file in it"),

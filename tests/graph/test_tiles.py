@@ -42,6 +42,19 @@ def test_unpacking_gives_what_was_packed(name: str, n: int, k: int, axis: int, b
     np.testing.assert_array_equal(back.dequantize(), q.dequantize() if axis else q.dequantize().T)
 
 
+@shapes
+def test_dense_tiles_by_their_formula(n: int, k: int) -> None:
+    rows = np.arange(1, n * k + 1, dtype=np.uint16).reshape(n, k)
+    tiles = layouts.dense_tiles(rows)
+    assert tiles.shape == (-(-n // 16), -(-k // 32) * 16, 16, 2)
+    assert tiles.flags.c_contiguous
+    whole = tiles.transpose(0, 2, 1, 3).reshape(-(-n // 16) * 16, -(-k // 32) * 32)
+    np.testing.assert_array_equal(whole[:n, :k], rows)
+    assert np.count_nonzero(whole) == n * k
+    if n and k:
+        assert tiles[(n - 1) // 16, (k - 1) // 2, (n - 1) % 16, (k - 1) % 2] == n * k
+
+
 @every_format
 def test_padding_decodes_to_zero(name: str) -> None:
     n, k, block = 18, 35, 16

@@ -235,5 +235,5 @@ def test_tables_without_a_role_are_found_apart() -> None:
     text = "g (float[32,16] x) => (z) { y = Add(x, t)  z = MatMul(u, y) }"
     made = tiny.read(tiny.model(text, {"t": W, "u": normal(8, 32)}))
     prepare(made)
-    assert [(node.op_type, value.name) for node, value in other_constants(made)] == [("Add", "t")]
+    assert [(each.node.op_type, each.value.name) for each in other_constants(made)] == [("Add", "t")]
     assert [w.value.name for w in find_weights(made)] == ["u"]

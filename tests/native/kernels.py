@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +18,9 @@ from onnxq import native
 from onnxq.formats import fp4, nf4
 
 FORMATS = ("int4", "int8", "nf4", "fp4", "mxfp4")
+#: Weights without codes and scales; by its number it is a format, too.
+DENSE = "bfloat16"
+ALL = (*FORMATS, DENSE)
 #: (format, with zero points)
 VARIANTS = [*((format, False) for format in FORMATS), ("int4", True), ("int8", True)]
 SCALES = {"float32": np.float32, "float16": np.float16, "e8m0": np.uint8}
@@ -28,7 +32,7 @@ class Problem(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("M", "N", "K", "block")),
         *((name, ctypes.c_void_p) for name in ("x", "weight", "scales", "zero_points", "bias", "y")),
-        *((name, ctypes.c_int32) for name in ("format", "scale_type", "exact", "unused")),
+        *((name, ctypes.c_int32) for name in ("format", "scale_type", "exact", "tile_rows")),
     )
 
 
@@ -39,7 +43,7 @@ class Weight:
     format: str
     K: int
     block: int
-    codes: NDArray[np.uint8]
+    codes: NDArray[np.uint8]  # of bfloat16 uint16, its bits
     scales: NDArray
     zeros: NDArray[np.uint8] | None
 
@@ -51,6 +55,8 @@ class Weight:
     def values(self) -> NDArray[np.float64]:
         """value(code) [N, K]."""
         codes = self.codes[:, : self.K]
+        if self.format == DENSE:
+            return codes.view(ml_dtypes.bfloat16).astype(np.float64)
         if self.format in LEVELS:
             return LEVELS[self.format][codes]
         middle = 8 if self.format == "int4" else 128
@@ -74,9 +80,13 @@ class Weight:
     @functools.cached_property
     def tiles(self) -> NDArray[np.uint8]:
         """The `weight` tensor."""
+        n, k = np.indices(self.codes.shape)
+        if self.format == DENSE:
+            tiles = np.zeros((-(-self.N // 16), self.codes.shape[1] // 2, 16, 2), np.uint16)
+            tiles[n // 16, k // 2, n % 16, k % 2] = self.codes
+            return tiles.view(np.uint8)
         padded_k, lines = self.codes.shape[1], 4 if self.format == "int8" else 8
         tiles = np.zeros((-(-self.N // 16), padded_k // lines, 16, 4), np.uint8)
-        n, k = np.indices(self.codes.shape)
         if self.format == "int8":
             tiles[n // 16, k // 4, n % 16, k % 4] = self.codes
         else:
@@ -105,6 +115,12 @@ def weight(
 ) -> Weight:
     """Random codes of every value; scales of both signs, near those of normal weights. Shared: do not change it."""
     rng = np.random.default_rng([seed, N, K, block])
+    if format == DENSE:
+        numbers = rng.standard_normal((N, -(-K // 32) * 32)) / np.sqrt(K)
+        numbers[:, K:] = 0
+        return Weight(
+            format, K, 32, numbers.astype(ml_dtypes.bfloat16).view(np.uint16), np.ones((N, len(numbers[0]) // 32)), None
+        )
     blocks = -(-K // block)
     codes = rng.integers(0, 256 if format == "int8" else 16, (N, blocks * block), np.uint8)
     z = rng.integers(0, 256 if format == "int8" else 16, (N, blocks), np.uint8) if zeros else None
@@ -127,11 +143,14 @@ def isas() -> list[str]:
 def problem(w: Weight, place: Callable[[NDArray], NDArray]) -> tuple[Problem, list[NDArray]]:
     """The part of a problem that describes the weight; its arrays, put where `place` wants them, must be kept."""
     zeros = None if w.zeros is None else place(w.by_tile(w.zeros))
-    arrays = [place(w.tiles), place(w.by_tile(w.scales))] + ([] if zeros is None else [zeros])
+    arrays = [place(w.tiles), place(w.by_tile(w.scales)[: 0 if w.format == DENSE else None])] + (
+        [] if zeros is None else [zeros]
+    )
     made = Problem(N=w.N, K=w.K, block=w.block, weight=address(arrays[0]), scales=address(arrays[1]))
     made.zero_points = address(zeros)
-    made.format = FORMATS.index(w.format)
-    made.scale_type = [np.dtype(type) for type in SCALES.values()].index(w.scales.dtype)
+    made.format = ALL.index(w.format)
+    types = [np.dtype(type) for type in SCALES.values()]
+    made.scale_type = len(types) if w.format == DENSE else types.index(w.scales.dtype)
     return made, arrays
 
 
@@ -143,13 +162,14 @@ def matmul(
     bias: NDArray[np.float32] | None = None,
     exact: bool = False,
     threads: int = 1,
+    tile_rows: int = 0,
     place: Callable[[NDArray], NDArray] = np.ascontiguousarray,
 ) -> NDArray[np.float32]:
     """y [M, N] by the kernel `isa`."""
     made, arrays = problem(w, place)
     x, bias = place(x), None if bias is None else place(bias)
     y = place(np.full((len(x), w.N), np.nan, np.float32))
-    made.M, made.exact = len(x), exact
+    made.M, made.exact, made.tile_rows = len(x), exact, tile_rows
     made.x, made.y, made.bias = address(x), address(y), address(bias)
     found = ctypes.CDLL(str(native.path()))
     assert found.onnxq_matmul(isa.encode(), ctypes.byref(made), ctypes.c_int32(threads)) == 0

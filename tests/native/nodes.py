@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from kernels import Weight
@@ -40,6 +41,23 @@ def matmul(
     node.attribute.extend(helper.make_attribute(name, value) for name, value in given.items() if value is not None)
     shape = ("M", w.K) if x_shape is None else x_shape
     return _model(node, {"x": (type, shape)}, arrays, inputs, type, functions)
+
+
+def dense(
+    w: Weight,
+    *,
+    type: int = FLOAT,
+    bias: NDArray | None = None,
+    constants: dict[str, NDArray] | None = None,
+    inputs: tuple[str, ...] = (),
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """y = DenseMatMul(x, weight, bias)."""
+    arrays = {"weight": w.tiles.view(ml_dtypes.bfloat16)} | ({} if bias is None else {"bias": bias}) | (constants or {})
+    node = helper.make_node("DenseMatMul", ["x", *arrays], ["y"], "the/node", domain="onnxq")
+    given = {"K": w.K, "N": w.N} | attributes
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in given.items() if value is not None)
+    return _model(node, {"x": (type, ("M", w.K))}, arrays, inputs, type, ())
 
 
 def gather(

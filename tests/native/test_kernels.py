@@ -16,7 +16,7 @@ import kernels
 import numpy as np
 import pytest
 from guard import guarded
-from kernels import FORMATS, SCALES, exact_bound, fast_bound, product, weight
+from kernels import ALL, FORMATS, SCALES, exact_bound, fast_bound, product, weight
 from numpy.typing import NDArray
 
 from onnxq import native
@@ -24,7 +24,7 @@ from onnxq import native
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 
 every_isa = pytest.mark.parametrize("isa", kernels.isas())
-every_format = pytest.mark.parametrize("format", FORMATS)
+every_format = pytest.mark.parametrize("format", ALL)
 BLOCKS = (32, 16, 64, 128, 48, 256)
 
 # (M, N, K, block): every M and N from 1 to 17, 1 to 9 blocks, and K that fill no block, not even a line.
@@ -129,7 +129,7 @@ def test_zeros_and_tiny_numbers(isa: str, exact: bool) -> None:
     assert np.all(np.abs(kernels.matmul(isa, x, w, exact=exact)) < 1e-38)
 
 
-@every_format
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_gather(format: str, scale: str) -> None:
     for K, block in ((1, 16), (31, 16), (64, 32), (200, 128)):

@@ -63,6 +63,44 @@ def test_formats(forced: str, format: str, scale: str, zeros: bool) -> None:
             assert np.all(np.abs(y - product(x, w, b)) <= bound(x, w, b))
 
 
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_dense(forced: str, rows: int) -> None:
+    w = weight(kernels.DENSE, 50, 100, 32)
+    x, bias = activations((rows, 100)), activations((50,), seed=1)
+    for activations_, bound in (("exact", exact_bound), ("fast", fast_bound), (None, fast_bound)):
+        for b in (None, bias):
+            y = run(nodes.dense(w, bias=b, activations=activations_), x=x)
+            assert np.all(np.abs(y - product(x, w, b)) <= bound(x, w, b))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_dense_in_half_precision(forced: str, dtype: type) -> None:
+    w = weight(kernels.DENSE, 33, 70, 32)
+    x, bias = activations((3, 70)).astype(dtype), activations((33,), seed=1).astype(dtype)
+    type = {np.float16: FLOAT16, ml_dtypes.bfloat16: BFLOAT16}[dtype]
+    y = run(nodes.dense(w, bias=bias, type=type), x=x)
+    assert y.dtype == dtype
+    wide, b = x.astype(np.float32), bias.astype(np.float32)
+    wanted = product(wide, w, b)
+    half_step = np.abs(wanted) * (2.0**-11 if dtype == np.float16 else 2.0**-8) + 2.0**-25
+    assert np.all(np.abs(y.astype(np.float64) - wanted) <= fast_bound(wide, w, b) + half_step * 1.01)
+
+
+def test_a_dense_weight_may_be_computed_or_begin_anywhere(forced: str, tmp_path: Path) -> None:
+    w, x = weight(kernels.DENSE, 40, 96, 32), activations((20, 96))
+    tiles = w.tiles.view(ml_dtypes.bfloat16)
+    y = run(nodes.dense(w, inputs=("weight",)), x=x, weight=tiles)
+    assert np.all(np.abs(y - product(x, w)) <= fast_bound(x, w))
+    model = nodes.dense(w)
+    (tensor,) = model.graph.initializer
+    raw = tensor.raw_data
+    set_external_data(tensor, "m.data", offset=3, length=len(raw))
+    tensor.ClearField("raw_data")
+    (tmp_path / "m.data").write_bytes(b"odd" + raw)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    np.testing.assert_array_equal(onnxq.session(tmp_path / "m.onnx", quiet()).run(None, {"x": x})[0], y)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision(forced: str, dtype: type) -> None:
     """The type of x is that of y; in between all is float32, so one rounding is all that comes on top."""

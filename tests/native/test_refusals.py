@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import ml_dtypes
 import nodes
 import numpy as np
 import onnx
@@ -188,3 +189,33 @@ def _quiet() -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     return options
+
+
+DENSE = weight("bfloat16", 20, 64, 32)
+BITS = DENSE.tiles.view(np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "constants", "reason"),
+    [
+        ({"K": None}, {}, "attribute K must be a whole number from 1"),
+        ({"N": 0}, {}, "attribute N must be"),
+        ({"activations": "quick"}, {}, "is 'quick', but must be fast or exact"),
+        ({"K": 65}, {}, r"weight has shape \[2, 32, 16, 2\]; K = 65, N = 20 .* ask for \[2, 48, 16, 2\]"),
+        ({"K": HUGE, "N": HUGE}, {}, "ask for"),
+        ({}, {"weight": BITS[:1].view(ml_dtypes.bfloat16)}, r"weight has shape \[1, 32, 16, 2\]"),
+        ({}, {"bias": np.zeros(19, np.float32)}, r"bias has shape \[19\], but must be \[20\]"),
+    ],
+    ids=str,
+)
+def test_dense(attributes: dict[str, Any], constants: dict[str, Any], reason: str) -> None:
+    model = nodes.dense(DENSE, constants=constants, **attributes).SerializeToString()
+    with pytest.raises(BadModel, match=reason):
+        onnxq.session(model)
+
+
+def test_dense_weights_of_another_type() -> None:
+    """A kernel takes bfloat16 alone, and no other is registered."""
+    model = nodes.dense(DENSE, constants={"weight": BITS.view(np.float16)}).SerializeToString()
+    with pytest.raises(BadModel, match="onnxruntime refuses"):
+        onnxq.session(model)

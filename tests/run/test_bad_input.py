@@ -19,7 +19,7 @@ import tiny
 from click.testing import CliRunner
 from onnx import numpy_helper
 
-from onnxq import cli, runtime, save
+from onnxq import cli, guard, runtime, save
 
 MATMUL = "g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }"
 W = {"w": tiny.normal(64, 64)}
@@ -134,7 +134,7 @@ def test_no_weights_is_no_failure(tmp_path: Path) -> None:
     model = body("y = Relu(x)")(tmp_path)
     model.write_bytes(tiny.model("g (float[1, 64] x) => (float[1, 64] y) { y = Relu(x) }").SerializeToString())
     assert "nothing to do" in refusal("quantize", model, "-o", tmp_path / "out.onnx", code=0)
-    assert not (tmp_path / "out.onnx").exists()
+    assert (tmp_path / "out.onnx").read_bytes() == model.read_bytes()
 
 
 def test_quantized_models_are_recognized(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_data_that_cannot_be_read(content: bytes, tmp_path: Path) -> None:
     ("source", "words"),
     [
         ("gone.npz", "no such file"),
-        ("data.csv", "neither a .npz or .npy file"),
-        (".", "holds no .npz, .npy or image files"),
+        ("data.csv", "no such file"),
+        (".", "holds no arrays (.npz, .npy), images, sounds, texts or tables"),
         ("nowhere:samples", "No module named 'nowhere'"),
         ("math:nothing", "no attribute 'nothing'"),
     ],
@@ -311,7 +311,7 @@ def test_what_is_written_is_never_written_over(tmp_path: Path) -> None:
     assert "choose another name" in refusal("quantize", model, "-o", output, *ranges)
     assert not output.exists()
     assert "choose another name" in refusal("quantize", model, "-o", output, "--report", output)
-    assert onnx.load(output).producer_name == "onnxq"
+    assert not output.exists()
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx/inner"])
@@ -327,7 +327,7 @@ def test_the_folder_of_the_output_is_there(tmp_path: Path) -> None:
 def test_folders_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = text(MATMUL, tmp_path)
     with monkeypatch.context() as patch:  # whoever runs the tests may be allowed to write anywhere
-        patch.setattr(save.os, "access", lambda path, mode: mode != os.W_OK)
+        patch.setattr(guard.os, "access", lambda path, mode: mode != os.W_OK)
         assert_refused(model, "cannot be written to")
 
 

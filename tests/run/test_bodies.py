@@ -98,6 +98,28 @@ def test_products(word: str, n: int, k: int, block: int, level: ort.GraphOptimiz
 
 
 @shapes
+@pytest.mark.parametrize("word", bodies.DENSE_FORMATS)
+@pytest.mark.parametrize("level", LEVELS, ids=["plain", "optimized"])
+def test_dense_products(word: str, n: int, k: int, block: int, level: ort.GraphOptimizationLevel) -> None:
+    """float32 arithmetic, as above, with and without a bias, in float16 too."""
+    rng = np.random.default_rng(n)
+    q = formats.get(word).encode(rng.standard_normal((n, k)).astype(np.float32), Granularity())
+    w = q.dequantize().astype(np.float64)
+    for bias, dtype in itertools.product([True, False], [np.float32, np.float16]):
+        x, b = rng.standard_normal((2, 3, k)).astype(dtype), rng.standard_normal(n).astype(dtype)
+        v = Variant(bodies.DENSE, word, bias=bias, exact=block == 16)
+        inputs = ["x", "w", *["b"] * bias]
+        node = helper.make_node(v.op, inputs, ["y"], domain=bodies.DOMAIN, overload=v.overload, K=k, N=n)
+        constants = {"w": layouts.dense_tiles(q.codes)} | ({"b": b} if bias else {})
+        (y,) = run([node], [v], constants, {"x": x}, level)
+        wide = x.astype(np.float64)
+        wanted, magnitude = wide @ w.T + bias * b.astype(np.float64), np.abs(wide) @ np.abs(w.T) + np.abs(b)
+        last = np.abs(wanted) * 2.0**-11 * (dtype == np.float16)
+        assert y.dtype == dtype
+        assert (np.abs(y - wanted) <= (k + 3) * np.finfo(np.float32).eps * magnitude + last * 1.01 + 2e-7).all()
+
+
+@shapes
 @pytest.mark.parametrize("word", KERNELS)
 @pytest.mark.parametrize("level", LEVELS, ids=["plain", "optimized"])
 def test_rows(word: str, n: int, k: int, block: int, level: ort.GraphOptimizationLevel) -> None:

@@ -62,7 +62,7 @@ def test_json_and_report_are_the_same(tmp_path: Path) -> None:
     assert table["bytes_after"] == (tmp_path / "q.onnx").stat().st_size
     assert table["check"]["sqnr"] > 19.5
     assert table["check"]["kernels"] == {"MatMulNBits": 1}
-    assert {"node", "op", "method", "format", "block", "elements", "reason"} == set(table["nodes"][0])
+    assert {"node", "op", "method", "format", "block", "elements", "reason", "half"} == set(table["nodes"][0])
 
 
 def test_plans_can_be_edited(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_defaults_are_those_of_the_api() -> None:
     assert effort_of(effort) == Effort() == api.pop("effort")
     only_here = {"as_json", "report", "keep", "sets", "no_check", "weights"}
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
-    assert set(options) - only_here == (set(api) - {"check", "progress"}) | recipe
+    assert set(options) - only_here == (set(api) - {"check", "progress", "guard"}) | recipe
     for name in set(options) & set(api) - {"model", "recipe"}:
         assert options[name] == api[name], name
     assert {name: options[name] for name in recipe} == dict.fromkeys(recipe)  # None: as the Recipe says

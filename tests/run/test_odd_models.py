@@ -58,7 +58,7 @@ def test_odd_model(name: str, scheme: str, target: str, tmp_path: Path) -> None:
     data = feeds if scheme == "w8a8" or model.feed else None
     if model.refusal:
         with pytest.raises((NothingToDo, BadModel)) as refused:
-            onnxq.quantize(path, output, recipe, target=target, data=data)
+            onnxq.quantize(path, output, recipe, target=target, data=data, strict=True)
         assert model.refusal in str(refused.value)
         assert list(tmp_path.iterdir()) == [path]
         return

@@ -104,6 +104,28 @@ def test_graphs(tmp_path: Path, graph: str, word: str) -> None:
             assert tiny.sqnr(a, b) > 33
 
 
+@pytest.mark.parametrize("graph", ["If", "Loop", "Gemm", "Reshape", "half", "double", "left"])
+def test_bfloat16(tmp_path: Path, graph: str) -> None:
+    """float32 products are computed in bfloat16, others in the type of the model; without the library all are."""
+    text, constants = GRAPHS[graph]
+    proto = tiny.model(text, constants)
+    path, feed = tiny.save(proto, tmp_path), feed_of(proto)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", "bf16", target="onnxq")
+    assert result.check is not None and result.check.sqnr > 40
+    saved = onnx.load(result.output)
+    onnx.checker.check_model(saved, full_check=True)
+    assert bool(saved.functions) == (graph not in ("half", "double", "left"))
+    outputs = [
+        Session(result.output, library=library, optimize=optimize).run(feed)
+        for library in LIBRARY
+        for optimize in (True, False)
+    ]
+    for other in outputs[1:]:
+        for a, b in zip(outputs[0], other, strict=True):
+            assert a.dtype == b.dtype
+            assert tiny.sqnr(a, b) > 40
+
+
 def test_a_table_that_is_multiplied_by_is_stored_once(tmp_path: Path) -> None:
     proto = tiny.model(*GRAPHS["tied"])
     result = onnxq.quantize(tiny.save(proto, tmp_path), tmp_path / "q.onnx", "w4a16", target="onnxq")

@@ -17,7 +17,7 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
-from onnxq import calibrate, collectors, native_summary
+from onnxq import calibrate, checkpoint, collectors, native_summary
 from onnxq.checkpoint import Every
 from onnxq.data import Data, inputs_of, open_data
 from onnxq.errors import BadData, BadRecipe
@@ -55,6 +55,12 @@ def stopping_after(runs: int) -> object:
     return progress
 
 
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls the plug here: the many checkpoints need not wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
 @pytest.fixture
 def whole() -> Observations:
     return calibrate.observe(mlp(), NAMES, data_of())
@@ -82,6 +88,11 @@ def test_what_was_interrupted_ends_as_if_it_had_not_been(
         with pytest.raises(Interrupted):
             calibrate.observe(mlp(), NAMES, data_of(), progress=stopping_after(runs), **kind)  # type: ignore[arg-type]
     assert calibrate.observe(mlp(), NAMES, data_of(), **kind).to_dict() == whole.to_dict()  # type: ignore[arg-type]
+    assert [file.name for file in tmp_path.iterdir()] == ["partial"]  # until what follows from it is saved
+    runs: list[int] = []
+    assert calibrate.observe(mlp(), NAMES, data_of(), progress=runs.append, **kind).to_dict() == whole.to_dict()  # type: ignore[arg-type]
+    assert runs == [len(SAMPLES)]
+    checkpoint.remove(path)
     assert not list(tmp_path.iterdir())
 
 

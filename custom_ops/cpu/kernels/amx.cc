@@ -12,13 +12,14 @@
 //     sum  float32  [groups][M/16][2 halves][16 rows][16 columns]  C tiles; apart from y for the same reason
 
 #include "both.h"
+#include "dense.h"
 #include "tiles.h"
 #include "zmm.h"
 
 namespace onnxq {
 namespace {
 
-constexpr int64_t kVnniRows = 12;     // up to here, 8-bit dot products are as fast
+constexpr int32_t kTileRowsFrom = 13;  // of x; below, dot products are as fast, on one processor (tuning.h measures others)
 constexpr int64_t kStep = 32;         // k of a tile
 constexpr int64_t kChunkSteps = 8;    // two panels are 32 KB
 constexpr int64_t kMostTiles = 16;    // of rows at once
@@ -52,11 +53,7 @@ void pack_tile(const Problem& p, const Chunk& c, int64_t tile, uint8_t* packed) 
     for (int64_t row = 0; row < kTileRows; ++row, packed += 64) {
       const int64_t m = tile * kTileRows + row, k = step * kStep, left = m < p.M ? p.K - k : 0;
       const float* x = p.x + (m < p.M ? m : 0) * p.K + (left > 0 ? k : 0);
-      const auto part = [&](int64_t skip) {
-        const int64_t lanes = left - skip;
-        return lanes >= 16 ? Zmm::load(x + skip) : lanes > 0 ? Zmm::load(x + skip, lanes) : Zmm::zero();
-      };
-      _mm512_storeu_si512(packed, (__m512i)_mm512_cvtne2ps_pbh(part(16), part(0)));
+      _mm512_storeu_si512(packed, load_bfloat16(x, left));
     }
   }
 }
@@ -105,6 +102,12 @@ inline __attribute__((always_inline)) void decode_pairs(const Codes& codes, __m5
   }
 }
 
+// Where the halves of a panel lie, and how far apart their tiles are.
+struct PanelTiles {
+  const uint8_t* half[kVectors];
+  int64_t step;
+};
+
 // Decodes a panel in the pauses between products, line after line: first one half, then the other.
 template <class Codes, int kScale>
 class Decoder {
@@ -112,7 +115,7 @@ class Decoder {
   explicit Decoder(const Problem& p) : p_(p), codes_(p.format) {}
 
   // Bytes `ahead` are fetched: a later panel's.
-  void begin(const Group& g, const Chunk& c, int64_t ahead, uint8_t* panel, int64_t pauses) {
+  PanelTiles begin(const Group& g, const Chunk& c, int64_t ahead, uint8_t* panel, int64_t pauses) {
     const int64_t k = c.first * kStep, whole = c.count * kStep, real = padded(p_.K, p_.block) - k;
     group_ = g, k_ = k, ahead_ = ahead, panel_ = panel;
     lines_ = (real < whole ? real : whole) / Codes::kCount;
@@ -122,6 +125,7 @@ class Decoder {
       memset(panel + c.count * kPairBytes - kTileBytes / 2, 0, kTileBytes / 2);
     }
     begin_half(0);
+    return {{panel, panel + kTileBytes}, kPairBytes};
   }
 
   // Called as often as `pauses` says, decodes all.
@@ -193,13 +197,53 @@ class Decoder {
   Scaling scaling_ = {};
 };
 
+// Weights in bfloat16 are tiles as they lie: in the pauses, their lines are fetched into the first-level cache.
+class Fetcher {
+ public:
+  explicit Fetcher(const Problem&) {}
+
+  PanelTiles begin(const Group& g, const Chunk& c, int64_t ahead, uint8_t*, int64_t pauses) {
+    const int64_t offset = c.first * kTileBytes;
+    lines_ = c.count * kTileBytes / kLine;
+    pauses_ = pauses, ahead_ = ahead, due_ = 0, done_ = 0, half_ = 0;
+    const PanelTiles at = {{g.weight[0] + offset, g.weight[1] + offset}, kTileBytes};
+    line_[0] = at.half[0], line_[1] = at.half[1];
+    return at;
+  }
+
+  inline __attribute__((always_inline)) void pause() {
+    for (due_ += kVectors * lines_; due_ >= pauses_; due_ -= pauses_) {
+      fetch_line();
+    }
+  }
+
+  void finish() {
+    while (done_ < lines_) {
+      fetch_line();
+    }
+  }
+
+ private:
+  inline __attribute__((always_inline)) void fetch_line() {
+    const char* const at = reinterpret_cast<const char*>(line_[half_] + done_ * kLine);
+    _mm_prefetch(at, _MM_HINT_T0);
+    _mm_prefetch(at + ahead_, _MM_HINT_T1);
+    done_ += half_;
+    half_ ^= 1;
+  }
+
+  const uint8_t* line_[kVectors] = {};
+  int64_t lines_ = 0, done_ = 0, due_ = 0, pauses_ = 1, ahead_ = 0;
+  int half_ = 0;
+};
+
 // --- products -------------------------------------------------------------------------------------------------------
 
 enum Sums { kNone, kInTiles, kInMemory };
 
 // A panel, times rows that pass.
 struct Panel {
-  const uint8_t* tiles;
+  PanelTiles tiles;
   int64_t steps;
   Sums before, after;
   int64_t fetched;  // bytes of the next chunk of x, at every step
@@ -223,12 +267,11 @@ void multiply_rows(const Panel& panel, const uint8_t* x, const uint8_t* next_x, 
     }
   }
   for (int64_t i = 0; i < panel.steps; ++i) {
-    const uint8_t* const w = panel.tiles + i * kPairBytes;
     tile_load_passing<4>(x + i * kTileBytes);
-    tile_load<6>(w);
+    tile_load<6>(panel.tiles.half[0] + i * panel.tiles.step);
     tile_multiply<0, 4, 6>();
     next.pause();
-    tile_load<7>(w + kTileBytes);
+    tile_load<7>(panel.tiles.half[1] + i * panel.tiles.step);
     tile_multiply<1, 4, 7>();
     next.pause();
     if (two) {
@@ -301,7 +344,7 @@ struct Place {
 
 // All rows of a part pass a panel.
 template <class Next>
-void multiply_panel(const Problem& p, const Place& at, const uint8_t* tiles, const uint8_t* packed, uint8_t* sums, Next& next) {
+void multiply_panel(const Problem& p, const Place& at, const PanelTiles& tiles, const uint8_t* packed, uint8_t* sums, Next& next) {
   const Part& part = at.part;
   const Chunk now = chunk(p, at.chunk), then = chunk(p, (at.chunk + 1) % chunks(p));
   const bool last = at.chunk + 1 == chunks(p), stay = part.tiles <= 2 && part.groups == 1;
@@ -341,30 +384,30 @@ void store_part(const Problem& p, const Part& part, const uint8_t* sums) {
   }
 }
 
-template <class Codes, int kScale>
+template <class Next>
 void multiply(const Problem& p, const Part& all, const uint8_t* packed) {
   alignas(64) uint8_t panels[2][kChunkSteps * kPairBytes], sums[kSumBytes];
   const Order o = order(p, all);
   // The panel after the next: behind it, or, where several groups meet a chunk, beside it.
   const int64_t behind = 2 * tile_bytes(p.format, kChunkSteps * kStep);
   const int64_t beside = kVectors * tile_bytes(p.format, padded(p.K, p.block));
-  Decoder<Codes, kScale> decoder(p);
+  Next next(p);
   const auto begin = [&](const Place& at, uint8_t* panel, int64_t pauses) {
-    decoder.begin(group<Zmm>(p, at.part.group + at.group), chunk(p, at.chunk), at.part.groups == 1 ? behind : beside, panel,
-                  pauses);
+    return next.begin(group<Zmm>(p, at.part.group + at.group), chunk(p, at.chunk), at.part.groups == 1 ? behind : beside, panel,
+                      pauses);
   };
   Place at(o);
-  begin(at, panels[0], 1);
-  decoder.finish();
+  PanelTiles tiles[2] = {begin(at, panels[0], 1), {}};
+  next.finish();
   tiles_begin();
   for (int64_t i = 0; i < o.panels(); ++i) {
     const Place now = at;
     at.advance(o);
     if (i + 1 < o.panels()) {
-      begin(at, panels[(i + 1) % 2], now.part.tiles * kVectors * chunk(p, now.chunk).count);
+      tiles[(i + 1) % 2] = begin(at, panels[(i + 1) % 2], now.part.tiles * kVectors * chunk(p, now.chunk).count);
     }
-    multiply_panel(p, now, panels[i % 2], packed, sums, decoder);
-    decoder.finish();
+    multiply_panel(p, now, tiles[i % 2], packed, sums, next);
+    next.finish();
     if (now.chunk + 1 == chunks(p) && now.group + 1 == now.part.groups) {
       store_part(p, now.part, sums);
     }
@@ -378,20 +421,28 @@ using Multiply = void (*)(const Problem&, const Part&, const uint8_t*);
 
 template <class Codes>
 Multiply multiply_kernel(int32_t scale_type) {
-  return scale_type == kScaleFloat32   ? multiply<Codes, kScaleFloat32>
-         : scale_type == kScaleFloat16 ? multiply<Codes, kScaleFloat16>
-                                       : multiply<Codes, kScaleE8M0>;
+  return scale_type == kScaleFloat32   ? multiply<Decoder<Codes, kScaleFloat32>>
+         : scale_type == kScaleFloat16 ? multiply<Decoder<Codes, kScaleFloat16>>
+                                       : multiply<Decoder<Codes, kScaleE8M0>>;
 }
 
-bool by_tiles(const Problem& p) { return !p.exact && p.M > kVnniRows; }
+Multiply multiply_kernel(const Problem& p) {
+  return p.format == kBfloat16 ? multiply<Fetcher>
+         : p.format == kInt8   ? multiply_kernel<ByteFloats<Zmm>>(p.scale_type)
+                               : multiply_kernel<NibbleFloats<Zmm>>(p.scale_type);
+}
+
+bool by_tiles(const Problem& p) { return !p.exact && p.M >= (p.tile_rows ? p.tile_rows : kTileRowsFrom); }
 
 int64_t amx_workspace(const Problem& p) {
-  return by_tiles(p) ? tiles_of_rows(p) * steps(p) * kTileBytes : workspace<ZmmVnni>(p);
+  return by_tiles(p)   ? tiles_of_rows(p) * steps(p) * kTileBytes
+         : is_dense(p) ? Dense::workspace(p)
+                       : workspace<ZmmVnni>(p);
 }
 
 int64_t amx_tasks(const Problem& p, int phase, int threads) {
   if (!by_tiles(p)) {
-    return tasks<ZmmVnni>(p, phase, threads);
+    return is_dense(p) ? Dense::tasks(p, phase, threads) : tasks<ZmmVnni>(p, phase, threads);
   }
   const int64_t wanted = wanted_tasks(p, threads), tiles = tiles_of_rows(p);
   if (phase == 0) {  // waking threads takes longer than packing a few rows
@@ -404,7 +455,7 @@ int64_t amx_tasks(const Problem& p, int phase, int threads) {
 
 void amx_run(const Problem& p, int phase, int64_t task, int64_t tasks, void* workspace) {
   if (!by_tiles(p)) {
-    return run<ZmmVnni>(p, phase, task, tasks, workspace);
+    return is_dense(p) ? Dense::run(p, phase, task, tasks, workspace) : run<ZmmVnni>(p, phase, task, tasks, workspace);
   }
   uint8_t* const packed = static_cast<uint8_t*>(workspace);
   if (phase == 0) {
@@ -414,9 +465,8 @@ void amx_run(const Problem& p, int phase, int64_t task, int64_t tasks, void* wor
   const Cuts cuts = product_cuts(all, tiles, tasks);
   const int64_t column = task / cuts.rows, row = task % cuts.rows;
   const int64_t tile = cut(tiles, cuts.rows, row), group = cut(all, cuts.columns, column);
-  const auto multiply = p.format == kInt8 ? multiply_kernel<ByteFloats<Zmm>> : multiply_kernel<NibbleFloats<Zmm>>;
   const Part part = {tile, cut(tiles, cuts.rows, row + 1) - tile, group, cut(all, cuts.columns, column + 1) - group};
-  multiply(p.scale_type)(p, part, packed);
+  multiply_kernel(p)(p, part, packed);
 }
 
 #if defined(ONNXQ_EMULATE)

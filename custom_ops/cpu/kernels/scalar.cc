@@ -14,7 +14,12 @@ void decode(const Problem& p, const uint8_t* weight, const uint8_t* zero_points,
   }
   for (int64_t k = 0; k < p.block; ++k) {
     for (int64_t row = 0; row < kTile; ++row) {
-      const uint8_t byte = weight[code_byte(p.format, row, k)];
+      const uint8_t* const at = weight + code_byte(p.format, row, k);
+      if (p.format == kBfloat16) {
+        values[k][row] = bits_to_float(static_cast<uint32_t>(at[0] | at[1] << 8) << 16);
+        continue;
+      }
+      const uint8_t byte = *at;
       const uint8_t code = p.format == kInt8 ? byte : in_high_nibble(k) ? byte >> 4 : byte & 15;
       values[k][row] = is_affine(p.format) ? static_cast<float>(code) - zeros[row] : kLevels[p.format][code];
     }

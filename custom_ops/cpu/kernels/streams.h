@@ -53,8 +53,11 @@ typename V::F load_scales(const char* at) {
     return V::load(reinterpret_cast<const float*>(at));
   } else if constexpr (kScale == kScaleFloat16) {
     return V::from_half(reinterpret_cast<const uint16_t*>(at));
-  } else {
+  } else if constexpr (kScale == kScaleE8M0) {
     return V::from_e8m0(reinterpret_cast<const uint8_t*>(at));
+  } else {
+    constexpr float kOne = 1.0f;
+    return V::broadcast(&kOne);
   }
 }
 

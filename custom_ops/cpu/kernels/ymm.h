@@ -58,6 +58,12 @@ struct Ymm {
     return to_float(_mm256_and_si256(_mm256_srli_epi32(line, 8 * i), _mm256_set1_epi32(255)));
   }
 
+  // bfloat16 at bits 16i…16i + 15 of every lane.
+  template <int i>
+  static F pair(I line) {
+    return _mm256_castsi256_ps(i ? _mm256_and_si256(line, _mm256_set1_epi32(-0x10000)) : _mm256_slli_epi32(line, 16));
+  }
+
   static F from_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static I from_bytes(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))); }
   static F from_e8m0(const uint8_t* p) {

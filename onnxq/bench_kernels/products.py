@@ -14,6 +14,7 @@ from onnxq.formats import fp4, nf4
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 LEVELS = {"nf4": np.asarray(nf4.LEVELS, np.float32), "fp4": np.asarray(fp4.LEVELS, np.float32), "mxfp4": E2M1}
 TILE = 16
+DENSE = "bfloat16"
 
 
 @dataclass
@@ -59,16 +60,17 @@ def random_weight(format: str, block: int, N: int, K: int, rng: np.random.Genera
 def tiled(w: Weight) -> tuple[NDArray[np.uint8], NDArray]:
     """Codes and scales as custom_ops/format.h draws them."""
     N, K = w.codes.shape
+    tiles: NDArray[np.uint8]
     if w.bits == 8:
         tiles = w.codes.reshape(N // TILE, TILE, K // 4, 4).transpose(0, 2, 1, 3)
     else:
         nibbles = w.codes.reshape(N // TILE, TILE, K // 8, 2, 4).transpose(0, 2, 1, 3, 4)
-        tiles = nibbles[..., 0, :] | nibbles[..., 1, :] << 4
+        tiles = nibbles[..., 0, :] | nibbles[..., 1, :] << np.uint8(4)
     scales = w.stored.reshape(N // TILE, TILE, -1).transpose(0, 2, 1)
     return np.ascontiguousarray(tiles), np.ascontiguousarray(scales)
 
 
-def ours(w: Weight, activations: str) -> onnx.ModelProto:
+def ours(w: Weight, activations: str, copies: int = 1) -> onnx.ModelProto:
     """onnxq::MatMulNBits."""
     N, K = w.codes.shape
     tiles, scales = tiled(w)
@@ -77,6 +79,7 @@ def ours(w: Weight, activations: str) -> onnx.ModelProto:
         "onnxq",
         w.codes.shape,
         {"weight": tiles, "scales": scales},
+        copies,
         K=K,
         N=N,
         block_size=w.block,
@@ -85,7 +88,7 @@ def ours(w: Weight, activations: str) -> onnx.ModelProto:
     )
 
 
-def matmul_nbits(w: Weight, level: int) -> onnx.ModelProto:
+def matmul_nbits(w: Weight, level: int, copies: int = 1) -> onnx.ModelProto:
     """com.microsoft::MatMulNBits with float32 scales, for which onnxruntime has its best kernels."""
     N, K = w.codes.shape
     packed = w.codes if w.bits == 8 else w.codes[:, ::2] | w.codes[:, 1::2] << 4
@@ -95,6 +98,7 @@ def matmul_nbits(w: Weight, level: int) -> onnx.ModelProto:
         "com.microsoft",
         w.codes.shape,
         arrays,
+        copies,
         K=K,
         N=N,
         bits=w.bits,
@@ -103,30 +107,34 @@ def matmul_nbits(w: Weight, level: int) -> onnx.ModelProto:
     )
 
 
-def matmul_bnb4(w: Weight) -> onnx.ModelProto:
+def matmul_bnb4(w: Weight, copies: int = 1) -> onnx.ModelProto:
     """com.microsoft::MatMulBnb4 of nf4 or fp4."""
     N, K = w.codes.shape
     arrays = {"w": (w.codes[:, ::2] << 4 | w.codes[:, 1::2]).reshape(-1), "s": w.scales.reshape(-1)}
-    quant_type = {"fp4": 0, "nf4": 1}[w.format]
-    return _model(
-        "MatMulBnb4", "com.microsoft", w.codes.shape, arrays, K=K, N=N, block_size=w.block, quant_type=quant_type
-    )
+    sizes = {"K": K, "N": N, "block_size": w.block, "quant_type": {"fp4": 0, "nf4": 1}[w.format]}
+    return _model("MatMulBnb4", "com.microsoft", w.codes.shape, arrays, copies, **sizes)
 
 
-def matmul(w: Weight) -> onnx.ModelProto:
+def matmul(w: Weight, copies: int = 1) -> onnx.ModelProto:
     """MatMul with the weight in float32."""
-    return _model("MatMul", "", w.codes.shape, {"w": w.rows(slice(None)).T})
+    return _model("MatMul", "", w.codes.shape, {"w": w.rows(slice(None)).T}, copies)
 
 
 def _model(
-    op: str, domain: str, shape: tuple[int, ...], arrays: dict[str, NDArray], **attributes: int | str
+    op: str, domain: str, shape: tuple[int, ...], arrays: dict[str, NDArray], copies: int, **attributes: int | str
 ) -> onnx.ModelProto:
+    """The product, `copies` times, each with a weight of its own."""
     N, K = shape
-    node = helper.make_node(op, ["x", *arrays], ["y"], domain=domain, **attributes)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["M", K])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["M", N])
-    tensors = [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in arrays.items()]
+    nodes, outputs, tensors = [], [], []
+    for copy in range(copies):
+        names = {name: f"{name}{copy}" for name in arrays}
+        tensors += [numpy_helper.from_array(np.ascontiguousarray(arrays[name]), new) for name, new in names.items()]
+        node = helper.make_node(op, ["x", *names.values()], [f"y{copy}"], domain=domain)
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+        nodes.append(node)
+        outputs.append(helper.make_tensor_value_info(f"y{copy}", TensorProto.FLOAT, ["M", N]))
     opsets = [helper.make_opsetid("", 21)] + ([helper.make_opsetid(domain, 1)] if domain else [])
     return helper.make_model(
-        helper.make_graph([node], "product", [x], [y], tensors), opset_imports=opsets, ir_version=10
+        helper.make_graph(nodes, "product", [x], outputs, tensors), opset_imports=opsets, ir_version=10
     )

@@ -1,0 +1,116 @@
+#include "product.h"
+
+#include <cstring>
+
+#include "../infer.h"
+#include "convert.h"
+#include "isa.h"
+#include "tuning.h"
+
+namespace onnxq {
+
+using namespace ort;
+
+namespace {
+
+constexpr size_t kX = 0;
+
+// A bias of any float type and alignment.
+std::vector<float> as_float(const Tensor& bias) {
+  const size_t size = static_cast<size_t>(bias.size());
+  std::vector<float> numbers(size);
+  if (bias.type == kFloat) {
+    std::memcpy(numbers.data(), bias.data, size * sizeof(float));
+    return numbers;
+  }
+  std::vector<uint16_t> bits(size);
+  std::memcpy(bits.data(), bias.data, size * sizeof(uint16_t));
+  const auto convert = bias.type == kFloat16 ? from_half : from_bfloat16;
+  convert(bits.data(), numbers.data(), bias.size());
+  return numbers;
+}
+
+}  // namespace
+
+Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, size_t bias)
+    : api_(api), node_(node), bias_input_(bias) {
+  if (const char* isa = forced_isa()) {
+    isa_ = isa;
+    const std::string reason = why_not(isa);
+    if (!reason.empty()) {
+      node_.refuse("ONNXQ_FORCE_ISA = " + reason);
+    }
+  }
+  const Tensor constant = constant_input(api, info, bias);
+  if (constant.type != kUndefined) {
+    check_bias(constant);
+    bias_ = as_float(constant);
+  }
+}
+
+void Product::compute(OrtKernelContext* context, const WeightTensors& weight) const {
+  const Place place(api_, context);
+  const Tensor x = input(api_, context, kX);
+  if (!is_aligned(x)) {
+    node_.refuse("x begins at an address that is no multiple of its elements' size");
+  }
+  if (x.shape.empty() || x.shape.back() != node_.K) {
+    node_.refuse("x has shape " + text(x.shape) + ", whose last dimension must be K = " + std::to_string(node_.K));
+  }
+  const Tensor bias = bias_.empty() ? input(api_, context, bias_input_) : Tensor{};
+  if (bias.type != kUndefined) {
+    check_bias(bias);
+  }
+  std::vector<int64_t> shape = x.shape;
+  shape.back() = node_.N;
+  const Tensor y = output(api_, context, 0, shape);
+  if (x.size() > 0) {
+    multiply(place, weight, x, bias.type == kUndefined ? bias_ : as_float(bias), y);
+  }
+}
+
+void Product::check_bias(const Tensor& bias) const {
+  if (bias.shape != std::vector<int64_t>{node_.N}) {
+    node_.refuse("bias has shape " + text(bias.shape) + ", but must be [" + std::to_string(node_.N) + "]");
+  }
+}
+
+void Product::multiply(const Place& place, const WeightTensors& w, const Tensor& x, const std::vector<float>& bias,
+                       const Tensor& y) const {
+  Problem p = problem(node_, w);
+  p.M = x.size() / node_.K;
+  const Kernel& kernel = *kernel_for(isa_.c_str(), p);
+  p.tile_rows = tile_rows(kernel, p);
+  const int64_t workspace = kernel.workspace(p);
+  p.bias = bias.empty() ? nullptr : bias.data();
+  const bool converts = x.type != kFloat;
+  const int64_t x_bytes = 4 * p.M * p.K, y_bytes = 4 * p.M * p.N;
+  Scratch scratch(place, round_up_to_line(workspace) +
+                             (converts ? round_up_to_line(x_bytes) + round_up_to_line(y_bytes) : 0));
+  void* const shared = scratch.take(workspace);
+  if (converts) {
+    float* const from = static_cast<float*>(scratch.take(x_bytes));
+    to_float(place, x.type, x.data, from, p.M * p.K);
+    p.x = from;
+    p.y = static_cast<float*>(scratch.take(y_bytes));
+  } else {
+    p.x = static_cast<const float*>(x.data);
+    p.y = static_cast<float*>(y.data);
+  }
+  run(place, kernel, p, shared);
+  if (converts) {
+    from_float(place, x.type, p.y, y.data, p.M * p.N);
+  }
+}
+
+void infer_product(const OrtApi* api, const OrtShapeInferContext* context) {
+  Shape shape = inferred_input(api, context, kX);
+  const int64_t N = inferred_attribute(api, context, "N", 0);
+  if (!shape.dims.empty() && N > 0) {
+    shape.dims.back() = N;
+    shape.names.back().clear();
+    infer_output(api, context, 0, shape);
+  }
+}
+
+}  // namespace onnxq

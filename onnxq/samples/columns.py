@@ -1,0 +1,220 @@
+"""Tables as samples, a row each: CSV, Parquet, Arrow and Feather files, and what the `datasets` library saves.
+
+They are read in batches; a row becomes arrays, an image or a sound only when its sample is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData, MissingRuntime, first_line
+from onnxq.runtime import Feed, Input
+from onnxq.samples.text import role_of
+
+TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".arrow", ".feather"}
+#: Rows that are in memory at a time.
+BATCH = 64
+_SOUND = re.compile("audio|wav|speech|sound")
+_TEXT = ("text", "sentence", "content", "question", "document")
+_LABEL = re.compile("label|target|class|^y$", re.IGNORECASE)
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingRuntime("reading tables needs pyarrow: pip install 'onnxq[tables]'") from None
+    return pyarrow
+
+
+def batches(file: Path) -> Iterator[Any]:
+    """Record batches of a file, one after the other.
+
+    Raises:
+        MissingRuntime, BadData: pyarrow is missing, or the file is none of its kind, or damaged.
+    """
+    arrow = _arrow()
+    try:
+        with contextlib.ExitStack() as opened:
+            if file.suffix.lower() in (".csv", ".tsv"):
+                how = arrow.csv.ParseOptions(delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+                found = iter(opened.enter_context(arrow.csv.open_csv(file, parse_options=how)))
+            elif file.suffix.lower() == ".parquet":
+                found = opened.enter_context(arrow.parquet.ParquetFile(file)).iter_batches(BATCH)
+            else:
+                mapped = opened.enter_context(arrow.memory_map(str(file)))
+                found = _messages(arrow, mapped)
+            for batch in found:
+                batch.validate(full=True)  # offsets that lead outside would end the process
+                yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+    except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise BadData(f"{file} is not a readable table: {first_line(error)}") from None
+
+
+def _messages(arrow: Any, mapped: Any) -> Iterator[Any]:
+    """The batches of an Arrow file, or of a stream, which is what `datasets` writes."""
+    is_file = mapped.read(6) == b"ARROW1"
+    mapped.seek(0)
+    if not is_file:
+        yield from arrow.ipc.open_stream(mapped)
+        return
+    reader = arrow.ipc.open_file(mapped)
+    yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table make what.
+
+    Attributes:
+        given: named like inputs.
+        row: numbers that are one input together, in their order.
+        picture, sound, text: the column for the inputs that are left.
+    """
+
+    given: tuple[str, ...] = ()
+    row: tuple[str, ...] = ()
+    picture: str | None = None
+    sound: str | None = None
+    text: str | None = None
+
+    @property
+    def kinds(self) -> set[str]:
+        return {kind for kind in ("picture", "sound", "text") if getattr(self, kind) is not None}
+
+
+def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
+    """What a table with this schema has for a model with these inputs.
+
+    Raises:
+        BadData: numbers that are as many as no input takes.
+    """
+    given = tuple(i.name for i in inputs if i.name in schema.names)
+    rest = [i for i in inputs if i.name not in given]
+    types = {field.name: field.type for field in schema if field.name not in given}
+    features = _features(schema)
+    pictures = [n for n, type in types.items() if _holds(type) and not _is_sound(n, features)]
+    sounds = [n for n, type in types.items() if _holds(type) and _is_sound(n, features)]
+    strings = [name for name, type in types.items() if str(type) in ("string", "large_string")]
+    texts = [name for name in _TEXT if name in strings] or strings
+    numbers = [n for n, type in types.items() if re.match(r"u?int\d|float|double|halffloat|bool|decimal", str(type))]
+    made = Columns(
+        given,
+        (),
+        pictures[0] if pictures and any(i.shape and len(i.shape) == 4 for i in rest) else None,
+        sounds[0] if sounds and any(i.dtype.kind == "f" for i in rest) else None,
+        texts[0] if texts and any(role_of(i) for i in rest) else None,
+    )
+    if given or made.kinds or len(rest) != 1 or not numbers:
+        return made
+    width = rest[0].shape[-1] if rest[0].shape else None
+    if isinstance(width, int) and len(numbers) == width + 1:  # with the answer among them
+        numbers = [name for name in numbers if not _LABEL.search(name)]
+    if isinstance(width, int) and len(numbers) != width:
+        raise BadData(
+            f"{file} has {len(numbers)} columns of numbers ({_few(numbers)}), '{rest[0].name}' takes {width}: leave "
+            "out the others, or name columns like the model's inputs"
+        )
+    return Columns(row=tuple(numbers))
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """What the `datasets` library notes of its columns."""
+    try:
+        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_sound(name: str, features: dict[str, Any]) -> bool:
+    kind = features.get(name)
+    if isinstance(kind, dict) and kind.get("_type") in ("Audio", "Image"):
+        return kind["_type"] == "Audio"
+    return _SOUND.search(name.lower()) is not None
+
+
+def _holds(type: Any) -> bool:
+    """Whether a column holds files: bytes, or `datasets`' pairs of bytes and path."""
+    text = str(type)
+    return text in ("binary", "large_binary") or (text.startswith("struct<") and "bytes: " in text and "path: " in text)
+
+
+def file_in(batch: Any, row: int, column: str, folder: Path, where: str) -> bytes | Path:
+    """The picture or sound of a row: what is in the table, or a file beside it.
+
+    Raises:
+        BadData: there is neither.
+    """
+    value = batch.column(column)[row].as_py()
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, str):
+        value = folder / value
+        if not value.is_file():
+            raise BadData(f"{where}: column '{column}' names the file {value}, which is not there")
+    if not value:
+        raise BadData(f"{where}: column '{column}' is empty")
+    return value
+
+
+def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], where: str) -> Feed:
+    """The inputs that columns hold."""
+    found = {n: shaped(_array(batch.column(n)[row], f"{where}: '{n}'"), inputs[n]) for n in columns.given}
+    if columns.row:
+        (rest,) = (i for name, i in inputs.items() if name not in columns.given)
+        numbers = [float(_array(batch.column(name)[row], f"{where}: '{name}'")) for name in columns.row]
+        found[rest.name] = shaped(np.array(numbers), rest)
+    return found
+
+
+def _array(value: Any, what: str) -> NDArray:
+    """Of a cell: a number, a text, or lists in lists, which must all be as long as the first."""
+    shape: list[int] = []
+    if not hasattr(value, "values"):
+        found = value.as_py()
+        if found is None:
+            found = float("nan")
+        return np.array(found, object if isinstance(found, str) else None)
+    if value.values is None:
+        raise BadData(f"{what} is empty")
+    values = value.values
+    shape.append(len(values))
+    while "list" in str(values.type).partition("<")[0]:
+        lengths = {len(item.values or ()) if item.is_valid else 0 for item in values}
+        if len(lengths) != 1:
+            raise BadData(f"{what} holds lists of different lengths")
+        shape.append(lengths.pop())
+        values = values.flatten()
+    found = values.to_numpy(zero_copy_only=False)
+    if len(found) != np.prod(shape):
+        raise BadData(f"{what} holds lists of different lengths")
+    return found.reshape(shape)
+
+
+def shaped(x: NDArray, i: Input) -> NDArray:
+    """A row's array with the axes of its input: the batch in front, and what a flat list left out."""
+    shape = i.shape
+    if shape is None or x.ndim > len(shape):
+        return x
+    missing = len(shape) - x.ndim
+    fixed = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in shape]
+    if missing > 0 and x.size == np.prod(fixed):
+        return x.reshape(fixed)
+    x = x.reshape((1,) * missing + x.shape)
+    return np.repeat(x, fixed[0], axis=0) if missing and fixed and x.shape[0] == 1 else x

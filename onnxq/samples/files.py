@@ -1,0 +1,217 @@
+"""Files as people have them, as samples: which there are, what they hold, and how often."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from onnxq.errors import BadData, first_line
+from onnxq.images import IMAGE_SUFFIXES
+from onnxq.runtime import Input
+from onnxq.samples import columns
+from onnxq.samples.columns import TABLE_SUFFIXES
+from onnxq.samples.companions import Companions
+from onnxq.samples.fit import Read
+from onnxq.samples.reading import Reading
+from onnxq.samples.records import Maker, Record
+from onnxq.samples.sound import SOUND_SUFFIXES
+
+TEXT_SUFFIXES = {".txt"}
+LINES_SUFFIXES = {".jsonl", ".ndjson"}
+#: What folders of each kind of file hold.
+KINDS = {
+    "images": IMAGE_SUFFIXES,
+    "sounds": SOUND_SUFFIXES,
+    "texts": TEXT_SUFFIXES,
+    "lines of JSON": LINES_SUFFIXES,
+    "tables": TABLE_SUFFIXES,
+}
+SUFFIXES = set().union(*KINDS.values())
+#: Characters that certainly make a token, and of a line at most, if it has more.
+_CHARACTERS, _LINE = 8, 1 << 11
+_MOST_JSON = 1 << 26
+
+
+def kind_of(file: Path) -> str | None:
+    """A word of `KINDS`."""
+    return next((kind for kind, suffixes in KINDS.items() if file.suffix.lower() in suffixes), None)
+
+
+def files_in(folder: Path, suffixes: set[str]) -> list[Path]:
+    """The files in `folder` and below, a file of each folder in turn, so that the first few are of every class."""
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in suffixes
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    seen: Counter[Path] = Counter()
+    places = {}
+    for path in found:
+        places[path] = (seen[path.parent], path)
+        seen[path.parent] += 1
+    if all(kind_of(path) in ("tables", "lines of JSON", "texts") for path in found):
+        return found  # parts of one table are in order
+    return sorted(found, key=places.__getitem__)
+
+
+def reads_of(
+    files: Sequence[Path], source: str, inputs: tuple[Input, ...], reading: Reading, place: Companions
+) -> Callable[[], Iterator[Read]]:
+    """Samples from files of one kind; what is wrong with kind and inputs is said at once, with the files when read."""
+    kind = kind_of(files[0])
+    make = functools.partial(Maker, inputs, reading, place, source=source)
+    if kind == "tables":
+        return _tables(files, inputs, make)
+    if kind == "lines of JSON":
+        return _lines(files, inputs, make)
+    maker = make({"images": ["picture"], "sounds": ["sound"], "texts": ["text"]}[kind or ""])
+    records = {"images": _pictures, "sounds": _sounds, "texts": _pieces}[kind or ""]
+    return lambda: (functools.partial(maker.feed, each, n) for n, each in enumerate(records(files, maker)))
+
+
+def _pictures(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
+    return (Record(str(file), picture=file) for file in files)
+
+
+def _sounds(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
+    # A decoder takes each as what it begins with, and again with a past.
+    times = 2 if maker.encoder is not None and maker.caches.pairs else 1
+    for file in files:
+        for window in range(maker.windows(Record(str(file), sound=file))):
+            yield from [Record(str(file), sound=file, window=window)] * times
+
+
+def _pieces(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
+    """Lines of text, as many as make the tokens of the next sample."""
+    number = 0
+    for file in files:
+        held, first = "", 1
+        for line_number, line in _text_lines(file, _LINE):
+            held, first = (held + line, first) if held.strip() else (line, line_number)
+            if len(held) >= _CHARACTERS * (maker.length(number) + 1) and held.strip():
+                yield Record(f"{file}, line {first}", text=held)
+                number, held = number + 1, ""
+        if held.strip():
+            yield Record(f"{file}, line {first}", text=held)
+            number += 1
+
+
+def _text_lines(file: Path, most: int) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers; longer ones than `most` in pieces.
+
+    Raises:
+        BadData: it cannot be read, or is not UTF-8.
+    """
+    number = 1
+    try:
+        with file.open(encoding="utf-8-sig") as opened:
+            for line in _bounded(opened, most):
+                yield number, line
+                number += line.endswith("\n")
+    except UnicodeDecodeError as error:
+        raise BadData(f"{file} is not UTF-8 text: {error.reason} near line {number}") from None
+    except OSError as error:
+        raise BadData(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _bounded(opened: TextIO, most: int) -> Iterator[str]:
+    while line := opened.readline(most):
+        yield line
+
+
+def _lines(
+    files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]
+) -> Callable[[], Iterator[Read]]:
+    """A sample of each line: its "text", and fields named like inputs."""
+    by_name = {i.name: i for i in inputs}
+    first = next(_objects(files[0]), None)
+    if first is None:
+        raise BadData(f"{files[0]} holds no samples")
+    given = [name for name in by_name if name in first[1]]
+    maker = make(["text"] if isinstance(first[1].get("text"), str) else [], given)
+
+    def record(where: str, found: dict[str, Any]) -> Record:
+        try:
+            arrays = {name: columns.shaped(np.array(found[name]), by_name[name]) for name in given}
+        except (KeyError, ValueError, TypeError) as error:
+            raise BadData(f"{where} lacks an array that the first line has: {first_line(error)}") from None
+        text = found.get("text")
+        if maker.texts is not None and not isinstance(text, str):
+            raise BadData(f'{where} has no "text"')
+        return Record(where, text=text, arrays=arrays)
+
+    def read(number: int, where: str, found: dict[str, Any]) -> Any:
+        return maker.feed(record(where, found), number)
+
+    def reads() -> Iterator[Read]:
+        every = itertools.chain.from_iterable(map(_objects, files))
+        return (functools.partial(read, number, *each) for number, each in enumerate(every))
+
+    return reads
+
+
+def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in _text_lines(file, _MOST_JSON):
+        where = f"{file}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadData(f"{where} is not JSON: {first_line(error)}") from None
+        if not isinstance(found, dict):
+            raise BadData(f'{where} is a {type(found).__name__}, not an object with a "text" or the model\'s inputs')
+        yield where, found
+
+
+def _tables(
+    files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]
+) -> Callable[[], Iterator[Read]]:
+    by_name = {i.name: i for i in inputs}
+    first = next(columns.batches(files[0]), None)
+    if first is None:
+        raise BadData(f"{files[0]} holds no rows")
+    used = columns.columns_of(first.schema, inputs, files[0])
+    named = used.given if not used.row else tuple(by_name)
+    if not named and not used.kinds:
+        names = ", ".join(first.schema.names[:6])
+        raise BadData(f"{files[0]} has the columns {names}, of which none makes the inputs {', '.join(by_name)}")
+    maker = make(used.kinds, named)
+
+    def record(file: Path, number: int, batch: Any, row: int) -> Record:
+        where = f"{file}, row {number}"
+        arrays = columns.arrays_in(batch, row, used, by_name, where)
+        picture, sound = (
+            None if name is None else columns.file_in(batch, row, name, file.parent, where)
+            for name in (used.picture, used.sound)
+        )
+        text = None if used.text is None else batch.column(used.text)[row].as_py()
+        if used.text is not None and not text:
+            raise BadData(f"{where}: column '{used.text}' is empty")
+        return Record(where, text, picture, sound, arrays=arrays)
+
+    def reads() -> Iterator[Read]:
+        numbers = itertools.count()
+        for file in files:
+            rows = itertools.count()
+            for batch in columns.batches(file):
+                if batch.schema.names != first.schema.names:
+                    raise BadData(f"{file} has other columns than {files[0]}")
+                for row in range(batch.num_rows):
+                    lazy = functools.partial(record, file, next(rows), batch, row)
+                    yield functools.partial(_made, maker, lazy, next(numbers))
+
+    return reads
+
+
+def _made(maker: Maker, record: Callable[[], Record], number: int) -> Any:
+    return maker.feed(record(), number)

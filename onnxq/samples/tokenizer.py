@@ -1,0 +1,109 @@
+"""Token ids of texts, by a `tokenizer.json` of the `tokenizers` library and what its folder says of padding."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxq.errors import BadData, MissingRuntime, first_line
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+#: Tokenizers without a limit of their own say so by a number like 1e30.
+MOST_TOKENS = 1 << 20
+#: Of a file of settings.
+MOST_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """
+    Attributes:
+        path: its file.
+        pad, start: the ids that fill up a sequence, and that a decoder begins with where the model says nothing else.
+        longest: tokens that the model was made for, if the folder says so.
+    """
+
+    path: Path
+    encoder: Any
+    pad: int = 0
+    start: int | None = None
+    longest: int | None = None
+
+    def encode(self, text: str, length: int, *, special: bool = True) -> tuple[list[int], list[int]]:
+        """(ids, type ids) of the beginning of `text`: at most `length`, special tokens included, where they leave room.
+
+        Special tokens that a tokenizer puts around every text stay whole; with one token of the text that may be more.
+        """
+        around = self.encoder.num_special_tokens_to_add(False) if special else 0
+        self.encoder.enable_truncation(max(length, around + 1))
+        with _only_bad_data(self.path):
+            found = self.encoder.encode(text, add_special_tokens=special)
+        return list(found.ids), list(found.type_ids)
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """Of a `tokenizer.json`, or of a folder that holds one.
+
+    Raises:
+        MissingRuntime, BadData: the library is not there, or the file is none of its.
+    """
+    try:
+        import tokenizers
+    except ImportError:
+        raise MissingRuntime("reading texts needs the tokenizers library: pip install 'onnxq[text]'") from None
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        if path.is_dir():
+            advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one"
+            raise BadData(f"the folder {path} holds no {FILE}: {advice}")
+        raise BadData(f"the tokenizer {path}: no such file")
+    with _only_bad_data(file):
+        encoder = tokenizers.Tokenizer.from_file(str(file))
+        encoder.no_padding()
+        encoder.no_truncation()
+    config = read_json(file.with_name(CONFIG)) if file.with_name(CONFIG).is_file() else {}
+    pad = _id(encoder, config, "pad_token")
+    start = _id(encoder, config, "bos_token")
+    longest = config.get("model_max_length")
+    is_limit = isinstance(longest, int) and 0 < longest < MOST_TOKENS
+    return Tokenizer(file, encoder, pad or 0, pad if start is None else start, longest if is_limit else None)
+
+
+@contextlib.contextmanager
+def _only_bad_data(file: Path) -> Iterator[None]:
+    """The library raises plain exceptions, and where it gives up, one that is none of Python's `Exception`s."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise BadData(f"{file} is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
+
+
+def _id(encoder: Any, config: dict[str, Any], key: str) -> int | None:
+    """The id of a special token, whose entry is its text or a table with its text."""
+    token = config.get(key)
+    token = token.get("content") if isinstance(token, dict) else token
+    found = encoder.token_to_id(token) if isinstance(token, str) else None
+    return found if found is not None or key != "pad_token" else encoder.token_to_id("[PAD]")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A table from a JSON file.
+
+    Raises:
+        BadData: it is none.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is longer than {MOST_BYTES >> 20} MB")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadData(f"{path} cannot be read as JSON: {first_line(error)}") from None
+    if not isinstance(found, dict):
+        raise BadData(f"{path} is not a JSON object but a {type(found).__name__}")
+    return found

@@ -1,0 +1,204 @@
+"""Commands that change files, each in a folder with inputs and what an earlier run left there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tiny
+from numpy.typing import NDArray
+
+from onnxq import save
+from onnxq.runtime import Session
+
+HERE = Path(__file__).parent
+TEXT = "g (float[N, 64] x) => (float[N, 48] y) { [up] a = MatMul(x, w)  b = Relu(a)  [down] y = MatMul(b, v) }"
+CONSTANTS = {"w": tiny.normal(64, 128), "v": tiny.normal(128, 48, seed=1)}
+FEED = {"x": tiny.normal(3, 64, seed=2)}
+#: All weights are beside the model, as if it were large.
+BESIDE = {"onnxq.save.SINGLE_FILE_BYTES": 0}
+#: Samples, all but those that are held back, and how often progress is saved.
+SAMPLES, EVERY = 16, 3
+
+
+class Driver:
+    """See kill_driver.py."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(filter(None, sys.path))
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "kill_driver.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def _ask(self, request: Mapping[str, object]) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(json.loads(self._process.stdout.readline()))
+
+    def start(self, folder: Path, argv: list[str], patches: Mapping[str, object], fault: str = "") -> int:
+        log = folder.with_suffix(".log")
+        environment = {"ONNXQ_FAULT_LOG": str(log), "ONNXQ_FAULT": fault}
+        patches = {"onnxq.staging.PATIENCE": 0.3, "onnxq.jobs.PATIENCE": 1.0, **patches}
+        output = str(folder.with_suffix(".said"))
+        request = {"argv": argv, "cwd": str(folder), "env": environment, "patches": patches, "output": output}
+        return self._ask(request)
+
+    def wait(self, process: int) -> int:
+        return self._ask({"wait": process})
+
+    def run(self, folder: Path, argv: list[str], patches: Mapping[str, object], fault: str = "") -> tuple[int, str]:
+        """The exit status and what was said."""
+        said = folder.with_suffix(".said")
+        said.unlink(missing_ok=True)
+        folder.with_suffix(".log").unlink(missing_ok=True)
+        code = self.wait(self.start(folder, argv, patches, fault))
+        return code, said.read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@contextmanager
+def driver() -> Iterator[Driver]:
+    made = Driver()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def make_inputs(folder: Path) -> None:
+    """A model with external weights, samples, and a checkpoint of packed weights for it."""
+    folder.mkdir()
+    proto = tiny.model(TEXT, CONSTANTS)
+    onnx.save(proto, folder / "in.onnx", save_as_external_data=True, location="in.weights", size_threshold=0)
+    np.savez(folder / "data.npz", x=tiny.normal(SAMPLES, 1, 64, seed=3))
+    rng = np.random.default_rng(0)
+    packed = {"up": (128, 64), "down": (48, 128)}
+    tensors: dict[str, NDArray] = {}
+    for name, (n, k) in packed.items():
+        tensors[f"{name}.weight_4bit"] = rng.integers(0, 256, (n, k // 2)).astype(np.uint8)
+        tensors[f"{name}.scales_4bit"] = (rng.random((n, k // 32)) * 0.02 + 0.01).astype(np.float16)
+    np.savez(folder / "weights.npz", **tensors)  # type: ignore[arg-type]
+
+
+CALIBRATION = ["--data", "data.npz", "--calibration", "mse", "--checkpoint-every", str(EVERY)]
+INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command and what its output is.
+
+    Attributes:
+        before: commands whose results are there already, each with the fault that ends it.
+        output: the file that is to change.
+        patches, before_patches: what is set in the program, by name.
+    """
+
+    argv: list[str]
+    output: str
+    before: list[tuple[list[str], str]] = field(default_factory=list)
+    patches: Mapping[str, object] = field(default_factory=dict)
+    before_patches: Mapping[str, object] = field(default_factory=dict)
+
+    def prepare(self, folder: Path, driver: Driver) -> None:
+        make_inputs(folder)
+        for argv, fault in self.before:
+            code, said = driver.run(folder, argv, self.before_patches, fault)
+            assert code == (-9 if fault else 0), said
+
+    def content(self, folder: Path) -> str | None:
+        """What the output says: of a model, what it computes; None if there is none.
+
+        Raises:
+            Exception: it is neither whole nor absent.
+        """
+        path = folder / self.output
+        if not path.exists():
+            return None
+        if path.suffix == ".onnx":
+            for data in save.own_data(path):
+                assert data.is_file()
+            (y,) = Session(path).run(FEED)
+            assert np.isfinite(y).all()
+            return hashlib.sha256(np.asarray(y).tobytes()).hexdigest()
+        return json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+
+
+def names_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def hashes_of_inputs(folder: Path) -> dict[str, str]:
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in INPUTS}
+
+
+def copy(template: Path, to: Path) -> Path:
+    shutil.copytree(template, to)
+    return to
+
+
+def quantize(scheme: str, *more: str) -> list[str]:
+    return ["quantize", "in.onnx", "-s", scheme, "-o", "out.onnx", "--no-check", *more]
+
+
+def calibrate(*more: str) -> list[str]:
+    return ["calibrate", "in.onnx", "-o", "out.ranges", "-s", "w8a8", *CALIBRATION, *more]
+
+
+OLD_RANGES = (["calibrate", "in.onnx", "-o", "out.ranges", "-s", "w8a8", "--data", "data.npz", "--limit", "5"], "")
+CASES: dict[str, Case] = {
+    "new model": Case(quantize("w8a16"), "out.onnx", patches=BESIDE),
+    "model with data over one with data": Case(
+        quantize("w8a16", "-f"), "out.onnx", [(quantize("w4a16"), "")], BESIDE, BESIDE
+    ),
+    "small model over one with data": Case(quantize("w8a16", "-f"), "out.onnx", [(quantize("w4a16"), "")], {}, BESIDE),
+    "model where another run was killed": Case(
+        quantize("w8a16", "-f"),
+        "out.onnx",
+        [(quantize("w4a16"), ""), (quantize("nf4", "-f"), "kill publish.model_moved")],
+        BESIDE,
+        BESIDE,
+    ),
+    "report": Case(
+        quantize("w8a16", "-f", "--report", "out.json"), "out.json", [(quantize("w4a16", "--report", "out.json"), "")]
+    ),
+    "plan": Case(
+        ["plan", "in.onnx", "-s", "w8a16", "-o", "out.json", "-f"],
+        "out.json",
+        [(["plan", "in.onnx", "-s", "w4a16", "-o", "out.json"], "")],
+    ),
+    "imported weights": Case(
+        ["import-weights", "in.onnx", "weights.npz", "-o", "out.onnx", "--no-check", "-f"],
+        "out.onnx",
+        [(quantize("w8a16"), "")],
+        BESIDE,
+        BESIDE,
+    ),
+    "ranges": Case(calibrate("-f"), "out.ranges", [OLD_RANGES]),
+    "ranges with progress": Case(calibrate(), "out.ranges", [(calibrate(), "kill checkpoint.save 3")]),
+    "ranges by two processes": Case(calibrate("-f", "--jobs", "2"), "out.ranges", [OLD_RANGES]),
+    "ranges left by quantize": Case(
+        quantize("w8a8", "-f", "--ranges", "out.ranges", *CALIBRATION, "--checkpoint-every", "9"),
+        "out.ranges",
+    ),
+}

@@ -1,0 +1,197 @@
+"""CSV, Parquet, Arrow and `datasets` folders: columns become inputs, a row a sample, a batch of rows at a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import corpora
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onnxq.data import open_data
+from onnxq.errors import BadData
+from onnxq.images import Preprocessing
+from onnxq.runtime import Input
+from onnxq.samples import columns
+from onnxq.samples.reading import reading_of
+
+pa = pytest.importorskip("pyarrow")
+F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
+TWO = (Input("a", F32, (None, 3)), Input("n", I64, (None,)))
+ROW = (Input("x", F32, (None, 3)),)
+IMAGE = (Input("pixel_values", F32, (None, 3, 4, 4)),)
+
+
+def write(table: Any, file: Path) -> Path:
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    if file.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, file, row_group_size=7)
+    elif file.suffix == ".feather":
+        pyarrow.feather.write_feather(table, file)
+    else:
+        make = pa.ipc.new_stream if file.name.startswith("data-") else pa.ipc.new_file
+        with pa.OSFile(str(file), "wb") as sink, make(sink, table.schema) as writer:
+            writer.write_table(table)
+    return file
+
+
+def numbers(count: int = 20) -> NDArray:
+    return np.arange(3.0 * count).reshape(count, 3)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.feather", "t.arrow", "data-00000-of-00001.arrow"])
+def test_columns_are_inputs(tmp_path: Path, name: str) -> None:
+    table = pa.table({"a": numbers().tolist(), "n": np.arange(20), "other": ["x"] * 20})
+    data = open_data(write(table, tmp_path / name), TWO)
+    assert data.count == 20
+    np.testing.assert_array_equal(np.concatenate([s["a"] for s in data]), numbers())
+    assert [s["n"].tolist() for s in data] == [[i] for i in range(20)]
+    assert next(data.after(13))["n"] == [13]
+
+
+def test_lists_in_lists_and_flat_ones(tmp_path: Path) -> None:
+    cube = np.arange(24.0).reshape(2, 3, 4)
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24.0)), 12)
+    table = pa.table({"a": cube.tolist(), "b": fixed})
+    inputs = (Input("a", F32, (None, 3, 4)), Input("b", F32, (1, 1, 3, 4)))
+    found = list(open_data(write(table, tmp_path / "t.parquet"), inputs))
+    np.testing.assert_array_equal(np.concatenate([s["a"] for s in found]), cube)
+    np.testing.assert_array_equal(np.concatenate([s["b"][0] for s in found]), cube)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [("p,q,r", 3), ("p,q,r,label", 4), ("p,name,q,r", 3)],
+    ids=["numbers", "and a label", "and a name"],
+)
+def test_numbers_of_a_row_are_one_input(tmp_path: Path, header: str, columns: int) -> None:
+    names = header.split(",")
+    rows = [",".join("zoe" if n == "name" else "9" if n == "label" else f"{i}.5" for n in names) for i in range(5)]
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]))
+    assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[i + 0.5] * 3] for i in range(5)]
+
+
+def test_columns_of_a_csv_are_inputs_of_their_own(tmp_path: Path) -> None:
+    """As of scikit-learn's pipelines, text among them."""
+    (tmp_path / "t.tsv").write_text("age\tcity\n3\tRome\n4\tOslo\n")
+    inputs = (Input("age", F32, (None, 1)), Input("city", np.dtype(np.object_), (None, 1)))
+    found = list(open_data(tmp_path / "t.tsv", inputs))
+    assert [(s["age"].tolist(), s["city"].tolist()) for s in found] == [([[3]], [["Rome"]]), ([[4]], [["Oslo"]])]
+
+
+def test_images_in_a_folder_of_datasets(tmp_path: Path) -> None:
+    """`save_to_disk` leaves streams of Arrow, images as bytes or as paths, and JSON beside them."""
+    files = sorted(corpora.images(tmp_path / "images", count=3, size=(4, 4)).iterdir())
+    rows = [{"bytes": file.read_bytes(), "path": None} for file in files[:2]]
+    rows.append({"bytes": None, "path": str(files[2])})
+    schema = pa.schema([("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("label", pa.int64())])
+    (tmp_path / "set").mkdir()
+    for i in range(3):
+        table = pa.Table.from_pylist([{"image": rows[i], "label": i}], schema)
+        write(table, tmp_path / "set" / f"data-0000{i}-of-00003.arrow")
+    (tmp_path / "set" / "dataset_info.json").write_text("{}")
+    how = Preprocessing(scale=1)
+    found = np.concatenate([s["pixel_values"] for s in open_data(tmp_path / "set", IMAGE, how)])
+    wanted = np.concatenate([s["pixel_values"] for s in open_data(tmp_path / "images", IMAGE, how)])
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_texts_and_images_of_one_row(tmp_path: Path) -> None:
+    """As models of both take them."""
+    (file,) = corpora.images(tmp_path / "images", count=1, size=(4, 4)).iterdir()
+    table = pa.table({"image": [file.read_bytes()], "text": ["lazy dog"]})
+    inputs = (*IMAGE, Input("input_ids", I64, ("b", "s")), Input("attention_mask", I64, ("b", "s")))
+    how = reading_of("scale=1", corpora.tokenizer(tmp_path / "tok"), 16)
+    (sample,) = open_data(write(table, tmp_path / "t.parquet"), inputs, how)
+    assert sample["pixel_values"].shape == (1, 3, 4, 4)
+    words = [4 + corpora.WORDS.index(word) for word in ("lazy", "dog")]
+    assert sample["input_ids"].tolist() == [words] and sample["attention_mask"].tolist() == [[1, 1]]
+
+
+def test_sounds_are_told_by_what_datasets_notes(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    held = corpora.sound(tmp_path / "s.wav", seconds=0.1).read_bytes()
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    noted = {"huggingface": json.dumps({"info": {"features": {"clip": {"_type": "Audio"}}}})}
+    schema = pa.schema([("clip", kind)], metadata=noted)
+    file = write(pa.Table.from_pylist([{"clip": {"bytes": held, "path": None}}], schema), tmp_path / "t.parquet")
+    (sample,) = open_data(file, (Input("input_values", F32, ("b", "t")),), reading_of("rate=16000"))
+    assert sample["input_values"].shape == (1, 1600) and np.abs(sample["input_values"]).max() > 0.4
+
+
+def test_a_table_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(columns, "BATCH", 4)
+    real = columns.batches
+    monkeypatch.setattr(columns, "batches", lambda file: (seen.append(b.num_rows) or b for b in real(file)))
+    data = open_data(write(pa.table({"x": numbers(50).tolist()}), tmp_path / "t.parquet"), ROW).limited(5)
+    seen.clear()
+    assert len(list(data)) == 5
+    assert sum(seen) <= 12 and max(seen) <= 4
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"", "t.csv", "is not a readable table: Empty CSV file"),
+        (b"", "t.parquet", "is not a readable table"),
+        (b"", "t.arrow", "is not a readable table"),
+        (b"PAR1" + b"\xff" * 60 + b"PAR1", "t.parquet", "is not a readable table"),
+        (b"ARROW1\0\0" + b"\xff" * 60 + b"ARROW1", "t.arrow", "is not a readable table"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\x7f" + b"\0" * 40, "t.arrow", "is not a readable table"),
+        (b"FEA1" + b"\0" * 40, "t.feather", "is not a readable table"),
+        (b"a,b,c\n1,2,3\n1,2\n", "t.csv", "is not a readable table: CSV parse error"),
+        (b"p,q,r\n", "t.csv", "holds no"),
+        (
+            "p,q,r\nx,\xe9,3\n".encode("latin-1"),
+            "t.csv",
+            "which of them|is not a readable table|makes the inputs|columns",
+        ),
+        (b"p,q\n1,2\n", "t.csv", r"has 2 columns of numbers \(p, q\), 'x' takes 3: leave out the others"),
+        (b"name\nzoe\n", "t.csv", "has the columns name, of which none makes the inputs x"),
+    ],
+)
+def test_tables_that_are_none(tmp_path: Path, content: bytes, name: str, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadData, match=message):
+        list(open_data(tmp_path / name, ROW))
+
+
+def test_damaged_offsets_are_found(tmp_path: Path) -> None:
+    """Offsets of a list that lead outside its numbers would read other memory."""
+    table = pa.table({"x": pa.ListArray.from_arrays(pa.array([0, 3, 6], pa.int32()), np.arange(6.0))})
+    content = write(table, tmp_path / "data-0.arrow").read_bytes()
+    offsets, broken = (np.array(ends, np.int32).tobytes() for ends in ([0, 3, 6], [0, 3, 1 << 30]))
+    assert content.count(offsets) == 1
+    (tmp_path / "t.arrow").write_bytes(content.replace(offsets, broken))
+    with pytest.raises(BadData, match="is not a readable table"):
+        list(open_data(tmp_path / "t.arrow", ROW))
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([[1.0, 2.0, 3.0], None], "row 1: 'x' is empty"),
+        ([[[1.0], [2.0, 3.0]]], "row 0: 'x' holds lists of different lengths"),
+        ([[1.0, 2.0]], r"'x' has shape \[1, 2\], the model wants \[\?, 3\]"),
+    ],
+)
+def test_cells_that_do_not_fit(tmp_path: Path, cells: list, message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        list(open_data(write(pa.table({"x": cells}), tmp_path / "t.parquet"), ROW))
+
+
+def test_an_image_that_is_not_there(tmp_path: Path) -> None:
+    schema = pa.schema([("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))])
+    rows = [{"image": {"bytes": None, "path": "gone.png"}}, {"image": None}]
+    file = write(pa.Table.from_pylist(rows, schema), tmp_path / "t.parquet")
+    data = open_data(file, IMAGE, Preprocessing())
+    with pytest.raises(BadData, match=r"row 0: column 'image' names the file .*gone\.png, which is not there"):
+        next(iter(data))
+    with pytest.raises(BadData, match="row 1: column 'image' is empty"):
+        next(data.after(1))

@@ -1,0 +1,105 @@
+"""Weights beside the model: in one file or several, in subfolders, of bodies and of Constant nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import tiny
+
+import onnxq
+from onnxq.load import load_model
+from onnxq.prepare import prepare
+from onnxq.runtime import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+CONVS = """g (float[N, 16, H, W] x, bool flag) => (float[N, 16, H, W] y) {
+  a = Conv<pads = [1, 1, 1, 1]>(x, w)  ra = Relu(a)
+  b = Conv<pads = [1, 1, 1, 1]>(ra, v)  s = Add(b, ra)  rs = Relu(s)
+  y = If(flag) <
+    then_branch = t () => (float[N, 16, H, W] ty) { ty = Conv<pads = [1, 1, 1, 1]>(rs, v) },
+    else_branch = e () => (float[N, 16, H, W] ey) { eu = Constant<value = float[1] {0.0}>()
+      ey = Conv<pads = [1, 1, 1, 1]>(rs, eu) }> }"""
+LAYOUTS = {
+    "one file": lambda name: "model.onnx.data",
+    "a file each": lambda name: f"{name}.bin",
+    "subfolders": lambda name: f"part_{name}/weights.bin",
+    "a dot in front": lambda name: f"./data/../{name}.bin",
+}
+
+
+def tensors(body: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from body.initializer
+    for node in body.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            yield from tensors(attribute.g)
+
+
+def save(folder: Path, layout: str) -> Path:
+    """The model with its convolutions' weights where the layout says: `v` is that of a body too, `eu` a Constant's."""
+    arrays = {name: tiny.normal(16, 16, 3, 3, seed=i) for i, name in enumerate("wvu")}
+    proto = tiny.model(CONVS, {name: arrays[name] for name in "wv"})
+    (branch,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "else_branch")
+    branch.node[0].attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(arrays["u"], "u"))
+    for tensor in tensors(proto.graph):
+        place = folder / LAYOUTS[layout](tensor.name)
+        (folder / "data").mkdir(exist_ok=True)
+        place.parent.mkdir(exist_ok=True)
+        with open(place, "ab") as file:
+            entries = {"location": LAYOUTS[layout](tensor.name), "offset": file.tell(), "length": len(tensor.raw_data)}
+            file.write(tensor.raw_data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=str(value))
+    return tiny.save(proto, folder)
+
+
+def samples(count: int, size: int, flag: bool) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(size)
+    return [
+        {"x": rng.standard_normal((1, 16, size, size)).astype(np.float32), "flag": np.array(flag or i % 2 == 0)}
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w4a16", "fp16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_convolutions_with_weights_beside_the_model(
+    layout: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    path = save(tmp_path / "model", layout)
+    monkeypatch.chdir(tmp_path)  # the model is named by a relative path from elsewhere
+    before = {file: file.read_bytes() for file in path.parent.rglob("*") if file.is_file()}
+    result = onnxq.quantize("model/model.onnx", "out.onnx", scheme, data=samples(8, 12, False), threads=1)
+    assert {file: file.read_bytes() for file in path.parent.rglob("*") if file.is_file()} == before
+    assert result.bytes_before == sum(map(len, before.values()))
+    assert result.bytes_after < 0.6 * result.bytes_before
+    in_float, quantized = Session(path), Session(tmp_path / "out.onnx")
+    for flag in (True, False):
+        for feed in samples(2, 20, flag):
+            assert tiny.sqnr(in_float.run(feed)[0], quantized.run(feed)[0]) > 20
+
+
+def test_a_model_in_memory_whose_weights_lie_in_several_folders(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    path = save(tmp_path / "one", "a file each")
+    model = load_model(path)
+    (tmp_path / "two").mkdir()
+    moved = model.graph.initializers["w"]
+    assert isinstance(moved.const_value, ir.ExternalTensor)
+    (tmp_path / "one" / "w.bin").rename(tmp_path / "two" / "w.bin")
+    moved.const_value.base_dir = tmp_path / "two"
+    prepare(model)  # weights of Constant nodes become initializers
+    (feed,) = samples(1, 8, True)
+    (got,) = Session(model).run(feed)
+    (tmp_path / "two" / "w.bin").rename(tmp_path / "one" / "w.bin")
+    assert np.array_equal(got, Session(path).run(feed)[0])

@@ -1,0 +1,106 @@
+"""Float16 models stay float16 where they are not shorter, and tables that no kernel multiplies by get shorter too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+import onnxq
+from onnxq.plan import Method
+from onnxq.recipe import Recipe, Rule
+from onnxq.runtime import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TEXT = """g (int64[B, S] ids) => (WORD[B, S, 512] y) {
+  e = Gather(table, ids)  shape = Shape<start = 1, end = 2>(ids)  zero = Constant<value_ints = [0]>()
+  here = Slice(positions, zero, shape)  x = Add(e, here)
+  n = LayerNormalization(x, g, b)  h = MatMul(n, w)  a = Relu(h)  t = Transpose(head)  y = MatMul(a, t) }"""
+
+
+def text_model(folder: Path, dtype: type, *, external: bool = False) -> Path:
+    constants = {
+        "table": tiny.normal(512, 64, dtype=dtype) * 8,
+        "positions": tiny.normal(256, 64, seed=1, dtype=dtype) * 8,
+        "g": np.ones(64, dtype),
+        "b": np.zeros(64, dtype),
+        "w": tiny.normal(64, 256, seed=2, dtype=dtype),
+        "head": tiny.normal(512, 256, seed=3, dtype=dtype),
+    }
+    word = {np.float16: "float16", np.float32: "float"}[dtype]
+    proto = tiny.model(TEXT.replace("WORD", word), {k: v.astype(dtype) for k, v in constants.items()})
+    path = folder / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=external, location="model.onnx.data", size_threshold=0)
+    return path
+
+
+def ids(batch: int, length: int) -> dict[str, NDArray]:
+    return {"ids": np.random.default_rng(length).integers(0, 512, (batch, length))}
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["one-file", "external"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnxq"])
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8-dynamic", "fp16"])
+def test_nothing_that_was_float16_is_stored_wider(scheme: str, target: str, external: bool, tmp_path: Path) -> None:
+    path = text_model(tmp_path, np.float16, external=external)
+    # So much quality is asked for that four and eight bits do not suffice, and one node is not to be touched.
+    recipe = Recipe(scheme, rules=(Rule("keep", ops=("Add",)),), min_sqnr=45.0)
+    result = onnxq.quantize(path, tmp_path / "out.onnx", recipe, target=target)
+    assert result.bytes_before == sum(file.stat().st_size for file in tmp_path.glob("model.onnx*"))
+    assert result.bytes_after < 1.05 * result.bytes_before
+    wide = [t.name for t in onnx.load(result.output).graph.initializer if t.data_type == TensorProto.FLOAT]
+    sizes = {t.name: np.prod(t.dims) for t in onnx.load(result.output).graph.initializer}
+    assert all(sizes[name] < 128 or "scale" in name for name in wide)
+    in_float, quantized = Session(path), Session(result.output)
+    for feed in (ids(1, 1), ids(3, 40)):
+        assert tiny.sqnr(in_float.run(feed)[0], quantized.run(feed)[0]) > 40
+
+
+def test_the_plan_says_float16_and_not_float(tmp_path: Path) -> None:
+    path = text_model(tmp_path, np.float16)
+    result = onnxq.quantize(path, tmp_path / "out.onnx", Recipe("w4a16", min_sqnr=60.0))
+    assert {choice.half for choice in result.plan} == {"float16"}
+    assert not result.plan.those(Method.KEEP)
+    assert any(choice.label == "float16 stored" for choice in result.plan)
+
+
+PLACES = """g (float[B, 64, 96] x, float[B, 128, 2] p)
+  => (float[B, 130, 96] y, float[B, 128, 2] q, float[B, 64, 96] z) {
+  a = Add(x, learned)  first = Shape<start = 0, end = 1>(x)  rest = Constant<value_ints = [66, 96]>()
+  size = Concat<axis = 0>(first, rest)  all = Expand(token, size)  y = Concat<axis = 1>(a, all)
+  q = Add(p, anchors)  z = Add(x, turns) }"""
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8-dynamic"])
+def test_tables_that_other_operators_read_get_shorter(scheme: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    constants = {
+        "learned": tiny.normal(64, 96),
+        "token": tiny.normal(1, 66, 96, seed=1),
+        "anchors": (rng.integers(0, 1280, (1, 128, 2)) / 2).astype(np.float32),  # half pixels: exact in float16
+        "turns": (np.arange(64 * 96, dtype=np.float32) * 0.37).reshape(64, 96),  # angles: float16 would be off by one
+    }
+    path = tiny.save(tiny.model(PLACES, constants), tmp_path)
+    result = onnxq.quantize(path, tmp_path / "out.onnx", Recipe(scheme, keep_slow=True))
+    got = {choice.node: (choice.label, choice.reason) for choice in result.plan}
+    assert got == {
+        "a": ("int8 stored", "'learned' is a table that Add reads: 8 bits a row"),
+        "all": ("float16 stored", "'token' is a table that Expand reads: 16 bits"),
+        "q": ("float16 stored", "'anchors' is a table that Add reads: 16 bits"),
+        "z": ("float", "'turns' is a table that Add reads, with numbers that float16 would round too much"),
+    }
+    in_float, quantized = Session(path), Session(result.output)
+    for batch in (1, 5):
+        feed = {
+            "x": rng.standard_normal((batch, 64, 96)).astype(np.float32),
+            "p": rng.standard_normal((batch, 128, 2)).astype(np.float32),
+        }
+        for wanted, y in zip(in_float.run(feed), quantized.run(feed), strict=True):
+            assert tiny.sqnr(wanted, y) > 40
+    assert result.bytes_after < 0.6 * result.bytes_before

@@ -1,0 +1,83 @@
+"""A model in which nothing can be quantized: whoever named an output gets a copy there, and is told why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from click.testing import CliRunner, Result
+
+import onnxq
+from onnxq.cli import main
+from onnxq.errors import BadOutput, NothingToDo
+from onnxq.runtime import Session
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def empty(folder: Path) -> Path:
+    return tiny.save(tiny.model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), folder)
+
+
+def kept(folder: Path, **options: object) -> Path:
+    """A model whose only weights holds numbers that no short format takes."""
+    folder.mkdir(exist_ok=True)
+    made = tiny.model("g (float[N, 300] x) => (float[N, 300] y) { y = Mul(x, huge) }")
+    huge = np.full((1, 300), 1e30, np.float32)
+    made.graph.initializer.append(onnx.numpy_helper.from_array(huge, "huge"))
+    onnx.save(made, folder / "model.onnx", **options)  # type: ignore[arg-type]
+    return folder / "model.onnx"
+
+
+def test_the_model_is_copied_to_the_output(tmp_path: Path) -> None:
+    path, output = empty(tmp_path), tmp_path / "out.onnx"
+    result = run("quantize", path, "-o", output)
+    assert result.exit_code == 0
+    assert "holds no floating-point weights" in result.stdout
+    assert "a copy of" in result.stdout
+    assert output.read_bytes() == path.read_bytes()
+    assert run("quantize", path, "-o", output).exit_code == 1  # it is there
+    assert json.loads(run("quantize", path, "-o", output, "-f", "--json").stdout)["copied"]
+
+
+def test_its_data_go_with_it(tmp_path: Path) -> None:
+    path = kept(tmp_path / "in", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (tmp_path / "out").mkdir()
+    result = onnxq.quantize(path, tmp_path / "out" / "model.onnx", "w4a16")
+    assert "'huge' holds numbers too large or too small for float16" in result.copied
+    assert result.check is None and not result.plan.choices
+    feed = {"x": np.ones((2, 300), np.float32)}
+    for file in (tmp_path / "in").rglob("*.bin"):
+        wanted = Session(path).run(feed)
+        file.unlink()
+    assert np.array_equal(Session(result.output).run(feed)[0], wanted[0])
+
+
+def test_without_an_output_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = empty(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result = run("quantize", path)
+    assert result.exit_code == 0
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(NothingToDo):
+        onnxq.quantize(path)
+
+
+def test_strict_makes_it_a_failure(tmp_path: Path) -> None:
+    for path in (empty(tmp_path), kept(tmp_path / "kept")):
+        result = run("quantize", path, "-o", tmp_path / "out.onnx", "--strict", "-s", "w4a16")
+        assert result.exit_code == 1
+        assert result.stderr.count("\n") == 1
+        assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_model_is_not_copied_onto_itself(tmp_path: Path) -> None:
+    path = empty(tmp_path)
+    with pytest.raises(BadOutput):
+        onnxq.quantize(path, path, force=True)
