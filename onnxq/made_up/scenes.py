@@ -79,7 +79,12 @@ class Painter:
         if role is Role.MASK:
             return self._mask(shape, scene) if len(shape) < 3 or part.input.dtype.kind != "f" else np.zeros(shape)
         if role is Role.CACHE:
-            return rng.standard_normal(shape) if self._past(scene.sizes) else np.zeros(shape)
+            # What an encoder left is there from the first step on, and as long as what it read.
+            axes = range(len(shape))
+            is_read = any(
+                symbol in self.dims.rest for axis in axes for symbol in self.dims.symbols_at(part.input, axis)
+            )
+            return rng.standard_normal(shape) if is_read or self._past(scene.sizes) else np.zeros(shape)
         return np.full(shape, part.compared[0] if part.compared else 1)
 
     def _past(self, sizes: Sizes) -> int:
