@@ -26,8 +26,8 @@ EXPECTED = {
     "w8a8-dynamic": (0.30, {"DynamicQuantizeMatMul"}, {"DynamicQuantizeMatMul"}),
     "w8a16": (0.33, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
     "w4a16": (0.30, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
-    "nf4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4", "MatMulNBits"}),
-    "fp4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4", "MatMulNBits"}),
+    "nf4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4"}),
+    "fp4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4"}),
     "fp16": (0.53, set(), set()),
     "bf16": (0.53, set(), set()),
 }
