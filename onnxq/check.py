@@ -17,6 +17,7 @@ from onnxq.errors import BadModel, CheckFailed
 from onnxq.quality import MAX_DB, Quality, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session
 from onnxq.timing import is_below, race
+from onnxq.trials import Trials
 
 #: Seconds for which the float and the quantized model are each timed, in turns.
 TIMING_SECONDS = 1.0
@@ -27,6 +28,9 @@ ROWS = (1, 64)
 NODE_BYTES = 1 << 27
 #: Least SQNR of a single node's output; below it something is broken rather than coarse.
 BROKEN_DB = 5.0
+#: Kernels that round activations to 8 bits inside, which onnxq's do not, keep at least so much of any input.
+ROUNDED_DB = 30.0
+NOT_RUN = "not run: no legal inputs could be made up for it; give --data"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,9 @@ class Check:
         kernels: integer and packed-weight kernels that ran, by operator.
         bare_sqnr, bare_ms: of the quantized model without onnxq's library, where it has operators that need it to be
             fast, and the library is there.
+        kinds: SQNR by kind of input (`trials.Trials.labels`), where there are several.
+        whole: whether the whole models were run, and not single nodes of them.
+        proves: whether the user's own samples were among what the models were run on.
         notes: what a user should know, a sentence each.
     """
 
@@ -59,8 +66,16 @@ class Check:
     kernels: dict[str, int] = field(default_factory=dict)
     bare_sqnr: float = math.nan
     bare_ms: float = 0.0
+    kinds: dict[str, float] = field(default_factory=dict)
+    whole: bool = True
+    proves: bool = True
     notes: tuple[str, ...] = ()
     latency_spread: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the outputs were compared at all."""
+        return not math.isnan(self.sqnr)
 
     @property
     def latency_ratio(self) -> float:
@@ -83,26 +98,25 @@ class Check:
 def check_models(
     in_float: Session,
     quantized: Path,
-    feeds: Sequence[Feed],
-    inputs: str,
+    trials: Trials,
     *,
     threads: int = THREADS,
     seconds: float = TIMING_SECONDS,
     bound: float = 1.05,
     bare: bool = False,
 ) -> Check:
-    """Compare two whole models on `feeds`.
+    """Compare two whole models on `trials`. Without any, the quantized model is only opened.
 
     Args:
         in_float: the float model.
-        inputs: what `feeds` are, in words.
         bound: time until it is clear whether the quantized model takes so much longer than the float one.
         bare: run the quantized model without onnxq's library too, if that is there.
 
     Raises:
         CheckFailed: the quantized model does not load, does not run, or has other outputs than the float one.
-        BadModel: the float model does not run on `feeds`.
+        BadModel: the float model does not run on `trials`.
     """
+    feeds, inputs = trials.feeds, trials.words
     wanted = [in_float.run(feed) for feed in feeds]
     random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
     on, off, alone = (Quality(ignored=random) for _ in range(3))
@@ -113,16 +127,18 @@ def check_models(
             ours, wanted_names = (", ".join(session.outputs) for session in (optimized, in_float))
             raise CheckFailed(f"the quantized model has other outputs ({ours}) than the float one ({wanted_names})")
         if not feeds:
-            note = "not run: no legal inputs could be made up for it; give --data"
-            return Check(inputs, float("nan"), float("nan"), float("nan"), threads=threads, notes=(note,))
-        for feed, outputs in zip(feeds, wanted, strict=True):
-            on.add(in_float.outputs, outputs, optimized.run(feed))
-            off.add(in_float.outputs, outputs, plain.run(feed))
+            nothing = float("nan")
+            return Check(
+                inputs, nothing, nothing, nothing, threads=threads, proves=False, notes=(NOT_RUN, *trials.notes)
+            )
+        for feed, label, outputs in zip(feeds, trials.labels, wanted, strict=True):
+            on.add(in_float.outputs, outputs, optimized.run(feed), label)
+            off.add(in_float.outputs, outputs, plain.run(feed), label)
         timed = [in_float, optimized]
         if bare and native.path() is not None:
             timed.append(Session(quantized, threads=threads, library=False))
-            for feed, outputs in zip(feeds, wanted, strict=True):
-                alone.add(in_float.outputs, outputs, timed[-1].run(feed))
+            for feed, label, outputs in zip(feeds, trials.labels, wanted, strict=True):
+                alone.add(in_float.outputs, outputs, timed[-1].run(feed), label)
         timing = race(timed, [feeds[0]] * len(timed), seconds=seconds, bound=bound)
         times = timing.seconds
         profiled = Session(quantized, threads=threads, profile=True)
@@ -144,11 +160,14 @@ def check_models(
         alone.sqnr if is_known and len(times) > 2 else math.nan,
         1e3 * times[2] if len(times) > 2 else 0.0,
         latency_spread=timing.spreads[1],
+        kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
+        proves=trials.proves,
+        notes=trials.notes,
     )
     if random:
         names = ", ".join(f"'{name}'" for name in sorted(random))
         check = check.noting(f"the float model itself gives another {names} in every run: not compared")
-    if check.bare_ms and alone.sqnr < min(on.sqnr - 6, 40):
+    if check.bare_ms and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB):
         alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
         raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")
     if on.sqnr < off.sqnr - 6 and on.sqnr < 40:
@@ -220,6 +239,8 @@ def check_nodes(
         1e3 * times[1],
         threads,
         dict(kernels),
+        whole=False,
+        proves=False,
         notes=(note,),
     )
 

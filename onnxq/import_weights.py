@@ -15,7 +15,8 @@ from onnxq.errors import BadModel
 from onnxq.guard import Guard
 from onnxq.linear4bit import Match
 from onnxq.load import external_tensors, is_quantized, load_model
-from onnxq.pipeline import SYNTHETIC, WHOLE_MODEL_BYTES
+from onnxq.made_up import make_up
+from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planner import MATMULS
 from onnxq.prepare import prepare
@@ -24,7 +25,6 @@ from onnxq.ranges import NO_RANGES
 from onnxq.recipe import Recipe
 from onnxq.rewrite import rewrite
 from onnxq.runtime import THREADS, Session
-from onnxq.synthesize import synthesize
 from onnxq.targets import Placement, Target
 from onnxq.tensor_file import open_checkpoint
 from onnxq.version import __version__
@@ -143,6 +143,5 @@ def _check(model: ir.Model, plan: Plan, staged: Path, threads: int, progress: Pr
         names = [choice.node for choice in plan if choice.method is not Method.KEEP]
         return check_nodes(model, staged, names, threads=threads)
     reference = Session(model, threads=threads)
-    feeds = synthesize(model, reference, SYNTHETIC)
     bare = targets.get(plan.target).has_onnxq_ops
-    return check_models(reference, staged, feeds, f"{len(feeds)} made-up inputs", threads=threads, bare=bare)
+    return check_models(reference, staged, make_up(model, reference), threads=threads, bare=bare)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import statistics
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from onnxq import graph
 from onnxq.passes.change_float_type import HALVES, STORED_TYPE
 from onnxq.plan import Plan
-from onnxq.quality import Quality, arrays_of, measure, unrepeatable
+from onnxq.quality import MAX_DB, Quality, arrays_of, measure, unrepeatable
 from onnxq.runtime import THREADS, Feed, Kernel, Session
 from onnxq.timing import Race, coarse, least_seconds, processor_seconds, race
+from onnxq.trials import GIVEN, Trial, Trials
 from onnxq.weights import fits_half, weights_of
 
 Rewrite = Callable[[Plan], ir.Model]
@@ -25,10 +27,17 @@ Rewrite = Callable[[Plan], ir.Model]
 PROFILE_SECONDS, PROFILE_RUNS = 0.5, (4, 64)
 #: Seconds that a plan takes to be carried out and loaded, about, and how many more a byte and a node of the model.
 SECONDS_A_PLAN, SECONDS_A_BYTE, SECONDS_A_NODE = 0.05, 1e-8, 2e-4
-#: Samples a plan is measured on: all that the float model runs in so much processor time, but at least so many.
+#: Samples of the user's that a plan is measured on: all that the float model runs in so much processor time, but at
+#: least so many.
 QUALITY_SECONDS, LEAST_FEEDS = 1.0, 2
 #: Operators whose time is that of the kernels in their bodies.
 BODIES = ("If", "Loop", "Scan")
+#: Labels that are looked at while plans are compared: those on which the noise is worst.
+WATCHED = 4
+#: dB by which samples that are not looked at may be worse than those that are.
+OVERLOOKED = 2.0
+#: Samples are long that hold so many times the numbers of the median one.
+LONG = 3.0
 #: Bytes that a constant takes in a file beside its numbers: names, shape, and the node that unpacks it.
 BYTES_PER_CONSTANT = 150
 #: Outputs of at least so many numbers in 0…1, of which less than this share is above 0.5, are taken for scores.
@@ -42,26 +51,34 @@ class Bench:
     Attributes:
         model: prepared, in float.
         rewrite: carries a plan out.
-        feeds: samples; the first is the one that is timed. Of a slow model only the first few are used.
+        trials: samples; the first is the one that is timed. Of a slow model only the first few of the user's are used.
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
     """
 
     model: ir.Model
     rewrite: Rewrite
-    feeds: Sequence[Feed]
+    trials: Trials
     threads: int = THREADS
 
     def __post_init__(self) -> None:
         session = Session(self.model, threads=0)
         self._kernels: dict[Hashable, list[Kernel]] = {}
         self.outputs = session.outputs
+        self._samples: list[Trial] = []
         self._wanted: list[list[NDArray]] = []
-        session.run(self.feeds[0])
-        self.run_seconds = coarse(processor_seconds(session, self.feeds[0]))
+        typical = self.trials.samples[0].feed
+        session.run(typical)
+        self.run_seconds = coarse(processor_seconds(session, typical))
         # Of a slow model fewer: a plan is measured dozens of times.
-        for feed in self.feeds[: max(LEAST_FEEDS, int(QUALITY_SECONDS / self.run_seconds))]:
-            self._wanted.append(session.run(feed))
-        self.feeds = self.feeds[: len(self._wanted)]
+        given, most = 0, max(LEAST_FEEDS, int(QUALITY_SECONDS / self.run_seconds))
+        for trial in self.trials.samples:
+            given += trial.label == GIVEN
+            if trial.label == GIVEN and given > most:
+                continue
+            self._samples.append(trial)
+            self._wanted.append(session.run(trial.feed))
+        self.feeds = [trial.feed for trial in self._samples]
+        self._watched = list(range(len(self.feeds)))
         self._random = unrepeatable(self.outputs, self._wanted[0], session.run(self.feeds[0]))
         self._seen: dict[Hashable, tuple[Quality, int]] = {}
         self._size_in_float = _bytes_of(self.model)
@@ -79,11 +96,52 @@ class Bench:
         """Seconds that measuring one plan takes, about: what may be measured is derived from it."""
         nodes = sum(1 for _ in graph.nodes(self.model))
         load = SECONDS_A_PLAN + SECONDS_A_BYTE * self._size_in_float + SECONDS_A_NODE * nodes
-        return load + self.run_seconds * len(self.feeds)
+        return load + self.run_seconds * len(self._watched)
 
     def quality(self, plan: Plan) -> Quality:
-        """The quality of `plan` on all feeds, measured once for each plan that differs in what it does."""
+        """The quality of `plan` on the samples looked at, measured once for each plan that differs in what it does."""
         return self._measured(plan)[0]
+
+    def watch(self, plan: Plan) -> None:
+        """Look only at the user's samples from now on, and at those of others on which `plan` is worst.
+
+        Samples that take several times the work of others are looked at only if they are clearly worse.
+        """
+        contrasts = self._quality_everywhere(plan).contrasts()
+        worst = min(
+            (contrasts.get(label, MAX_DB) for label in self._others if not self._is_long(label)), default=MAX_DB
+        )
+        labels = [each for each in self._others if not self._is_long(each) or contrasts[each] < worst - OVERLOOKED]
+        self._look_at(sorted(labels, key=lambda label: contrasts.get(label, MAX_DB))[:WATCHED])
+
+    def overlooks(self, plan: Plan) -> bool:
+        """Whether `plan` is worse on samples that are not looked at; from now on they are."""
+        contrasts = self._quality_everywhere(plan).contrasts()
+        seen = {self._samples[i].label for i in self._watched}
+        worst = min((contrasts[label] for label in seen if label in contrasts), default=MAX_DB)
+        missed = [each for each, found in contrasts.items() if each not in seen and found < worst - OVERLOOKED]
+        if missed:
+            self._look_at([*missed, *(label for label in self._others if label in seen)])
+        return bool(missed)
+
+    @functools.cached_property
+    def _others(self) -> list[str]:
+        """Labels of the samples that were made up."""
+        return [label for label in dict.fromkeys(trial.label for trial in self._samples) if label != GIVEN]
+
+    def _look_at(self, labels: Sequence[str]) -> None:
+        """At the user's samples and these, one of each label, or two if there are few."""
+        count = 1 if len(labels) > WATCHED // 2 else 2
+        own = {label: [i for i, trial in enumerate(self._samples) if trial.label == label] for label in labels}
+        given = [i for i, trial in enumerate(self._samples) if trial.label == GIVEN]
+        self._watched = sorted({*given, *(i for found in own.values() for i in found[:count])})
+        self._seen.clear()
+
+    def _is_long(self, label: str) -> bool:
+        """Whether a label's samples hold several times as many numbers as most."""
+        work = [sum(x.size for output in wanted for x in arrays_of(output)) for wanted in self._wanted]
+        own = [n for n, trial in zip(work, self._samples, strict=True) if trial.label == label]
+        return max(own) > LONG * statistics.median(work)
 
     def size(self, plan: Plan) -> float:
         """Bytes of the constants of `plan`'s model relative to those of the float model."""
@@ -93,10 +151,16 @@ class Bench:
         key = plan_key(plan)
         if key not in self._seen:
             model = self.rewrite(plan)
-            session = Session(model, threads=0)
-            quality = measure(self.outputs, self._wanted, map(session.run, self.feeds), self._random)
-            self._seen[key] = quality, _bytes_of(model)
+            self._seen[key] = self._compared(model, self._watched), _bytes_of(model)
         return self._seen[key]
+
+    def _quality_everywhere(self, plan: Plan) -> Quality:
+        return self._compared(self.rewrite(plan), range(len(self._samples)))
+
+    def _compared(self, model: ir.Model, samples: Sequence[int]) -> Quality:
+        session = Session(model, threads=0)
+        wanted, labels = [self._wanted[i] for i in samples], [self._samples[i].label for i in samples]
+        return measure(self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels)
 
     def kernels(self, plan: Plan | None) -> list[Kernel]:
         """The kernels that ran, with their times, for `plan` or (None) for the float model.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import warnings
@@ -20,13 +21,16 @@ from onnxq.check import Check, check_models, check_nodes
 from onnxq.copy_model import copy_model
 from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, NothingToDo
-from onnxq.find_ranges import HELD_BACK, Effort, find_ranges
+from onnxq.find_ranges import Effort, find_ranges
 from onnxq.guard import Guard
 from onnxq.idle import IdleWish, idle_wishes
 from onnxq.infer import infer_types
 from onnxq.jobs import Part, require_openable
+from onnxq.judging import trials_for
+from onnxq.lengths import LOOKED_AT, fit_ranges
 from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.measure import Bench
+from onnxq.outliers import without_outliers
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.plan_check import require_possible
 from onnxq.planner import make_plan
@@ -35,18 +39,16 @@ from onnxq.progress import QUIET, Progress
 from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.rewrite import rewrite
-from onnxq.runtime import THREADS, Feed, Session
+from onnxq.runtime import THREADS, Session
 from onnxq.samples.reading import How, reading_of
 from onnxq.scales import values_to_observe, without_unobserved
 from onnxq.shared_weights import reconciled
-from onnxq.synthesize import synthesize
 from onnxq.targets import Target
+from onnxq.trials import GIVEN, Trials
 from onnxq.tune import tune
 from onnxq.verdict import misses_floor, require_quality, stricter, why_slow, without_library
 from onnxq.version import __version__
 
-#: Samples made up where there is no data.
-SYNTHETIC = 4
 #: Samples used at most, unless told otherwise: more hardly change a range.
 LIMIT = 256
 #: Float models larger than this are not run whole unless calibration runs them anyway.
@@ -114,6 +116,23 @@ class Result:
     bytes_after: int
     was_auto: bool = False
     copied: str = ""
+
+    def unverified(self, *, floor_given: bool = False) -> str:
+        """Why nobody knows how good the file is, in a sentence; empty where that is known.
+
+        Args:
+            floor_given: the user named a least SQNR, which must then have been measured.
+        """
+        if self.copied:
+            return ""
+        if self.check is None:
+            return "--min-sqnr was not checked, because of --no-check" if floor_given else ""
+        if not self.check.is_known:
+            why = next(iter(self.check.notes), "its outputs could not be compared")
+            return f"{self.output} was written, but nobody knows how good it is: {why}"
+        if floor_given and not self.check.whole:
+            return "--min-sqnr was not checked: the model is too large to be run whole without data; give --data"
+        return ""
 
     def to_json(self) -> str:
         """Everything, for machines."""
@@ -229,8 +248,14 @@ def _made(
         job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
     full = without_unobserved(job.model, job.plan, found) if found is not NO_RANGES else job.plan
     whole = job.nbytes <= WHOLE_MODEL_BYTES or found is not NO_RANGES
-    feeds, inputs = _feeds(job) if whole and check else ([], "")
-    bench = _bench(job, found, feeds) if feeds and plan is None else None
+    seen = list(itertools.islice(job.data or (), LOOKED_AT)) if whole and check else []
+    trials = trials_for(job.model, job.data, seen) if whole and check else Trials()
+    names = values_to_observe(job.model, full)
+    if names and any(label != GIVEN for label in trials.labels):
+        found = fit_ranges(job.model, functools.partial(job.rewritten, full), names, found, trials, seen)
+    if plan is None and not trials.proves:  # data show outliers where there are any
+        full = without_outliers(job.model, full)
+    bench = _bench(job, found, trials) if trials.samples and plan is None else None
     chosen = full if bench is None else _tuned(job, bench, full, job.recipe)
     if not chosen.changes_anything:
         raise _nothing_to_do(job, chosen)
@@ -241,14 +266,14 @@ def _made(
         if check and not whole:
             proof = _check_nodes(job, chosen, staged)
         elif check:
-            proof = _check_whole(job, staged, feeds, inputs)
+            proof = _check_whole(job, staged, trials)
             may_change = plan is None and not job.recipe.keep_slow
             if proof.is_slower(SLOWER) and chosen.those(*COMPUTING) and may_change:
                 reason = "the saved file was slower than float"
                 chosen = chosen.replacing(in_float(c, reason) for c in chosen.those(*COMPUTING))
                 full = full.replacing(in_float(c, reason) for c in full.those(*COMPUTING))
                 nbytes = _write(job, chosen, found, staged, steps)
-                proof = _check_whole(job, staged, feeds, inputs)
+                proof = _check_whole(job, staged, trials)
             tuned = job.recipe
             for _ in range(RETRIES if bench is not None else 0):
                 if bench is None or not misses_floor(proof, job.recipe):
@@ -259,7 +284,7 @@ def _made(
                     break
                 chosen = longer
                 nbytes = _write(job, chosen, found, staged, steps)
-                proof = _check_whole(job, staged, feeds, inputs)
+                proof = _check_whole(job, staged, trials)
             proof = require_quality(proof, job.recipe)
             if proof.is_slower(SLOWER) and (why := why_slow(chosen)):
                 proof = proof.noting(why)
@@ -322,29 +347,17 @@ def open_job(
     return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, *asked, guard, files)
 
 
-def _feeds(job: Job) -> tuple[list[Feed], str]:
-    """Samples to measure quality and time on, and what they are, in words."""
-    if job.data is not None:
-        samples, held_back = job.data.split(HELD_BACK)
-        feeds = list(held_back)
-        return feeds, f"{len(feeds)} {'held-back' if held_back is not samples else 'calibration'} samples"
-    session = Session(job.model, threads=job.threads)
-    feeds = synthesize(job.model, session, SYNTHETIC)
-    return feeds, f"{len(feeds)} made-up inputs{_shapes(feeds)}: no data was given"
-
-
-def _shapes(feeds: list[Feed]) -> str:
-    """The shapes of the first sample, in brackets, as long as there are few."""
-    shapes = [f"{name} {list(x.shape)}" for name, x in feeds[0].items()] if feeds else []
-    return f" ({', '.join(shapes)})" if 0 < len(shapes) <= 3 else ""
-
-
-def _bench(job: Job, ranges: Ranges, feeds: list[Feed]) -> Bench:
-    return Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), feeds, job.threads)
+def _bench(job: Job, ranges: Ranges, trials: Trials) -> Bench:
+    return Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), trials, job.threads)
 
 
 def _tuned(job: Job, bench: Bench, plan: Plan, recipe: Recipe) -> Plan:
-    tuned = tune(bench, plan, recipe, values_to_observe(job.model, plan), job.progress)
+    """`plan` tuned on the samples on which it is worst; and once more if others turn out to be worse in the end."""
+    observed = values_to_observe(job.model, plan)
+    bench.watch(plan)
+    tuned = tune(bench, plan, recipe, observed, job.progress)
+    if bench.overlooks(tuned):
+        tuned = tune(bench, tuned, recipe, observed, job.progress)
     return reconciled(tuned, job.model)
 
 
@@ -386,7 +399,7 @@ def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> 
     return save.save(rewritten, staged, job.progress.advance)
 
 
-def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Check:
+def _check_whole(job: Job, staged: Path, trials: Trials) -> Check:
     """Step 8, against the file the user gave; or the prepared model, where the runtime has no kernels for it."""
     job.progress.start("checking the saved file")
     try:
@@ -394,7 +407,7 @@ def _check_whole(job: Job, staged: Path, feeds: list[Feed], inputs: str) -> Chec
     except BadModel:
         reference = Session(job.model, threads=job.threads)
     bare = job.target.has_onnxq_ops
-    return check_models(reference, staged, feeds, inputs, threads=job.threads, bare=bare)
+    return check_models(reference, staged, trials, threads=job.threads, bare=bare)
 
 
 def _check_nodes(job: Job, plan: Plan, staged: Path) -> Check:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +15,9 @@ from numpy.typing import NDArray
 MAX_DB = 120.0
 #: Two runs of one model agree at least so well, whatever the order in which threads add up.
 REPEATABLE_DB = 60.0
+#: Share of the usual signal that the signal of a label counts as, however weak it is: errors on near silence that
+#: nobody could see in an output's usual range are no errors.
+FAINT = 0.05
 
 
 @dataclass
@@ -35,59 +40,122 @@ class Power:
 
 @dataclass
 class Quality:
-    """Signal to quantization noise of a model's floating-point outputs, summed over samples.
+    """Signal to quantization noise of a model's floating-point outputs, summed over the samples of each label.
 
-    Two figures, in dB, each of the worst output, because averages over outputs hide that one is broken:
+    Two figures, in dB, each of the worst output on the worst kind of samples, because averages hide that one is broken:
 
     * `sqnr`: power of the float output over power of the difference.
     * `contrast`: variance of the float output over power of the difference. What a constant offset adds to the power
       carries no information: logits around 300 may have 35 dB of SQNR and be in the wrong order.
 
-    Outputs in `ignored` are not looked at.
+    Attributes:
+        ignored: outputs that are not looked at.
+        labels: what was seen, by label and output.
     """
 
-    outputs: dict[str, Power] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
+    labels: dict[str, dict[str, Power]] = field(default_factory=dict)
 
-    def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
+    def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray], label: str = "") -> None:
         """Take in one sample's outputs; those that are not floating-point numbers count only if their shapes differ."""
+        outputs = self.labels.setdefault(label, {})
         for name, wished, found in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
-                self._add(name, arrays_of(wished), arrays_of(found))
+                _add(outputs, name, arrays_of(wished), arrays_of(found))
 
-    def _add(self, name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
-        if [x.shape for x in wanted] != [y.shape for y in got]:
-            self.outputs.setdefault(name, Power()).mismatch = True
-            return
-        for x, y in zip(wanted, got, strict=True):
-            if x.dtype.kind not in "fV" or not x.size:
-                continue
-            a, b = x.astype(np.float64), y.astype(np.float64)
-            known = np.isfinite(a)
-            a, b = a[known], b[known]
-            if not a.size:
-                continue
-            power = self.outputs.setdefault(name, Power())
-            power.signal += float(np.sum(a * a))
-            power.total += float(np.sum(a))
-            power.count += a.size
-            power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
+    @property
+    def outputs(self) -> set[str]:
+        """Names of the outputs that were compared."""
+        return {name for outputs in self.labels.values() for name in outputs}
 
     @property
     def sqnr(self) -> float:
-        return self._worst(lambda power: power.signal)
+        return min(self.by_label().values(), default=MAX_DB)
 
     @property
     def contrast(self) -> float:
-        return self._worst(lambda power: power.variation)
+        return min(self.contrasts().values(), default=MAX_DB)
 
     def by_output(self) -> dict[str, float]:
-        """SQNR of each output in dB."""
-        return {name: _decibel(power, power.signal) for name, power in self.outputs.items()}
+        """SQNR of each output in dB, on the samples of the label on which it is worst."""
+        table = self._decibels(self._usual_signal())
+        return {name: min(row[name] for row in table.values() if name in row) for name in self._names()}
 
-    def _worst(self, numerator: object) -> float:
-        assert callable(numerator)
-        return min((_decibel(power, numerator(power)) for power in self.outputs.values()), default=MAX_DB)
+    def by_label(self) -> dict[str, float]:
+        """SQNR of the worst output in dB, by label."""
+        return {label: min(row.values()) for label, row in self._decibels(self._usual_signal()).items() if row}
+
+    def contrasts(self) -> dict[str, float]:
+        """Contrast of the worst output in dB, by label."""
+        table = self._decibels(self._usual_variation(), lambda power: power.variation)
+        return {label: min(row.values()) for label, row in table.items() if row}
+
+    def noise_ratio(self) -> float:
+        """Noise over variation, summed over outputs and labels; huge for an output that is broken."""
+        usual, total = self._usual_variation(), 0.0
+        for outputs in self.labels.values():
+            for name, power in outputs.items():
+                variation = max(power.variation, FAINT * usual[name] * power.count)
+                if power.mismatch or not math.isfinite(power.noise):
+                    total += 1e6
+                elif power.noise:
+                    total += power.noise / variation if variation else 1.0
+        return total
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(name for outputs in self.labels.values() for name in outputs))
+
+    def _decibels(
+        self, usual: Mapping[str, float], signal_of: Callable[[Power], float] = lambda power: power.signal
+    ) -> dict[str, dict[str, float]]:
+        """dB by label and output. A signal counts as at least a share of the usual one."""
+        return {
+            label: {
+                name: _decibel(power, max(signal_of(power), FAINT * usual[name] * power.count))
+                for name, power in outputs.items()
+            }
+            for label, outputs in self.labels.items()
+        }
+
+    def _usual_signal(self) -> dict[str, float]:
+        """Mean square of a number of each output: the median of the labels."""
+        return {name: _median([p.signal / p.count for p in self._powers(name)]) for name in self._names()}
+
+    def _usual_variation(self) -> dict[str, float]:
+        """Variance of each output: the median within the labels, and that of what sets them apart."""
+        found = {}
+        for name in self._names():
+            powers = self._powers(name)
+            means = [p.total / p.count for p in powers]
+            middle = _median(means)
+            within = _median([p.variation / p.count for p in powers if p.count > 1])
+            found[name] = within + _median([(mean - middle) ** 2 for mean in means])
+        return found
+
+    def _powers(self, name: str) -> list[Power]:
+        """Of one output by label; none where there is but one label, which has only itself to be compared with."""
+        if len(self.labels) < 2:
+            return []
+        return [outputs[name] for outputs in self.labels.values() if name in outputs and outputs[name].count]
+
+
+def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
+    if [x.shape for x in wanted] != [y.shape for y in got]:
+        outputs.setdefault(name, Power()).mismatch = True
+        return
+    for x, y in zip(wanted, got, strict=True):
+        if x.dtype.kind not in "fV" or not x.size:
+            continue
+        a, b = x.astype(np.float64), y.astype(np.float64)
+        known = np.isfinite(a)
+        a, b = a[known], b[known]
+        if not a.size:
+            continue
+        power = outputs.setdefault(name, Power())
+        power.signal += float(np.sum(a * a))
+        power.total += float(np.sum(a))
+        power.count += a.size
+        power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
 
 
 def arrays_of(output: object) -> list[NDArray]:
@@ -115,25 +183,29 @@ def _decibel(power: Power, signal: float) -> float:
     return max(-MAX_DB, min(MAX_DB, 10 * math.log10(signal / power.noise)))
 
 
+def _median(numbers: Sequence[float]) -> float:
+    return statistics.median(numbers) if numbers else 0.0
+
+
 def measure(
     names: Sequence[str],
     wanted: Iterable[Sequence[NDArray]],
     got: Iterable[Sequence[NDArray]],
     ignored: frozenset[str] = frozenset(),
+    labels: Iterable[str] | None = None,
 ) -> Quality:
-    """The quality of outputs `got` against `wanted`, sample by sample, but for those in `ignored`."""
-    quality = Quality(ignored=ignored)
+    """The quality of outputs `got` against `wanted`, sample by sample, but for those in `ignored`.
+
+    Args:
+        labels: of each sample; by default all are alike.
+    """
+    quality = Quality(ignored)
+    names_of = itertools.repeat("") if labels is None else iter(labels)
     for x, y in zip(wanted, got, strict=True):
-        quality.add(names, x, y)
+        quality.add(names, x, y, next(names_of))
     return quality
 
 
 def noise_ratio(quality: Quality) -> float:
     """Noise over variation, summed over the outputs; huge for an output that is broken."""
-    total = 0.0
-    for power in quality.outputs.values():
-        if power.mismatch or not math.isfinite(power.noise):
-            total += 1e6
-        elif power.noise:
-            total += power.noise / power.variation if power.variation else 1.0
-    return total
+    return quality.noise_ratio()

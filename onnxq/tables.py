@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 
 import onnx_ir as ir
@@ -91,10 +90,16 @@ def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None) ->
 
 
 def _add_check(table: Table, check: Check) -> None:
-    if not math.isnan(check.sqnr):
-        worst = min(check.outputs, key=lambda name: check.outputs[name], default="")
-        where = f", worst: {worst}" if len(check.outputs) > 1 else ""
+    if check.is_known:
+        worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
+        where = f", worst: {', '.join(worst)}" if worst else ""
         table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
+        if not check.proves:
+            missing = ("not proven", "no data", "made-up inputs show weak points, not how good it is: give --data")
+            table.add_row(*(Text(word, style="bold yellow") for word in missing))
+    else:
+        missing = ("not proven", "not compared", "nobody knows how good it is: give --data")
+        table.add_row(*(Text(word, style="bold red") for word in missing))
     if check.float_ms:
         words = speed_in_words(check.latency_ratio, check.latency_spread)
         threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"

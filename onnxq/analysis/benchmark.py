@@ -30,10 +30,11 @@ from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadData, BadModel
 from onnxq.formats import FloatArray
 from onnxq.load import load_model
+from onnxq.made_up import make_up
+from onnxq.passes.unique_names import UniqueNames
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime import Session
 from onnxq.samples.reading import How
-from onnxq.synthesize import synthesize
 from onnxq.weights import Role
 
 #: Outputs and inputs of the synthetic layers, and how many Gaussian inputs are classified.
@@ -233,7 +234,8 @@ def _made_up(model: str | Path) -> Data:
         BadModel: none of the inputs tried made it run.
     """
     loaded = load_model(model)
-    feeds = synthesize(loaded, Session(model), SYNTHETIC)
+    UniqueNames()(loaded)
+    feeds = make_up(loaded, Session(model)).feeds[:SYNTHETIC]
     if not feeds:
         raise BadModel(f"{model} runs on none of the inputs that were made up for it; give --data")
     return Data("made-up inputs", lambda: (partial(dict, feed) for feed in feeds))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from onnxq import pipeline, tables
+from onnxq import tables
 from onnxq.check import check_models
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
@@ -16,8 +16,10 @@ from onnxq.cli._options import MODEL, THREADS_OPTION, data_options, preprocessin
 from onnxq.data import inputs_of, open_data
 from onnxq.errors import BadModel
 from onnxq.load import load_model
+from onnxq.made_up import make_up
+from onnxq.passes.unique_names import UniqueNames
 from onnxq.runtime import Session
-from onnxq.synthesize import synthesize
+from onnxq.trials import Trials
 
 
 @click.command(short_help="Compare two models: error, kernels, speed.")
@@ -38,11 +40,11 @@ def check(a: Path, b: Path, **options: Any) -> None:
     if options["data"]:
         data = open_data(options["data"], inputs_of(model), preprocessing_of(options), model=model, path=a)
         feeds = list(data.limited(options["limit"], options["seed"]))
-        what = f"{len(feeds)} samples"
+        trials = Trials.given(feeds, f"{len(feeds)} samples")
     else:
-        feeds = synthesize(model, in_float, pipeline.SYNTHETIC)
-        what = f"{len(feeds)} made-up inputs"
-    found = check_models(in_float, b, feeds, what, threads=options["threads"])
+        UniqueNames()(model)
+        trials = make_up(model, in_float)
+    found = check_models(in_float, b, trials, threads=options["threads"])
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from onnxq.plan import load_plan
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import AIM, SCHEMES
 
+#: The exit status of a file that was written, but that nobody could compare with the float model.
+UNVERIFIED = 3
 _QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
 
 MODEL may be a folder of models that are loaded together (of onnxruntime-genai, optimum, transformers.js,
@@ -87,6 +90,7 @@ Schemes:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
 def quantize(model: Path, **options: Any) -> None:
+    recipe = recipe_of(options)
     guard = guard_of(options)
     if model.is_dir():
         _folders.quantize(model, options)
@@ -96,7 +100,7 @@ def quantize(model: Path, **options: Any) -> None:
         result = pipeline.quantize(
             model,
             options["output"],
-            recipe_of(options),
+            recipe,
             target=options["target"],
             data=options["data"],
             preprocessing=preprocessing_of(options),
@@ -116,12 +120,19 @@ def quantize(model: Path, **options: Any) -> None:
         guard.write_text(options["report"], result.to_json())
     if options["as_json"]:
         click.echo(result.to_json())
-        return
-    if result.copied:
+    elif result.copied:
         click.echo(f"{result.copied}; {result.output} is a copy of it")
-        return
+    else:
+        _show(result, has_data=bool(options["data"]))
+    floor_given = options["min_sqnr"] is not None or recipe.min_sqnr != DEFAULTS.min_sqnr
+    if why := result.unverified(floor_given=floor_given):
+        click.secho(f"onnxq: warning: {why}", fg="red", bold=True, err=True)
+        sys.exit(UNVERIFIED)
+
+
+def _show(result: pipeline.Result, *, has_data: bool) -> None:
     out = console()
-    chose = f" (auto: {'there is' if options['data'] else 'no'} calibration data)" if result.was_auto else ""
+    chose = f" (auto: {'there is' if has_data else 'no'} calibration data)" if result.was_auto else ""
     out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")
     out.print(tables.plan_table(result.plan))
     out.print()

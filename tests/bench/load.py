@@ -21,8 +21,8 @@ from rich.table import Table
 import onnxq
 from onnxq.check import TIMING_SECONDS
 from onnxq.load import load_model
+from onnxq.made_up import make_up
 from onnxq.runtime import Session
-from onnxq.synthesize import synthesize
 from onnxq.timing import race, speed_in_words
 from onnxq.tune import WORTHWHILE
 
@@ -55,7 +55,7 @@ def main() -> None:
         for path in map(Path, sys.argv[1:] or [MODELS / "text_transformer.onnx", MODELS / "digits_cnn.onnx"]):
             recipe = onnxq.Recipe("w8a8-dynamic", keep_slow=True)
             quantized = onnxq.quantize(path, Path(folder) / f"{path.stem}.q.onnx", recipe).output
-            feed = synthesize(load_model(path), Session(path), 1)[0]
+            feed = make_up(load_model(path), Session(path)).feeds[0]
             for what, other in (("itself", path), ("int8", quantized)):
                 for busy in (0, 2 * (os.cpu_count() or 1)):
                     with load(busy):

@@ -30,6 +30,7 @@ from onnxq.prepare import prepare
 from onnxq.ranges import NO_RANGES
 from onnxq.recipe import Recipe
 from onnxq.rewrite import rewrite
+from onnxq.trials import Trials
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def bench(model: ir.Model, recipe: Recipe, feeds: list) -> Bench:
     def carry_out(plan: Plan) -> ir.Model:
         return rewrite(model, plan, NO_RANGES, recipe, targets.get("ort-cpu"))
 
-    return Bench(model, carry_out, feeds)
+    return Bench(model, carry_out, Trials.given(feeds, "calibration samples"))
 
 
 if __name__ == "__main__":

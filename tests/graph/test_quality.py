@@ -96,7 +96,7 @@ def test_one_broken_sample_breaks_the_output() -> None:
 def test_what_float_itself_does_not_know_is_not_compared() -> None:
     quality = of([np.nan, np.inf, 1.0], [5.0, 5.0, 1.0])
     assert quality.sqnr == MAX_DB
-    assert of([np.nan], [1.0]).outputs == {}
+    assert of([np.nan], [1.0]).outputs == set()
 
 
 def test_integers_count_by_shape_only() -> None:
@@ -113,3 +113,28 @@ def test_a_constant_output_has_no_contrast() -> None:
 def test_a_single_number_is_its_own_variation() -> None:
     quality = of([2.0], [1.0])
     assert quality.sqnr == quality.contrast == pytest.approx(10 * np.log10(4))
+
+
+def test_the_worst_label_counts() -> None:
+    x = normal(50)
+    quality = Quality()
+    quality.add(["y"], [x], [x + 0.01], "noise")
+    quality.add(["y"], [x], [x + 1.0], "voice")
+    labels = quality.by_label()
+    assert labels["noise"] > 30 and labels["voice"] == pytest.approx(of(x, x + 1.0, np.float64).sqnr)
+    assert quality.sqnr == labels["voice"] == quality.by_output()["y"]
+    assert quality.contrast == quality.contrasts()["voice"]
+
+
+def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:
+    """An output of almost nothing need not be exact to its last bit; one that is broken still is."""
+    quality, x = Quality(), normal(1000)
+    for label in ("a", "b"):
+        quality.add(["y"], [x], [x], label)
+    quality.add(["y"], [1e-6 * x], [2e-6 * x], "silence")
+    assert quality.by_label()["silence"] > 100 and quality.contrasts()["silence"] > 100
+    quality.add(["y"], [1e-6 * x], [x], "broken")
+    assert quality.by_label()["broken"] < 0 and quality.contrasts()["broken"] < 0
+    alone = Quality()
+    alone.add(["y"], [1e-6 * x], [2e-6 * x], "silence")
+    assert alone.sqnr == pytest.approx(0, abs=0.01)

@@ -43,7 +43,7 @@ def test_one_command_without_options(tmp_path: Path) -> None:
     out = run("quantize", DIGITS).stdout
     assert [path.name for path in tmp_path.iterdir()] == ["digits_cnn.w4a16.onnx"]
     assert out.startswith("digits_cnn.w4a16.onnx: w4a16 (auto: no calibration data) for ort-cpu")
-    for word in ("uint4 b32", "int8 stored", "of float", "dB SQNR", "32, 32]): no data"):
+    for word in ("int8 stored", "of float", "dB SQNR", "no data was given", "not proven"):
         assert word in out
 
 

@@ -71,7 +71,7 @@ def test_seed_chooses_the_samples(model: Path, data: Path, monkeypatch: pytest.M
     for seed in (1, 2):
         said("check", model, model, "--data", data, "--limit", 20, "--seed", seed)
     said("check", model, model, "--data", data)
-    one, two, default = ([feed["x"] for feed in feeds] for feeds in seen)
+    one, two, default = ([feed["x"] for feed in trials.feeds] for trials in seen)
     assert len(one) == len(two) == 20 and not np.array_equal(one, two)
     assert len(default) == 16
 

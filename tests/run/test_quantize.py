@@ -26,11 +26,13 @@ EXPECTED = {
     "w8a8-dynamic": (0.30, {"DynamicQuantizeMatMul"}, {"DynamicQuantizeMatMul"}),
     "w8a16": (0.33, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
     "w4a16": (0.30, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
-    "nf4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4", "MatMulNBits"}),
-    "fp4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4", "MatMulNBits"}),
+    "nf4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4"}),
+    "fp4": (0.31, {"MatMulBnb4"}, {"MatMulBnb4"}),
     "fp16": (0.53, set(), set()),
     "bf16": (0.53, set(), set()),
 }
+#: dB that the worst kind of inputs keeps where no weight gets a finer format; other schemes are held to the default.
+LEAST_DB = {"nf4": 10.0, "fp4": 10.0}
 pytestmark = pytest.mark.usefixtures("quick")
 
 
@@ -46,13 +48,16 @@ def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 @pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"auto"}))
 @pytest.mark.parametrize("model", [DIGITS, TEXT], ids=lambda path: path.stem)
 def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
-    recipe, data = onnxq.Recipe(scheme, keep_slow=True), data_of(model) if scheme == "w8a8" else None
+    recipe, data = (
+        onnxq.Recipe(scheme, keep_slow=True, min_sqnr=LEAST_DB.get(scheme, 20.0)),
+        data_of(model) if scheme == "w8a8" else None,
+    )
     result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target=target, data=data, limit=16)
     saved, check = onnx.load(result.output), result.check
     largest, *kernels = EXPECTED[scheme]
     assert check is not None
     assert result.bytes_after == result.output.stat().st_size < largest * result.bytes_before
-    assert check.sqnr > 19.5
+    assert check.sqnr > LEAST_DB.get(scheme, 20.0) - 0.5
     assert interface(saved) == interface(onnx.load(model))
     assert json.loads(saved.metadata_props[0].value)["recipe"]["scheme"] == scheme
     domains = {node.domain for node in saved.graph.node}

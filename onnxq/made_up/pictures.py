@@ -1,0 +1,96 @@
+"""Pictures made up: leaves of one colour or of a fine texture that hide each other, as things in photographs do.
+
+Their spectrum falls as 1/f, they have edges, and flat regions beside noisy ones (Lee, Mumford and Huang, "Occlusion
+models for natural images", 2001). What scale a network wants them in nobody says: 0…1, 0…255, or mean and spread taken
+out. Biases tell scales apart that differ much: they are of the size of what they are added to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import graph
+
+#: (shift, spread) by what a scale is called; of pictures in 0…1.
+SCALES: Mapping[str, tuple[float, float]] = {
+    "pictures of 0…1": (0.0, 1.0),
+    "pictures of −2…2": (-0.45, 1 / 0.225),
+    "pictures of 0…255": (0.0, 255.0),
+}
+#: Things in one picture.
+LEAVES = 24
+#: A scale is out of the question if another fits the biases so many times better.
+UNFIT = 12.0
+
+
+def picture(rng: np.random.Generator, height: int, width: int, channels: int) -> NDArray[np.float32]:
+    """[height, width, channels] in 0…1."""
+    found = np.empty((height, width, channels), np.float32)
+    found[:] = rng.uniform(0.2, 0.8, channels)
+    grain = _texture(rng, height, width)
+    found += rng.uniform(0, 0.25) * grain[..., None]
+    side = max(height, width)
+    y, x = np.ogrid[:height, :width]
+    for share in np.sort(rng.pareto(1.5, LEAVES))[::-1]:
+        radius = min(0.5, 0.02 * (1 + share)) * side
+        angle, flat = rng.uniform(0, math.pi), rng.uniform(0.3, 1)
+        dy, dx = y - rng.uniform(0, height), x - rng.uniform(0, width)
+        u, v = dx * math.cos(angle) + dy * math.sin(angle), (dy * math.cos(angle) - dx * math.sin(angle)) / flat
+        inside = u * u + v * v < radius * radius if rng.random() < 0.6 else np.maximum(abs(u), abs(v)) < radius
+        colour = rng.uniform(0, 1, channels) * 0.4 + rng.uniform(0, 1) * 0.6
+        found[inside] = colour
+        if rng.random() < 0.4:
+            shifted = np.roll(grain, rng.integers(0, side, 2), (0, 1))
+            found[inside] += rng.uniform(0, 0.2) * shifted[inside][:, None]
+    light = np.linspace(1, rng.uniform(0.5, 1), height)[:, None, None]  # brighter above than below
+    return np.clip(found * light, 0, 1).astype(np.float32)
+
+
+def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
+    """Noise of a 1/f spectrum and standard deviation 1."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
+    frequency[0, 0] = np.inf
+    spectrum = np.fft.rfft2(rng.standard_normal((height, width))) / frequency
+    made = np.fft.irfft2(spectrum, (height, width))
+    return made / max(float(made.std()), 1e-9)
+
+
+def scaled(image: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
+    shift, spread = SCALES[scale]
+    return ((image + np.float32(shift)) * np.float32(spread)).astype(np.float32)
+
+
+def scales_for(model: ir.Model, name: str) -> list[str]:
+    """The scales that the biases of the first convolution behind the input called `name` do not speak against."""
+    weight, bias = _first_convolution(model, name)
+    if weight is None or bias is None or not np.any(bias):
+        return list(SCALES)
+    flat = weight.reshape(len(weight), -1)
+    size = math.sqrt(float(np.mean(np.square(bias))))
+    misfit = {}
+    for scale, (shift, spread) in SCALES.items():
+        mean, deviation = (0.45 + shift) * spread, 0.25 * spread
+        products = np.square(flat.sum(1) * math.hypot(mean, deviation)) + np.square(flat).sum(1) * (deviation / 4) ** 2
+        misfit[scale] = abs(math.log(max(math.sqrt(float(products.mean())), 1e-12) / size))
+    best = min(misfit.values())
+    return [scale for scale in SCALES if misfit[scale] <= best + math.log(UNFIT)]
+
+
+def _first_convolution(model: ir.Model, name: str) -> tuple[NDArray | None, NDArray | None]:
+    """Weight and bias of the first convolution, if nothing but reordering lies between it and the input."""
+    value = next((value for value in model.graph.inputs if value.name == name), None)
+    while value is not None:
+        node = next((use.node for use in value.uses()), None)
+        if node is None or node.op_type not in ("Conv", "Transpose", "Cast", "Identity", "Pad", "Reshape"):
+            return None, None
+        if node.op_type == "Conv":
+            found = [graph.constant(x) for x in node.inputs[1:3]]
+            weight, bias = [None if each is None else each.numpy().astype(np.float64) for each in (*found, None)][:2]
+            return weight, bias
+        value = node.outputs[0]
+    return None, None

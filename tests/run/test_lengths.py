@@ -1,0 +1,79 @@
+"""Ranges found at one length do not fit a length of one: it is said, checked and mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+import onnxq
+from onnxq import judging
+from onnxq.runtime import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+WIDTH, WORDS = 32, 60
+
+
+def transformer(folder: Path) -> Path:
+    """Scores minus their mean over the text, times a large number: at a length of one they are what a longer text
+    never shows, because nothing is taken from the last word but a share that falls with the length."""
+    body = """
+    g (int64[batch, seq] ids) => (float[batch, seq, 16] y) {
+        x = Gather(table, ids)
+        q = MatMul(x, wq)
+        mean = ReduceMean<axes = [1], keepdims = 1>(q)
+        strong = Mul(mean, eight)
+        mixed = Add(q, strong)
+        m = MatMul(mixed, w1)
+        h = Relu(m)
+        n = MatMul(h, w2)
+        y = MatMul(n, w3)
+    }"""
+    shapes = {"table": (WORDS, WIDTH), "wq": (WIDTH, 64), "w1": (64, 96), "w2": (96, 64), "w3": (64, 16)}
+    constants = {name: tiny.normal(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    constants["table"] = np.random.default_rng(9).standard_normal(shapes["table"]).astype(np.float32)
+    return tiny.save(tiny.model(body, constants | {"eight": np.array([8.0], np.float32)}), folder)
+
+
+def texts(length: int, count: int = 24) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(length)
+    return [{"ids": rng.integers(0, WORDS, (1, length))} for _ in range(count)]
+
+
+def decibels(path: Path, output: Path, length: int) -> float:
+    a, b = Session(path), Session(output)
+    found = [(a.run(feed)[0], b.run(feed)[0]) for feed in texts(length, 30)]
+    return tiny.sqnr(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+
+def test_ranges_of_one_length_fit_a_length_of_one(tmp_path: Path) -> None:
+    path = transformer(tmp_path)
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=texts(24))
+    check = result.check
+    assert check is not None and check.proves
+    (note,) = (note for note in check.notes if "'ids'" in note)
+    assert "axis 1 ('seq') of input 'ids' is 24 in all of the data" in note and "several sizes" in note
+    assert {"data", "the data at seq = 1", "the data at seq = 12", "the data at seq = 48"} == set(check.kinds)
+    assert result.plan.changes_anything
+    assert check.sqnr == min(check.kinds.values()) > 20
+    assert decibels(path, tmp_path / "q.onnx", 24) > 25
+    assert decibels(path, tmp_path / "q.onnx", 1) > 25
+
+
+def test_data_of_several_lengths_are_left_alone(tmp_path: Path) -> None:
+    path = transformer(tmp_path)
+    data = [feed for length in (1, 7, 24) for feed in texts(length, 8)]
+    result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=data)
+    assert result.check is not None
+    assert not any("'ids'" in note for note in result.check.notes) and not result.check.kinds
+
+
+def test_without_the_other_lengths_the_ranges_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first test is worth."""
+    monkeypatch.setattr(judging, "with_other_lengths", lambda model, session, trials, seen: trials)
+    path = transformer(tmp_path)
+    onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=texts(24))
+    assert decibels(path, tmp_path / "q.onnx", 1) < decibels(path, tmp_path / "q.onnx", 24) - 10
