@@ -20,7 +20,7 @@ from onnxq.ranges import NO_RANGES, Ranges, load_ranges, require_same
 from onnxq.scales import values_to_observe, without_unobserved
 
 if TYPE_CHECKING:
-    from onnxq.pipeline import Job
+    from onnxq.job import Job
 
 #: Samples kept out of calibration to measure quality on.
 HELD_BACK = 6

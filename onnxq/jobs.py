@@ -158,7 +158,8 @@ def main() -> None:
 def _work() -> None:
     """The part from stdin, messages to stdout."""
     # Imported here, because they import this file.
-    from onnxq import find_ranges, pipeline
+    from onnxq import find_ranges
+    from onnxq.job import open_job
 
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     sys.stdout = sys.stderr  # what the user's own data function prints is no message
@@ -170,9 +171,7 @@ def _work() -> None:
     is_over = threading.Event()
     threading.Thread(target=_end_with_parent, args=(is_over,), daemon=True).start()
     try:
-        job = pipeline.open_job(
-            part.model, part.recipe, part.target, part.data, part.preprocessing, part.limit, seed=part.seed
-        )
+        job = open_job(part.model, part.recipe, part.target, part.data, part.preprocessing, part.limit, seed=part.seed)
         seen = find_ranges.observe_part(job, part, lambda n: send("start", n), lambda n: send("progress", n))
         send("result", seen.to_dict())
     except OnnxqError as error:

@@ -7,95 +7,46 @@ import dataclasses
 import functools
 import itertools
 import json
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import encoding, save, targets
+from onnxq import encoding, save
 from onnxq.boundary import bounded
 from onnxq.calibrate import hash_model
 from onnxq.check import Check, check_models, check_nodes
 from onnxq.copy_model import copy_model
-from onnxq.data import Data, DataSource, inputs_of, open_data
+from onnxq.data import DataSource
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.find_ranges import Effort, find_ranges
 from onnxq.guard import Guard
-from onnxq.idle import IdleWish, idle_wishes
-from onnxq.infer import infer_types
-from onnxq.jobs import Part, require_openable
+from onnxq.job import LIMIT, Job, open_job
 from onnxq.judging import trials_for
 from onnxq.lengths import LOOKED_AT, fit_ranges
-from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.measure import Bench
 from onnxq.outliers import without_outliers
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.plan_check import require_possible
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
 from onnxq.progress import QUIET, Progress
 from onnxq.ranges import NO_RANGES, Ranges
-from onnxq.recipe import SPEED_SCHEMES, Recipe
-from onnxq.rewrite import rewrite
+from onnxq.recipe import Recipe
 from onnxq.runtime import THREADS, Session
 from onnxq.samples.reading import How, reading_of
 from onnxq.scales import values_to_observe, without_unobserved
 from onnxq.shared_weights import reconciled
-from onnxq.targets import Target
 from onnxq.trials import GIVEN, Trials
 from onnxq.tune import tune
 from onnxq.verdict import misses_floor, require_quality, stricter, why_slow, without_library
 from onnxq.version import __version__
 
-#: Samples used at most, unless told otherwise: more hardly change a range.
-LIMIT = 256
 #: Float models larger than this are not run whole unless calibration runs them anyway.
 WHOLE_MODEL_BYTES = 1 << 30
 #: The quantized file may be this much slower than float in the final timing before its kernels go back to float.
 SLOWER = 1.05
 #: Times that a plan is tuned anew because its file misses the floor that the user named.
 RETRIES = 2
-
-
-@dataclass(frozen=True)
-class Job:
-    """A prepared model with everything that was asked for it.
-
-    Attributes:
-        files: those that the model is read from.
-    """
-
-    path: Path
-    model: ir.Model
-    recipe: Recipe
-    target: Target
-    plan: Plan
-    data: Data | None
-    threads: int
-    progress: Progress
-    source: DataSource | None = None
-    preprocessing: How = None
-    limit: int | None = LIMIT
-    seed: int | None = None
-    guard: Guard = field(default_factory=Guard)
-    files: tuple[Path, ...] = ()
-
-    @property
-    def part(self) -> Part:
-        """The job as another process can open it."""
-        data = require_openable(self.source)
-        target = self.target.name
-        return Part(self.path, self.recipe, target, data, self.preprocessing, self.limit, self.seed)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the model's constants."""
-        return save.nbytes_to_write(self.model)
-
-    def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
-        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target)
 
 
 @dataclass(frozen=True)
@@ -292,59 +243,6 @@ def _made(
                 proof = proof.noting(price)
         guard.publish(staged, destination)
     return found, chosen, proof, nbytes
-
-
-def open_job(
-    model: str | Path,
-    recipe: Recipe | str = "auto",
-    target: str = "ort-cpu",
-    data: DataSource | None = None,
-    preprocessing: How = None,
-    limit: int | None = LIMIT,
-    threads: int = THREADS,
-    progress: Progress = QUIET,
-    seed: int | None = None,
-    guard: Guard | None = None,
-) -> Job:
-    """Steps 1 to 3: load, prepare, plan.
-
-    Args:
-        guard: is told what is read here.
-
-    Raises:
-        BadModel, BadRecipe, BadData: what is wrong with which of them.
-        BadOutput: what is read was to be written.
-    """
-    guard = Guard() if guard is None else guard
-    wanted = (Recipe(recipe) if isinstance(recipe, str) else recipe).resolve(has_data=data is not None)
-    place = targets.get(target)
-    progress.start("loading")
-    loaded = load_model(model)
-    # Now: where float types are changed or constants folded, weights are no longer seen to lie beside the model.
-    files = tuple({Path(model): None} | {Path(tensor.path): None for tensor in external_tensors(loaded)})
-    guard.reads(data, *files)
-    quantized = is_quantized(loaded)
-    if quantized is not None and not wanted.requantize:
-        raise BadModel(
-            f"{model} is quantized already ({quantized}): start from the float model, "
-            "or give --requantize to quantize what is still in float"
-        )
-    # int8 kernels read float32: the scales of half-precision weights would themselves not fit half precision.
-    widen = place.widens_half or not wanted.schemes.isdisjoint(SPEED_SCHEMES)
-    opset = max(place.opset_for(scheme) for scheme in wanted.schemes)
-    refusal = prepare(loaded, opset=opset, widen=widen)
-    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal)
-    if not plan.choices:
-        default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
-        why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
-        raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
-    for sentence in idle_wishes(wanted, loaded, plan, path=model):
-        warnings.warn(sentence, IdleWish, stacklevel=2)
-    samples = None
-    if data is not None:
-        samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)
-    asked = (data, preprocessing, limit, seed)
-    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, *asked, guard, files)
 
 
 def _bench(job: Job, ranges: Ranges, trials: Trials) -> Bench:

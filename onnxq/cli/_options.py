@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
-from onnxq import choose, formats, pipeline, targets
+from onnxq import choose, formats, targets
 from onnxq.checkpoint import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.find_ranges import Effort
 from onnxq.guard import Guard
+from onnxq.job import LIMIT
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime import THREADS
 from onnxq.samples.reading import Reading, reading_of
@@ -73,7 +74,7 @@ def data_options(limit: int) -> Callable[[Any], Any]:
     )
 
 
-DATA_OPTIONS = data_options(pipeline.LIMIT)
+DATA_OPTIONS = data_options(LIMIT)
 FORM_OPTIONS = options(
     click.option(
         "--weights",

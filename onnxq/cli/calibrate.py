@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxq import checkpoint, choose, pipeline
+from onnxq import checkpoint, choose
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -24,6 +24,7 @@ from onnxq.cli._options import (
 from onnxq.errors import BadData, BadRecipe, NothingToDo
 from onnxq.find_ranges import calibration_samples, observe, ranges_of, remembering
 from onnxq.guard import Guard
+from onnxq.job import open_job
 from onnxq.observations import Observations, load_observations, merge, to_json
 from onnxq.ranges import Ranges
 from onnxq.scales import values_to_observe
@@ -63,7 +64,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     (model,) = files
     shard = None if options["shard"] is None else _shard(options["shard"], options["jobs"])
     with Bars(console(stderr=True)) as bars:
-        job = pipeline.open_job(
+        job = open_job(
             model,
             recipe_of(options),
             options["target"],

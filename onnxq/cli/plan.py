@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxq import pipeline, tables
+from onnxq import tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import (
@@ -19,6 +19,7 @@ from onnxq.cli._options import (
     preprocessing_of,
     recipe_of,
 )
+from onnxq.job import open_job
 
 
 @click.command(short_help="Show what would become of each node, and why.")
@@ -38,7 +39,7 @@ def plan(model: Path, **options: Any) -> None:
     guard = guard_of(options)
     if options["output"]:
         guard.writes(options["output"])
-    job = pipeline.open_job(
+    job = open_job(
         model,
         recipe_of(options),
         options["target"],

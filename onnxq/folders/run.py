@@ -19,6 +19,7 @@ from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.idle import IdleWish
+from onnxq.job import open_job
 from onnxq.pipeline import Result
 from onnxq.plan import Plan
 from onnxq.progress import Progress
@@ -138,7 +139,7 @@ class Run:
             for part in parts:
                 result = self.results[part.name]
                 data: DataSource | None = [] if part.name in self.samples else None  # none is read here
-                models[part.name] = pipeline.open_job(self._source(part), result.recipe, result.plan.target, data).model
+                models[part.name] = open_job(self._source(part), result.recipe, result.plan.target, data).model
         weights = shared.shared_weights(models)
         del models
         self.shared = len(weights)

@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from onnxq import calibrate, pipeline
+from onnxq import calibrate
 from onnxq.collectors.percentile import PERCENTILE
 from onnxq.data import inputs_of, open_data
 from onnxq.images import parse_preprocessing
+from onnxq.job import open_job
 from onnxq.passes.expose_values import ExposeValues
 from onnxq.recipe import Recipe
 from onnxq.runtime import Session
@@ -91,7 +92,7 @@ def prepare(options: argparse.Namespace, folder: Path, samples: int) -> int:
         onnx.save(network(32 if options.quick else 224), path)
         data = [{"x": picture(32 if options.quick else 224, seed)} for seed in range(samples)]
     preprocessing = parse_preprocessing(options.preprocess) if options.preprocess else None
-    job = pipeline.open_job(path, Recipe("w8a8"), data=data, preprocessing=preprocessing, limit=samples)
+    job = open_job(path, Recipe("w8a8"), data=data, preprocessing=preprocessing, limit=samples)
     ir.save(job.model, folder / "model.onnx")
     assert job.data is not None
     for i, feed in enumerate(job.data):

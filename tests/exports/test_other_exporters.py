@@ -17,7 +17,7 @@ from exports.checking import FLOORS, TARGETS, check
 from exports.real import architecture
 
 import onnxq
-from onnxq.pipeline import open_job
+from onnxq.job import open_job
 
 pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.zoo]
 PAIRS = [(scheme, TARGETS[i % 3]) for i, scheme in enumerate(FLOORS)]

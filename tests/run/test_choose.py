@@ -7,9 +7,10 @@ import onnx_ir as ir
 import pytest
 import tiny
 
-from onnxq import Recipe, choose, collectors, pipeline
+from onnxq import Recipe, choose, collectors
 from onnxq.choose import least_noise
 from onnxq.find_ranges import find_ranges
+from onnxq.job import open_job
 from onnxq.ranges import Range, Ranges
 
 TEXT = "g (float[N, 4] x) => (float[N, 4] y) { y = Mul(x, s) }"
@@ -67,10 +68,10 @@ def test_auto_is_one_of_the_methods(tmp_path: object) -> None:
     proto = tiny.model(text, {"v": tiny.normal(64, 64), "w": tiny.normal(64, 8)})
     path = tiny.save(proto, tmp_path)  # type: ignore[arg-type]
     samples = [{"x": tiny.normal(20, 64, seed=n) * (1 + 30 * (n == 4))} for n in range(12)]
-    job = pipeline.open_job(path, Recipe("w8a8"), data=samples)
+    job = open_job(path, Recipe("w8a8"), data=samples)
     ranges = find_ranges(job)
     assert ranges.method in collectors.names()
     for method in collectors.names():
-        other = find_ranges(pipeline.open_job(path, Recipe("w8a8", calibration=method), data=samples))
+        other = find_ranges(open_job(path, Recipe("w8a8", calibration=method), data=samples))
         assert method != ranges.method or other == ranges
     assert choose.names()[0] == "auto"

@@ -16,7 +16,7 @@ import tiny
 from click.testing import CliRunner
 
 import onnxq
-from onnxq import pipeline
+from onnxq import job
 from onnxq.cli import main
 from onnxq.data import Data
 from onnxq.runtime import Session
@@ -192,8 +192,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def seen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[list[Data]]:
     """The data that a command opened."""
     found: list[Data] = []
-    real = pipeline.open_data
-    monkeypatch.setattr(pipeline, "open_data", lambda *args, **kwargs: found.append(real(*args, **kwargs)) or found[-1])
+    real = job.open_data
+    monkeypatch.setattr(job, "open_data", lambda *args, **kwargs: found.append(real(*args, **kwargs)) or found[-1])
     monkeypatch.chdir(folder)
     return found
 

@@ -16,7 +16,7 @@ import tiny
 from click.testing import CliRunner
 
 import onnxq
-from onnxq import cli, load, pipeline, weights
+from onnxq import cli, job, load, weights
 from onnxq.boundary import as_sentence, bounded, code_of
 from onnxq.cli import inspect as inspect_command
 from onnxq.errors import BadModel, Bug, Exit, OnnxqError, OutOfMemory, one_line
@@ -68,12 +68,12 @@ def test_debug_shows_the_traceback(model: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_python_gets_exceptions_of_ours_only(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "load_model", raising(KeyError("foo")))
+    monkeypatch.setattr(job, "load_model", raising(KeyError("foo")))
     with pytest.raises(onnxq.OnnxqError, match=r"this is a bug in onnxq: KeyError .* with '.*model.onnx'") as caught:
         onnxq.quantize(model, model.parent / "out.onnx")
     assert isinstance(caught.value, onnxq.Bug)
     assert isinstance(caught.value.__cause__, KeyError)
-    monkeypatch.setattr(pipeline, "load_model", raising(MemoryError()))
+    monkeypatch.setattr(job, "load_model", raising(MemoryError()))
     with pytest.raises(OutOfMemory):
         onnxq.quantize(model, model.parent / "out.onnx")
 

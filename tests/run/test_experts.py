@@ -14,7 +14,7 @@ from onnx import helper
 
 import onnxq
 from onnxq.cli import main
-from onnxq.pipeline import open_job
+from onnxq.job import open_job
 from onnxq.recipe import Recipe
 from onnxq.runtime import Session
 

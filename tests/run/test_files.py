@@ -18,10 +18,11 @@ import pytest
 import tiny
 from click.testing import CliRunner
 
-from onnxq import data_files, find_ranges, pipeline, save, staging
+from onnxq import data_files, find_ranges, save, staging
 from onnxq.cli import main
 from onnxq.errors import BadOutput
 from onnxq.guard import Guard
+from onnxq.job import Job
 from onnxq.observations import Observations
 from onnxq.ranges import Ranges
 
@@ -239,7 +240,7 @@ def test_ranges_that_came_into_being_meanwhile_stay(source: str, monkeypatch: py
     """Those of another run with the same data are as good; anything else is not replaced unasked."""
     choose = find_ranges.ranges_of
 
-    def meanwhile(job: pipeline.Job, seen: Observations) -> Ranges:
+    def meanwhile(job: Job, seen: Observations) -> Ranges:
         Path("r").write_bytes(Path(source).read_bytes())
         return choose(job, seen)
 

@@ -13,6 +13,7 @@ import onnxq
 from onnxq import pipeline
 from onnxq.check import Check
 from onnxq.errors import CheckFailed
+from onnxq.job import open_job
 from onnxq.recipe import AIM, Recipe
 from onnxq.verdict import require_quality
 
@@ -37,7 +38,7 @@ def test_a_floor_is_reached_to_the_last_decimal(model: Path, scheme: str, floor:
 
 def coarse_plan(model: Path) -> onnxq.Plan:
     """What two bits make of the model, without tuning: some 8 dB."""
-    return pipeline.open_job(model, "int2", "onnxq").plan
+    return open_job(model, "int2", "onnxq").plan
 
 
 def test_without_a_floor_coarse_files_are_written_with_a_warning(model: Path) -> None:

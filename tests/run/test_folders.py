@@ -21,6 +21,7 @@ from onnxq import pipeline
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadOutput, BadRecipe, CheckFailed, NothingToDo
 from onnxq.folders.data_files import write_together
+from onnxq.job import open_job
 from onnxq.weights import find_weights
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -283,5 +284,5 @@ def test_every_weight_is_found_where_parts_are_compared(pair: Path) -> None:
     """The readers of a shared weight are named by node: names of prepared models are those of plans."""
     result = quantize(pair)
     for part in result.parts:
-        job = pipeline.open_job(pair / part.file, "w8a16")
+        job = open_job(pair / part.file, "w8a16")
         assert {weight.node.name for weight in find_weights(job.model)} == set(part.result.plan.choices)

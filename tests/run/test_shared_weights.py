@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import plan as plans
 from onnxq import tables
+from onnxq.job import open_job
 from onnxq.load import load_model
-from onnxq.pipeline import open_job
 from onnxq.plan import Method
 from onnxq.prepare import prepare
 from onnxq.recipe import Recipe

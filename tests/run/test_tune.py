@@ -14,6 +14,7 @@ import onnxq
 from onnxq import encoding, measure, pipeline
 from onnxq.encoding import Encoding, remembering
 from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.job import open_job
 from onnxq.measure import Bench
 from onnxq.plan import COMPUTING, Method, Plan
 from onnxq.preference import PREFERENCES, SEARCHES
@@ -161,7 +162,7 @@ def test_memory_knows_what_differs_and_is_bounded() -> None:
 
 def test_disturbed_kernels_are_scaled_to_processor_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine so busy that every run waits, wall times of kernels say little of how long they take."""
-    model = pipeline.open_job(encoder(tmp_path), "w8a8-dynamic").model
+    model = open_job(encoder(tmp_path), "w8a8-dynamic").model
     bench = Bench(model, lambda plan: model, [{"ids": np.arange(6)[None]}])
     monkeypatch.setattr(measure.Session, "kernels", lambda session: [Kernel("MatMul", name, 2.0, 9) for name in "ab"])
     monkeypatch.setattr(measure, "least_seconds", lambda *arguments: 0.5)
