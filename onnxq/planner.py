@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -50,10 +51,12 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
     for scheme in sorted(recipe.schemes - SCHEMES.keys()):
         targets.require_format(target, scheme)
     choices: dict[str, Choice] = {}
-    for node in graph.nodes(model):
-        weights = list(weights_of(node))
+    found = {node: list(weights_of(node)) for node in graph.nodes(model)}
+    scattered = _in_several_graphs(weight.value for weights in found.values() for weight in weights)
+    for node, weights in found.items():
         if weights:
-            choices[node.name or ""] = _choose(node, weights, recipe, target, opset_note)
+            is_scattered = any(weight.value in scattered for weight in weights)
+            choices[node.name or ""] = _choose(node, weights, recipe, target, opset_note, is_scattered)
         elif recipe.scheme == "fp16" and recipe.scheme_for(node.name or "", node.op_type) == KEEP:
             choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=KEPT)
     for node in graph.nodes(model):
@@ -72,7 +75,14 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
     return shared_weights.marked(passengers.add_to(plan, model, recipe, types), model)
 
 
-def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target, opset_note: str) -> Choice:
+def _in_several_graphs(values: Iterable[ir.Value]) -> set[ir.Value]:
+    """Those that nodes of more than one graph read; found for all at once, as one may have as many readers as nodes."""
+    return {value for value in set(values) if len({id(use.node.graph) for use in value.uses()}) > 1}
+
+
+def _choose(
+    node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target, opset_note: str, is_scattered: bool
+) -> Choice:
     name, elements = node.name or "", sum(weight.elements for weight in weights)
     scheme = recipe.scheme_for(name, node.op_type)
     if scheme == KEEP:
@@ -95,7 +105,7 @@ def _choose(node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target
         return _kept(node, values, elements, opset_note)
     if wish.format == "float16" and (unfit := _unfit(values)):
         return _kept(node, values, elements, unfit)
-    if len({id(use.node.graph) for weight in weights for use in weight.value.uses()}) > 1:
+    if is_scattered:
         wish = _of_several_graphs(wish, node, target)
     for weight in weights:
         placed = target.place(weight, wish)
