@@ -225,12 +225,10 @@ def _made(
                 full = full.replacing(in_float(c, reason) for c in full.those(*COMPUTING))
                 nbytes = _write(job, chosen, found, staged, steps)
                 proof = _check_whole(job, staged, trials)
-            tuned = job.recipe
             for _ in range(RETRIES if bench is not None else 0):
                 if bench is None or not misses_floor(proof, job.recipe):
                     break
-                tuned = stricter(proof, job.recipe, tuned)
-                longer = _tuned(job, bench, full, tuned)
+                longer = _tuned(job, bench, full, stricter(proof, job.recipe, bench.quality(chosen).sqnr))
                 if not longer.changes_anything:
                     break
                 chosen = longer

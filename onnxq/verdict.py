@@ -20,11 +20,11 @@ def misses_floor(proof: Check, recipe: Recipe) -> bool:
     return recipe.min_sqnr is not None and proof.sqnr < recipe.min_sqnr
 
 
-def stricter(proof: Check, asked: Recipe, tuned: Recipe) -> Recipe:
-    """What to tune by once more, after a file tuned by `tuned` fell short of what was `asked`: samples and optimizer
-    of the check are not those that the plan was measured with."""
+def stricter(proof: Check, asked: Recipe, tuned: float) -> Recipe:
+    """What to tune by once more, after a plan that the tuner measured at `tuned` dB fell short of what was `asked`:
+    samples and optimizer of the check are not those that the plan was measured with."""
     assert asked.min_sqnr is not None
-    return replace(tuned, min_sqnr=tuned.aim + asked.min_sqnr - proof.sqnr + MARGIN)
+    return replace(asked, min_sqnr=tuned + asked.min_sqnr - proof.sqnr + MARGIN)
 
 
 def require_quality(proof: Check, recipe: Recipe) -> Check:
