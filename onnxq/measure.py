@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -114,14 +115,18 @@ class Bench:
         labels = [each for each in self._others if not self._is_long(each) or contrasts[each] < worst - OVERLOOKED]
         self._look_at(sorted(labels, key=lambda label: contrasts.get(label, MAX_DB))[:WATCHED])
 
-    def overlooks(self, plan: Plan) -> bool:
-        """Whether `plan` is worse on samples that are not looked at; from now on they are."""
-        contrasts = self._quality_everywhere(plan).contrasts()
+    def overlooks(self, plan: Plan, aim: float = -math.inf) -> bool:
+        """Whether `plan` is worse on samples that are not looked at, or below an `aim` that it reaches on those that
+        are; from now on they are looked at too."""
+        quality = self._quality_everywhere(plan)
+        contrasts, decibels = quality.contrasts(), quality.by_label()
         seen = {self._samples[i].label for i in self._watched}
         worst = min((contrasts[label] for label in seen if label in contrasts), default=MAX_DB)
-        missed = [each for each, found in contrasts.items() if each not in seen and found < worst - OVERLOOKED]
+        missed = {each for each, found in contrasts.items() if each not in seen and found < worst - OVERLOOKED}
+        if all(decibels[label] >= aim for label in seen if label in decibels):
+            missed |= {each for each, found in decibels.items() if each not in seen and found < aim}
         if missed:
-            self._look_at([*missed, *(label for label in self._others if label in seen)])
+            self._look_at([label for label in self._others if label in seen | missed])
         return bool(missed)
 
     @functools.cached_property

@@ -252,7 +252,7 @@ def _tuned(job: Job, bench: Bench, plan: Plan, recipe: Recipe) -> Plan:
     observed = values_to_observe(job.model, plan)
     bench.watch(plan)
     tuned = tune(bench, plan, recipe, observed, job.progress)
-    if bench.overlooks(tuned):
+    if bench.overlooks(tuned, recipe.aim):
         tuned = tune(bench, tuned, recipe, observed, job.progress)
     return reconciled(tuned, job.model)
 

@@ -70,3 +70,25 @@ def test_the_bench_looks_at_the_worst_and_overlooks_nothing() -> None:
     assert bench.overlooks(plan(8))
     assert bench.quality(plan(8)).sqnr < before - 3
     assert not bench.overlooks(plan(8))
+
+
+def test_the_bench_overlooks_no_label_below_the_aim() -> None:
+    """Row i of a weight, which meets the inputs of label i, has an error that grows with i: 20 to 12 dB."""
+    errors = np.array([0.1, 0.1, 0.15, 0.18, 0.2, 0.25], np.float32)[:, None]
+
+    def model(spoiled: int) -> ir.Model:
+        w = np.tile(np.array([1, -1], np.float32), (6, 8))
+        w[:spoiled] *= 1 + errors[:spoiled]
+        return tiny.read(tiny.model("g (float[N, 6] x) => (float[N, 16] y) { y = MatMul(x, w) }", {"w": w}))
+
+    def plan(spoiled: int) -> Plan:
+        return Plan("w8a8", "ort-cpu", {str(i): Choice(str(i), "MatMul", Method.STORED) for i in range(spoiled)})
+
+    samples = tuple(Trial(f"row {i}", {"x": np.eye(6, dtype=np.float32)[[i]]}) for i in range(6))
+    bench = Bench(model(0), lambda plan: model(len(plan.choices)), Trials(samples))
+    bench.watch(plan(5))
+    assert "row 5" not in bench.quality(plan(6)).by_label()
+    seen = bench.quality(plan(6)).sqnr  # row 5 is worse by 1.9 dB
+    assert not bench.overlooks(plan(6)) and not bench.overlooks(plan(6), seen + 1)
+    assert bench.overlooks(plan(6), seen - 1)
+    assert bench.quality(plan(6)).sqnr < seen - 1 and not bench.overlooks(plan(6), seen - 1)
