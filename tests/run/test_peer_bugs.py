@@ -90,7 +90,7 @@ def test_v4_blocks_leave_convolutions_a_channel_scale(tmp_path: Path) -> None:
         "s = Flatten(p)  z = MatMul(s, w) }",
         {"f": normal(32, 16, 3, 3), "w": normal(32, 32)},
     )
-    result = quantized(proto, tmp_path, "w4a16", target="onnx")
+    result = quantized(proto, tmp_path, Recipe("w4a16", min_sqnr=5), target="onnx")
     labels = {choice.op: choice.label for choice in result.plan}
     assert labels == {"Conv": "int8 stored", "MatMul": "uint4 b32"}
     assert error(proto, result, samples(1, 16, 5, 5)[0]) > 18

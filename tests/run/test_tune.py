@@ -21,6 +21,7 @@ from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
 from onnxq.runtime import Kernel
 from onnxq.timing import Race
+from onnxq.trials import Trials
 
 pytestmark = pytest.mark.usefixtures("quick")
 LAYERS = 12
@@ -163,7 +164,7 @@ def test_memory_knows_what_differs_and_is_bounded() -> None:
 def test_disturbed_kernels_are_scaled_to_processor_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine so busy that every run waits, wall times of kernels say little of how long they take."""
     model = open_job(encoder(tmp_path), "w8a8-dynamic").model
-    bench = Bench(model, lambda plan: model, [{"ids": np.arange(6)[None]}])
+    bench = Bench(model, lambda plan: model, Trials.given([{"ids": np.arange(6)[None]}], ""))
     monkeypatch.setattr(measure.Session, "kernels", lambda session: [Kernel("MatMul", name, 2.0, 9) for name in "ab"])
     monkeypatch.setattr(measure, "least_seconds", lambda *arguments: 0.5)
     assert [kernel.seconds for kernel in bench.kernels(None)] == [0.25, 0.25]
