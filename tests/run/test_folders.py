@@ -280,6 +280,15 @@ def test_the_command_line(pair: Path, tmp_path: Path) -> None:
     assert code == 1 and "--layout is for a folder of models" in said
 
 
+@pytest.mark.parametrize("name", ["encoder_model.onnx", "config.json"])
+def test_a_report_replaces_nothing_that_is_in_the_folder(name: str, pair: Path, tmp_path: Path) -> None:
+    before = (pair / name).read_bytes()
+    words = ("quantize", pair, "-o", tmp_path / "out", "-s", "w8a16", "--force", "--report", pair / name)
+    code, said = invoke(*words)
+    assert code == 1 and f"{name} is read, so it cannot be the output; choose another name with --report" in said
+    assert (pair / name).read_bytes() == before and not (tmp_path / "out").exists()
+
+
 def test_every_weight_is_found_where_parts_are_compared(pair: Path) -> None:
     """The readers of a shared weight are named by node: names of prepared models are those of plans."""
     result = quantize(pair)
