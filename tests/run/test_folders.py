@@ -60,12 +60,12 @@ def codes_of(model: Path, node: str) -> bytes:
 
 
 def test_a_weight_of_two_parts_has_one_format(pair: Path) -> None:
-    alone = quantize(pair, "alone", rules(("own", "w8a16"), scheme="w4a16"))
+    alone = quantize(pair, "alone", rules(("own", "w8a16"), scheme="w4a16", min_sqnr=5.0))
     assert alone.shared == 1
     tied = [part.result.plan.choices["tied"] for part in alone.parts if part.result and part.name == "decoder_model"]
     assert [choice.format for choice in tied] == ["uint4"]
 
-    result = quantize(pair, "both", rules(("encoder_model/embed", "w8a16"), scheme="w4a16"))
+    result = quantize(pair, "both", rules(("encoder_model/embed", "w8a16"), scheme="w4a16", min_sqnr=5.0))
     plans = {part.name: part.result.plan for part in result.parts if part.result is not None}
     assert plans["encoder_model"].choices["embed"].format == plans["decoder_model"].choices["tied"].format == "int8"
     assert plans["decoder_model"].choices["tied"].reason == "as part 'encoder_model' has this weight"
