@@ -38,7 +38,7 @@
 namespace onnxq {
 
 // Numbers are part of the C ABI: onnxq/native.py names the same ones. kFormats and kScaleTypes count those of codes.
-enum Format : int32_t { kInt4 = 0, kInt8 = 1, kNf4 = 2, kFp4 = 3, kMxfp4 = 4, kFormats = 5, kBfloat16 = kFormats };
+enum Format : int32_t { kInt4 = 0, kInt8 = 1, kNf4 = 2, kFp4 = 3, kMxfp4 = 4, kFormats = 5, kDenseBfloat16 = kFormats };
 enum ScaleType : int32_t { kScaleFloat32 = 0, kScaleFloat16 = 1, kScaleE8M0 = 2, kScaleTypes = 3, kNoScales = kScaleTypes };
 
 constexpr int64_t kTile = 16;  // rows side by side
@@ -49,7 +49,7 @@ constexpr int64_t kDenseBlock = 32;  // of bfloat16
 namespace {
 
 constexpr bool is_affine(int32_t format) { return format == kInt4 || format == kInt8; }
-constexpr int64_t code_bits(int32_t format) { return format == kBfloat16 ? 16 : format == kInt8 ? 8 : 4; }
+constexpr int64_t code_bits(int32_t format) { return format == kDenseBfloat16 ? 16 : format == kInt8 ? 8 : 4; }
 constexpr int64_t line_k(int32_t format) { return 32 / code_bits(format); }  // k held by one line
 constexpr float middle_code(int32_t format) { return format == kInt8 ? 128.0f : 8.0f; }  // where there is no zero point
 constexpr int64_t scale_bytes(int32_t type) {
@@ -63,7 +63,7 @@ constexpr int64_t tile_bytes(int32_t format, int64_t Kp) { return Kp / line_k(fo
 
 // Where the code of (row, k) of a tile lies. With 4 bits it is the high nibble where k % 8 ≥ 4.
 constexpr int64_t code_byte(int32_t format, int64_t row, int64_t k) {
-  return k / line_k(format) * kLine + row % kTile * 4 + (format == kBfloat16 ? k % 2 * 2 : k % 4);
+  return k / line_k(format) * kLine + row % kTile * 4 + (format == kDenseBfloat16 ? k % 2 * 2 : k % 4);
 }
 constexpr bool in_high_nibble(int64_t k) { return k % 8 >= 4; }
 

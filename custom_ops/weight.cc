@@ -105,7 +105,7 @@ WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info,
 }
 
 WeightAttributes WeightAttributes::dense(const OrtApi* api, const OrtKernelInfo* info) {
-  return {api, info, kDenseBlock, kBfloat16};
+  return {api, info, kDenseBlock, kDenseBfloat16};
 }
 
 WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info)

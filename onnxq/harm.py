@@ -22,6 +22,8 @@ def harm(
     nodes at best: the number of measurements must not grow with the model, as their cost does. What the halves do not
     explain (operators that cannot be int8 alone) stays with them in equal parts.
     """
+    if not choices:
+        return {}  # weights only: nothing computes in integers
     floor = noise_ratio(bench.quality(base))
 
     def added(group: Sequence[Choice]) -> float:

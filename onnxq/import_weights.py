@@ -16,6 +16,7 @@ from onnxq.guard import Guard
 from onnxq.linear4bit import Match
 from onnxq.load import external_tensors, is_quantized, load_model
 from onnxq.made_up import make_up
+from onnxq.made_up.scout import scout
 from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planner import MATMULS
@@ -144,4 +145,4 @@ def _check(model: ir.Model, plan: Plan, staged: Path, threads: int, progress: Pr
         return check_nodes(model, staged, names, threads=threads)
     reference = Session(model, threads=threads)
     bare = targets.get(plan.target).has_onnxq_ops
-    return check_models(reference, staged, make_up(model, reference), threads=threads, bare=bare)
+    return check_models(reference, staged, make_up(model, scout(model)), threads=threads, bare=bare)

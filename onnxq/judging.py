@@ -10,14 +10,15 @@ from onnxq.data import Data
 from onnxq.find_ranges import HELD_BACK
 from onnxq.lengths import with_other_lengths
 from onnxq.made_up import make_up, make_up_missing
-from onnxq.runtime import Feed, Session
+from onnxq.made_up.scout import scout
+from onnxq.runtime import Feed
 from onnxq.trials import Trials
 
 
 def trials_for(model: ir.Model, data: Data | None, seen: Sequence[Feed]) -> Trials:
     """The samples held back, also at other lengths if all of `seen` have one, and made-up ones for branches that these
     never take; without data, made-up ones only."""
-    session = Session(model, threads=0)
+    session = scout(model)
     if data is None:
         return make_up(model, session)
     samples, held_back = data.split(HELD_BACK)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxq import formats, graph, targets
 from onnxq.bodies import DENSE_FORMATS, KERNEL_FORMATS
 from onnxq.errors import BadRecipe
+from onnxq.passes import quantize_experts as experts
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.targets import Placement, Target
 from onnxq.weights import weights_of
@@ -18,7 +19,7 @@ _PRODUCTS = ("MatMul", "Gemm")
 _OPERATORS = {
     Method.STATIC: ("Conv", *_PRODUCTS),
     Method.DYNAMIC: ("LSTM", *_PRODUCTS),
-    Method.PACKED: ("Gather", *_PRODUCTS),
+    Method.PACKED: ("Gather", "MoE", *_PRODUCTS),
 }
 
 
@@ -52,6 +53,8 @@ def _refusal(choice: Choice, node: ir.Node, target: Target) -> str:
     if any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights):
         return "it computes in float64"
     format = formats.get(choice.format or "")
+    if node.op_type == "MoE":
+        return experts.refusal(node, format.name, choice.block) if target.has_contrib_ops else "the target has no QMoE"
     if (
         choice.method is Method.PACKED
         and format.default_block is None

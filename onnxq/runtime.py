@@ -91,6 +91,8 @@ class Session:
         threads: of one operator; 0 leaves it to onnxruntime.
         profile: record the time of every kernel; `kernels()` ends the recording.
         library: compute the operators of the onnxq domain by the compiled library, where it was built.
+        most_bytes: what a run may take with the constants, packed ones too; 0 is without a bound. A run that
+            needs more is refused, where else the process would be killed. Runs are slower: none is to be timed.
         save_optimized: where to leave the optimized graph, which holds for this machine only.
 
     Raises:
@@ -105,6 +107,7 @@ class Session:
         threads: int = THREADS,
         profile: bool = False,
         library: bool = True,
+        most_bytes: int = 0,
         save_optimized: Path | None = None,
     ) -> None:
         ort = require()
@@ -125,6 +128,7 @@ class Session:
             options.profile_file_prefix = os.path.join(folder, "run")
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
+        self._run_options = _bound(options, most_bytes) if most_bytes else None
         source: str | bytes
         if isinstance(model, ir.Model):
             data = data_folder(model)
@@ -168,8 +172,11 @@ class Session:
         try:
             if self._has_bfloat16:
                 values = {name: _to_value(x) for name, x in feed.items()}
-                return [_from_value(value) for value in self._session.run_with_ort_values(outputs, values)]
-            return self._session.run(outputs, feed)
+                return [
+                    _from_value(value)
+                    for value in self._session.run_with_ort_values(outputs, values, self._run_options)
+                ]
+            return self._session.run(outputs, feed, self._run_options)
         except Exception as error:  # see above
             raise BadModel(f"onnxruntime cannot run the model: {reason(error)}") from None
 
@@ -197,6 +204,22 @@ class Kernel:
     name: str
     seconds: float
     runs: int
+
+
+def _bound(options: onnxruntime.SessionOptions, most_bytes: int) -> onnxruntime.RunOptions:
+    """Give a session an arena that grows no further; what runs have to say to leave it empty.
+
+    onnxruntime takes the arena that was registered last, and goes on without any check once constants alone exceed
+    its limit: so these must be counted in.
+    """
+    ort = require()
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"max_mem": most_bytes, "arena_extend_strategy": 1}))
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")  # freed with the session
+    run = ort.RunOptions()
+    run.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return run
 
 
 def _serialize(model: ir.Model) -> bytes:

@@ -52,5 +52,5 @@ def quantize(folder: Path, output: str = "out", recipe: onnxq.Recipe | str = "w8
     return onnxq.quantize_folder(folder, folder.parent / output, recipe, **options)
 
 
-def rules(*rules: tuple[str, str], scheme: str = "w8a16") -> onnxq.Recipe:
-    return onnxq.Recipe(scheme, rules=tuple(onnxq.Rule(word, nodes) for nodes, word in rules))
+def rules(*rules: tuple[str, str], scheme: str = "w8a16", min_sqnr: float | None = None) -> onnxq.Recipe:
+    return onnxq.Recipe(scheme, rules=tuple(onnxq.Rule(word, nodes) for nodes, word in rules), min_sqnr=min_sqnr)

@@ -35,12 +35,12 @@ class Sample {
  public:
   Sample(const Kernel& kernel, int32_t format) : kernel_(kernel), x_(kMostRows * kK), y_(kMostRows * kN) {
     p_.N = kN, p_.K = kK, p_.block = 32, p_.format = format;
-    p_.scale_type = format == kBfloat16 ? int32_t{kNoScales} : int32_t{kScaleFloat16};
+    p_.scale_type = format == kDenseBfloat16 ? int32_t{kNoScales} : int32_t{kScaleFloat16};
     uint32_t random = 1;
     const auto next = [&random] { return (random = random * 1664525 + 1013904223) >> 16; };
     weight_.resize(static_cast<size_t>(tiles(kN) * tile_bytes(format, kK)));
     for (size_t i = 0; i < weight_.size(); ++i) {  // of bfloat16, small numbers of both signs
-      weight_[i] = static_cast<uint8_t>(format == kBfloat16 && i % 2 ? 0x3C | (next() & 0x80) : next());
+      weight_[i] = static_cast<uint8_t>(format == kDenseBfloat16 && i % 2 ? 0x3C | (next() & 0x80) : next());
     }
     scales_.assign(static_cast<size_t>(tiles(kN) * blocks(kK, 32) * kTile), 0x1800);
     for (float& x : x_) {

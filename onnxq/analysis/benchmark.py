@@ -31,9 +31,9 @@ from onnxq.errors import BadData, BadModel
 from onnxq.formats import FloatArray
 from onnxq.load import load_model
 from onnxq.made_up import make_up
+from onnxq.made_up.scout import scout
 from onnxq.passes.unique_names import UniqueNames
 from onnxq.progress import QUIET, Progress
-from onnxq.runtime import Session
 from onnxq.samples.reading import How
 from onnxq.weights import Role
 
@@ -235,7 +235,7 @@ def _made_up(model: str | Path) -> Data:
     """
     loaded = load_model(model)
     UniqueNames()(loaded)
-    feeds = make_up(loaded, Session(model)).feeds[:SYNTHETIC]
+    feeds = make_up(loaded, scout(loaded)).feeds[:SYNTHETIC]
     if not feeds:
         raise BadModel(f"{model} runs on none of the inputs that were made up for it; give --data")
     return Data("made-up inputs", lambda: (partial(dict, feed) for feed in feeds))

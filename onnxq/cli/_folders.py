@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from onnxq import save
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import effort_of, options, preprocessing_of, recipe_of
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.folders import layouts, quantize_folder
 from onnxq.folders.contents import open_folder
 from onnxq.folders.tables import folder_table
+from onnxq.guard import Guard
 
 FOLDER_OPTIONS = options(
     click.option(
@@ -32,11 +32,12 @@ _OF_MODELS = {"plan_file": "--plan", "ranges": "--ranges", "trace": "--trace"}
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 
 
-def quantize(folder: Path, options: dict[str, Any]) -> None:
+def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
     """`onnxq quantize FOLDER`."""
     wrong = next((word for key, word in _OF_MODELS.items() if options[key]), None)
     if wrong is not None:
         raise BadRecipe(f"{wrong} is for a single model, and {folder} is a folder; give one of its models")
+    guard.reads(*(file for file in folder.rglob("*") if file.is_file()))  # models among them
     with Bars(console(stderr=True)) as bars:
         result = quantize_folder(
             folder,
@@ -57,7 +58,7 @@ def quantize(folder: Path, options: dict[str, Any]) -> None:
             progress=bars,
         )
     if options["report"]:
-        save.write_text(options["report"], result.to_json())
+        guard.write_text(options["report"], result.to_json())
     if options["as_json"]:
         click.echo(result.to_json())
         return

@@ -17,6 +17,7 @@ from onnxq.data import inputs_of, open_data
 from onnxq.errors import BadModel
 from onnxq.load import load_model
 from onnxq.made_up import make_up
+from onnxq.made_up.scout import scout
 from onnxq.passes.unique_names import UniqueNames
 from onnxq.runtime import Session
 from onnxq.trials import Trials
@@ -43,7 +44,7 @@ def check(a: Path, b: Path, **options: Any) -> None:
         trials = Trials.given(feeds, f"{len(feeds)} samples")
     else:
         UniqueNames()(model)
-        trials = make_up(model, in_float)
+        trials = make_up(model, scout(model))
     found = check_models(in_float, b, trials, threads=options["threads"])
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))

@@ -93,7 +93,7 @@ def quantize(model: Path, **options: Any) -> None:
     recipe = recipe_of(options)
     guard = guard_of(options)
     if model.is_dir():
-        _folders.quantize(model, options)
+        _folders.quantize(model, options, guard)
         return
     _folders.refuse_options_of_folders(model, options)
     with Bars(console(stderr=True)) as bars:

@@ -11,7 +11,7 @@ from exports import language, others, vision
 from exports.builder import Architecture
 from exports.checking import FLOORS, TARGETS, check
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.sweep]
 
 MODELS: dict[str, Architecture] = language.MODELS | vision.MODELS | others.MODELS
 ALL = list(itertools.product(MODELS, FLOORS, TARGETS))

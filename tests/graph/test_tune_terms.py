@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from onnxq.harm import harm
+from onnxq.plan import Plan
 from onnxq.preference import CLEAR, PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
 from onnxq.timing import Race
@@ -75,3 +77,7 @@ def test_efforts_are_bounded_counts_that_follow_from_the_cost_of_a_plan() -> Non
         assert 0 < quick < normal < thorough
     for word, (many, some, few) in counts.items():
         assert (many, few) == (SEARCHES[word].most, SEARCHES[word].least) and many >= some >= few
+
+
+def test_a_plan_without_integer_kernels_does_no_harm_by_them() -> None:
+    assert harm(bench(), Plan("auto", "ort-cpu"), [], 8) == {}

@@ -62,7 +62,7 @@ def test_json_and_report_are_the_same(tmp_path: Path) -> None:
     assert table["bytes_after"] == (tmp_path / "q.onnx").stat().st_size
     assert table["check"]["sqnr"] > 19.5
     assert table["check"]["kernels"] == {"MatMulNBits": 1}
-    assert {"node", "op", "method", "format", "block", "elements", "reason", "half"} == set(table["nodes"][0])
+    assert {"node", "op", "method", "format", "block", "elements", "reason", "half", "shares"} == set(table["nodes"][0])
 
 
 def test_plans_can_be_edited(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_seed_draws_samples(tmp_path: Path) -> None:
 
 def test_rules_of_the_command_line_win_over_the_recipe(tmp_path: Path) -> None:
     text = "g (float[4,64] x) => (float[4,64] z) { [first] y = MatMul(x, v)  [second] z = MatMul(y, w) }"
-    model = tiny.save(tiny.model(text, {"v": normal(64, 64), "w": normal(64, 64)}), tmp_path)
+    model = tiny.save(tiny.model(text, {"v": normal(64, 64), "w": normal(64, 64, seed=1)}), tmp_path)
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('scheme = "w8a16"\nblock_size = 64\n[[rule]]\nnodes = "first"\nset = "nf4"\n')
 
@@ -264,6 +264,12 @@ def test_defaults_are_those_of_the_api() -> None:
     assert effort_of(effort) == Effort() == api.pop("effort")
     only_here = {"as_json", "report", "keep", "sets", "no_check", "weights"}
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
+    folders = {
+        name: parameter.default for name, parameter in inspect.signature(onnxq.quantize_folder).parameters.items()
+    }
+    assert options.pop("layout") is None  # a model has none; of a folder it is the default of the API
+    assert f"[default: {folders['layout']}]" in " ".join(run("quantize", "-h").stdout.split())
+    assert options.pop("variants") == folders["variants"]
     assert set(options) - only_here == (set(api) - {"check", "progress", "guard"}) | recipe
     for name in set(options) & set(api) - {"model", "recipe"}:
         assert options[name] == api[name], name

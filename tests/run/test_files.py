@@ -79,11 +79,14 @@ READ = {
     "report: plan": (*QUANTIZE, "plan.json", "--plan", "plan.json", *W8A8, "data.npz"),
     "report: recipe": (*QUANTIZE, "recipe.toml", "--recipe", "recipe.toml", "--data", "data.npz"),
     "report: ranges": (*QUANTIZE, "in.ranges", "--ranges", "in.ranges", *W8A8, "data.npz"),
-    "quantize: weights": ("quantize", "in.onnx", "--no-check", "-o", "in.weights"),
-    "quantize: recipe": ("quantize", "in.onnx", "--recipe", "recipe.toml", "--data", "data.npz", "-o", "recipe.toml"),
-    "quantize: plan": ("quantize", "in.onnx", "--plan", "plan.json", *W8A8, "data.npz", "-o", "plan.json"),
-    "import-weights: checkpoint": ("import-weights", "in.onnx", "data.npz", "-o", "data.npz"),
-    "import-weights: weights": ("import-weights", "in.onnx", "data.npz", "-o", "in.weights"),
+}
+#: Commands that write a model, and a file that they read.
+READ_FOR_MODELS = {
+    "quantize: weights": (("quantize", "in.onnx", "--no-check"), "in.weights"),
+    "quantize: recipe": (("quantize", "in.onnx", "--recipe", "recipe.toml", "--data", "data.npz"), "recipe.toml"),
+    "quantize: plan": (("quantize", "in.onnx", "--plan", "plan.json", *W8A8, "data.npz"), "plan.json"),
+    "import-weights: checkpoint": (("import-weights", "in.onnx", "data.npz"), "data.npz"),
+    "import-weights: weights": (("import-weights", "in.onnx", "data.npz"), "in.weights"),
 }
 
 
@@ -91,6 +94,26 @@ READ = {
 def test_what_a_command_reads_is_never_written(words: tuple[str, ...], folder: Path) -> None:
     before = contents(folder)
     assert "is read, so it cannot be the output" in run(*words, "--force", code=1)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(("words", "read"), READ_FOR_MODELS.values(), ids=READ_FOR_MODELS)
+def test_what_is_read_is_never_replaced_by_a_model(words: tuple[str, ...], read: str, folder: Path) -> None:
+    """By its own name, which no model may have, as little as by a name that a model may have."""
+    (folder / "other.onnx").hardlink_to(read)
+    before = contents(folder)
+    assert f"'{read}' must end in .onnx" in run(*words, "-o", read, "--force", code=1)
+    assert "other.onnx is read, so it cannot be the output" in run(*words, "-o", "other.onnx", "--force", code=1)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("words", [("quantize", "in.onnx"), ("import-weights", "in.onnx", "data.npz")])
+def test_force_is_not_advised_where_it_would_not_help(words: tuple[str, ...], folder: Path) -> None:
+    """A name that no model may have is refused for that, even if the file is there."""
+    Path("mine").write_text("precious")
+    before = contents(folder)
+    for options in ((), ("--force",)):
+        assert "'mine' must end in .onnx; choose another name" in run(*words, "-o", "mine", *options, code=1)
     assert contents(folder) == before
 
 
@@ -109,15 +132,16 @@ EXISTING = {
     "merge": ("calibrate", "--merge", "part.ranges", "-o", "mine"),
     "plan": ("plan", "in.onnx", "-o", "mine"),
     "report": (*QUANTIZE, "mine"),
-    "quantize": ("quantize", "in.onnx", "--no-check", "-o", "mine"),
-    "import-weights": ("import-weights", "in.onnx", "data.npz", "-o", "mine"),
+    "quantize": ("quantize", "in.onnx", "--no-check", "-o", "mine.onnx"),
+    "import-weights": ("import-weights", "in.onnx", "data.npz", "-o", "mine.onnx"),
     "trace": ("quantize", "in.onnx", "--no-check", "-o", "out.onnx", "--trace", "trace"),
 }
 
 
 @pytest.mark.parametrize("words", EXISTING.values(), ids=EXISTING)
 def test_what_is_there_is_not_replaced_unasked(words: tuple[str, ...], folder: Path) -> None:
-    Path("mine").write_text("precious")
+    for name in ("mine", "mine.onnx"):
+        Path(name).write_text("precious")
     Path("trace").mkdir()
     Path("trace/2-rewritten.onnxtxt").write_text("precious")
     before = contents(folder)

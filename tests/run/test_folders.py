@@ -60,12 +60,12 @@ def codes_of(model: Path, node: str) -> bytes:
 
 
 def test_a_weight_of_two_parts_has_one_format(pair: Path) -> None:
-    alone = quantize(pair, "alone", rules(("own", "w8a16"), scheme="w4a16"))
+    alone = quantize(pair, "alone", rules(("own", "w8a16"), scheme="w4a16", min_sqnr=5.0))
     assert alone.shared == 1
     tied = [part.result.plan.choices["tied"] for part in alone.parts if part.result and part.name == "decoder_model"]
     assert [choice.format for choice in tied] == ["uint4"]
 
-    result = quantize(pair, "both", rules(("encoder_model/embed", "w8a16"), scheme="w4a16"))
+    result = quantize(pair, "both", rules(("encoder_model/embed", "w8a16"), scheme="w4a16", min_sqnr=5.0))
     plans = {part.name: part.result.plan for part in result.parts if part.result is not None}
     assert plans["encoder_model"].choices["embed"].format == plans["decoder_model"].choices["tied"].format == "int8"
     assert plans["decoder_model"].choices["tied"].reason == "as part 'encoder_model' has this weight"
@@ -278,6 +278,15 @@ def test_the_command_line(pair: Path, tmp_path: Path) -> None:
     assert code == 1 and "--ranges is for a single model" in said
     code, said = invoke("quantize", pair / "encoder_model.onnx", "--layout", "same")
     assert code == 1 and "--layout is for a folder of models" in said
+
+
+@pytest.mark.parametrize("name", ["encoder_model.onnx", "config.json"])
+def test_a_report_replaces_nothing_that_is_in_the_folder(name: str, pair: Path, tmp_path: Path) -> None:
+    before = (pair / name).read_bytes()
+    words = ("quantize", pair, "-o", tmp_path / "out", "-s", "w8a16", "--force", "--report", pair / name)
+    code, said = invoke(*words)
+    assert code == 1 and f"{name} is read, so it cannot be the output; choose another name with --report" in said
+    assert (pair / name).read_bytes() == before and not (tmp_path / "out").exists()
 
 
 def test_every_weight_is_found_where_parts_are_compared(pair: Path) -> None:

@@ -23,7 +23,10 @@ def test_a_large_model_never_is_in_memory(tmp_path: Path) -> None:
     model = write_llama(tmp_path, layers=16, width=2048, hidden=5632, vocabulary=32000)
     output, report = tmp_path / "small.onnx", tmp_path / "report.json"
     command = [sys.executable, "-m", "onnxq", "quantize", str(model), "-s", "w4a16", "-o", str(output)]
-    process = subprocess.Popen([*command, "--report", str(report)], stdout=subprocess.DEVNULL, cwd=tmp_path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the onnxq that is tested
+    process = subprocess.Popen(
+        [*command, "--report", str(report)], stdout=subprocess.DEVNULL, cwd=tmp_path, env=environment
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0

@@ -159,7 +159,9 @@ def test_quantized_files_are_recognized_and_can_be_continued(tmp_path: Path) -> 
     first = onnxq.quantize(path, tmp_path / "a.onnx", half, target="onnxq").output
     with pytest.raises(onnxq.OnnxqError, match=r"is quantized already \(1 MatMulNBits\)"):
         onnxq.quantize(first, tmp_path / "b.onnx", "nf4", target="onnxq")
-    second = onnxq.quantize(first, tmp_path / "b.onnx", onnxq.Recipe("nf4", requantize=True), target="onnxq")
+    second = onnxq.quantize(
+        first, tmp_path / "b.onnx", onnxq.Recipe("nf4", requantize=True, min_sqnr=8), target="onnxq"
+    )
     saved = onnx.load(second.output)
     assert [node.overload for node in saved.graph.node] == ["int4_zp", "nf4"]
     assert {f.overload for f in saved.functions} == {"int4_zp", "nf4"}
@@ -192,5 +194,7 @@ def test_every_word_on_every_target(tmp_path: Path, word: str, target: str) -> N
     bits = formats.get(word).bits
     assert word in {choice.format for choice in result.plan}
     assert result.check is not None
-    # 6 dB a bit, less what a block or channel of normal numbers loses against a full range, of two matrices in a row.
-    assert result.check.sqnr > (6 * min(bits, 8) - 11 if not word.startswith("float8") else 20)
+    # 6 dB a bit, less what a block or channel of normal numbers loses against a full range, of two matrices in a row;
+    # on the worst of several kinds of words, and powers of two are the coarsest way to use 4 bits.
+    loss = 12 if word == "pow2_int4" else 11
+    assert result.check.sqnr > (6 * min(bits, 8) - loss if not word.startswith("float8") else 20)

@@ -1,7 +1,7 @@
 """Every shared model goes through, and what comes out is right.
 
-`pytest tests/zoo` runs every model with one scheme and every scheme on several models; `pytest -m zoo` the whole
-matrix, 8-bit schemes scored on real data.
+`pytest -m "sweep and not zoo" tests/zoo` runs every model with one scheme and every scheme on several models;
+`pytest -m zoo` the whole matrix, 8-bit schemes scored on real data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import onnxq
 from onnxq.plan import COMPUTING, Method
 
 # The shared zoo.py leaves some of its files to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"), pytest.mark.sweep]
 
 ZOO = load_zoo()
 MODELS = sorted(ZOO.MODELS) if ZOO is not None else ["no-shared-models"]

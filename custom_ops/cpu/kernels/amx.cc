@@ -428,7 +428,7 @@ Multiply multiply_kernel(int32_t scale_type) {
 }
 
 Multiply multiply_kernel(const Problem& p) {
-  return p.format == kBfloat16 ? multiply<Fetcher>
+  return p.format == kDenseBfloat16 ? multiply<Fetcher>
          : p.format == kInt8   ? multiply_kernel<ByteFloats<Zmm>>(p.scale_type)
                                : multiply_kernel<NibbleFloats<Zmm>>(p.scale_type);
 }

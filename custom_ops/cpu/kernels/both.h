@@ -12,7 +12,7 @@ namespace {
 // bfloat16 has products of its own, or these. Without VNNI, dot products of bytes that are not nibbles take as long as those of floats, once a panel is worth it.
 template <class V>
 constexpr bool in_floats(const Problem& p) {
-  return p.exact || p.format == kBfloat16 || (V::kSignedBytes && p.format != kInt4 && p.M >= 32);
+  return p.exact || p.format == kDenseBfloat16 || (V::kSignedBytes && p.format != kInt4 && p.M >= 32);
 }
 
 template <class V>

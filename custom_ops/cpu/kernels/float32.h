@@ -254,7 +254,7 @@ struct Float32 {
       }
       return;
     }
-    const FloatKernels& kernels = p.format == kBfloat16 ? kFloatKernels<V, PairFloats<V>, kNoScales>
+    const FloatKernels& kernels = p.format == kDenseBfloat16 ? kFloatKernels<V, PairFloats<V>, kNoScales>
                                   : p.format == kInt8   ? float_kernels<V, ByteFloats<V>>(p.scale_type)
                                                         : float_kernels<V, NibbleFloats<V>>(p.scale_type);
     const Cuts cuts = product_cuts(groups<V>(p), tiles, tasks);
