@@ -39,14 +39,15 @@ def zoo() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], onnxq.Result]:
+def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., onnxq.Result]:
     """Quantizes a model by name, with its calibration samples where the scheme needs them."""
     folder = tmp_path_factory.mktemp("zoo")
 
-    def run(name: str, scheme: str, target: str) -> onnxq.Result:
+    def run(name: str, scheme: str, target: str, min_sqnr: float | None = None) -> onnxq.Result:
         data = zoo.export_calibration(name, folder / f"{name}.npz", 32) if scheme in WITH_DATA else None
         output = folder / f"{name}.{scheme}.{target}.onnx"
-        return onnxq.quantize(zoo.model_path(name), output, scheme, target=target, data=data, force=True)
+        recipe = onnxq.Recipe(scheme, min_sqnr=min_sqnr)
+        return onnxq.quantize(zoo.model_path(name), output, recipe, target=target, data=data, force=True)
 
     return run
 
@@ -82,7 +83,7 @@ def test_static_int8_keeps_the_transformer(quantize: Callable[..., onnxq.Result]
 def test_four_bits_keep_the_transformer(
     quantize: Callable[..., onnxq.Result], zoo: ModuleType, scheme: str, limit: float
 ) -> None:
-    result = quantize("charlm", scheme, "ort-cpu")
+    result = quantize("charlm", scheme, "ort-cpu", min_sqnr=5)  # the usual aim takes some of it to 8 bits
     assert {choice.format for choice in result.plan.those(Method.PACKED)} == {"uint4" if scheme == "w4a16" else "nf4"}
     assert zoo.score("charlm", result.output) <= limit
 
