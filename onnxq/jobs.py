@@ -136,6 +136,7 @@ def _end_with_parent(is_over: threading.Event) -> None:
         pass
     if is_over.is_set():
         return
+    sys.unraisablehook = lambda _: None  # where a finalizer is interrupted, Python would print it for nobody
     _thread.interrupt_main()
     time.sleep(PATIENCE)
     os._exit(128 + signal.SIGINT)
