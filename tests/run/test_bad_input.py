@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -349,16 +350,22 @@ def test_no_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_interrupted_runs_leave_nothing(name: str, code: int, tmp_path: Path) -> None:
-    nodes = " ".join(f"t{i + 1} = MatMul(t{i}, w)" for i in range(20))
-    folder, trace = tmp_path / "models", tmp_path / "trace"
+    """The model is written and checked, and about to be moved into its place."""
+    folder, log = tmp_path / "models", tmp_path / "points"
     folder.mkdir()
-    text(f"g (float[1, 64] t0) => (float[1, 64] t20) {{ {nodes} }}", folder)
+    text(MATMUL, folder)
     command = [sys.executable, "-m", "onnxq", "quantize", "model.onnx", "-s", "w8a16", "-o", "out.onnx"]
-    process = subprocess.Popen([*command, "--trace", str(trace)], cwd=folder, stderr=subprocess.PIPE, text=True)
-    while not list(trace.glob("2-*")):  # now it writes and checks, which takes seconds
+    halted = os.environ | {"ONNXQ_FAULT": "STOP publish.model", "ONNXQ_FAULT_LOG": str(log)}
+    process = subprocess.Popen(command, cwd=folder, env=halted, stderr=subprocess.PIPE, text=True)
+    while not (passed := re.findall(r"^publish.model (\d+)$", log.read_text() if log.exists() else "", re.MULTILINE)):
         assert process.poll() is None
-        time.sleep(0.05)
+        time.sleep(0.02)
+    assert len(list(folder.iterdir())) > 1
     process.send_signal(getattr(signal, name))
+    status = Path("/proc", passed[0], "status")  # of the process that does the work, which has yet to be told
+    while not int(re.findall(r"^ShdPnd:\s*(\w+)$", status.read_text(), re.MULTILINE)[0], 16):
+        time.sleep(0.02)
+    os.kill(int(passed[0]), signal.SIGCONT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in said
