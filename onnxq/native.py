@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import importlib.metadata
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from onnxq.errors import OnnxqError
 
 ABI_VERSION = 5
 Floats = NDArray[np.float32]
@@ -19,41 +24,73 @@ Codes = NDArray[np.uint8]
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library beside this file, or None, with one warning, if the package was installed without a compiler."""
+    """The compiled library, or None, with one warning that says why there is none.
+
+    Raises:
+        OnnxqError: `ONNXQ_LIBRARY` names a file that is no such library.
+    """
     found = _find()
-    if found is not None:
-        return found[1]
-    warnings.warn(
-        "onnxq was installed without its compiled library (no C++ compiler was found): encoding weights and "
-        "calibrating are slower, and files for target onnxq run without their kernels. Install a compiler and "
-        "reinstall onnxq to have it.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return None
+    if isinstance(found, str):
+        warnings.warn(
+            f"{found}: encoding weights and calibrating are slower, and files for target onnxq run without their "
+            "kernels. Install a compiler and reinstall onnxq to have it.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return found[1]
 
 
 @functools.cache
 def path() -> Path | None:
     """Where the library lies, or None."""
     found = _find()
-    return None if found is None else found[0]
+    return None if isinstance(found, str) else found[0]
 
 
 def cuda_path() -> Path | None:
     """Where the library for onnxruntime's CUDA provider lies, or None."""
-    return next(iter(sorted(Path(__file__).parent.glob("*onnxq_cuda*"))), None)
+    return next(_built("onnxq_cuda"), None)
 
 
-def _find() -> tuple[Path, ctypes.CDLL] | None:
-    """The library that ONNXQ_LIBRARY names, as a build with sanitizers, or the one beside this file."""
+@functools.cache
+def _find() -> tuple[Path, ctypes.CDLL] | str:
+    """The library that ONNXQ_LIBRARY names, as a build with sanitizers, or this package's; or what is wrong."""
     named = os.environ.get("ONNXQ_LIBRARY")
-    for path in [Path(named)] if named else sorted(Path(__file__).parent.glob("*onnxq_native*")):
+    if named:
+        found = _load(Path(named))
+        if isinstance(found, str):
+            raise OnnxqError(f"ONNXQ_LIBRARY: {found}")
+        return Path(named), found
+    problem = "onnxq was installed without its compiled library (no C++ compiler was found)"
+    for path in _built("onnxq_native"):
+        found = _load(path)
+        if not isinstance(found, str):
+            return path, found
+        problem = found
+    return problem
+
+
+def _built(stem: str) -> Iterator[Path]:
+    """Files beside this one; then, as the sources of a checkout hide the installed package, those in that."""
+    folders = [Path(__file__).parent]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        folders.append(Path(str(importlib.metadata.distribution("onnxq").locate_file("onnxq"))))
+    for folder in folders:
+        yield from sorted(folder.glob(f"*{stem}*"))
+
+
+def _load(path: Path) -> ctypes.CDLL | str:
+    """The library in a file, or a sentence that says why it is none of this package's."""
+    try:
         found = ctypes.CDLL(str(path))
         found.onnxq_abi_version.restype = ctypes.c_int32
-        if found.onnxq_abi_version() == ABI_VERSION:
-            return path, found
-    return None
+    except (OSError, AttributeError) as error:
+        return f"'{path}' is not onnxq's compiled library ({error})"
+    version = found.onnxq_abi_version()
+    if version == ABI_VERSION:
+        return found
+    return f"'{path}' was compiled for another version of onnxq (its interface is {version}, this one's {ABI_VERSION})"
 
 
 def encode_affine_blocks(

@@ -114,14 +114,3 @@ def test_any_number_of_threads(algorithm: str, name: str, monkeypatch: pytest.Mo
         monkeypatch.setattr(native, "threads", lambda count=count: native.ctypes.c_int32(count))
         few, _ = both(w, name, algorithm, Granularity(1, 32), monkeypatch)
         assert_same(few, many)
-
-
-def test_a_missing_library_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "ABI_VERSION", -1)
-    native.library.cache_clear()
-    try:
-        with pytest.warns(RuntimeWarning, match="without its compiled library"):
-            assert native.library() is None
-        assert native.library() is None  # a second warning would be an error
-    finally:
-        native.library.cache_clear()
