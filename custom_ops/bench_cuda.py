@@ -23,8 +23,8 @@ import numpy as np
 from bench_gpu import FLOAT16, FORMATS, PATHS, SCALES, Gpu, Matmul, Product
 from numpy.typing import NDArray
 
-from onnxq import native
 from onnxq.bench_kernels import products
+from onnxq.runtime import native
 
 SHAPES = ((4096, 4096), (11008, 4096), (4096, 14336))
 ROWS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512)

@@ -12,7 +12,7 @@
 
 namespace {
 
-// How a scale follows from a block, and a code from a weight and its scale. Numbers are those of native.py.
+// How a scale follows from a block, and a code from a weight and its scale. Numbers are those of onnxq/runtime/native.py.
 enum Rule : int32_t {
   kRange = 0,     // [min, max] with zero over 0…qmax; zero point
   kAbsmax = 1,    // largest magnitude on qmax

@@ -37,7 +37,7 @@
 
 namespace onnxq {
 
-// Numbers are part of the C ABI: onnxq/native.py names the same ones. kFormats and kScaleTypes count those of codes.
+// Numbers are part of the C ABI: onnxq/runtime/native.py names the same ones. kFormats and kScaleTypes count those of codes.
 enum Format : int32_t { kInt4 = 0, kInt8 = 1, kNf4 = 2, kFp4 = 3, kMxfp4 = 4, kFormats = 5, kDenseBfloat16 = kFormats };
 enum ScaleType : int32_t { kScaleFloat32 = 0, kScaleFloat16 = 1, kScaleE8M0 = 2, kScaleTypes = 3, kNoScales = kScaleTypes };
 

@@ -16,10 +16,10 @@ from onnxq.version import __version__
 if TYPE_CHECKING:
     from onnxq.errors import Bug, OnnxqError
     from onnxq.folders import FolderResult, quantize_folder
-    from onnxq.library import ops_library, session
     from onnxq.pipeline import Result, quantize
     from onnxq.plan import Plan, load_plan
     from onnxq.recipe import Recipe, Rule, load_recipe
+    from onnxq.runtime.library import ops_library, session
 
 __all__ = [
     "Bug",
@@ -38,7 +38,8 @@ __all__ = [
     "session",
 ]
 
-#: Where names come from. They are imported when they are asked for: the command line forks off before (supervisor.py).
+#: Where names come from. They are imported when they are asked for: the command line forks off before that
+#: (runtime/supervisor.py).
 _HOMES = {
     "Bug": "errors",
     "FolderResult": "folders",
@@ -49,10 +50,10 @@ _HOMES = {
     "Rule": "recipe",
     "load_plan": "plan",
     "load_recipe": "recipe",
-    "ops_library": "library",
+    "ops_library": "runtime.library",
     "quantize": "pipeline",
     "quantize_folder": "folders",
-    "session": "library",
+    "session": "runtime.library",
 }
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import warnings
 
-from onnxq.supervisor import supervised
+from onnxq.runtime.supervisor import supervised
 
 
 def run() -> None:
@@ -35,7 +35,7 @@ def _work() -> None:
     from onnxq.errors import one_line
 
     warnings.formatwarning = lambda message, *_, **__: f"onnxq: {one_line(str(message))}\n"
-    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # what it warns of, `load.py` refuses in a sentence
+    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # what it warns of, `model/load.py` refuses in a sentence
     main()
 
 

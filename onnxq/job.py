@@ -8,24 +8,24 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import save, targets
-from onnxq.data import Data, DataSource, inputs_of, open_data
+from onnxq import targets
 from onnxq.errors import BadModel, NothingToDo
-from onnxq.guard import Guard
-from onnxq.idle import IdleWish, idle_wishes
-from onnxq.infer import infer_types
-from onnxq.jobs import Part, require_openable
-from onnxq.load import external_tensors, is_quantized, load_model
+from onnxq.files.guard import Guard
+from onnxq.model.load import external_tensors, is_quantized, load_model
+from onnxq.model.types import infer_types
+from onnxq.output import write
+from onnxq.passes.prepare import prepare
+from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Plan
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
+from onnxq.planning.first_plan import make_plan
+from onnxq.planning.shared_weights import reconciled
+from onnxq.planning.unused_options import IdleWish, idle_wishes
 from onnxq.progress import QUIET, Progress
-from onnxq.ranges import Ranges
 from onnxq.recipe import SPEED_SCHEMES, Recipe
-from onnxq.rewrite import rewrite
-from onnxq.runtime import THREADS
+from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import How
-from onnxq.shared_weights import reconciled
+from onnxq.samples.source import Data, DataSource, inputs_of, open_data
+from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
 #: Samples used at most, unless told otherwise: more hardly change a range.
@@ -56,16 +56,9 @@ class Job:
     files: tuple[Path, ...] = ()
 
     @property
-    def part(self) -> Part:
-        """The job as another process can open it."""
-        data = require_openable(self.source)
-        target = self.target.name
-        return Part(self.path, self.recipe, target, data, self.preprocessing, self.limit, self.seed)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the model's constants."""
-        return save.nbytes_to_write(self.model)
+        return write.nbytes_to_write(self.model)
 
     def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
         return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target)

@@ -13,32 +13,33 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import encoding, save
 from onnxq.boundary import bounded
-from onnxq.calibrate import hash_model
-from onnxq.check import Check, check_models, check_nodes
-from onnxq.copy_model import copy_model
-from onnxq.data import DataSource
+from onnxq.calibration.calibrate import hash_model
+from onnxq.calibration.find_ranges import Effort, find_ranges
+from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
+from onnxq.checking.judging import trials_for
+from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checking.verdict import misses_floor, require_quality, stricter, why_slow, without_library
+from onnxq.encoding import lazy
 from onnxq.errors import BadModel, NothingToDo
-from onnxq.find_ranges import Effort, find_ranges
-from onnxq.guard import Guard
+from onnxq.files.guard import Guard
 from onnxq.job import LIMIT, Job, open_job
-from onnxq.judging import trials_for
-from onnxq.lengths import LOOKED_AT, fit_ranges
-from onnxq.measure import Bench
-from onnxq.outliers import without_outliers
+from onnxq.output import write as save
+from onnxq.output.copy_model import copy_model
 from onnxq.plan import COMPUTING, Method, Plan, in_float
-from onnxq.plan_check import require_possible
+from onnxq.planning.check_plan import require_possible
+from onnxq.planning.outliers import without_outliers
+from onnxq.planning.scales import values_to_observe, without_unobserved
+from onnxq.planning.shared_weights import reconciled
 from onnxq.progress import QUIET, Progress
-from onnxq.ranges import NO_RANGES, Ranges
 from onnxq.recipe import Recipe
-from onnxq.runtime import THREADS, Session
+from onnxq.runtime.session import THREADS, Session
 from onnxq.samples.reading import How, reading_of
-from onnxq.scales import values_to_observe, without_unobserved
-from onnxq.shared_weights import reconciled
-from onnxq.trials import GIVEN, Trials
-from onnxq.tune import tune
-from onnxq.verdict import misses_floor, require_quality, stricter, why_slow, without_library
+from onnxq.samples.source import DataSource
+from onnxq.samples.trials import GIVEN, Trials
+from onnxq.summaries.ranges import NO_RANGES, Ranges
+from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.tune import tune
 from onnxq.version import __version__
 
 #: Float models larger than this are not run whole unless calibration runs them anyway.
@@ -171,7 +172,7 @@ def quantize(
     # A model that is not tuned is encoded once, and its memory must not grow with it.
     is_tuned = check and plan is None and job.nbytes <= WHOLE_MODEL_BYTES
     try:
-        with encoding.remembering() if is_tuned else contextlib.nullcontext():
+        with lazy.remembering() if is_tuned else contextlib.nullcontext():
             found, chosen, proof, nbytes = _made(job, destination, ranges, effort, plan, check, steps, guard)
     except NothingToDo as nothing:
         return _copied(nothing, path, output, recipe, target, guard, strict=strict)

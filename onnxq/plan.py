@@ -1,4 +1,4 @@
-"""Step 3: what happens to each node, and why. `planner.py` makes a plan; this file is what one is."""
+"""Step 3: what happens to each node, and why. `planning/first_plan.py` makes a plan; this file is what one is."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from onnxq import formats, limits, schemas
-from onnxq.bodies import DENSE_FORMATS
+from onnxq import formats
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
+from onnxq.files import limits, schemas
+from onnxq.own_ops import DENSE_FORMATS
 
 
 class Method(StrEnum):

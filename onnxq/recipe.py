@@ -13,9 +13,10 @@ from typing import Any
 
 import re2
 
-from onnxq import collectors, formats, limits
+from onnxq import collectors, formats
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
+from onnxq.files import limits
 from onnxq.preference import PREFERENCES, SEARCHES
 
 #: Scheme words and what they mean, as `--help` prints them.

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxq import graph
+from onnxq.model import graph
 
 
 def model(

@@ -8,7 +8,7 @@
 
 namespace onnxq {
 
-// Sums are made in this order everywhere (onnxq/collectors/_summary.py): number i of a block goes to lane i mod kLanes,
+// Sums are made in this order everywhere (onnxq/summaries/summary.py): number i of a block goes to lane i mod kLanes,
 // lanes are added up from the first.
 constexpr size_t kLanes = 16, kBlock = size_t{1} << 15;
 // Numbers next to each other go to different tables: many are equal, and adding one has to wait for the one before.

@@ -1,4 +1,4 @@
-// What is kept of one activation: the compiled twin of onnxq/collectors/_summary.py, equal to it in every bit.
+// What is kept of one activation: the compiled twin of onnxq/summaries/summary.py, equal to it in every bit.
 
 #ifndef ONNXQ_CPU_SUMMARY_H_
 #define ONNXQ_CPU_SUMMARY_H_
@@ -14,7 +14,7 @@
 
 namespace onnxq {
 
-// Everything but the arrays; ctypes reads it as it is (onnxq/native_summary.py).
+// Everything but the arrays; ctypes reads it as it is (onnxq/summaries/native.py).
 struct SummaryNumbers {
   int64_t count, zeros, nans, infinities;
   double low, high, total, squares;

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq import native
-from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, _codebook
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds import codebook
+from onnxq.runtime import native
 
 #: Factors of the format's own scale that are tried; the scale itself is always among the candidates.
 FACTORS = np.array([0.76, 0.80, 0.84, 0.88, 0.92, 0.96, 1.04], np.float32)
@@ -75,7 +76,7 @@ def _native(w: FloatArray, format: Format, granularity: Granularity) -> Quantize
     axis, block = granularity.axis, granularity.block
     assert axis is not None
     assert block is not None
-    tables: _codebook.Tables | None = getattr(format, "tables", None)
+    tables: codebook.Tables | None = getattr(format, "tables", None)
     if tables is not None and not getattr(format, "powers_of_two", False):
         made = native.encode_level_blocks(w, axis, block, *tables, FACTORS)
         return None if made is None else QuantizedTensor(format, granularity, *made)

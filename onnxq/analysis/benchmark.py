@@ -26,16 +26,16 @@ from onnxq.analysis.synthetic import MAKERS
 from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
 from onnxq.analysis.trial import Decisions, Trial
 from onnxq.boundary import bounded
-from onnxq.data import Data, DataSource, inputs_of, open_data
 from onnxq.errors import BadData, BadModel
 from onnxq.formats import FloatArray
-from onnxq.load import load_model
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
-from onnxq.passes.unique_names import UniqueNames
+from onnxq.model.load import load_model
+from onnxq.model.weights import Role
+from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.progress import QUIET, Progress
 from onnxq.samples.reading import How
-from onnxq.weights import Role
+from onnxq.samples.source import Data, DataSource, inputs_of, open_data
 
 #: Outputs and inputs of the synthetic layers, and how many Gaussian inputs are classified.
 SHAPE, INPUTS = (256, 1024), 2048

@@ -10,7 +10,7 @@ import numpy as np
 from onnxq import formats
 from onnxq.errors import BadRecipe, OnnxqError
 from onnxq.formats import Format, Granularity
-from onnxq.weights import Role
+from onnxq.model.weights import Role
 
 #: Block sizes compared where none is named.
 BLOCKS = (32, 128)

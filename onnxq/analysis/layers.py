@@ -17,13 +17,13 @@ from onnxq.analysis.statistics import ErrorStats, ErrorSums
 from onnxq.analysis.tensor import sum_errors
 from onnxq.analysis.trial import Trial
 from onnxq.boundary import bounded
-from onnxq.data import DataSource, inputs_of, open_data
 from onnxq.errors import BadModel, NothingToDo
-from onnxq.load import load_model
-from onnxq.prepare import prepare
+from onnxq.model.load import load_model
+from onnxq.model.weights import Weight, find_weights
+from onnxq.passes.prepare import prepare
 from onnxq.progress import QUIET, Progress
 from onnxq.samples.reading import How
-from onnxq.weights import Weight, find_weights
+from onnxq.samples.source import DataSource, inputs_of, open_data
 
 
 @dataclass(frozen=True)

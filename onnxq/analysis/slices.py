@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from onnxq import encoding
+from onnxq.encoding import lazy
 from onnxq.formats import QuantizedTensor
 
 Index = tuple[slice, ...]
@@ -18,11 +18,11 @@ def slices(q: QuantizedTensor) -> Iterator[tuple[Index, QuantizedTensor]]:
     They decode to what the whole decodes to there. Their `nbytes` do not add up to those of the whole.
     """
     size = math.prod(q.shape)
-    if size <= encoding.SLICE_ELEMENTS:
+    if size <= lazy.SLICE_ELEMENTS:
         yield (slice(None),) * len(q.shape), q
         return
     axis, unit = _axis(q)
-    step = encoding.SLICE_ELEMENTS // (size // q.shape[axis])
+    step = lazy.SLICE_ELEMENTS // (size // q.shape[axis])
     step = max(unit, step // unit * unit)
     for start in range(0, q.shape[axis], step):
         index = (slice(None),) * axis + (slice(start, start + step),)

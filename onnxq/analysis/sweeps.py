@@ -13,7 +13,7 @@ from onnxq.analysis.statistics import ErrorStats, ErrorSums, error_stats
 from onnxq.analysis.tensor import tensor_error
 from onnxq.errors import BadRecipe
 from onnxq.formats import FloatArray, Granularity
-from onnxq.weights import Role
+from onnxq.model.weights import Role
 
 #: Factors of the format's own scale that a sweep tries.
 FACTORS = tuple(round(float(x), 3) for x in np.linspace(0.5, 1.5, 21))

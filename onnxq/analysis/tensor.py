@@ -6,10 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import encoding, formats
+from onnxq import formats
 from onnxq.analysis.slices import slices
 from onnxq.analysis.statistics import ErrorStats, ErrorSums
-from onnxq.encoding import Encoding
+from onnxq.encoding import lazy
+from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Format, Granularity
 
 
@@ -36,16 +37,16 @@ def sum_errors(w: ir.TensorProtocol, format: Format, granularity: Granularity, a
     """What `tensor_error` makes its figures of, to be merged with the sums of other weights."""
     sums = ErrorSums()
     q = Encoding(w, format, granularity, algorithm=algorithm).result()
-    encoding.forget()
+    lazy.forget()
     sums.add_quantized(w.numpy(), q)
-    encoding.release(w)
+    lazy.release(w)
     return sums
 
 
 def quantized(w: ir.TensorProtocol, format: Format, granularity: Granularity, algorithm: str = "rtn") -> NDArray:
     """The whole weight, rounded to the format and back: its own shape and type."""
     q = Encoding(w, format, granularity, algorithm=algorithm).result()
-    encoding.forget()
+    lazy.forget()
     out = np.empty(q.shape, w.dtype.numpy())
     for index, part in slices(q):
         out[index] = part.dequantize()

@@ -13,13 +13,14 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import graph, measure
 from onnxq.analysis.tensor import quantized
-from onnxq.data import Data
 from onnxq.formats import Format, Granularity
+from onnxq.model import graph
+from onnxq.model.weights import Weight, find_weights
 from onnxq.quality import Quality, unrepeatable
-from onnxq.runtime import Feed, Session
-from onnxq.weights import Weight, find_weights
+from onnxq.runtime.session import Feed, Session
+from onnxq.samples.source import Data
+from onnxq.tuning import plan_bench
 
 
 class Trial:
@@ -102,7 +103,7 @@ class Trial:
         for feed in data:
             self._feeds.append(feed)
             self._wanted.append(self._run(feed, {}, self.outputs))
-            if len(self._feeds) >= measure.LEAST_FEEDS and time.perf_counter() - start > measure.QUALITY_SECONDS:
+            if len(self._feeds) >= plan_bench.LEAST_FEEDS and time.perf_counter() - start > plan_bench.QUALITY_SECONDS:
                 break
 
     def _layer_outputs(self, name: str) -> list[NDArray]:

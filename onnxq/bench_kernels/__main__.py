@@ -18,10 +18,10 @@ from pathlib import Path
 import click
 import numpy as np
 
-from onnxq import native
 from onnxq.bench_kernels.ceilings import Ceilings, run_on
 from onnxq.bench_kernels.contenders import CPUS, FORCE, check, contenders, time_in_turns
 from onnxq.bench_kernels.tables import HEAD, Row, cells, describe, markdown, sweep_line, sweep_summary
+from onnxq.runtime import native
 
 #: N × K: projections and both halves of the MLP of a model of 7 billion parameters.
 SHAPES = ((4096, 4096), (11008, 4096), (4096, 14336))

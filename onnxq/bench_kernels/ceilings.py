@@ -9,8 +9,8 @@ from collections.abc import Set
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq import native
 from onnxq.bench_kernels.contenders import CPUS
+from onnxq.runtime import native
 
 
 def run_on(cpus: Set[int]) -> None:

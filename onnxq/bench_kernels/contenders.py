@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from onnxq import library, runtime
 from onnxq.bench_kernels import products
+from onnxq.runtime import library
+from onnxq.runtime import session as runtime
 
 CPUS: frozenset[int] = frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ())
 CHECKED_COLUMNS = 128

@@ -54,7 +54,7 @@ class _Errors(click.Group):
 
 
 def _is_of_stdout(error: Exception) -> bool:
-    """Whether what could not be written is what is printed. Of files, `save.py` tells in sentences."""
+    """Whether what could not be written is what is printed. Of files, `output/write.py` tells in sentences."""
     return isinstance(error, OSError) and error.filename is None and not isinstance(error, OnnxqError)
 
 

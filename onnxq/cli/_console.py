@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from onnxq import supervisor
+from onnxq.runtime import supervisor
 
 #: Columns of tables that do not go to a terminal.
 PIPED_WIDTH = 110

@@ -10,10 +10,10 @@ import click
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import effort_of, options, preprocessing_of, recipe_of
 from onnxq.errors import BadModel, BadRecipe
+from onnxq.files.guard import Guard
 from onnxq.folders import layouts, quantize_folder
 from onnxq.folders.contents import open_folder
 from onnxq.folders.tables import folder_table
-from onnxq.guard import Guard
 
 FOLDER_OPTIONS = options(
     click.option(

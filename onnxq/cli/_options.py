@@ -10,16 +10,17 @@ from typing import Any
 
 import click
 
-from onnxq import choose, formats, targets
-from onnxq.checkpoint import EVERY, Every
+from onnxq import formats, targets
+from onnxq.calibration import pick_method
+from onnxq.calibration.find_ranges import Effort
+from onnxq.calibration.resume import EVERY, Every
 from onnxq.errors import BadRecipe
-from onnxq.find_ranges import Effort
-from onnxq.guard import Guard
+from onnxq.files.guard import Guard
 from onnxq.job import LIMIT
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
-from onnxq.runtime import THREADS
+from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
-from onnxq.samples.text import LENGTHS
+from onnxq.samples.texts.text import LENGTHS
 
 MODEL = click.Path(path_type=Path)
 DEFAULTS = Recipe()
@@ -101,7 +102,7 @@ THREADS_OPTION = click.option(
 )
 CALIBRATION_OPTION = click.option(
     "--calibration",
-    type=click.Choice(choose.names()),
+    type=click.Choice(pick_method.names()),
     help="How activation ranges are found; auto: by the method with the least error at the model's outputs."
     f"  [default: {DEFAULTS.calibration}]",
 )

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from onnxq import checkpoint, choose
+from onnxq.calibration import pick_method, resume
+from onnxq.calibration.find_ranges import calibration_samples, observe, ranges_of, remembering
+from onnxq.calibration.observations import Observations, load_observations, merge, to_json
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -22,12 +24,10 @@ from onnxq.cli._options import (
     recipe_of,
 )
 from onnxq.errors import BadData, BadRecipe, NothingToDo
-from onnxq.find_ranges import calibration_samples, observe, ranges_of, remembering
-from onnxq.guard import Guard
+from onnxq.files.guard import Guard
 from onnxq.job import open_job
-from onnxq.observations import Observations, load_observations, merge, to_json
-from onnxq.ranges import Ranges
-from onnxq.scales import values_to_observe
+from onnxq.planning.scales import values_to_observe
+from onnxq.summaries.ranges import Ranges
 
 
 @click.command(short_help="Find activation ranges on sample data.")
@@ -83,7 +83,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     if not names:
         raise NothingToDo(f"{model}: {job.plan.scheme} needs no ranges of activations")
     _write(options["output"], found, seen, guard)
-    checkpoint.remove(partial)
+    resume.remove(partial)
 
 
 def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> None:
@@ -100,7 +100,7 @@ def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> No
 
 def _of_shard(method: str) -> str:
     """Which method is best is not told by a part of the data; 'quantize' will choose."""
-    return choose.DEFAULT if method == choose.AUTO else method
+    return pick_method.DEFAULT if method == pick_method.AUTO else method
 
 
 def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> None:

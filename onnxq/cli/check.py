@@ -8,19 +8,19 @@ from typing import Any
 
 import click
 
-from onnxq import tables
-from onnxq.check import check_models
+from onnxq.checking.models import check_models
+from onnxq.cli import tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import MODEL, THREADS_OPTION, data_options, preprocessing_of
-from onnxq.data import inputs_of, open_data
 from onnxq.errors import BadModel
-from onnxq.load import load_model
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
-from onnxq.passes.unique_names import UniqueNames
-from onnxq.runtime import Session
-from onnxq.trials import Trials
+from onnxq.model.load import load_model
+from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.runtime.session import Session
+from onnxq.samples.source import inputs_of, open_data
+from onnxq.samples.trials import Trials
 
 
 @click.command(short_help="Compare two models: error, kernels, speed.")

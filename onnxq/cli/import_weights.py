@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from onnxq import tables, targets
+from onnxq import targets
+from onnxq.checkpoints.import_weights import Imported
+from onnxq.checkpoints.import_weights import import_weights as put_in
+from onnxq.cli import tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
-from onnxq.import_weights import Imported
-from onnxq.import_weights import import_weights as put_in
 
 
 @click.command(short_help="Put the weights of a 4-bit checkpoint into a float model.")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from onnxq import tables
+from onnxq.cli import tables
 from onnxq.cli._console import console
 from onnxq.cli._options import MODEL
 from onnxq.folders.contents import open_folder
 from onnxq.folders.tables import contents_table
-from onnxq.load import load_model
+from onnxq.model.load import load_model
 
 
 @click.command(short_help="Show what is in a model.")

@@ -7,18 +7,10 @@ from typing import Any
 
 import click
 
-from onnxq import tables
+from onnxq.cli import tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import (
-    DATA_OPTIONS,
-    FORCE_OPTION,
-    MODEL,
-    PLAN_OPTIONS,
-    guard_of,
-    preprocessing_of,
-    recipe_of,
-)
+from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS, guard_of, preprocessing_of, recipe_of
 from onnxq.job import open_job
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from onnxq import pipeline, tables
-from onnxq.cli import _folders
+from onnxq import pipeline
+from onnxq.cli import _folders, tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,

@@ -13,10 +13,10 @@ from typing import Protocol, Self
 
 from numpy.typing import NDArray
 
-from onnxq.collectors._histogram import Histogram
-from onnxq.collectors._summary import Summary
 from onnxq.errors import BadRecipe
-from onnxq.ranges import UINT8, Grid, Range
+from onnxq.summaries.histogram import Histogram
+from onnxq.summaries.ranges import UINT8, Grid, Range
+from onnxq.summaries.summary import Summary
 
 
 class Collector(Protocol):

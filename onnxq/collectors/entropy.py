@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.collectors import Observed
-from onnxq.ranges import UINT8, Grid, Range
+from onnxq.summaries.ranges import UINT8, Grid, Range
 
 #: Thresholds tried, evenly spaced up to the largest magnitude.
 CANDIDATES = 128

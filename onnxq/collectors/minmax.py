@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxq.collectors import Observed
-from onnxq.ranges import UINT8, Grid, Range
+from onnxq.summaries.ranges import UINT8, Grid, Range
 
 
 class Minmax(Observed):

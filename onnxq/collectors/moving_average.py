@@ -6,7 +6,7 @@ Source: Jacob et al., Quantization and Training of Neural Networks (2018), secti
 from __future__ import annotations
 
 from onnxq.collectors import Observed
-from onnxq.ranges import UINT8, Grid, Range
+from onnxq.summaries.ranges import UINT8, Grid, Range
 
 
 class MovingAverage(Observed):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.collectors import Observed
-from onnxq.collectors._histogram import BINS, Histogram
-from onnxq.ranges import UINT8, Grid, Range
+from onnxq.summaries.histogram import BINS, Histogram
+from onnxq.summaries.ranges import UINT8, Grid, Range
 
 #: Ends tried at once; how often each end is searched in turn; and how often between the neighbours of the best.
 CANDIDATES, TURNS, REFINEMENTS = 33, 2, 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxq.collectors import Observed
-from onnxq.ranges import UINT8, Grid, Range
+from onnxq.summaries.ranges import UINT8, Grid, Range
 
 #: Share of the values, in percent, inside the range as seen from each end.
 PERCENTILE = 99.999

@@ -13,7 +13,7 @@ import onnx
 
 from onnxq.errors import BadModel
 from onnxq.folders import genai
-from onnxq.load import external_tensors, is_quantized, load_model
+from onnxq.model.load import external_tensors, is_quantized, load_model
 
 #: Endings by which programs and people name other precisions of a model that lies beside them: model_q4.onnx.
 _VARIANT = re.compile(r"q?u?int\d+.*|q\d.*|fp16|bf16|float16|fp8.*|bnb4|quantized|optimized|O[1-4]")

@@ -11,8 +11,9 @@ from typing import BinaryIO
 import onnx
 import onnx_ir as ir
 
-from onnxq import encoding, save
-from onnxq.load import external_tensors
+from onnxq.encoding import lazy
+from onnxq.model.load import external_tensors
+from onnxq.output import write
 
 
 def locations(model: Path) -> set[Path]:
@@ -54,12 +55,12 @@ def _moved(
     """The model with its large tensors appended to `data`."""
     model = ir.load(source)
     location = data.relative_to(target.parent).as_posix()
-    for value in save.tensors_to_write(model):
+    for value in write.tensors_to_write(model):
         tensor = value.const_value
-        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < save.EXTERNAL_BYTES:
+        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < write.EXTERNAL_BYTES:
             continue
         offset, length = _append(tensor, opened, written)
-        encoding.release(tensor)
+        lazy.release(tensor)
         value.const_value = ir.ExternalTensor(
             location, offset, length, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
         )
@@ -70,7 +71,7 @@ def _append(tensor: ir.TensorProtocol, opened: BinaryIO, written: dict[bytes, tu
     raw = tensor.tobytes()
     key = hashlib.blake2b(raw, digest_size=20).digest()
     if key not in written:
-        opened.write(b"\0" * (-opened.tell() % save.ALIGNMENT))
+        opened.write(b"\0" * (-opened.tell() % write.ALIGNMENT))
         start = opened.tell()
         opened.write(raw)
         written[key] = (start, len(raw))

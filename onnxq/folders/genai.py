@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onnxq import library
 from onnxq.errors import BadModel
+from onnxq.runtime import library
 
 KIND = "onnxruntime-genai"
 CONFIG = "genai_config.json"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq.idle import IdleWish
+from onnxq.planning.unused_options import IdleWish
 from onnxq.progress import Progress
 
 

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from onnxq import save
 from onnxq.errors import BadOutput
+from onnxq.output import write
 
 #: A file of each folder that was written here: what was done, as JSON. Only such folders are ever replaced.
 REPORT = "onnxq.json"
@@ -59,4 +59,4 @@ def write_report(folder: Path, text: str) -> None:
     """Leave in the folder what was done to it; not where, as it may be moved."""
     table = json.loads(text)
     table.pop("output")
-    save.write_text(folder / REPORT, json.dumps(table, indent=1) + "\n")
+    write.write_text(folder / REPORT, json.dumps(table, indent=1) + "\n")

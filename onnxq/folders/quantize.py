@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnxq import save
 from onnxq.errors import BadRecipe
 from onnxq.folders import contents, layouts, place, wishes
 from onnxq.folders.result import FolderResult
 from onnxq.folders.run import Run
+from onnxq.output import write
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 
@@ -54,7 +54,7 @@ def quantize_folder(
     files = {part.name: layouts.file_of(part, layout, scheme) for part in found.parts}
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
     place.check_destination(destination, found.path, force)
-    with save.staging(destination) as scratch:
+    with write.staging(destination) as scratch:
         staged = scratch / destination.name
         staged.mkdir()
         run = Run(found, scratch, staged, wanted, samples, files, options, progress)

@@ -11,19 +11,19 @@ from typing import Any
 
 import onnx
 
-from onnxq import bodies, pipeline
-from onnxq.data import DataSource
+from onnxq import own_ops, pipeline
 from onnxq.errors import BadModel, NothingToDo, OnnxqError
 from onnxq.folders import data_files, genai, layouts, place, shared, wishes
 from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
-from onnxq.idle import IdleWish
 from onnxq.job import open_job
 from onnxq.pipeline import Result
 from onnxq.plan import Plan
+from onnxq.planning.unused_options import IdleWish
 from onnxq.progress import Progress
 from onnxq.recipe import Recipe
+from onnxq.samples.source import DataSource
 
 
 @dataclass
@@ -220,7 +220,7 @@ class Run:
 
 def _has_own_ops(model: Path) -> bool:
     proto = onnx.load(model, load_external_data=False)
-    return any(imported.domain == bodies.DOMAIN for imported in proto.opset_import)
+    return any(imported.domain == own_ops.DOMAIN for imported in proto.opset_import)
 
 
 def _nbytes(files: set[Path]) -> int:

@@ -9,9 +9,10 @@ from collections.abc import Hashable, Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxq import encoding, formats
+from onnxq import formats
+from onnxq.encoding import lazy
+from onnxq.model.weights import Weight, find_weights
 from onnxq.plan import Choice, Method, Plan
-from onnxq.weights import Weight, find_weights
 
 #: Where a weight is read: (part, node).
 Reader = tuple[str, str]
@@ -38,7 +39,7 @@ def shared_weights(models: Mapping[str, ir.Model]) -> list[tuple[Reader, ...]]:
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:
     digest = hashlib.blake2b(tensor.tobytes(), digest_size=20).digest()
-    encoding.release(tensor)
+    lazy.release(tensor)
     return digest
 
 

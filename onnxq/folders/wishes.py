@@ -7,9 +7,9 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnxq.data import DataSource
 from onnxq.errors import BadData
 from onnxq.recipe import KEEP, Recipe, Rule
+from onnxq.samples.source import DataSource
 
 #: Samples of a folder: by part, or a folder of them, or for a folder of a single part whatever a model takes.
 FolderData = DataSource | Mapping[str, DataSource]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, BadRecipe
-from onnxq.formats._nested import NestedScales
+from onnxq.formats.kinds.nested import NestedScales
 
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.generic]
@@ -216,12 +216,12 @@ def encode(
     Raises:
         BadModel: as `as_float32`, or of what the format does not hold.
     """
-    from onnxq.formats import _fast
+    from onnxq.formats.kinds import fast
 
     base = getattr(format, "base", None)
     if base is not None:
         return format.nest(encode(base, w, granularity, name, axis, start))  # type: ignore[attr-defined]
-    made = _fast.encode(format, w, granularity)
+    made = fast.encode(format, w, granularity)
     return made if made is not None else format.encode(as_float32(w, name, axis, start), granularity)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _cast
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import cast
 
 
 class bfloat16:
@@ -27,7 +28,7 @@ class bfloat16:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _cast.encode(self, w, self.code_type)
+        return cast.encode(self, w, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _cast.decode(q)
+        return cast.decode(q)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _cast
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import cast
 
 
 class float16:
@@ -26,7 +27,7 @@ class float16:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _cast.encode(self, w, self.code_type)
+        return cast.encode(self, w, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _cast.decode(q)
+        return cast.decode(q)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _cast
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import cast
 
 
 class float8_e5m2:
@@ -18,7 +19,7 @@ class float8_e5m2:
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _cast.fit(w, granularity, self.code_type), None
+        return cast.fit(w, granularity, self.code_type), None
 
     def encode(
         self,
@@ -27,7 +28,7 @@ class float8_e5m2:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _cast.encode_scaled(self, w, granularity, scales)
+        return cast.encode_scaled(self, w, granularity, scales)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _cast.decode_scaled(q)
+        return cast.decode_scaled(q)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import affine
 
 
 class int16:
@@ -17,7 +18,7 @@ class int16:
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _affine.fit_symmetric(w, granularity, 32767), None
+        return affine.fit_symmetric(w, granularity, 32767), None
 
     def encode(
         self,
@@ -28,7 +29,7 @@ class int16:
     ) -> QuantizedTensor:
         if scales is None:
             scales, zero_points = self.fit(w, granularity)
-        return _affine.encode(self, w, granularity, scales, zero_points, -32767, 32767, self.code_type)
+        return affine.encode(self, w, granularity, scales, zero_points, -32767, 32767, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _affine.decode(q)
+        return affine.decode(q)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import affine
 
 
 class int3:
@@ -17,7 +18,7 @@ class int3:
     default_block: int | None = 32
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _affine.fit_small(w, granularity, 3), None
+        return affine.fit_small(w, granularity, 3), None
 
     def encode(
         self,
@@ -26,7 +27,7 @@ class int3:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _affine.encode_small(self, w, granularity, scales)
+        return affine.encode_small(self, w, granularity, scales)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _affine.decode(q)
+        return affine.decode(q)

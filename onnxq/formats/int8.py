@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine, _fast
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import affine, fast
 
 
 class int8:
@@ -17,7 +18,7 @@ class int8:
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _affine.fit_symmetric(w, granularity, 127), None
+        return affine.fit_symmetric(w, granularity, 127), None
 
     def encode(
         self,
@@ -26,12 +27,12 @@ class int8:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        made = _fast.encode(self, w, granularity) if scales is None else None
+        made = fast.encode(self, w, granularity) if scales is None else None
         if made is not None:
             return made
         if scales is None:
             scales, zero_points = self.fit(w, granularity)
-        return _affine.encode(self, w, granularity, scales, zero_points, -127, 127, self.code_type)
+        return affine.encode(self, w, granularity, scales, zero_points, -127, 127, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _affine.decode(q)
+        return affine.decode(q)

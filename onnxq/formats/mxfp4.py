@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import E8M0, CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _codebook, _fast
+from onnxq.formats import E8M0, CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import codebook, fast
 
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 LEVELS = np.concatenate([MAGNITUDES, -MAGNITUDES])
@@ -26,12 +27,12 @@ class mxfp4:
     default_block: int | None = 32
     has_fixed_block = True
     levels = LEVELS
-    tables = _codebook.signed_tables(MAGNITUDES, negative_zero=0)
+    tables = codebook.signed_tables(MAGNITUDES, negative_zero=0)
     powers_of_two = True
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        exponent = np.frexp(_codebook.fit(w, granularity))[1] - 1
-        zero = _codebook.fit(w, granularity) == 0
+        exponent = np.frexp(codebook.fit(w, granularity))[1] - 1
+        zero = codebook.fit(w, granularity) == 0
         return np.ldexp(np.float32(1), np.where(zero, -127, np.clip(exponent - EMAX, -127, 127))), None
 
     def encode(
@@ -41,13 +42,13 @@ class mxfp4:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        made = _fast.encode(self, w, granularity) if scales is None else None
+        made = fast.encode(self, w, granularity) if scales is None else None
         if made is not None:
             return made
         if scales is None:
             scales, _ = self.fit(w, granularity)
-        codes = _codebook.codes(w, granularity, scales, self.tables)
+        codes = codebook.codes(w, granularity, scales, self.tables)
         return QuantizedTensor(self, granularity, codes, scales.astype(E8M0))
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _codebook.decode(q, LEVELS)
+        return codebook.decode(q, LEVELS)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _codebook
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import codebook
 
 LEVELS = np.array(
     [
@@ -41,10 +42,10 @@ class nf4:
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 64
     levels = LEVELS
-    tables = _codebook.plain_tables(LEVELS)
+    tables = codebook.plain_tables(LEVELS)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _codebook.fit(w, granularity), None
+        return codebook.fit(w, granularity), None
 
     def encode(
         self,
@@ -53,7 +54,7 @@ class nf4:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _codebook.encode(self, w, granularity, scales, self.tables)
+        return codebook.encode(self, w, granularity, scales, self.tables)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _codebook.decode(q, LEVELS)
+        return codebook.decode(q, LEVELS)

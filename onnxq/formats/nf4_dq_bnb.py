@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _codebook, _nested, nf4
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, nf4
+from onnxq.formats.kinds import codebook, nested
 
 
 class nf4_dq_bnb:
@@ -23,7 +24,7 @@ class nf4_dq_bnb:
     base = nf4.nf4()
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _codebook.fit(w, granularity), None
+        return codebook.fit(w, granularity), None
 
     def encode(
         self,
@@ -36,7 +37,7 @@ class nf4_dq_bnb:
 
     def nest(self, q: QuantizedTensor) -> QuantizedTensor:
         """The nf4 weight `q` with all its scales quantized."""
-        return _nested.nested(self, q, _nested.nest_dynamic)
+        return nested.nested(self, q, nested.nest_dynamic)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _codebook.decode(q, nf4.LEVELS)
+        return codebook.decode(q, nf4.LEVELS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine, _pow2
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import affine, pow2
 
 
 class pow2_int4:
@@ -18,7 +19,7 @@ class pow2_int4:
     powers_of_two = True
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _pow2.fit(w, granularity, 7), None
+        return pow2.fit(w, granularity, 7), None
 
     def encode(
         self,
@@ -28,8 +29,8 @@ class pow2_int4:
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
         if scales is None:
-            scales = _pow2.fit(w, granularity, 7)
-        return _affine.encode(self, w, granularity, scales, None, -7, 7, self.code_type)
+            scales = pow2.fit(w, granularity, 7)
+        return affine.encode(self, w, granularity, scales, None, -7, 7, self.code_type)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _affine.decode(q)
+        return affine.decode(q)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _gguf
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import gguf
 
 
 class q5_1:
@@ -21,7 +22,7 @@ class q5_1:
     has_fixed_block = True
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, FloatArray]:
-        return _gguf.fit_minimum(w, granularity, 31)
+        return gguf.fit_minimum(w, granularity, 31)
 
     def encode(
         self,
@@ -30,7 +31,7 @@ class q5_1:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _gguf.encode_minimum(self, w, granularity, scales, zero_points)
+        return gguf.encode_minimum(self, w, granularity, scales, zero_points)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _gguf.decode_minimum(q)
+        return gguf.decode_minimum(q)

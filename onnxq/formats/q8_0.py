@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine, _gguf
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import affine, gguf
 
 
 class q8_0:
@@ -21,7 +22,7 @@ class q8_0:
     has_fixed_block = True
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        return _gguf.fit_absmax(w, granularity), None
+        return gguf.fit_absmax(w, granularity), None
 
     def encode(
         self,
@@ -30,7 +31,7 @@ class q8_0:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _gguf.encode_absmax(self, w, granularity, scales)
+        return gguf.encode_absmax(self, w, granularity, scales)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _affine.decode(q)
+        return affine.decode(q)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import affine
 
 
 class uint16:
@@ -17,7 +18,7 @@ class uint16:
     default_block: int | None = None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, CodeArray]:
-        return _affine.fit_range(w, granularity, 0, 65535, self.code_type)
+        return affine.fit_range(w, granularity, 0, 65535, self.code_type)
 
     def encode(
         self,
@@ -26,7 +27,7 @@ class uint16:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        return _affine.encode_range(self, w, granularity, scales, zero_points, 65535)
+        return affine.encode_range(self, w, granularity, scales, zero_points, 65535)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
-        return _affine.decode(q)
+        return affine.decode(q)

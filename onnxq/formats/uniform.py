@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, _affine
+from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import affine
 
 
 class uniform:
@@ -30,7 +31,7 @@ class uniform:
             return np.ones(shape, np.float32), np.zeros(shape, np.float32)
         low, high = groups.min(axis=axes), groups.max(axis=axes)
         width = np.asarray(high, np.float64) - np.asarray(low, np.float64)
-        return _affine.usable_scale(width / ((1 << self.bits) - 1), 1), np.asarray(low)
+        return affine.usable_scale(width / ((1 << self.bits) - 1), 1), np.asarray(low)
 
     def encode(
         self,

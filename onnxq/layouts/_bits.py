@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from onnxq.formats import _fast
+from onnxq.formats.kinds import fast as _fast
 from onnxq.layouts._rows import Bytes
 
 #: Codes whose bits are spread out at a time; a multiple of 8, so that every piece ends with a whole byte.

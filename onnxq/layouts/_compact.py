@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import Format, Granularity, QuantizedTensor
-from onnxq.formats._nested import NestedScales, unnest
+from onnxq.formats.kinds.nested import NestedScales, unnest
 from onnxq.layouts._bits import pack_codes, unpack_codes
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.formats import Granularity, QuantizedTensor, _fast
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds import fast
 
 Bytes = NDArray[np.uint8]
 
@@ -20,7 +21,7 @@ Bytes = NDArray[np.uint8]
 def blocks_last(q: QuantizedTensor, codes: NDArray) -> NDArray:
     """`codes` as [rows, ceil(K / B), B]: the blocked axis moved last and cut into blocks, padded with the zero code."""
     axis, block = blocked(q)
-    rows = _fast.transposed(codes) if codes.ndim == 2 and axis == 0 else np.moveaxis(codes, axis, -1)
+    rows = fast.transposed(codes) if codes.ndim == 2 and axis == 0 else np.moveaxis(codes, axis, -1)
     k = rows.shape[-1]
     rows = rows.reshape(-1, k) if rows.size else rows.reshape(math.prod(rows.shape[:-1]), k)
     missing = -k % block

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from onnxq.made_up.branches import Branch, Branches, in_words
 from onnxq.made_up.maker import Made, Maker
-from onnxq.runtime import Feed, Session
-from onnxq.trials import Trials
+from onnxq.runtime.session import Feed, Session
+from onnxq.samples.trials import Trials
 
 NOTHING = "no inputs: none could be made up that the model takes"
 

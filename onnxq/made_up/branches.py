@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxq import graph
 from onnxq.errors import BadModel
-from onnxq.runtime import Feed, Session
+from onnxq.model import graph
+from onnxq.runtime.session import Feed, Session
 
 #: A branch: the name of its If, and 'then_branch' or 'else_branch'.
 Branch = tuple[str, str]

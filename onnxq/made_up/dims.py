@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from onnxq.runtime import Input
+from onnxq.runtime.session import Input
 
 Sizes = Mapping[str, int]
 

@@ -17,8 +17,8 @@ from onnxq.made_up.roles import CARRIERS, Part, Role, parts_of
 from onnxq.made_up.scenes import Painter, Scene
 from onnxq.made_up.steps import Loop, sizes_of
 from onnxq.quality import arrays_of
-from onnxq.runtime import Feed, Session
-from onnxq.trials import Trial
+from onnxq.runtime.session import Feed, Session
+from onnxq.samples.trials import Trial
 
 #: Sizes tried for free dimensions, in this order, until the model runs.
 SIZES = (16, 32, 64, 128, 224, 256, 512, 8, 4, 2, 1)

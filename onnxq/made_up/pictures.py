@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import graph
+from onnxq.model import graph
 
 #: (shift, spread) by what a scale is called; of pictures in 0…1.
 SCALES: Mapping[str, tuple[float, float]] = {

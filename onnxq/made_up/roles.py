@@ -8,11 +8,11 @@ from enum import StrEnum
 
 import onnx_ir as ir
 
-from onnxq import graph
 from onnxq.made_up.dims import is_free
 from onnxq.made_up.names import is_stepped, key
 from onnxq.made_up.names import words as words_of
-from onnxq.runtime import Input
+from onnxq.model import graph
+from onnxq.runtime.session import Input
 
 #: An axis of at least so many numbers is time, if there is nothing else beside it.
 LONG_AXIS = 1000

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnxq.made_up.dims import Dims, Sizes
 from onnxq.made_up.kinds import Draw
 from onnxq.made_up.roles import CARRIERS, Part, Role
-from onnxq.runtime import Feed
+from onnxq.runtime.session import Feed
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxq import limits
+from onnxq.files import limits
 from onnxq.made_up.dims import Dims
-from onnxq.runtime import Input, Session
+from onnxq.runtime.session import Input, Session
 
 #: Share of the machine's memory that one run on guessed sizes may take: quantized, watched, timed and checked, a model
 #: is open several times, and each session keeps what its runs took.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnxq.made_up.dims import Dims, is_free
 from onnxq.made_up.names import key
 from onnxq.made_up.roles import Part, Role
-from onnxq.runtime import Feed
+from onnxq.runtime.session import Feed
 
 
 class Loop:

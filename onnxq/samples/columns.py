@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData, MissingRuntime, first_line
-from onnxq.runtime import Feed, Input
-from onnxq.samples.text import role_of
+from onnxq.runtime.session import Feed, Input
+from onnxq.samples.texts.text import role_of
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".arrow", ".feather"}
 #: Rows that are in memory at a time.

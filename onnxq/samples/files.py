@@ -13,15 +13,15 @@ from typing import Any, TextIO
 import numpy as np
 
 from onnxq.errors import BadData, first_line
-from onnxq.images import IMAGE_SUFFIXES
-from onnxq.runtime import Input
+from onnxq.runtime.session import Input
 from onnxq.samples import columns
 from onnxq.samples.columns import TABLE_SUFFIXES
-from onnxq.samples.companions import Companions
 from onnxq.samples.fit import Read
+from onnxq.samples.pictures.images import IMAGE_SUFFIXES
 from onnxq.samples.reading import Reading
 from onnxq.samples.records import Maker, Record
-from onnxq.samples.sound import SOUND_SUFFIXES
+from onnxq.samples.sounds.sound import SOUND_SUFFIXES
+from onnxq.samples.texts.companions import Companions
 
 TEXT_SUFFIXES = {".txt"}
 LINES_SUFFIXES = {".jsonl", ".ndjson"}

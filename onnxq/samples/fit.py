@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData
-from onnxq.runtime import Feed, Input
+from onnxq.runtime.session import Feed, Input
 
 #: Reads one sample.
 Read = Callable[[], Feed]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq.errors import BadRecipe
-from onnxq.images import Preprocessing, parse_preprocessing
-from onnxq.samples import sound, tokenizer
-from onnxq.samples.processor import load_processor
-from onnxq.samples.sound import Sound, parse_sound
-from onnxq.samples.text import LENGTHS
+from onnxq.samples.pictures.images import Preprocessing, parse_preprocessing
+from onnxq.samples.pictures.processor import load_processor
+from onnxq.samples.sounds import sound
+from onnxq.samples.sounds.sound import Sound, parse_sound
+from onnxq.samples.texts import tokenizer
+from onnxq.samples.texts.text import LENGTHS
 
 
 @dataclass(frozen=True)

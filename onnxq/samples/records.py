@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData
-from onnxq.images import Preprocessing
-from onnxq.runtime import Feed, Input
-from onnxq.samples import companions, tokenizer
-from onnxq.samples.companions import Companions
-from onnxq.samples.decoding import Caches, encoder_output, is_state
-from onnxq.samples.pictures import Picture, PictureInputs
-from onnxq.samples.processor import load_processor
+from onnxq.runtime.session import Feed, Input
+from onnxq.samples.pictures.images import Preprocessing
+from onnxq.samples.pictures.processor import load_processor
+from onnxq.samples.pictures.scaling import Picture, PictureInputs
 from onnxq.samples.reading import Reading
-from onnxq.samples.sound import Sound, SoundInputs, Source
-from onnxq.samples.text import LENGTHS, Step, TextInputs
-from onnxq.samples.tokenizer import open_tokenizer
+from onnxq.samples.sounds.sound import Sound, SoundInputs, Source
+from onnxq.samples.texts import companions, tokenizer
+from onnxq.samples.texts.companions import Companions
+from onnxq.samples.texts.decoding import Caches, encoder_output, is_state
+from onnxq.samples.texts.text import LENGTHS, Step, TextInputs
+from onnxq.samples.texts.tokenizer import open_tokenizer
 
 #: Runs of a model with a state before a sample: enough that the state is that of a model in use.
 RUNS_BEFORE = 4

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from onnxq import bodies, formats
+from onnxq import formats, own_ops
 from onnxq.errors import BadRecipe
+from onnxq.model.weights import Weight
 from onnxq.plan import COMPUTING, Method
-from onnxq.weights import Weight
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def require_format(target: Target, word: str) -> None:
 def refuse_own_formats(word: str) -> str:
     """The reason that holds for targets without operators of the onnxq domain; empty if there is none."""
     format = formats.get(word)
-    offset = bodies.offset_type(format)
+    offset = own_ops.offset_type(format)
     if offset is not None and offset.kind == "f":
         return "no operator adds the minimum of a block"
     if hasattr(format, "base"):

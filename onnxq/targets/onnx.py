@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxq import formats, layouts
+from onnxq.model.weights import Weight
 from onnxq.plan import Method
 from onnxq.targets import (
     OPSETS,
@@ -13,7 +14,6 @@ from onnxq.targets import (
     refuse_own_formats,
     stored,
 )
-from onnxq.weights import Weight
 
 #: Opset 21 brought blocks and 4-bit types, 25 those of 2 bits.
 _OPSETS = {**OPSETS, "w8a16": 21, "w4a16": 21}

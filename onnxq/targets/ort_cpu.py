@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxq import formats, layouts
+from onnxq.model.weights import Weight
 from onnxq.plan import Method
 from onnxq.targets import (
     OPSETS,
@@ -15,7 +16,6 @@ from onnxq.targets import (
     refuse_own_formats,
     stored,
 )
-from onnxq.weights import Weight
 
 
 class ort_cpu:

@@ -29,8 +29,10 @@ from typing import Protocol
 
 from click.testing import CliRunner
 
-from onnxq import boundary, check, cli, measure, pipeline, tune
+from onnxq import boundary, cli, pipeline
+from onnxq.checking import models
 from onnxq.cli import check as check_command
+from onnxq.tuning import plan_bench, tune
 
 #: Seconds after which a case hangs, and bytes of address space that it may take.
 SECONDS, MEMORY = 20, 8 << 30
@@ -98,7 +100,7 @@ def _batch(cases: Sequence[Case], seconds: int) -> Iterator[Outcome]:
             yield Outcome(code, said, "hang", said[:200], seconds)
             return
         frames = re.findall(r'File "(.*?)", line \d+ in (\w+)', said)
-        # The command line lives through that, and says so (supervisor.py). Kernels of ours are another matter.
+        # The command line lives through that, and says so (runtime/supervisor.py). Kernels of ours are another matter.
         words = re.findall(r"^words: (.*)$", said, re.MULTILINE)
         is_below = bool(frames and words) and "/onnxruntime/" in frames[0][0] and "-t onnxq" not in words[-1]
         yield Outcome(code, said, "" if is_below else "abort", f"{name} in {frames[:1] or said[-200:]}")
@@ -137,12 +139,12 @@ def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None
 
 def _be_quick() -> None:
     """Times are measured for as short as it goes."""
-    for module, name in ((tune, "TIMING_SECONDS"), (measure, "PROFILE_SECONDS")):
+    for module, name in ((tune, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS")):
         if hasattr(module, name):
             setattr(module, name, 0.001)
     for each in (pipeline, check_command):
         if hasattr(each, "check_models"):
-            each.check_models = functools.partial(check.check_models, seconds=0.001)  # type: ignore[attr-defined]
+            each.check_models = functools.partial(models.check_models, seconds=0.001)  # type: ignore[attr-defined]
 
 
 def _one(case: Case, folder: Path) -> Outcome:

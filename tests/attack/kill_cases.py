@@ -18,15 +18,15 @@ import onnx
 import tiny
 from numpy.typing import NDArray
 
-from onnxq import save
-from onnxq.runtime import Session
+from onnxq.output import write
+from onnxq.runtime.session import Session
 
 HERE = Path(__file__).parent
 TEXT = "g (float[N, 64] x) => (float[N, 48] y) { [up] a = MatMul(x, w)  b = Relu(a)  [down] y = MatMul(b, v) }"
 CONSTANTS = {"w": tiny.normal(64, 128), "v": tiny.normal(128, 48, seed=1)}
 FEED = {"x": tiny.normal(3, 64, seed=2)}
 #: All weights are beside the model, as if it were large.
-BESIDE = {"onnxq.save.SINGLE_FILE_BYTES": 0}
+BESIDE = {"onnxq.output.write.SINGLE_FILE_BYTES": 0}
 #: Samples, all but those that are held back, and how often progress is saved.
 SAMPLES, EVERY = 16, 3
 
@@ -53,7 +53,7 @@ class Driver:
     def start(self, folder: Path, argv: list[str], patches: Mapping[str, object], fault: str = "") -> int:
         log = folder.with_suffix(".log")
         environment = {"ONNXQ_FAULT_LOG": str(log), "ONNXQ_FAULT": fault}
-        patches = {"onnxq.staging.PATIENCE": 0.3, "onnxq.jobs.PATIENCE": 1.0, **patches}
+        patches = {"onnxq.files.staging.PATIENCE": 0.3, "onnxq.calibration.workers.PATIENCE": 1.0, **patches}
         output = str(folder.with_suffix(".said"))
         request = {"argv": argv, "cwd": str(folder), "env": environment, "patches": patches, "output": output}
         return self._ask(request)
@@ -136,7 +136,7 @@ class Case:
         if not path.exists():
             return None
         if path.suffix == ".onnx":
-            for data in save.own_data(path):
+            for data in write.own_data(path):
                 assert data.is_file()
             (y,) = Session(path).run(FEED)
             assert np.isfinite(y).all()

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import onnxruntime  # noqa: F401  imported once, here; it makes no threads before there is a session
 
 from onnxq import __main__ as program
-from onnxq import jobs
+from onnxq.calibration import workers
 
 
 class ForkedProcess:
@@ -35,7 +35,7 @@ class ForkedProcess:
             for end in (self.stdin, self.stdout):
                 os.close(end.fileno())
             sys.stdin, sys.stdout = os.fdopen(0, "r", closefd=False), os.fdopen(1, "w", closefd=False)
-            _run(jobs.main)
+            _run(workers.main)
         stdin.close()
         stdout.close()
 
@@ -76,7 +76,7 @@ def start(request: dict[str, Any]) -> int:
     for name, value in request["patches"].items():
         module, _, attribute = name.rpartition(".")
         setattr(importlib.import_module(module), attribute, value)
-    jobs.subprocess.Popen = ForkedProcess  # type: ignore[misc, assignment]
+    workers.subprocess.Popen = ForkedProcess  # type: ignore[misc, assignment]
     os.fsync = lambda file: None  # nobody pulls the plug here
     sys.argv = ["onnxq", *request["argv"]]
     _run(program.work)

@@ -20,13 +20,18 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 with atheris.instrument_imports(include=["onnxq"]):
-    from onnxq import array_files, load, observations, plan, prepare, recipe, tensor_file
+    from onnxq import plan, recipe
+    from onnxq.calibration import observations
+    from onnxq.checkpoints import tensors
     from onnxq.errors import OnnxqError
+    from onnxq.model import load
+    from onnxq.passes import prepare
+    from onnxq.samples import arrays
 
 import numpy as np  # noqa: E402
 import odd  # noqa: E402
 
-from onnxq.runtime import Input  # noqa: E402
+from onnxq.runtime.session import Input  # noqa: E402
 
 INPUTS = (Input("x", np.dtype(np.float32), (None, 64)),)
 
@@ -36,7 +41,7 @@ def _model(path: Path) -> None:
 
 
 def _checkpoint(path: Path) -> None:
-    dict(tensor_file.open_checkpoint(path))
+    dict(tensors.open_checkpoint(path))
 
 
 READERS: list[tuple[str, Callable[[Path], object]]] = [
@@ -45,8 +50,8 @@ READERS: list[tuple[str, Callable[[Path], object]]] = [
     ("plan.json", plan.load_plan),
     ("model.ranges", observations.load_observations),
     ("recipe.toml", recipe.load_recipe),
-    ("data.npy", lambda path: [read() for read in array_files.read_files([path], INPUTS)]),
-    ("data.npz", lambda path: [read() for read in array_files.read_files([path], INPUTS)]),
+    ("data.npy", lambda path: [read() for read in arrays.read_files([path], INPUTS)]),
+    ("data.npz", lambda path: [read() for read in arrays.read_files([path], INPUTS)]),
 ]
 FOLDER = Path(tempfile.mkdtemp(prefix="onnxq-loaders-"))
 

@@ -1,6 +1,6 @@
 """A process that is killed, or a disk that fails, at any point where a file changes: nothing is lost or mixed up.
 
-The points are those that a run passes (`onnxq/faults.py`); each is found by letting one run pass them all.
+The points are those that a run passes (`onnxq/files/faults.py`); each is found by letting one run pass them all.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onnxq.errors import OnnxqError
-from onnxq.infer import infer_types
-from onnxq.load import load_model
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
+from onnxq.model.load import load_model
+from onnxq.model.types import infer_types
+from onnxq.passes.prepare import prepare
+from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
 from onnxq.targets import get
 

@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from onnxq import calibrate
+from onnxq.calibration import calibrate
 from onnxq.collectors.percentile import PERCENTILE
-from onnxq.data import inputs_of, open_data
-from onnxq.images import parse_preprocessing
 from onnxq.job import open_job
-from onnxq.passes.expose_values import ExposeValues
+from onnxq.passes.observe.expose_values import ExposeValues
+from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe
-from onnxq.runtime import Session
-from onnxq.scales import values_to_observe
+from onnxq.runtime.session import Session
+from onnxq.samples.pictures.images import parse_preprocessing
+from onnxq.samples.source import inputs_of, open_data
 
 PEERS = {"minmax": "MinMax", "percentile": "Percentile"}
 KINDS = ("float", *PEERS, *(f"onnxruntime {method}" for method in PEERS))

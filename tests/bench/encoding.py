@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from onnxq import formats, layouts, native
+from onnxq import formats, layouts
 from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.runtime import native
 
 THREADS = native.cores()
 K = 4096

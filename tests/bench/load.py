@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 import onnxq
-from onnxq.check import TIMING_SECONDS
-from onnxq.load import load_model
+from onnxq.checking.models import TIMING_SECONDS
 from onnxq.made_up import make_up
-from onnxq.runtime import Session
-from onnxq.timing import race, speed_in_words
-from onnxq.tune import WORTHWHILE
+from onnxq.model.load import load_model
+from onnxq.runtime.session import Session
+from onnxq.runtime.timing import race, speed_in_words
+from onnxq.tuning.tune import WORTHWHILE
 
 MODELS = Path(__file__).parents[2] / "models"
 

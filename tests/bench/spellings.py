@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxq.quality import Quality
-from onnxq.runtime import Session
-from onnxq.timing import race
+from onnxq.runtime.session import Session
+from onnxq.runtime.timing import race
 
 Node = onnx.NodeProto
 MICROSOFT = "com.microsoft"

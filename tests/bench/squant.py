@@ -20,17 +20,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "zoo"))
 from shared import SHARED
 from zoo_models import load_zoo
 
-from onnxq import algorithms, encoding, targets
-from onnxq.infer import infer_types
-from onnxq.load import load_model
-from onnxq.measure import Bench
+from onnxq import algorithms, targets
+from onnxq.encoding import lazy
+from onnxq.model.load import load_model
+from onnxq.model.types import infer_types
+from onnxq.passes.prepare import prepare
+from onnxq.passes.rewrite import rewrite
 from onnxq.plan import COMPUTING, Plan, in_float
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
-from onnxq.ranges import NO_RANGES
+from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
-from onnxq.rewrite import rewrite
-from onnxq.trials import Trials
+from onnxq.samples.trials import Trials
+from onnxq.summaries.ranges import NO_RANGES
+from onnxq.tuning.plan_bench import Bench
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def algorithm(word: str) -> Iterator[None]:
     """Use one algorithm for every operator."""
     chosen = algorithms.choose
     algorithms.choose = lambda *_: word
-    encoding.forget()
+    lazy.forget()
     try:
         yield
     finally:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
-from onnxq import library, native, runtime
+from onnxq.runtime import library, native
+from onnxq.runtime import session as runtime
 
 ort = pytest.importorskip("onnxruntime")
 

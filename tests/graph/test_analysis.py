@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from onnxq import analysis, encoding, formats
+from onnxq import analysis, formats
 from onnxq.analysis import granularities, synthetic, theory
 from onnxq.analysis.representable import levels_range
 from onnxq.analysis.slices import slices
 from onnxq.analysis.statistics import ErrorSums, decibel
 from onnxq.analysis.tensor import quantized
-from onnxq.encoding import Encoding
+from onnxq.encoding import lazy
+from onnxq.encoding.lazy import Encoding
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import Granularity
+from onnxq.model.weights import Role
 from onnxq.quality import MAX_DB
-from onnxq.weights import Role
 
 ROLE = Role(1, channel=0, contraction=1)
 UNIFORM = synthetic.uniform((512, 512), 0)
@@ -279,7 +280,7 @@ def test_slices_make_no_difference(
     tensor = ir.tensor(w.astype(ml_dtypes.bfloat16), name="w")
     whole = analysis.tensor_error(tensor, word, granularity)
     rounded = quantized(tensor, formats.get(word), granularity)
-    monkeypatch.setattr(encoding, "SLICE_ELEMENTS", 600)
+    monkeypatch.setattr(lazy, "SLICE_ELEMENTS", 600)
     parts = list(slices(Encoding(tensor, formats.get(word), granularity).result()))
     assert len(parts) > 1
     assert max(part.codes.size for _, part in parts) <= max(600, *shape)
@@ -293,7 +294,7 @@ def test_slices_make_no_difference(
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_weights_that_are_no_numbers_are_refused(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "SLICE_ELEMENTS", 60)
+    monkeypatch.setattr(lazy, "SLICE_ELEMENTS", 60)
     w = np.zeros((20, 30))
     w[17, 4] = bad
     with pytest.raises(BadModel, match=r"weight 'up' holds .* at \[17, 4\]"):

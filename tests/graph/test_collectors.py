@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onnxq import collectors
-from onnxq.collectors._histogram import BINS, Histogram
-from onnxq.collectors._summary import MOMENTUM
 from onnxq.collectors.percentile import PERCENTILE
 from onnxq.errors import BadRecipe
-from onnxq.ranges import Range
+from onnxq.summaries.histogram import BINS, Histogram
+from onnxq.summaries.ranges import Range
+from onnxq.summaries.summary import MOMENTUM
 
 every_collector = pytest.mark.parametrize("name", collectors.names())
 #: What these say depends on the numbers alone. A moving average depends on the order and size of batches by design.

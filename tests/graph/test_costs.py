@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tiny import normal
 
 from onnxq import targets
-from onnxq.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
-from onnxq.infer import infer_types
-from onnxq.mincut import Cut
+from onnxq.model.types import infer_types
+from onnxq.passes.prepare import prepare
 from onnxq.plan import COMPUTING, Plan
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
+from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
-from onnxq.runtime import Kernel
+from onnxq.runtime.session import Kernel
+from onnxq.tuning.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
+from onnxq.tuning.mincut import Cut
 
 CHAIN = "[a] u = Conv(x, f)  [b] v = Conv(u, f)  [c] w = Conv(v, f)  [d] z = Conv(w, f)"
 

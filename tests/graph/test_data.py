@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq.data import DataSource, open_data
 from onnxq.errors import BadData, BadRecipe, MissingRuntime
-from onnxq.images import Preprocessing, parse_preprocessing
-from onnxq.runtime import Input
+from onnxq.runtime.session import Input
+from onnxq.samples.pictures.images import Preprocessing, parse_preprocessing
 from onnxq.samples.reading import reading_of
+from onnxq.samples.source import DataSource, open_data
 
 F32 = np.dtype(np.float32)
 X = (Input("x", F32, (None, 3)),)

@@ -10,8 +10,9 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from onnxq import algorithms, encoding, formats, layouts
-from onnxq.encoding import Encoding, codes, scales
+from onnxq import algorithms, formats, layouts
+from onnxq.encoding import lazy
+from onnxq.encoding.lazy import Encoding, codes, scales
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
 
@@ -39,7 +40,7 @@ def test_slices_are_the_whole(
     name: str, granularity: Granularity, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w, format = normal(37, 50), formats.get(name)
-    monkeypatch.setattr(encoding, "SLICE_ELEMENTS", 130)  # two or three rows
+    monkeypatch.setattr(lazy, "SLICE_ELEMENTS", 130)  # two or three rows
     sliced = Encoding(ir.tensor(w), format, granularity, algorithm=algorithm).result()
     assert_same(sliced, algorithms.DATA_FREE[algorithm](w, format, granularity))
 
@@ -53,7 +54,7 @@ def test_slices_of_other_ranks(
     shape: tuple[int, ...], granularity: Granularity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w, format = normal(*shape), formats.get("uint8")
-    monkeypatch.setattr(encoding, "SLICE_ELEMENTS", 1)
+    monkeypatch.setattr(lazy, "SLICE_ELEMENTS", 1)
     assert_same(Encoding(ir.tensor(w), format, granularity).result(), format.encode(w, granularity))
 
 
@@ -76,7 +77,7 @@ def test_what_is_not_finite_is_refused_with_its_place(name: str, dtype: type, ba
 
 
 def test_the_place_is_that_in_the_whole_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "SLICE_ELEMENTS", 64)
+    monkeypatch.setattr(lazy, "SLICE_ELEMENTS", 64)
     for granularity in (ROWS, BLOCKS, Granularity(0, 16), COLUMNS):
         w = normal(40, 32)
         w[33, 20] = np.nan
@@ -116,7 +117,7 @@ def test_only_the_last_encoding_is_remembered() -> None:
     b.result()
     assert a.result() is not first
     again = a.result()
-    encoding.forget()
+    lazy.forget()
     assert a.result() is not again
 
 

@@ -19,9 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onnxq import encoding, formats, layouts
+from onnxq import formats, layouts
+from onnxq.encoding import lazy
 from onnxq.errors import BadModel
-from onnxq.formats import Granularity, QuantizedTensor, _gguf
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds import gguf
 
 WORDS = [*formats.names(), "uniform2", "uniform3", "uniform5", "uniform11", "uniform16"]
 DTYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
@@ -220,8 +222,8 @@ def bytes_are_counted(q: QuantizedTensor) -> None:
 
 
 def cut_or_whole(q: QuantizedTensor, weight: NDArray) -> None:
-    with mock.patch.object(encoding, "SLICE_ELEMENTS", 50):
-        assert_same(encoding.Encoding(ir.tensor(weight), q.format, q.granularity).result(), q)
+    with mock.patch.object(lazy, "SLICE_ELEMENTS", 50):
+        assert_same(lazy.Encoding(ir.tensor(weight), q.format, q.granularity).result(), q)
 
 
 def assert_same(a: QuantizedTensor, b: QuantizedTensor) -> None:
@@ -264,7 +266,7 @@ def test_a_scale_beyond_float16_is_refused(word: str) -> None:
 
 def test_gguf_scales_too_small_for_float16_decode_to_zero() -> None:
     assert not formats.quantize(np.full((1, 32), 1e-9, np.float32), "q4_0").dequantize().any()
-    assert _gguf.reciprocal(np.array([0, 1e-40, 2], np.float32)).tolist() == [0, 0, 0.5]
+    assert gguf.reciprocal(np.array([0, 1e-40, 2], np.float32)).tolist() == [0, 0, 0.5]
 
 
 @pytest.mark.parametrize("word", [w for w in WORDS if formats.get(w).scale_type is not None])

@@ -10,7 +10,8 @@ from tiny import sqnr
 
 from onnxq import formats
 from onnxq.errors import BadModel, BadRecipe
-from onnxq.formats import Format, Granularity, QuantizedTensor, _affine
+from onnxq.formats import Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds import affine as _affine
 
 EPS = float(np.finfo(np.float32).eps)
 

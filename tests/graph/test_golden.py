@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from shared import SHARED
 
 from onnxq import formats, layouts
-from onnxq.formats import Granularity, QuantizedTensor, _affine, _codebook, _nested
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds import affine, codebook
+from onnxq.formats.kinds import nested as _nested
 
 
 def golden(name: str) -> dict[str, NDArray]:
@@ -72,7 +74,7 @@ def test_torchao() -> None:
     nf4 = formats.get("nf4")
     np.testing.assert_allclose(nf4.levels, peer["nf4"], atol=5e-5)
     w, blocks = peer["weight"].reshape(-1), Granularity(0, 64)
-    q = _codebook.encode(nf4, w, blocks, None, _codebook.plain_tables(peer["nf4"]))
+    q = codebook.encode(nf4, w, blocks, None, codebook.plain_tables(peer["nf4"]))
     empty = scales_of(q) == 0
     packed = layouts.matmul_bnb4(q).reshape(-1, 32)
     np.testing.assert_array_equal(packed[~empty], peer["quantized_data"].reshape(-1, 32)[~empty])
@@ -122,8 +124,8 @@ def test_onnxruntime_nbits_symmetric(bits: int, block: int) -> None:
     if bits == 4:
         q = format.encode(w, blocks)
     else:
-        scales = _affine.fit_signed(w, blocks, qmin)
-        q = _affine.encode(format, w, blocks, scales, None, qmin, -qmin - 1, format.code_type)
+        scales = affine.fit_signed(w, blocks, qmin)
+        q = affine.encode(format, w, blocks, scales, None, qmin, -qmin - 1, format.code_type)
     by_row, wanted = layouts.scales_by_row(q).reshape(-1), peer[f"{prefix}_scales"]
     np.testing.assert_array_equal(np.where(wanted == 0, 0, by_row), wanted)
     packed = layouts.matmul_nbits(q)

@@ -13,11 +13,11 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal
 
-from onnxq import graph
 from onnxq.errors import BadModel
-from onnxq.load import external_tensors, is_quantized, load_model
-from onnxq.passes.raise_opset import SMALL_BYTES
-from onnxq.prepare import prepare
+from onnxq.model import graph
+from onnxq.model.load import external_tensors, is_quantized, load_model
+from onnxq.passes.normalize.raise_opset import SMALL_BYTES
+from onnxq.passes.prepare import prepare
 
 W = normal(64, 32)
 

@@ -14,8 +14,8 @@ from onnxq.errors import BadModel
 from onnxq.made_up import make_up, pictures, sounds
 from onnxq.made_up.dims import Dims
 from onnxq.made_up.roles import Role, parts_of
-from onnxq.runtime import Feed, Input
-from onnxq.trials import Trials
+from onnxq.runtime.session import Feed, Input
+from onnxq.samples.trials import Trials
 
 F32, I64, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(bool)
 Shape = tuple[int | str | None, ...]

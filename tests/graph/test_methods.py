@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq import collectors
-from onnxq.collectors._histogram import Histogram
-from onnxq.collectors._summary import Summary
-from onnxq.ranges import UINT8, Grid, Range
+from onnxq.summaries.histogram import Histogram
+from onnxq.summaries.ranges import UINT8, Grid, Range
+from onnxq.summaries.summary import Summary
 
 GRIDS = [UINT8, Grid(15), Grid(254, symmetric=True), Grid(14, symmetric=True)]
 RNG = np.random.default_rng(7)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxq.mincut import Cut
+from onnxq.tuning.mincut import Cut
 
 Nodes = list[tuple[float, float]]
 Pairs = list[tuple[int, int, float]]

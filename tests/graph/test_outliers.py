@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tiny
 
-from onnxq.outliers import without_outliers
 from onnxq.plan import Choice, Method, Plan
+from onnxq.planning.outliers import without_outliers
 
 BODIES = {
     "norm": "n = LayerNormalization(x, gamma, beta)",

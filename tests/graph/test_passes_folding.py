@@ -11,12 +11,12 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal
 
-from onnxq.passes.drop_initializer_inputs import DropInitializerInputs
-from onnxq.passes.fold_batchnorm import FoldBatchNorm
-from onnxq.passes.fold_constants import EAGER_BYTES, FoldConstants
-from onnxq.passes.forget_exporter import ForgetExporter
-from onnxq.passes.remove_identities import RemoveIdentities
-from onnxq.passes.remove_unused import RemoveUnused
+from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
+from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
+from onnxq.passes.normalize.fold_constants import EAGER_BYTES, FoldConstants
+from onnxq.passes.normalize.forget_exporter import ForgetExporter
+from onnxq.passes.normalize.remove_identities import RemoveIdentities
+from onnxq.passes.normalize.remove_unused import RemoveUnused
 
 STATISTICS = {
     "gamma": normal(8, seed=1) + 2,

@@ -9,14 +9,14 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal, sqnr
 
-from onnxq import graph
-from onnxq.passes.insert_qdq import InsertQDQ
-from onnxq.passes.quantize_dynamically import QuantizeDynamically
-from onnxq.passes.replace_matmuls import ReplaceMatMuls
-from onnxq.passes.store_weights import StoreWeights
+from onnxq.model import graph
+from onnxq.passes.prepare import prepare
+from onnxq.passes.quantize.insert_qdq import InsertQDQ
+from onnxq.passes.quantize.quantize_dynamically import QuantizeDynamically
+from onnxq.passes.quantize.replace_matmuls import ReplaceMatMuls
+from onnxq.passes.quantize.store_weights import StoreWeights
 from onnxq.plan import Choice, Method, Plan
-from onnxq.prepare import prepare
-from onnxq.scales import Scale, Scales
+from onnxq.planning.scales import Scale, Scales
 
 GEMMS = {
     "plain": "Gemm(x, w, b)",

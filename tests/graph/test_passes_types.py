@@ -9,16 +9,17 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal
 
-from onnxq import graph
 from onnxq.errors import BadModel
-from onnxq.passes.change_float_type import STORED_TYPE, ChangeFloatType
-from onnxq.passes.convert_to_half import ConvertToHalf
-from onnxq.passes.expose_values import ExposeValues
-from onnxq.passes.name_cast_types import NameCastTypes
-from onnxq.passes.raise_opset import SMALL_BYTES, RaiseOpset
-from onnxq.passes.unique_names import UniqueNames
+from onnxq.model import graph
+from onnxq.model.origin import STORED_TYPE
+from onnxq.passes.normalize.change_float_type import ChangeFloatType
+from onnxq.passes.normalize.name_cast_types import NameCastTypes
+from onnxq.passes.normalize.raise_opset import SMALL_BYTES, RaiseOpset
+from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.observe.expose_values import ExposeValues
+from onnxq.passes.prepare import prepare
+from onnxq.passes.quantize.convert_to_half import ConvertToHalf
 from onnxq.plan import Choice, Method, Plan
-from onnxq.prepare import prepare
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 W16 = normal(8, 8, dtype=np.float16)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq.data import open_data
 from onnxq.errors import BadData
-from onnxq.images import Preprocessing, parse_preprocessing
-from onnxq.runtime import Input
-from onnxq.samples.processor import load_processor
+from onnxq.runtime.session import Input
+from onnxq.samples.pictures.images import Preprocessing, parse_preprocessing
+from onnxq.samples.pictures.processor import load_processor
+from onnxq.samples.source import open_data
 
 Image = pytest.importorskip("PIL.Image")
 F32 = np.dtype(np.float32)

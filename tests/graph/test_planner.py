@@ -12,12 +12,13 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal
 
-from onnxq import passengers, targets
+from onnxq import targets
 from onnxq.errors import BadRecipe
-from onnxq.infer import infer_types
+from onnxq.model.types import infer_types
+from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan, finer, in_float, load_plan
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
+from onnxq.planning import int8_regions
+from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import KEEP, Recipe, Rule, parse_set
 
 NODES = {
@@ -218,7 +219,7 @@ def riders(body: str, *rules: Rule) -> set[str]:
     """Operators without weights that are int8 in the static plan of a model."""
     made = tiny.read(tiny.model(f"g ({IMAGE} x, {IMAGE} u) => (z) {{ {body} }}", FILTERS))
     plan = planned_model(made, Recipe("w8a8", rules))
-    return {choice.node for choice in plan if passengers.is_passenger(choice)}
+    return {choice.node for choice in plan if int8_regions.is_passenger(choice)}
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_passengers_obey_rules() -> None:
 def test_passengers_get_off_when_a_convolution_goes_back_to_float() -> None:
     made = tiny.read(tiny.model(f"g ({IMAGE} x) => (z) {{ {BETWEEN} }}", FILTERS))
     plan = planned_model(made, Recipe("w8a8"))
-    pruned = passengers.prune(plan.replacing([in_float(plan.choices["z"], "slow")]), made)
+    pruned = int8_regions.prune(plan.replacing([in_float(plan.choices["z"], "slow")]), made)
     assert {c.node: (c.method, c.reason) for c in pruned} == {
         "a": (Method.STATIC, ""),
         "z": (Method.STORED, "slow"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onnxq.prefetch import AHEAD, prefetch
+from onnxq.samples.prefetch import AHEAD, prefetch
 
 
 def readers() -> int:

@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 import tiny
 
-from onnxq.calibrate import hash_model
-from onnxq.data import open_data
+from onnxq.calibration.calibrate import hash_model
 from onnxq.errors import BadRecipe
-from onnxq.ranges import Range, Ranges, load_ranges
-from onnxq.runtime import Input
+from onnxq.runtime.session import Input
+from onnxq.samples.source import open_data
+from onnxq.summaries.ranges import Range, Ranges, load_ranges
 
 KEY = {"model": "m", "data": "d", "method": "percentile"}
 VALUES = {"x": Range(-1.5, 2.25), "a/b:0": Range(0.1, 0.1), "tiny": Range(-1e-45, 3e38)}

@@ -14,9 +14,9 @@ import pytest
 import tiny
 from tiny import normal
 
-from onnxq import save
 from onnxq.errors import BadModel, BadOutput
-from onnxq.passes.store_weights import StoreWeights
+from onnxq.output import write
+from onnxq.passes.quantize.store_weights import StoreWeights
 from onnxq.plan import Choice, Method, Plan
 
 W = normal(64, 32)
@@ -27,7 +27,7 @@ CONSTANTS = {"u": W, "v": W.copy(), "t": normal(32)}
 @pytest.fixture
 def external(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even small models get a data file."""
-    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", 0)
+    monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 0)
 
 
 def model() -> ir.Model:
@@ -35,7 +35,7 @@ def model() -> ir.Model:
 
 
 def data_of(path: Path) -> Path:
-    (data,) = save.own_data(path)
+    (data,) = write.own_data(path)
     return data
 
 
@@ -48,7 +48,7 @@ def stored(word: str = "int8") -> ir.Model:
 
 def test_a_small_model_is_one_file(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    nbytes = save.save(model(), path)
+    nbytes = write.save(model(), path)
     assert [f.name for f in tmp_path.iterdir()] == ["m.onnx"]
     assert nbytes == path.stat().st_size
     x = normal(2, 64)
@@ -60,8 +60,8 @@ def test_a_large_model_keeps_its_weights_beside_it(tmp_path: Path) -> None:
     """Large ones aligned in the data file, small ones in the model."""
     path = tmp_path / "m.onnx"
     done: list[int] = []
-    nbytes = save.save(model(), path, done.append)
-    (data,) = save.own_data(path)
+    nbytes = write.save(model(), path, done.append)
+    (data,) = write.own_data(path)
     assert {f.name for f in tmp_path.iterdir()} == {"m.onnx", data.name}
     assert re.fullmatch(r"m\.onnx\.[0-9a-f]{16}\.data", data.name)
     assert nbytes == sum(f.stat().st_size for f in tmp_path.iterdir())
@@ -70,7 +70,7 @@ def test_a_large_model_keeps_its_weights_beside_it(tmp_path: Path) -> None:
     assert {name for name, tensor in tensors.items() if isinstance(tensor, ir.ExternalTensor)} == {"u", "v"}
     for tensor in (tensors["u"], tensors["v"]):
         assert isinstance(tensor, ir.ExternalTensor)
-        assert (tensor.offset or 0) % save.ALIGNMENT == 0
+        assert (tensor.offset or 0) % write.ALIGNMENT == 0
         np.testing.assert_array_equal(tensor.numpy(), W)
     x = normal(2, 64)
     np.testing.assert_array_equal(tiny.evaluate(onnx.load(path), x=x)[0], tiny.evaluate(model(), x=x)[0])
@@ -78,18 +78,18 @@ def test_a_large_model_keeps_its_weights_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("external")
 def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
-    save.save(model(), tmp_path / "m.onnx")
+    write.save(model(), tmp_path / "m.onnx")
     assert data_of(tmp_path / "m.onnx").stat().st_size == W.nbytes
-    save.save(stored(), tmp_path / "q.onnx")
+    write.save(stored(), tmp_path / "q.onnx")
     assert data_of(tmp_path / "q.onnx").stat().st_size < W.nbytes + W.size + 256
 
 
 @pytest.mark.usefixtures("external")
 def test_external_weights_of_the_input_are_copied_once_each(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    save.save(model(), tmp_path / "in" / "m.onnx")
+    write.save(model(), tmp_path / "in" / "m.onnx")
     loaded = ir.load(tmp_path / "in" / "m.onnx")
-    save.save(loaded, tmp_path / "copy.onnx")
+    write.save(loaded, tmp_path / "copy.onnx")
     assert data_of(tmp_path / "copy.onnx").read_bytes() == data_of(tmp_path / "in" / "m.onnx").read_bytes()
 
 
@@ -102,7 +102,7 @@ def test_external_weights_that_begin_at_one_byte_keep_their_lengths(tmp_path: Pa
             "w.data", 0, None, ir.DataType.FLOAT, shape=ir.Shape(shape), name=name, base_dir=tmp_path
         )
         made.graph.initializers[name].const_value = tensor
-    save.save(made, tmp_path / "m.onnx")
+    write.save(made, tmp_path / "m.onnx")
     u, v = (tiny.array(ir.load(tmp_path / "m.onnx").graph.initializers[name]) for name in "uv")
     np.testing.assert_array_equal(u, W.reshape(-1)[:1024].reshape(64, 16))
     np.testing.assert_array_equal(v, W)
@@ -113,11 +113,11 @@ def test_external_weights_that_begin_at_one_byte_keep_their_lengths(tmp_path: Pa
 def test_bytes_are_the_same_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, single_file_bytes: int
 ) -> None:
-    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", single_file_bytes)
+    monkeypatch.setattr(write, "SINGLE_FILE_BYTES", single_file_bytes)
     hashes = set()
     for folder in (tmp_path / "one", tmp_path / "two"):
         folder.mkdir()
-        save.save(stored(word), folder / "m.onnx")
+        write.save(stored(word), folder / "m.onnx")
         hashes.add(hashlib.sha256(b"".join(f.read_bytes() for f in sorted(folder.iterdir()))).hexdigest())
     assert len(hashes) == 1
 
@@ -131,9 +131,9 @@ def test_what_cannot_be_encoded_leaves_nothing_behind(tmp_path: Path) -> None:
     output = tmp_path / "m.onnx"
     with (
         pytest.raises(BadModel, match=r"weight 'v' holds nan at \[3, 5\]; .* \(--keep\)"),
-        save.staging(output) as folder,
+        write.staging(output) as folder,
     ):
-        save.save(made, folder / output.name)
+        write.save(made, folder / output.name)
     assert not list(tmp_path.iterdir())
 
 
@@ -141,7 +141,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
     output = tmp_path / "m.onnx"
 
     def write_half() -> None:
-        with save.staging(output) as folder:
+        with write.staging(output) as folder:
             (folder / "m.onnx").write_bytes(b"half of it")
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -156,12 +156,12 @@ def test_a_model_and_its_data_change_together(
 ) -> None:
     output = tmp_path / "m.onnx"
     for word, size in zip(("int8", "float16"), sizes, strict=True):
-        monkeypatch.setattr(save, "SINGLE_FILE_BYTES", size)
-        with save.staging(output) as folder:
-            save.save(stored(word), folder / "m.onnx")
-            save.publish(folder / "m.onnx", output)
-        assert {f.name for f in tmp_path.iterdir()} == {"m.onnx", *(f.name for f in save.own_data(output))}
-        assert len(save.own_data(output)) == (not size)
+        monkeypatch.setattr(write, "SINGLE_FILE_BYTES", size)
+        with write.staging(output) as folder:
+            write.save(stored(word), folder / "m.onnx")
+            write.publish(folder / "m.onnx", output)
+        assert {f.name for f in tmp_path.iterdir()} == {"m.onnx", *(f.name for f in write.own_data(output))}
+        assert len(write.own_data(output)) == (not size)
         assert (
             tiny.sqnr(W, tiny.evaluate(onnx.load(output), x=np.eye(64, dtype=np.float32))[0] / 2 - CONSTANTS["t"] / 2)
             > 30
@@ -183,10 +183,10 @@ def test_what_would_be_lost_is_refused(
     for name in existing:
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(BadOutput, match=words):
-        save.check_destination(tmp_path / output, [tmp_path / "in.onnx"], force)
+        write.check_destination(tmp_path / output, [tmp_path / "in.onnx"], force)
 
 
 def test_with_force_an_output_is_replaced(tmp_path: Path) -> None:
     for name in ("in.onnx", "out.onnx"):
         (tmp_path / name).write_bytes(b"")
-    save.check_destination(tmp_path / "out.onnx", [tmp_path / "in.onnx"], True)
+    write.check_destination(tmp_path / "out.onnx", [tmp_path / "in.onnx"], True)

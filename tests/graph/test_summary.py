@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onnxq.collectors._histogram import Histogram
-from onnxq.collectors._summary import BLOCK, LANES, Summary, from_dict, sums
+from onnxq.summaries.histogram import Histogram
+from onnxq.summaries.summary import BLOCK, LANES, Summary, from_dict, sums
 
 NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from(
     [0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq.data import open_data
 from onnxq.errors import BadData
-from onnxq.images import Preprocessing
-from onnxq.runtime import Input
+from onnxq.runtime.session import Input
 from onnxq.samples import columns
+from onnxq.samples.pictures.images import Preprocessing
 from onnxq.samples.reading import reading_of
+from onnxq.samples.source import open_data
 
 pa = pytest.importorskip("pyarrow")
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)

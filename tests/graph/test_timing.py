@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from onnxq import timing
-from onnxq.check import Check
-from onnxq.timing import (
+from onnxq.checking.models import Check
+from onnxq.runtime import timing
+from onnxq.runtime.timing import (
     EQUAL,
     GROUPS,
     KNOWN,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from onnxq.harm import harm
 from onnxq.plan import Plan
 from onnxq.preference import CLEAR, PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
-from onnxq.timing import Race
-from onnxq.tune import WORTHWHILE, Terms, _is_worthwhile
+from onnxq.runtime.timing import Race
+from onnxq.tuning.harm import harm
+from onnxq.tuning.tune import WORTHWHILE, Terms, _is_worthwhile
 
 
 def bench(**known: Any) -> Any:

@@ -9,10 +9,10 @@ import pytest
 import tiny
 from tiny import normal
 
-from onnxq import graph
 from onnxq.errors import BadModel
-from onnxq.prepare import prepare
-from onnxq.weights import MIN_ELEMENTS, Weight, find_weights, other_constants
+from onnxq.model import graph
+from onnxq.model.weights import MIN_ELEMENTS, Weight, find_weights, other_constants
+from onnxq.passes.prepare import prepare
 
 W = normal(32, 16)
 

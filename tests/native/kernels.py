@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq import native
 from onnxq.formats import fp4, nf4
+from onnxq.runtime import native
 
 FORMATS = ("int4", "int8", "nf4", "fp4", "mxfp4")
 #: Weights without codes and scales; by its number it is a format, too.

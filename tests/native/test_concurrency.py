@@ -19,7 +19,7 @@ from kernels import weight
 from nodes import FLOAT16, activations
 
 import onnxq
-from onnxq import native
+from onnxq.runtime import native
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")

@@ -10,7 +10,7 @@ from kernels import Weight
 from nodes import BFLOAT16, FLOAT16
 from test_ops import run
 
-from onnxq import native
+from onnxq.runtime import native
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq import formats, native
+from onnxq import formats
 from onnxq.algorithms import DATA_FREE
 from onnxq.formats import FloatArray, Granularity, QuantizedTensor
+from onnxq.runtime import native
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", RuntimeWarning)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq import formats, layouts, native
-from onnxq.formats import Granularity, QuantizedTensor, _fast
+from onnxq import formats, layouts
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds import fast as _fast
+from onnxq.runtime import native
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", RuntimeWarning)

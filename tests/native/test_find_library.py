@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import onnxq
-from onnxq import native
 from onnxq.errors import OnnxqError
+from onnxq.runtime import native
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def unread() -> Iterator[None]:
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The package lies in an empty folder, and none is installed."""
     monkeypatch.delenv("ONNXQ_LIBRARY", raising=False)
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "runtime" / "native.py"))
 
     def missing(name: str) -> None:
         raise native.importlib.metadata.PackageNotFoundError(name)
@@ -63,7 +63,7 @@ def test_the_sources_of_a_checkout_use_the_installed_library(monkeypatch: pytest
     if not list(installed.glob("*onnxq_native*")):
         pytest.skip("no onnxq with a compiled library is installed")
     monkeypatch.delenv("ONNXQ_LIBRARY", raising=False)
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "runtime" / "native.py"))
     assert native.path() is not None and native.path().parent == installed
 
 

@@ -19,7 +19,7 @@ from guard import guarded
 from kernels import ALL, FORMATS, SCALES, exact_bound, fast_bound, product, weight
 from numpy.typing import NDArray
 
-from onnxq import native
+from onnxq.runtime import native
 
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onnxq import native_summary
-from onnxq.collectors._summary import BLOCK, LANES, Summary
-from onnxq.native_summary import NativeSummary
+from onnxq.summaries import native
+from onnxq.summaries.native import NativeSummary
+from onnxq.summaries.summary import BLOCK, LANES, Summary
 
-pytestmark = pytest.mark.skipif(not native_summary.available(), reason="the compiled library is not there")
+pytestmark = pytest.mark.skipif(not native.available(), reason="the compiled library is not there")
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 BITS = {np.float32: np.uint32, np.float64: np.uint64, np.float16: np.uint16, ml_dtypes.bfloat16: np.uint16}
 every_type = pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: np.dtype(t).name)

@@ -21,8 +21,9 @@ from onnx import TensorProto
 from onnx.external_data_helper import set_external_data
 
 import onnxq
-from onnxq import native, runtime
 from onnxq.errors import BadModel, MissingRuntime
+from onnxq.runtime import native
+from onnxq.runtime import session as runtime
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxq import native
+from onnxq.runtime import native
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "custom_ops"

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from kernels import Problem, address
 
-from onnxq import formats, layouts, native
+from onnxq import formats, layouts
 from onnxq.algorithms import DATA_FREE
 from onnxq.formats import E8M0, Granularity
+from onnxq.runtime import native
 
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 

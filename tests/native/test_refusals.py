@@ -15,8 +15,8 @@ from nodes import FLOAT16, activations
 from onnx import TensorProto
 
 import onnxq
-from onnxq import native
 from onnxq.errors import BadModel
+from onnxq.runtime import native
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")

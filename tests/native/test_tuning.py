@@ -11,7 +11,7 @@ import kernels
 import numpy as np
 import pytest
 
-from onnxq import native
+from onnxq.runtime import native
 
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from shared import SHARED
 from tiny import normal
 
-from onnxq import analysis, formats, measure
+from onnxq import analysis, formats
 from onnxq.analysis import Form, granularities
 from onnxq.analysis.benchmark import Decisions
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo
 from onnxq.formats import Granularity
 from onnxq.quality import MAX_DB
+from onnxq.tuning import plan_bench
 
 MODELS = Path(__file__).parents[2] / "models"
 DIGITS, DATA = MODELS / "digits_cnn.onnx", MODELS / "digits_cnn_calibration.npz"
@@ -36,7 +37,7 @@ NF4 = Form("nf4", "block64")
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(measure, "QUALITY_SECONDS", 0.05)
+    monkeypatch.setattr(plan_bench, "QUALITY_SECONDS", 0.05)
     monkeypatch.setattr(analysis.benchmark, "SHAPE", (64, 512))
     monkeypatch.setattr(analysis.benchmark, "INPUTS", 256)
 

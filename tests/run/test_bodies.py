@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from onnxq import bodies, formats, layouts
-from onnxq.bodies import KERNEL_FORMATS, Variant
+from onnxq import formats, layouts, own_ops
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
+from onnxq.own_ops import KERNEL_FORMATS, Variant
 
 #: (N, K, block): one row, one block, short last blocks and tiles, and none short.
 SHAPES = [(1, 16, 16), (20, 70, 32), (17, 48, 16), (16, 256, 256), (33, 100, 128), (48, 64, 64)]
@@ -46,10 +46,10 @@ def run(
         helper.make_model(
             graph,
             ir_version=8,
-            opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(bodies.DOMAIN, bodies.VERSION)],
+            opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(own_ops.DOMAIN, own_ops.VERSION)],
         )
     )
-    bodies.add_functions(model, variants)
+    own_ops.add_functions(model, variants)
     options = ort.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = level, 4
     return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options).run(None, dict(feed))
@@ -72,7 +72,7 @@ def encoded(word: str, n: int, k: int, block: int, dtype: type = np.float32) -> 
 def matmul(v: Variant, n: int, k: int, block: int) -> onnx.NodeProto:
     inputs = ["x", "w", "s", "z" if v.zero_points else "", "b"][: 5 if v.bias else 4 if v.zero_points else 3]
     attributes = {"K": k, "N": n, "block_size": block, "format": v.format, "activations": "fast"}
-    return helper.make_node(v.op, inputs, ["y"], domain=bodies.DOMAIN, overload=v.overload, **attributes)
+    return helper.make_node(v.op, inputs, ["y"], domain=own_ops.DOMAIN, overload=v.overload, **attributes)
 
 
 @shapes
@@ -86,7 +86,7 @@ def test_products(word: str, n: int, k: int, block: int, level: ort.GraphOptimiz
     rng = np.random.default_rng(0)
     for exact, bias, scale_type in itertools.product([True, False], [True, False], [np.float16, np.float32]):
         q, constants = encoded(word, n, k, block, scale_type)
-        v = Variant(bodies.MATMUL, KERNEL_FORMATS[word], q.zero_points is not None, bias, exact)
+        v = Variant(own_ops.MATMUL, KERNEL_FORMATS[word], q.zero_points is not None, bias, exact)
         x, b = rng.standard_normal((2, 3, k)).astype(np.float32), rng.standard_normal(n).astype(np.float32)
         (y,) = run([matmul(v, n, k, block)], [v], constants | ({"b": b} if bias else {}), {"x": x}, level)
         w = q.dequantize().astype(np.float64)
@@ -98,7 +98,7 @@ def test_products(word: str, n: int, k: int, block: int, level: ort.GraphOptimiz
 
 
 @shapes
-@pytest.mark.parametrize("word", bodies.DENSE_FORMATS)
+@pytest.mark.parametrize("word", own_ops.DENSE_FORMATS)
 @pytest.mark.parametrize("level", LEVELS, ids=["plain", "optimized"])
 def test_dense_products(word: str, n: int, k: int, block: int, level: ort.GraphOptimizationLevel) -> None:
     """float32 arithmetic, as above, with and without a bias, in float16 too."""
@@ -107,9 +107,9 @@ def test_dense_products(word: str, n: int, k: int, block: int, level: ort.GraphO
     w = q.dequantize().astype(np.float64)
     for bias, dtype in itertools.product([True, False], [np.float32, np.float16]):
         x, b = rng.standard_normal((2, 3, k)).astype(dtype), rng.standard_normal(n).astype(dtype)
-        v = Variant(bodies.DENSE, word, bias=bias, exact=block == 16)
+        v = Variant(own_ops.DENSE, word, bias=bias, exact=block == 16)
         inputs = ["x", "w", *["b"] * bias]
-        node = helper.make_node(v.op, inputs, ["y"], domain=bodies.DOMAIN, overload=v.overload, K=k, N=n)
+        node = helper.make_node(v.op, inputs, ["y"], domain=own_ops.DOMAIN, overload=v.overload, K=k, N=n)
         constants = {"w": layouts.dense_tiles(q.codes)} | ({"b": b} if bias else {})
         (y,) = run([node], [v], constants, {"x": x}, level)
         wide = x.astype(np.float64)
@@ -125,7 +125,7 @@ def test_dense_products(word: str, n: int, k: int, block: int, level: ort.GraphO
 def test_rows(word: str, n: int, k: int, block: int, level: ort.GraphOptimizationLevel) -> None:
     """Bit for bit, in every shape of indices; negative ones count from the end."""
     q, constants = encoded(word, n, k, block, np.float16)
-    v = Variant(bodies.GATHER, KERNEL_FORMATS[word], q.zero_points is not None)
+    v = Variant(own_ops.GATHER, KERNEL_FORMATS[word], q.zero_points is not None)
     rng = np.random.default_rng(0)
     for dtype, shape, index_type in [
         (np.float32, (2, 3), np.int64),
@@ -139,7 +139,7 @@ def test_rows(word: str, n: int, k: int, block: int, level: ort.GraphOptimizatio
             v.op,
             inputs,
             ["y"],
-            domain=bodies.DOMAIN,
+            domain=own_ops.DOMAIN,
             overload=v.overload,
             K=k,
             N=n,
@@ -155,7 +155,7 @@ def test_rows(word: str, n: int, k: int, block: int, level: ort.GraphOptimizatio
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
 def test_shapes_and_types_of_activations(shape: tuple[int, ...], dtype: type) -> None:
     q, constants = encoded("uint4", 20, 70, 32)
-    v = Variant(bodies.MATMUL, "int4", zero_points=True, exact=True)
+    v = Variant(own_ops.MATMUL, "int4", zero_points=True, exact=True)
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     for level in LEVELS:
         (y,) = run([matmul(v, 20, 70, 32)], [v], constants, {"x": x}, level)
@@ -176,7 +176,7 @@ def test_codes_of_any_width(word: str, granularity: Granularity, moved: str) -> 
     q = format.encode(w, granularity)
     assert q.scales is not None
     scales = q.scales.view(np.uint8) if q.scales.dtype == E8M0 else q.scales
-    codes, offset = layouts.bit_fields(q), bodies.offset_type(format)
+    codes, offset = layouts.bit_fields(q), own_ops.offset_type(format)
     rows, k = layouts.as_rows(q.codes, granularity).shape
     assert codes.nbytes == rows * -(-k // 8) * format.bits
     constants = {"c": codes, "s": layouts.group_rows(scales, granularity)}
@@ -184,12 +184,12 @@ def test_codes_of_any_width(word: str, granularity: Granularity, moved: str) -> 
         assert q.zero_points is not None and q.zero_points.dtype == offset
         constants["z"] = layouts.group_rows(q.zero_points, granularity)
     transposed = granularity == Granularity(0, 16) or granularity == Granularity(1)
-    v = Variant(bodies.DEQUANTIZE, word, moved=moved or ("turned" if transposed else ""))
+    v = Variant(own_ops.DEQUANTIZE, word, moved=moved or ("turned" if transposed else ""))
     node = helper.make_node(
         v.op,
         list(constants),
         ["y"],
-        domain=bodies.DOMAIN,
+        domain=own_ops.DOMAIN,
         overload=v.overload,
         K=k,
         block_size=granularity.block or k,
@@ -208,7 +208,7 @@ def test_codes_of_any_width(word: str, granularity: Granularity, moved: str) -> 
 def test_levels_survive_their_text_form() -> None:
     """The bodies are written as text; tables of levels come back bit for bit."""
     for word in ("nf4", "fp4", "mxfp4"):
-        function = bodies.body(Variant(bodies.GATHER, word), 21)
+        function = own_ops.body(Variant(own_ops.GATHER, word), 21)
         (tensor,) = (a.t for node in function.node for a in node.attribute if node.output[0] == "levels")
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), formats.get(word).levels)  # type: ignore[attr-defined]
 
@@ -222,7 +222,7 @@ def test_integer_products_become_onnxruntimes_own_kernel(tmp_path) -> None:  # t
         ("nf4", False, "MatMul"),
     ]:
         q, constants = encoded(word, 32, 64, 32)
-        v = Variant(bodies.MATMUL, KERNEL_FORMATS[word], q.zero_points is not None, exact=exact)
+        v = Variant(own_ops.MATMUL, KERNEL_FORMATS[word], q.zero_points is not None, exact=exact)
         path = tmp_path / f"{word}{exact}.onnx"
         graph = helper.make_graph(
             [matmul(v, 32, 64, 32)],
@@ -232,7 +232,7 @@ def test_integer_products_become_onnxruntimes_own_kernel(tmp_path) -> None:  # t
             [numpy_helper.from_array(x, name) for name, x in constants.items()],
         )
         model = ir.from_proto(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 21)]))
-        bodies.add_functions(model, [v])
+        own_ops.add_functions(model, [v])
         onnx.checker.check_model(ir.to_proto(model), full_check=True)
         options = ort.SessionOptions()
         options.optimized_model_filepath, options.log_severity_level = str(path), 4

@@ -11,11 +11,13 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from onnxq import Recipe, calibrate, collectors, graph, quantize
-from onnxq.data import Data, inputs_of, open_data
-from onnxq.prefetch import AHEAD
-from onnxq.ranges import Range, Ranges
-from onnxq.runtime import Session
+from onnxq import Recipe, collectors, quantize
+from onnxq.calibration import calibrate
+from onnxq.model import graph
+from onnxq.runtime.session import Session
+from onnxq.samples.prefetch import AHEAD
+from onnxq.samples.source import Data, inputs_of, open_data
+from onnxq.summaries.ranges import Range, Ranges
 
 MLP = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[N, 4] x, float[N, 3] b) => (float[N, 3] y)

@@ -7,15 +7,16 @@ import onnx_ir as ir
 import pytest
 import tiny
 
-from onnxq import Recipe, choose, collectors
-from onnxq.choose import least_noise
-from onnxq.find_ranges import find_ranges
+from onnxq import Recipe, collectors
+from onnxq.calibration import pick_method
+from onnxq.calibration.find_ranges import find_ranges
+from onnxq.calibration.pick_method import least_noise
 from onnxq.job import open_job
-from onnxq.ranges import Range, Ranges
+from onnxq.summaries.ranges import Range, Ranges
 
 TEXT = "g (float[N, 4] x) => (float[N, 4] y) { y = Mul(x, s) }"
 FEEDS = [
-    {"x": np.random.default_rng(i).standard_normal((5, 4)).astype(np.float32)} for i in range(choose.LEAST_SAMPLES)
+    {"x": np.random.default_rng(i).standard_normal((5, 4)).astype(np.float32)} for i in range(pick_method.LEAST_SAMPLES)
 ]
 
 
@@ -47,7 +48,7 @@ def test_the_least_noise_wins_if_it_is_clearly_less(errors: dict[str, float], wa
 
 def test_too_few_samples_decide_nothing() -> None:
     candidates = {name: Ranges("", "", name, {"x": Range(0, high)}) for name, high in (("percentile", 9), ("mse", 0))}
-    few = FEEDS[: choose.LEAST_SAMPLES - 1]
+    few = FEEDS[: pick_method.LEAST_SAMPLES - 1]
     assert least_noise(scaled(1), candidates, lambda r: scaled(1 + r.values["x"].high), few) == "percentile"
 
 
@@ -74,4 +75,4 @@ def test_auto_is_one_of_the_methods(tmp_path: object) -> None:
     for method in collectors.names():
         other = find_ranges(open_job(path, Recipe("w8a8", calibration=method), data=samples))
         assert method != ranges.method or other == ranges
-    assert choose.names()[0] == "auto"
+    assert pick_method.names()[0] == "auto"

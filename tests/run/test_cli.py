@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from tiny import normal
 
 import onnxq
-from onnxq import find_ranges
+from onnxq.calibration import find_ranges
+from onnxq.calibration.find_ranges import Effort
 from onnxq.cli import main
 from onnxq.cli._options import effort_of
-from onnxq.find_ranges import Effort
 from onnxq.recipe import SCHEMES, Recipe
 
 MODELS = Path(__file__).parents[2] / "models"

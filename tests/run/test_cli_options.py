@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from rich.console import Console
 from tiny import normal
 
-from onnxq import analysis, tables
+from onnxq import analysis
 from onnxq.analysis.benchmark import Benchmark, Lead
 from onnxq.analysis.report import lead_lines
-from onnxq.check import Check
+from onnxq.checking.models import Check
 from onnxq.cli import check as check_command
-from onnxq.cli import main
+from onnxq.cli import main, tables
 
 MATMUL = "g (float[N,64] x) => (float[N,16] y) { [up] y = MatMul(x, w) }"
 pytestmark = pytest.mark.usefixtures("quick")

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 import onnxq
 from onnxq import job
 from onnxq.cli import main
-from onnxq.data import Data
-from onnxq.runtime import Session
+from onnxq.runtime.session import Session
+from onnxq.samples.source import Data
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| .* \| `onnxq (quantize .*)` \|$", PAGE, re.MULTILINE)

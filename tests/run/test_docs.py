@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from onnxq import measure
 from onnxq.cli import main
+from onnxq.tuning import plan_bench
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "analysis.md"
@@ -31,7 +31,7 @@ def test_commands(command: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> 
     """On a machine that is never too slow for all samples asked for."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "110")
-    monkeypatch.setattr(measure, "QUALITY_SECONDS", float("inf"))
+    monkeypatch.setattr(plan_bench, "QUALITY_SECONDS", float("inf"))
     result = CliRunner().invoke(main, shlex.split(command))
     assert result.exit_code == 0, result.output
     for wanted, got in zip(shown.splitlines(), result.stdout.rstrip().splitlines(), strict=True):

@@ -16,10 +16,11 @@ import tiny
 from click.testing import CliRunner
 
 import onnxq
-from onnxq import cli, job, load, weights
+from onnxq import cli, job
 from onnxq.boundary import as_sentence, bounded, code_of
 from onnxq.cli import inspect as inspect_command
 from onnxq.errors import BadModel, Bug, Exit, OnnxqError, OutOfMemory, one_line
+from onnxq.model import load, weights
 
 W = {"w": tiny.normal(64, 64)}
 
@@ -111,7 +112,7 @@ def test_sentences_are_of_one_line_and_not_endless() -> None:
 
 
 def supervised(body: str) -> list[str]:
-    script = "from onnxq.supervisor import supervised, doing\nimport os, signal, sys, time\n"
+    script = "from onnxq.runtime.session.supervisor import supervised, doing\nimport os, signal, sys, time\n"
     script += f"def work():\n doing('loading m.onnx')\n {body}\nsupervised(work)\n"
     return [sys.executable, "-c", script]
 

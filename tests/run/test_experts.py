@@ -16,7 +16,7 @@ import onnxq
 from onnxq.cli import main
 from onnxq.job import open_job
 from onnxq.recipe import Recipe
-from onnxq.runtime import Session
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 EXPERTS, WIDTH, INNER = 4, 64, 96

@@ -12,9 +12,9 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq.load import load_model
-from onnxq.prepare import prepare
-from onnxq.runtime import Session
+from onnxq.model.load import load_model
+from onnxq.passes.prepare import prepare
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 

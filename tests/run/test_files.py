@@ -18,13 +18,15 @@ import pytest
 import tiny
 from click.testing import CliRunner
 
-from onnxq import data_files, find_ranges, save, staging
+from onnxq.calibration import find_ranges
+from onnxq.calibration.observations import Observations
 from onnxq.cli import main
 from onnxq.errors import BadOutput
-from onnxq.guard import Guard
+from onnxq.files import data_files, staging
+from onnxq.files.guard import Guard
 from onnxq.job import Job
-from onnxq.observations import Observations
-from onnxq.ranges import Ranges
+from onnxq.output import write
+from onnxq.summaries.ranges import Ranges
 
 pytestmark = pytest.mark.usefixtures("quick")
 MATMUL = "g (float[N, 64] x) => (float[N, 64] y) { [first] a = MatMul(x, w)  [last] y = MatMul(a, v) }"
@@ -201,16 +203,16 @@ def test_locations_are_found_anywhere_in_a_large_file(size: int) -> None:
 
 def test_data_that_only_look_like_those_of_the_output_stay(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Only what the replaced model itself refers to goes, and not if a copy of that model does, too."""
-    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", 0)
+    monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 0)
     run("quantize", "in.onnx", "-s", "w4a16", "--no-check", "-o", "out.onnx")
-    (first,) = save.own_data(Path("out.onnx"))
+    (first,) = write.own_data(Path("out.onnx"))
     Path("out.onnx.data").write_text("precious")
     Path("out.onnx.0123456789abcdef.data").write_text("precious")
     Path("copy.onnx").write_bytes(Path("out.onnx").read_bytes())
     run("quantize", "in.onnx", "-s", "w8a16", "--no-check", "-o", "out.onnx", "-f")
     assert Path("out.onnx.data").read_text() == Path("out.onnx.0123456789abcdef.data").read_text() == "precious"
     assert first.exists()
-    (second,) = save.own_data(Path("out.onnx"))
+    (second,) = write.own_data(Path("out.onnx"))
     run("quantize", "in.onnx", "-s", "nf4", "--no-check", "-o", "out.onnx", "-f")
     assert not second.exists()
     Path("copy.onnx").unlink()
@@ -227,10 +229,10 @@ def test_data_of_earlier_versions_go_with_their_model(location: str, stays: bool
 
 @pytest.mark.parametrize("name", ["x" * 250 + ".onnx", b"\xff\xfe.onnx".decode("utf-8", "surrogateescape")])
 def test_data_have_names_that_a_file_system_and_a_model_can_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", 0)
+    monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 0)
     path = Path(name)
-    save.save(tiny.read(tiny.model(MATMUL, CONSTANTS)), path)
-    (data,) = save.own_data(path)
+    write.save(tiny.read(tiny.model(MATMUL, CONSTANTS)), path)
+    (data,) = write.own_data(path)
     assert len(os.fsencode(data.name)) <= 255
     found = ir.load(path).graph.initializers
     for key, wanted in CONSTANTS.items():
@@ -302,7 +304,7 @@ def test_a_folder_without_locks_is_written_to_and_not_swept(folder: Path, monkey
 
     (folder / ".onnxq-someone").mkdir()
     monkeypatch.setattr(staging.fcntl, "flock", no_locks)
-    save.write_text(folder / "a", "text")
+    write.write_text(folder / "a", "text")
     assert (folder / "a").read_text() == "text"
     assert [path.name for path in folder.glob(".onnxq-*")] == [".onnxq-someone"]
 
@@ -312,7 +314,7 @@ def test_folders_of_other_machines_are_not_swept(folder: Path, monkeypatch: pyte
     for here in (True, False):
         machine = "-".join(staging._machine()) if here else "00000000-00000000"
         (folder / f"{staging.PREFIX}{machine}-x").mkdir()
-    save.write_text(folder / "a", "text")
+    write.write_text(folder / "a", "text")
     assert [path.name for path in folder.glob(".onnxq-*")] == [".onnxq-00000000-00000000-x"]
 
 

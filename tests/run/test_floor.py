@@ -11,11 +11,11 @@ import tiny
 
 import onnxq
 from onnxq import pipeline
-from onnxq.check import Check
+from onnxq.checking.models import Check
+from onnxq.checking.verdict import require_quality
 from onnxq.errors import CheckFailed
 from onnxq.job import open_job
 from onnxq.recipe import AIM, Recipe
-from onnxq.verdict import require_quality
 
 pytestmark = pytest.mark.usefixtures("quick")
 TEXT = "g (float[N, 96] x) => (float[N, 24] y) { h = MatMul(x, v)  r = Relu(h)  i = MatMul(r, w)  y = MatMul(i, u) }"

@@ -23,7 +23,7 @@ from client_folders import require
 from numpy.typing import NDArray
 
 import onnxq
-from onnxq import native
+from onnxq.runtime import native
 
 pytestmark = [
     pytest.mark.usefixtures("quick"),

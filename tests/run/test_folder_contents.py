@@ -12,9 +12,9 @@ import tiny
 from folder_models import X, decoder, encoder, files, put, quantize, rules, run
 
 import onnxq
-from onnxq import native
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.folders.contents import open_folder
+from onnxq.runtime import native
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -22,7 +22,7 @@ from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadOutput, BadRecipe, CheckFailed, NothingToDo
 from onnxq.folders.data_files import write_together
 from onnxq.job import open_job
-from onnxq.weights import find_weights
+from onnxq.model.weights import find_weights
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -11,19 +11,20 @@ import pytest
 import tiny
 from tiny import normal
 
-from onnxq import passengers, targets
-from onnxq.calibrate import calibrate
-from onnxq.costs import attribute_costs, unfused
-from onnxq.data import inputs_of, open_data
-from onnxq.infer import infer_types
+from onnxq import targets
+from onnxq.calibration.calibrate import calibrate
+from onnxq.model.types import infer_types
+from onnxq.passes.prepare import prepare
+from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Choice, Plan
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
-from onnxq.ranges import NO_RANGES
+from onnxq.planning import int8_regions
+from onnxq.planning.first_plan import make_plan
+from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe
-from onnxq.rewrite import rewrite
-from onnxq.runtime import Session
-from onnxq.scales import values_to_observe
+from onnxq.runtime.session import Session
+from onnxq.samples.source import inputs_of, open_data
+from onnxq.summaries.ranges import NO_RANGES
+from onnxq.tuning.costs import attribute_costs, unfused
 
 #: The weights that the graphs below may read, by name.
 WEIGHTS = {
@@ -144,7 +145,7 @@ OWN_SCALE = {
 }
 
 
-@pytest.mark.parametrize("op", sorted(passengers.OWN_SCALE))
+@pytest.mark.parametrize("op", sorted(int8_regions.OWN_SCALE))
 def test_operators_with_scales_of_their_own(op: str) -> None:
     """Between two convolutions nothing is dequantized."""
     body = f"x1 = Conv(x, h) a = Conv(x1, h) y = {OWN_SCALE[op].replace('x)', 'x1)')} z = Conv(y, h)"
@@ -167,12 +168,12 @@ SAME_SCALE = {
 }
 
 
-@pytest.mark.parametrize("op", sorted(passengers.SAME_SCALE))
+@pytest.mark.parametrize("op", sorted(int8_regions.SAME_SCALE))
 def test_operators_that_share_one_scale(op: str) -> None:
     """They move uint8: the only conversions are those of the model's input and output."""
     shape, body = SAME_SCALE[op]
     found = compiled(f"g ({IMAGE} x) => (float[{shape}] z) {{ a = Conv(x, h) {body} }}")
-    assert op in {choice.op for choice in found.plan if passengers.is_passenger(choice)}
+    assert op in {choice.op for choice in found.plan if int8_regions.is_passenger(choice)}
     returns_int8 = "Conv(y" in body
     assert found.kernels["QuantizeLinear"] == 1
     assert found.kernels["DequantizeLinear"] == returns_int8

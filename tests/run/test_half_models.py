@@ -14,7 +14,7 @@ from onnx import TensorProto
 import onnxq
 from onnxq.plan import Method
 from onnxq.recipe import Recipe, Rule
-from onnxq.runtime import Session
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 

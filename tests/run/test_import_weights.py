@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from tiny import normal
 
 from onnxq import layouts, targets
+from onnxq.checkpoints.import_weights import import_weights
+from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel
-from onnxq.import_weights import import_weights
-from onnxq.runtime import Session
-from onnxq.tensor_file import open_checkpoint
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 #: Three products as exporters write them: a Gemm of a named weight, a MatMul behind a Transpose with its bias in an

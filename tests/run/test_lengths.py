@@ -9,8 +9,8 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq import judging
-from onnxq.runtime import Session
+from onnxq.checking import judging
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 WIDTH, WORDS = 32, 60

@@ -9,10 +9,10 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxq.measure import LEAST_SCORES, WATCHED, Bench, _scores_rare_events
 from onnxq.plan import Choice, Method, Plan
-from onnxq.refine import _growing
-from onnxq.trials import Trial, Trials
+from onnxq.samples.trials import Trial, Trials
+from onnxq.tuning.plan_bench import LEAST_SCORES, WATCHED, Bench, _scores_rare_events
+from onnxq.tuning.refine import _growing
 
 
 def test_scores_of_many_places_are_seen() -> None:

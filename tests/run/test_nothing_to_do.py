@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import onnxq
 from onnxq.cli import main
 from onnxq.errors import BadOutput, NothingToDo
-from onnxq.runtime import Session
+from onnxq.runtime.session import Session
 
 
 def run(*words: object) -> Result:

@@ -9,15 +9,16 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from onnxq import algorithms, formats, graph
+from onnxq import algorithms, formats
 from onnxq.formats import Granularity, QuantizedTensor
-from onnxq.passes.quantize_gathers import QuantizeGathers
-from onnxq.passes.replace_matmuls import ReplaceMatMuls
-from onnxq.passes.store_weights import StoreWeights
+from onnxq.model import graph
+from onnxq.passes.quantize.quantize_gathers import QuantizeGathers
+from onnxq.passes.quantize.replace_matmuls import ReplaceMatMuls
+from onnxq.passes.quantize.store_weights import StoreWeights
 from onnxq.plan import Choice, Method, Plan
-from onnxq.ranges import Range
-from onnxq.runtime import Session
-from onnxq.scales import to_scale
+from onnxq.planning.scales import to_scale
+from onnxq.runtime.session import Session
+from onnxq.summaries.ranges import Range
 
 EPS = float(np.finfo(np.float32).eps)
 HALF = float(np.finfo(np.float16).eps)

@@ -12,13 +12,15 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
-from onnxq import calibrate, graph, native_summary
-from onnxq.collectors._summary import Summary
-from onnxq.data import inputs_of, open_data
-from onnxq.observe import NativeObserver, NumpyObserver, Observer
-from onnxq.runtime import Feed
+from onnxq.calibration import calibrate
+from onnxq.calibration.observers import NativeObserver, NumpyObserver, Observer
+from onnxq.model import graph
+from onnxq.runtime.session import Feed
+from onnxq.samples.source import inputs_of, open_data
+from onnxq.summaries import native
+from onnxq.summaries.summary import Summary
 
-needs_library = pytest.mark.skipif(not native_summary.available(), reason="the compiled library is not there")
+needs_library = pytest.mark.skipif(not native.available(), reason="the compiled library is not there")
 OBSERVERS = [NumpyObserver, pytest.param(NativeObserver, marks=needs_library)]
 every_observer = pytest.mark.parametrize("observer", OBSERVERS, ids=lambda o: o.__name__)
 MLP = """g (float[N, 4] x) => (float[N, 3] y, float[N, 3] z)
@@ -144,8 +146,8 @@ def test_sessions_in_several_threads_fill_summaries_of_their_own() -> None:
 @needs_library
 def test_a_model_with_observers_of_another_process_is_refused() -> None:
     from onnxq.errors import BadModel
-    from onnxq.passes.observe_values import ObserveValues
-    from onnxq.runtime import Session
+    from onnxq.passes.observe.observe_values import ObserveValues
+    from onnxq.runtime.session import Session
 
     model = mlp()
     ObserveValues({"h": 987_654_321})(model)
@@ -166,7 +168,7 @@ def test_without_the_library_calibration_gives_the_same_ranges(monkeypatch: pyte
     data = open_data([{"x": whole(n, 4, seed=n)} for n in (5, 100, 700)], inputs_of(model))
     names = ["x", "h", "r", "y", "z"]
     fast = calibrate.observe(model, names, data)
-    monkeypatch.setattr(native_summary, "available", lambda: False)
+    monkeypatch.setattr(native, "available", lambda: False)
     slow = calibrate.observe(model, names, data)
     for method in ("minmax", "percentile", "mse", "entropy", "moving-average"):
         assert fast.ranges(method) == slow.ranges(method)

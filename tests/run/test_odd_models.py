@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq.errors import BadModel, NothingToDo
-from onnxq.load import load_model
-from onnxq.prepare import prepare
+from onnxq.model.load import load_model
+from onnxq.passes.prepare import prepare
 from onnxq.quality import Quality, arrays_of
 from onnxq.recipe import SCHEMES, Recipe
-from onnxq.runtime import Session
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from tiny import normal
 
 import onnxq
-from onnxq import formats, native, save
-from onnxq.runtime import Session
+from onnxq import formats
+from onnxq.output import write
+from onnxq.runtime import native
+from onnxq.runtime.session import Session
 from onnxq.targets import get as get_target
 from onnxq.targets import names as target_names
 
@@ -138,7 +140,7 @@ def test_a_table_that_is_multiplied_by_is_stored_once(tmp_path: Path) -> None:
 
 def test_external_data_are_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels read the tiles where they lie, in lines of 64 bytes."""
-    monkeypatch.setattr(save, "SINGLE_FILE_BYTES", 1000)
+    monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 1000)
     path = tiny.save(tiny.model(*GRAPHS["If"]), tmp_path)
     result = onnxq.quantize(path, tmp_path / "q.onnx", "w4a16", target="onnxq")
     saved = onnx.load(result.output, load_external_data=False)

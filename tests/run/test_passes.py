@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from tiny import normal, sqnr
 
 import onnxq
-from onnxq import graph
-from onnxq.passes.fold_batchnorm import FoldBatchNorm
-from onnxq.passes.quantize_dynamically import QuantizeDynamically
-from onnxq.passes.quantize_gathers import QuantizeGathers
-from onnxq.passes.replace_matmuls import ReplaceMatMuls
+from onnxq.model import graph
+from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
+from onnxq.passes.prepare import prepare
+from onnxq.passes.quantize.quantize_dynamically import QuantizeDynamically
+from onnxq.passes.quantize.quantize_gathers import QuantizeGathers
+from onnxq.passes.quantize.replace_matmuls import ReplaceMatMuls
 from onnxq.plan import Choice, Method, Plan
-from onnxq.prepare import prepare
 from onnxq.recipe import Recipe, Rule
-from onnxq.runtime import Feed, Session
+from onnxq.runtime.session import Feed, Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 from tiny import normal, sqnr
 
 import onnxq
-from onnxq import calibrate, graph, targets
-from onnxq.data import inputs_of, open_data
-from onnxq.infer import infer_types
+from onnxq import targets
+from onnxq.calibration import calibrate
+from onnxq.model import graph
+from onnxq.model.types import infer_types
+from onnxq.passes.prepare import prepare
+from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Method
-from onnxq.planner import make_plan
-from onnxq.prepare import prepare
-from onnxq.ranges import Range, Ranges
+from onnxq.planning.first_plan import make_plan
+from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe, Rule
-from onnxq.rewrite import rewrite
-from onnxq.runtime import Feed, Session
-from onnxq.scales import values_to_observe
+from onnxq.runtime.session import Feed, Session
+from onnxq.samples.source import inputs_of, open_data
+from onnxq.summaries.ranges import Range, Ranges
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -12,12 +12,13 @@ import tiny
 from tiny import normal
 
 import onnxq
-from onnxq import find_ranges, pipeline, targets
+from onnxq import pipeline, targets
+from onnxq.calibration import find_ranges
 from onnxq.errors import BadOutput, CheckFailed, NothingToDo
 from onnxq.job import open_job
 from onnxq.plan import Method
 from onnxq.recipe import SCHEMES
-from onnxq.runtime import Session
+from onnxq.runtime.session import Session
 
 MODELS = Path(__file__).parents[2] / "models"
 DIGITS, TEXT = MODELS / "digits_cnn.onnx", MODELS / "text_transformer.onnx"

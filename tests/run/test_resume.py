@@ -17,11 +17,13 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
-from onnxq import calibrate, checkpoint, collectors, native_summary
-from onnxq.checkpoint import Every
-from onnxq.data import Data, inputs_of, open_data
+from onnxq import collectors
+from onnxq.calibration import calibrate, resume
+from onnxq.calibration.observations import Observations, load_observations, merge, to_json
+from onnxq.calibration.resume import Every
 from onnxq.errors import BadData, BadRecipe
-from onnxq.observations import Observations, load_observations, merge, to_json
+from onnxq.samples.source import Data, inputs_of, open_data
+from onnxq.summaries import native
 
 MLP = "g (float[N, 4] x) => (float[N, 3] y) { h = MatMul(x, w)  r = Relu(h)  y = Add(r, r) }"
 NAMES = ["x", "h", "r", "y"]
@@ -69,8 +71,8 @@ def whole() -> Observations:
 @pytest.fixture(params=["library", "numpy"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "numpy":
-        monkeypatch.setattr(native_summary, "available", lambda: False)
-    elif not native_summary.available():
+        monkeypatch.setattr(native, "available", lambda: False)
+    elif not native.available():
         pytest.skip("the compiled library is not there")
 
 
@@ -92,7 +94,7 @@ def test_what_was_interrupted_ends_as_if_it_had_not_been(
     runs: list[int] = []
     assert calibrate.observe(mlp(), NAMES, data_of(), progress=runs.append, **kind).to_dict() == whole.to_dict()  # type: ignore[arg-type]
     assert runs == [len(SAMPLES)]
-    checkpoint.remove(path)
+    resume.remove(path)
     assert not list(tmp_path.iterdir())
 
 

@@ -10,12 +10,12 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq import limits
 from onnxq.errors import BadModel
-from onnxq.load import load_model
+from onnxq.files import limits
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
-from onnxq.runtime import Session
+from onnxq.model.load import load_model
+from onnxq.runtime.session import Session
 
 #: Attention over all pixels: 10 GB of scores for a picture of 224 × 224, the size that is tried first.
 PIXELS = """g (float[B,3,H,W] image) => (float[B,P,16] y) {

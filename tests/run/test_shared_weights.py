@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import plan as plans
-from onnxq import tables
+from onnxq.cli import tables
 from onnxq.job import open_job
-from onnxq.load import load_model
+from onnxq.model.load import load_model
+from onnxq.passes.prepare import prepare
 from onnxq.plan import Method
-from onnxq.prepare import prepare
+from onnxq.planning.shared_weights import reconciled
 from onnxq.recipe import Recipe
-from onnxq.shared_weights import reconciled
 
 pytestmark = pytest.mark.usefixtures("quick")
 ROWS, WIDTH = 512, 128

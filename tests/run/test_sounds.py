@@ -16,13 +16,13 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
-from onnxq.data import inputs_of, open_data
 from onnxq.errors import BadData, BadRecipe
-from onnxq.runtime import Feed, Input
-from onnxq.samples import spectrum
-from onnxq.samples.processor import load_processor
+from onnxq.runtime.session import Feed, Input
+from onnxq.samples.pictures.processor import load_processor
 from onnxq.samples.reading import parse, reading_of
-from onnxq.samples.sound import Sound, features
+from onnxq.samples.sounds import spectrum
+from onnxq.samples.sounds.sound import Sound, features
+from onnxq.samples.source import inputs_of, open_data
 
 soundfile = pytest.importorskip("soundfile")
 F32 = np.dtype(np.float32)

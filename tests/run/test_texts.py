@@ -11,10 +11,10 @@ import onnx
 import pytest
 import tiny
 
-from onnxq.data import Data, inputs_of, open_data
 from onnxq.errors import BadData, BadRecipe
-from onnxq.runtime import Feed, Session
+from onnxq.runtime.session import Feed, Session
 from onnxq.samples.reading import How, reading_of
+from onnxq.samples.source import Data, inputs_of, open_data
 
 
 def opened(made: onnx.ModelProto, data: Path, how: How = None) -> Data:

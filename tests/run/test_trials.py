@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
-from onnxq.check import Check
+from onnxq.checking.models import Check
 from onnxq.cli import main
-from onnxq.load import load_model
 from onnxq.made_up import make_up, sounds
-from onnxq.passes.unique_names import UniqueNames
-from onnxq.runtime import Session
-from onnxq.trials import Trials
+from onnxq.model.load import load_model
+from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.runtime.session import Session
+from onnxq.samples.trials import Trials
 
 pytestmark = pytest.mark.usefixtures("quick")
 HEADS, SIZE, WORDS = 2, 16, 50

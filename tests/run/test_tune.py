@@ -11,17 +11,19 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq import encoding, measure, pipeline
-from onnxq.encoding import Encoding, remembering
+from onnxq import pipeline
+from onnxq.encoding import lazy
+from onnxq.encoding.lazy import Encoding, remembering
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.job import open_job
-from onnxq.measure import Bench
 from onnxq.plan import COMPUTING, Method, Plan
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
-from onnxq.runtime import Kernel
-from onnxq.timing import Race
-from onnxq.trials import Trials
+from onnxq.runtime.session import Kernel
+from onnxq.runtime.timing import Race
+from onnxq.samples.trials import Trials
+from onnxq.tuning import plan_bench
+from onnxq.tuning.plan_bench import Bench
 
 pytestmark = pytest.mark.usefixtures("quick")
 LAYERS = 12
@@ -114,17 +116,17 @@ def test_measurements_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_no_plan_is_measured_and_no_weight_encoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: Counter[object] = Counter()
     measured: Counter[object] = Counter()
-    encode, compare = encoding._encode, Bench._measured
+    encode, compare = lazy._encode, Bench._measured
 
     def counted(wanted: Encoding) -> QuantizedTensor:
-        encoded[encoding._key(wanted)] += 1
+        encoded[lazy._key(wanted)] += 1
         return encode(wanted)
 
     def compared(bench: Bench, plan: Plan) -> object:
-        measured[measure.plan_key(plan)] += measure.plan_key(plan) not in bench._seen
+        measured[plan_bench.plan_key(plan)] += plan_bench.plan_key(plan) not in bench._seen
         return compare(bench, plan)
 
-    monkeypatch.setattr(encoding, "_encode", counted)
+    monkeypatch.setattr(lazy, "_encode", counted)
     monkeypatch.setattr(Bench, "_measured", compared)
     onnxq.quantize(encoder(tmp_path), tmp_path / "q.onnx", Recipe("w4a16", min_sqnr=35))
     assert max(encoded.values()) == 1 and len(encoded) > LAYERS
@@ -151,7 +153,7 @@ def test_memory_knows_what_differs_and_is_bounded() -> None:
         for each in many:
             each.result()
             assert memory.nbytes <= limit
-        encoding.forget()
+        lazy.forget()
         many[-1].result()
         assert memory.computed == 6
         many[0].result()
@@ -165,8 +167,10 @@ def test_disturbed_kernels_are_scaled_to_processor_time(tmp_path: Path, monkeypa
     """On a machine so busy that every run waits, wall times of kernels say little of how long they take."""
     model = open_job(encoder(tmp_path), "w8a8-dynamic").model
     bench = Bench(model, lambda plan: model, Trials.given([{"ids": np.arange(6)[None]}], ""))
-    monkeypatch.setattr(measure.Session, "kernels", lambda session: [Kernel("MatMul", name, 2.0, 9) for name in "ab"])
-    monkeypatch.setattr(measure, "least_seconds", lambda *arguments: 0.5)
+    monkeypatch.setattr(
+        plan_bench.Session, "kernels", lambda session: [Kernel("MatMul", name, 2.0, 9) for name in "ab"]
+    )
+    monkeypatch.setattr(plan_bench, "least_seconds", lambda *arguments: 0.5)
     assert [kernel.seconds for kernel in bench.kernels(None)] == [0.25, 0.25]
 
 

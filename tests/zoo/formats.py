@@ -21,7 +21,8 @@ from shared import SHARED
 from zoo_models import load_zoo
 
 import onnxq
-from onnxq import formats, save, targets
+from onnxq import formats, targets
+from onnxq.output import write
 from onnxq.plan import Method
 
 MODEL = "charlm"
@@ -65,7 +66,7 @@ def measure(zoo: ModuleType, word: str, target: str, in_float: float, folder: Pa
 
 def bits_a_weight(path: Path, output: Path, elements: int) -> float:
     """Of the quantized weights, scales and all: what the constants of the file take beyond those left in float."""
-    before, after = (save.nbytes_to_write(ir.load(each)) for each in (path, output))
+    before, after = (write.nbytes_to_write(ir.load(each)) for each in (path, output))
     return 8 * (after - (before - 4 * elements)) / elements
 
 

@@ -1,0 +1,1 @@
+"""The float model runs on samples, and every activation that a plan needs is given a range."""

@@ -1,0 +1,188 @@
+"""Step 4: the ranges that a plan needs, from a file, from a run of the model, or from several processes' runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxq import collectors
+from onnxq.calibration import calibrate, pick_method, resume
+from onnxq.calibration.calibrate import hash_model
+from onnxq.calibration.observations import Observations, load_observations, to_json
+from onnxq.calibration.resume import EVERY, Every
+from onnxq.calibration.workers import WorkerTask, observe_in_processes, task_of
+from onnxq.errors import BadRecipe
+from onnxq.job import Job
+from onnxq.planning.scales import values_to_observe, without_unobserved
+from onnxq.preference import SEARCHES
+from onnxq.samples.source import Data
+from onnxq.summaries.ranges import NO_RANGES, Ranges, load_ranges, require_same
+
+#: Samples kept out of calibration to measure quality on.
+HELD_BACK = 6
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What calibration may spend.
+
+    Attributes:
+        memory: bytes for observing, besides the model's own; None: 512 MiB.
+        jobs: processes on this machine.
+        every: how often progress is saved beside the file of ranges, from which an interrupted run goes on.
+    """
+
+    memory: int | None = None
+    jobs: int = 1
+    every: Every = EVERY
+
+
+def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effort()) -> Ranges:
+    """The ranges that the job's plan needs, calibrated or taken from `file`; `NO_RANGES` if it needs none.
+
+    Raises:
+        BadRecipe: there are no data, or `file` is of something else.
+    """
+    names = values_to_observe(job.model, job.plan)
+    if not names:
+        return NO_RANGES
+    samples = calibration_samples(job)
+    partial = None if file is None else Path(f"{file}.partial")
+    if file is None or not Path(file).exists():
+        seen = observe(job, names, samples, effort, partial)
+        found = ranges_of(job, seen)
+        if file is not None and not _is_there(Path(file), seen):
+            job.guard.write_text(Path(file), to_json(found, remembering(job, seen, found)))
+        resume.remove(partial)
+        return found
+    resume.remove(partial)  # a run that was killed after its last step
+    key = {"model": hash_model(job.model), "data": samples.hash()}
+    stored = load_observations(file)
+    if stored is not None and stored.shard:
+        raise BadRecipe(f"{file} holds the ranges of a part of the data: merge all parts by 'onnxq calibrate --merge'")
+    if stored is None or (_needs_histogram(job) and not stored.has_histograms):
+        return load_ranges(file, **key, method=job.recipe.calibration)
+    require_same(file, stored, **key)
+    return ranges_of(job, stored)
+
+
+def _is_there(file: Path, seen: Observations) -> bool:
+    """Whether another run has left the same in `file` meanwhile."""
+    try:
+        other = load_observations(file)
+    except BadRecipe:
+        return False
+    return other is not None and (other.model, other.data, other.shard) == (seen.model, seen.data, seen.shard)
+
+
+def observe(
+    job: Job,
+    names: list[str],
+    samples: Data,
+    effort: Effort,
+    partial: Path | None,
+    shard: tuple[int, int] | None = None,
+) -> Observations:
+    """A run of the float model over `samples`, or over a shard of them.
+
+    Args:
+        partial: where progress is saved; the caller removes it (`checkpoint.remove`) once its result is.
+    """
+
+    def start(runs: int) -> None:
+        job.progress.start("calibrating", runs, "samples")
+
+    jobs = min(effort.jobs, samples.count)
+    for path in resume.parts(partial, jobs) if effort.jobs > 1 else [partial]:
+        if path is not None:
+            job.guard.writes(path, "--ranges or -o", resume.is_progress)
+    if effort.jobs > 1:
+        task = dataclasses.replace(
+            task_of(job),
+            names=tuple(names),
+            histograms=_needs_histogram(job),
+            memory=effort.memory,
+            checkpoint=partial,
+            every=effort.every,
+        )
+        start(samples.count)
+        return observe_in_processes(task, jobs, start, job.progress.advance)
+    return calibrate.observe(
+        job.model,
+        names,
+        samples,
+        histograms=_needs_histogram(job),
+        threads=0,
+        memory=effort.memory,
+        checkpoint=partial,
+        every=effort.every,
+        shard=shard,
+        start=start,
+        progress=job.progress.advance,
+    )
+
+
+def observe_shard(
+    job: Job, task: WorkerTask, start: Callable[[int], None], progress: Callable[[int], None]
+) -> Observations:
+    """What one of several processes does."""
+    return calibrate.observe(
+        job.model,
+        task.names,
+        calibration_samples(job),
+        histograms=task.histograms,
+        threads=task.threads,
+        memory=task.memory,
+        checkpoint=task.checkpoint,
+        every=task.every,
+        shard=task.shard,
+        start=start,
+        progress=progress,
+    )
+
+
+def calibration_samples(job: Job) -> Data:
+    """All samples but those that are held back to measure with.
+
+    Raises:
+        BadRecipe: the job has no data.
+    """
+    if job.data is None:
+        raise BadRecipe("the plan quantizes activations with fixed ranges, which come from calibration: give --data")
+    return job.data.split(HELD_BACK)[0]
+
+
+def remembering(job: Job, seen: Observations, found: Ranges) -> Observations:
+    """`seen`, with the method that `auto` chose: what is made of the file later is made by the same."""
+    return dataclasses.replace(seen, chosen=found.method) if job.recipe.calibration == pick_method.AUTO else seen
+
+
+def _needs_histogram(job: Job) -> bool:
+    method = job.recipe.calibration
+    return method == pick_method.AUTO or collectors.get(method).needs_histogram
+
+
+def ranges_of(job: Job, seen: Observations) -> Ranges:
+    """By the method asked for, or by the one with the least error on the samples held back."""
+    method = job.recipe.calibration
+    if method != pick_method.AUTO:
+        return seen.ranges(method)
+    if seen.chosen:
+        return seen.ranges(seen.chosen)
+    assert job.data is not None
+    if not SEARCHES[job.recipe.effort].compares_calibrations:
+        return seen.ranges(pick_method.DEFAULT)
+    candidates = {method: seen.ranges(method) for method in collectors.names()}
+    plan = without_unobserved(job.model, job.plan, candidates[pick_method.DEFAULT])
+    if not values_to_observe(job.model, plan):
+        return candidates[pick_method.DEFAULT]
+    best = pick_method.least_noise(
+        job.model,
+        candidates,
+        lambda ranges: job.rewritten(plan, ranges),
+        job.data.split(HELD_BACK)[1],
+        job.progress,
+    )
+    return candidates[best]

@@ -1,0 +1,184 @@
+"""Whether ranges found at one length hold at others: the user's samples cut and repeated, and ranges that fit them too.
+
+Data often come in one length (padded texts, windows of sound), and activations do not look the same at others: the
+first word of a text is where attention leaves what it has no use for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.calibration import calibrate
+from onnxq.errors import BadModel
+from onnxq.made_up.dims import Dims
+from onnxq.made_up.roles import Part, Role, parts_of
+from onnxq.made_up.steps import sizes_of
+from onnxq.quality import Quality, measure, unrepeatable
+from onnxq.runtime.session import Feed, Input, Session
+from onnxq.samples.source import Data
+from onnxq.samples.trials import GIVEN, Trial, Trials
+from onnxq.summaries.ranges import Range, Ranges
+
+#: Samples that are looked at for their sizes, and those that are cut or repeated to sizes that are not short.
+LOOKED_AT, CHANGED = 32, 2
+#: dB that other lengths may lose against the data's own before wider ranges are tried, and that these must gain.
+LOST, GAINED = 3.0, 1.0
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension that the model leaves free and of which the data know one size."""
+
+    input: Input
+    axis: int
+    symbol: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"axis {self.axis} ('{self.symbol}') of input '{self.input.name}' is {self.size} in all of the data"
+
+
+def with_other_lengths(model: ir.Model, session: Session, trials: Trials, seen: Sequence[Feed]) -> Trials:
+    """`trials` with their samples at other sizes of those free dimensions that have one size in the data.
+
+    Args:
+        seen: samples that tell which sizes the data have.
+    """
+    others = _Others(model, session, [*seen, *trials.feeds])
+    found = [Trial(label, feed) for label, feed in others.of([t.feed for t in trials.samples if t.label == GIVEN])]
+    advice = "checked at other sizes too; for ranges that fit them, give samples of several sizes"
+    where = "; ".join(str(axis) for axis in others.axes)
+    return trials.joined(found, [f"{where}: {advice}"] if found else [])
+
+
+def fit_ranges(
+    model: ir.Model,
+    rewrite: Callable[[Ranges], ir.Model],
+    names: Sequence[str],
+    found: Ranges,
+    trials: Trials,
+    seen: Sequence[Feed],
+) -> Ranges:
+    """`found`, or those ranges widened by what is seen at other lengths, if these lose much and it helps them.
+
+    Args:
+        rewrite: carries the whole plan out with some ranges.
+        names: of the values that have ranges.
+        trials: to judge by, some of them at other lengths.
+        seen: samples to cut and repeat.
+    """
+    session = Session(model, threads=0)
+    wanted = [session.run(feed) for feed in trials.feeds]
+    random = unrepeatable(session.outputs, wanted[0], session.run(trials.feeds[0]))
+
+    def contrasts(ranges: Ranges) -> Mapping[str, float]:
+        return _quality(Session(rewrite(ranges), threads=0), wanted, trials, random).contrasts()
+
+    before = contrasts(found)
+    if min(before.values(), default=0.0) > before.get(GIVEN, 0.0) - LOST:
+        return found
+    reads: list[Callable[[], Feed]] = [
+        functools.partial(dict, feed) for _, feed in _Others(model, session, seen).of(seen)
+    ]
+    if not reads:
+        return found
+    data = Data("the data at other lengths", lambda: iter(reads))
+    wide = _union(found, calibrate.observe(model, names, data, histograms=False, threads=0).ranges("minmax"))
+    after = contrasts(wide)
+    return wide if min(after.values()) > min(before.values()) + GAINED else found
+
+
+class _Others:
+    """Samples at other sizes of the dimensions (`axes`) that have one size in `seen`."""
+
+    def __init__(self, model: ir.Model, session: Session, seen: Sequence[Feed]) -> None:
+        self._session = session
+        self._parts = parts_of(model, session.inputs)
+        self._dims = Dims(session.inputs)
+        self.axes = _single(self._dims, session.inputs, seen)
+
+    def of(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, Feed]]:
+        """(at which sizes, sample), those that the model runs; fewer of them the longer they are."""
+        for sizes in _other_sizes(self.axes, self._parts) if self.axes else ():
+            is_short = all(sizes[axis.symbol] < axis.size / 4 for axis in self.axes)
+            label = "the data at " + ", ".join(f"{symbol} = {n}" for symbol, n in sizes.items())
+            for feed in feeds if is_short else feeds[:CHANGED]:
+                changed = _resized(self._dims, self._parts, feed, sizes)
+                if changed is not None and _runs(self._session, changed):
+                    yield label, changed
+
+
+def _union(found: Ranges, seen: Ranges) -> Ranges:
+    values: dict[str, Range] = {
+        name: r.union(seen.values[name]) if name in seen.values else r for name, r in found.values.items()
+    }
+    return Ranges(found.model, found.data, found.method, values, found.ranks, found.problems, found.notes)
+
+
+def _quality(session: Session, wanted: Sequence[list[NDArray]], trials: Trials, random: frozenset[str]) -> Quality:
+    return measure(session.outputs, wanted, map(session.run, trials.feeds), random, trials.labels)
+
+
+def _single(dims: Dims, inputs: Sequence[Input], feeds: Sequence[Feed]) -> list[Axis]:
+    """The free dimensions but batches and pasts that have a size of more than one, and no other, in `feeds`."""
+    found: dict[str, Axis] = {}
+    sizes: dict[str, set[int]] = {}
+    for i in inputs:
+        for axis in range(len(i.shape or ())):
+            symbols = dims.symbols_at(i, axis)
+            if len(symbols) == 1 and symbols[0] in dims.rest:
+                sizes.setdefault(symbols[0], set()).update(feed[i.name].shape[axis] for feed in feeds)
+                found.setdefault(symbols[0], Axis(i, axis, symbols[0], feeds[0][i.name].shape[axis]))
+    return [axis for symbol, axis in found.items() if len(sizes[symbol]) == 1 and axis.size > 1]
+
+
+def _other_sizes(axes: Sequence[Axis], parts: Sequence[Part]) -> list[dict[str, int]]:
+    """One, half and double; of pictures only half and double, in steps of 32 where they are large."""
+    pictures = {part.name for part in parts if part.role is Role.IMAGE}
+    if any(axis.input.name in pictures for axis in axes):
+        return [{a.symbol: _rounded(a.size * f) for a in axes} for f in (0.5, 2.0)]
+    lengths = [{a.symbol: max(1, round(a.size * f)) for a in axes} for f in (0.0, 0.5, 2.0)]
+    return [sizes for i, sizes in enumerate(lengths) if sizes not in lengths[:i]]
+
+
+def _rounded(size: float) -> int:
+    return max(1, round(size / 32)) * 32 if size >= 32 else max(1, round(size))
+
+
+def _resized(dims: Dims, parts: Sequence[Part], feed: Feed, sizes: Mapping[str, int]) -> Feed | None:
+    """A sample cut, or repeated, to other sizes; None if its own sizes contradict each other."""
+    everything = {**sizes_of(dims, parts, feed), **sizes}
+    made: Feed = {}
+    for part in parts:
+        x = feed[part.name]
+        if any(symbol not in everything for axis in range(x.ndim) for symbol in dims.symbols_at(part.input, axis)):
+            return None
+        for axis in range(x.ndim):
+            if set(dims.symbols_at(part.input, axis)) & sizes.keys():
+                x = _stretched(x, axis, max(0, dims.size(part.input, axis, everything)), part.role)
+        made[part.name] = x
+    return made
+
+
+def _stretched(x: NDArray, axis: int, size: int, role: Role) -> NDArray:
+    if role is Role.POSITIONS and 0 < x.shape[axis] < size:  # they go on, where all else begins again
+        start = np.take(x, [0], axis)
+        steps = np.arange(size).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+        return (start + steps).astype(x.dtype)
+    return np.take(x, np.arange(size) % max(1, x.shape[axis]), axis)
+
+
+def _runs(session: Session, feed: Feed) -> bool:
+    """Whether the float model takes a sample and makes numbers of it."""
+    try:
+        outputs = session.run(feed)
+    except BadModel:
+        return False
+    floats = [x for x in outputs if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+    return all(x.size and np.isfinite(x).any() for x in floats)

@@ -1,0 +1,75 @@
+"""`--calibration auto`: the method whose ranges do the least harm to the model's outputs, measured and not guessed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import collectors
+from onnxq.progress import QUIET, Progress
+from onnxq.quality import measure, noise_ratio, unrepeatable
+from onnxq.runtime.session import Feed, Session
+from onnxq.runtime.timing import coarse, processor_seconds
+from onnxq.summaries.ranges import Ranges
+
+#: The word, and the method that is taken unless another one's noise is clearly less: by 1 dB. What is measured is every
+#: node in int8, of which tuning gives some back to float; differences below that did not last (squeezenet1_1).
+AUTO, DEFAULT = "auto", "percentile"
+CLEARLY = 0.8
+#: Samples that the methods are measured on: all that the float model runs in so much processor time. Fewer than so many
+#: decide nothing: the method that happens to suit them may clip what others need.
+SECONDS, LEAST_SAMPLES = 4.0, 4
+
+
+def names() -> tuple[str, ...]:
+    """Every word that says how ranges are found."""
+    return (AUTO, *collectors.names())
+
+
+def least_noise(
+    model: ir.Model,
+    candidates: Mapping[str, Ranges],
+    rewrite: Callable[[Ranges], ir.Model],
+    feeds: Iterable[Feed],
+    progress: Progress = QUIET,
+) -> str:
+    """The method of the ranges with which the quantized model's outputs are nearest to the float model's.
+
+    `DEFAULT` where the feeds are too few to tell.
+
+    Args:
+        candidates: by method, `DEFAULT` among them.
+        rewrite: carries out the plan with these ranges; every node that may become int8 does.
+        feeds: samples that the ranges were not found on.
+    """
+    session = Session(model, threads=0)
+    feeds = iter(feeds)
+    wanted = [(feed, session.run(feed)) for feed in itertools.islice(feeds, 1)]
+    if not wanted:
+        return DEFAULT
+    feed, once = wanted[0]
+    most = int(SECONDS / coarse(processor_seconds(session, feed)))
+    if most >= LEAST_SAMPLES:
+        wanted += [(feed, session.run(feed)) for feed in itertools.islice(feeds, most - 1)]
+    if len(wanted) < LEAST_SAMPLES:
+        return DEFAULT
+    random = unrepeatable(session.outputs, once, session.run(feed))
+    noise: dict[str, float] = {}
+    progress.start("comparing calibration methods", len(candidates))
+    for method, ranges in candidates.items():
+        twin = next((other for other in noise if candidates[other].values == ranges.values), None)
+        noise[method] = _noise(rewrite(ranges), wanted, random) if twin is None else noise[twin]
+        progress.advance(1)
+    best = min(noise, key=lambda method: (noise[method], method))
+    return best if noise[best] < CLEARLY * noise[DEFAULT] else DEFAULT
+
+
+def _noise(model: ir.Model, wanted: list[tuple[Feed, list[NDArray]]], random: frozenset[str]) -> float:
+    session = Session(model, threads=0)
+    feeds, outputs = zip(*wanted, strict=True)
+    found = noise_ratio(measure(session.outputs, outputs, map(session.run, feeds), random))
+    return math.inf if math.isnan(found) else found

@@ -1,0 +1,295 @@
+"""Step 8: open the saved file in the runtime and prove that it is what it should be."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq import own_ops
+from onnxq.errors import BadModel, CheckFailed
+from onnxq.model import graph
+from onnxq.quality import MAX_DB, Quality, unrepeatable
+from onnxq.runtime import native
+from onnxq.runtime.session import THREADS, Feed, Kernel, Session
+from onnxq.runtime.timing import is_below, race
+from onnxq.samples.trials import Trials
+
+#: Seconds for which the float and the quantized model are each timed, in turns.
+TIMING_SECONDS = 1.0
+#: A model checked node by node: nodes that are run, each at a small and at a larger number of rows.
+NODES = 12
+ROWS = (1, 64)
+#: Nodes with larger float weights are not among them, unless there are no others: the runtime copies each weight.
+NODE_BYTES = 1 << 27
+#: Least SQNR of a single node's output; below it something is broken rather than coarse.
+BROKEN_DB = 5.0
+#: Kernels that round activations to 8 bits inside, which onnxq's do not, keep at least so much of any input.
+ROUNDED_DB = 30.0
+NOT_RUN = "not run: no legal inputs could be made up for it; give --data"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found.
+
+    Attributes:
+        inputs: what the models were run on, in words.
+        sqnr: dB, the worst output; NaN where nothing was run.
+        contrast: as `quality.Quality.contrast`.
+        sqnr_plain: the same with the runtime's graph optimizer off; equal to `sqnr` unless the optimizer does harm.
+        outputs: SQNR by output, or by node for a model that was checked node by node.
+        float_ms, quantized_ms: least milliseconds of one run, taken in turns on `threads` threads; of one thread, its
+            processor time.
+        latency_spread: how far `latency_ratio` is to be trusted, plus or minus.
+        kernels: integer and packed-weight kernels that ran, by operator.
+        bare_sqnr, bare_ms: of the quantized model without onnxq's library, where it has operators that need it to be
+            fast, and the library is there.
+        kinds: SQNR by kind of input (`trials.Trials.labels`), where there are several.
+        whole: whether the whole models were run, and not single nodes of them.
+        proves: whether the user's own samples were among what the models were run on.
+        notes: what a user should know, a sentence each.
+    """
+
+    inputs: str
+    sqnr: float
+    contrast: float
+    sqnr_plain: float
+    outputs: dict[str, float] = field(default_factory=dict)
+    float_ms: float = 0.0
+    quantized_ms: float = 0.0
+    threads: int = THREADS
+    kernels: dict[str, int] = field(default_factory=dict)
+    bare_sqnr: float = math.nan
+    bare_ms: float = 0.0
+    kinds: dict[str, float] = field(default_factory=dict)
+    whole: bool = True
+    proves: bool = True
+    notes: tuple[str, ...] = ()
+    latency_spread: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the outputs were compared at all."""
+        return not math.isnan(self.sqnr)
+
+    @property
+    def latency_ratio(self) -> float:
+        """Time of the quantized model over that of the float one; below 1 is faster. 1 where it was not measured."""
+        return self.quantized_ms / self.float_ms if self.float_ms else 1.0
+
+    def is_slower(self, bound: float) -> bool:
+        """Whether the quantized model clearly takes more than `bound` times as long."""
+        return is_below(self.latency_ratio, self.latency_spread, bound) is False and self.float_ms > 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything, `latency_ratio` included, for JSON; what was not measured is None."""
+        table = dataclasses.asdict(self) | {"latency_ratio": self.latency_ratio}
+        return {key: None if isinstance(x, float) and math.isnan(x) else x for key, x in table.items()}
+
+    def noting(self, note: str) -> Check:
+        return dataclasses.replace(self, notes=(*self.notes, note))
+
+
+def check_models(
+    in_float: Session,
+    quantized: Path,
+    trials: Trials,
+    *,
+    threads: int = THREADS,
+    seconds: float = TIMING_SECONDS,
+    bound: float = 1.05,
+    bare: bool = False,
+) -> Check:
+    """Compare two whole models on `trials`. Without any, the quantized model is only opened.
+
+    Args:
+        in_float: the float model.
+        bound: time until it is clear whether the quantized model takes so much longer than the float one.
+        bare: run the quantized model without onnxq's library too, if that is there.
+
+    Raises:
+        CheckFailed: the quantized model does not load, does not run, or has other outputs than the float one.
+        BadModel: the float model does not run on `trials`.
+    """
+    feeds, inputs = trials.feeds, trials.words
+    wanted = [in_float.run(feed) for feed in feeds]
+    random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
+    on, off, alone = (Quality(ignored=random) for _ in range(3))
+    try:
+        optimized = Session(quantized, threads=threads)
+        plain = Session(quantized, optimize=False, threads=threads)
+        if optimized.outputs != in_float.outputs:
+            ours, wanted_names = (", ".join(session.outputs) for session in (optimized, in_float))
+            raise CheckFailed(f"the quantized model has other outputs ({ours}) than the float one ({wanted_names})")
+        if not feeds:
+            nothing = float("nan")
+            return Check(
+                inputs, nothing, nothing, nothing, threads=threads, proves=False, notes=(NOT_RUN, *trials.notes)
+            )
+        for feed, label, outputs in zip(feeds, trials.labels, wanted, strict=True):
+            on.add(in_float.outputs, outputs, optimized.run(feed), label)
+            off.add(in_float.outputs, outputs, plain.run(feed), label)
+        timed = [in_float, optimized]
+        if bare and native.path() is not None:
+            timed.append(Session(quantized, threads=threads, library=False))
+            for feed, label, outputs in zip(feeds, trials.labels, wanted, strict=True):
+                alone.add(in_float.outputs, outputs, timed[-1].run(feed), label)
+        timing = race(timed, [feeds[0]] * len(timed), seconds=seconds, bound=bound)
+        times = timing.seconds
+        profiled = Session(quantized, threads=threads, profile=True)
+        for feed in feeds:
+            profiled.run(feed)
+    except BadModel as error:
+        raise CheckFailed(f"the saved model is broken: {error}") from None
+    is_known = bool(on.outputs) or not random
+    check = Check(
+        inputs,
+        on.sqnr if is_known else math.nan,
+        on.contrast if is_known else math.nan,
+        off.sqnr if is_known else math.nan,
+        on.by_output(),
+        1e3 * times[0],
+        1e3 * times[1],
+        threads,
+        quantized_kernels(profiled.kernels()),
+        alone.sqnr if is_known and len(times) > 2 else math.nan,
+        1e3 * times[2] if len(times) > 2 else 0.0,
+        latency_spread=timing.spreads[1],
+        kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
+        proves=trials.proves,
+        notes=trials.notes,
+    )
+    if random:
+        names = ", ".join(f"'{name}'" for name in sorted(random))
+        check = check.noting(f"the float model itself gives another {names} in every run: not compared")
+    if check.bare_ms and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB):
+        alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
+        raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")
+    if on.sqnr < off.sqnr - 6 and on.sqnr < 40:
+        worse = f"({on.sqnr:.1f} dB) than with it off ({off.sqnr:.1f} dB)"
+        check = check.noting(f"with onnxruntime's optimizer on, the outputs are worse {worse}")
+    return check
+
+
+def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
+    """How many kernels of each operator computed on integers or packed weights."""
+    words = ("QLinear", "QGemm", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "ConvInteger")
+    packed = (
+        own_ops.MATMUL,
+        own_ops.DENSE,
+        own_ops.GATHER,
+        "MatMulBnb4",
+        "GatherBlockQuantized",
+        "QMoE",
+    )  # com.microsoft has a MatMulNBits too
+    found = Counter(kernel.op for kernel in kernels if kernel.op.startswith((*words, *packed)))
+    return dict(sorted(found.items()))
+
+
+def check_nodes(
+    prepared: ir.Model, quantized: Path, names: Sequence[str], *, threads: int = THREADS, seconds: float = 0.1
+) -> Check:
+    """Compare a model too large to be run whole: single nodes, each cut out of both models, on random activations.
+
+    Args:
+        prepared: the float model as it was before the rewrite.
+        names: nodes of the prepared model that have weights; the largest ones of each shape are checked.
+
+    Raises:
+        CheckFailed: a node does not load or run, or gives something else.
+    """
+    saved = ir.load(quantized)
+    chosen = _sample(prepared, names)
+    quality: dict[str, float] = {}
+    times = np.zeros(2)
+    kernels: Counter[str] = Counter()
+    rng = np.random.default_rng(0)
+    for node in chosen:
+        pieces = [_cut_out(model, node) for model in (prepared, saved)]
+        try:
+            x = _activation(node, rng, ROWS[-1])
+            for piece in pieces:
+                _declare(piece, x)
+            sessions = [Session(piece, threads=threads, profile=i == 1) for i, piece in enumerate(pieces)]
+            wanted, got = (session.run(x) for session in sessions)
+            found = Quality()
+            found.add(sessions[0].outputs, wanted, got)
+            few = _activation(node, rng, ROWS[0])
+            times += race(sessions, [few, few], seconds=seconds).seconds
+            kernels.update(quantized_kernels(sessions[1].kernels()))
+        except BadModel as error:
+            raise CheckFailed(f"node '{node.name}' of the saved model is broken: {error}") from None
+        quality[node.name or ""] = found.sqnr
+        if found.sqnr < BROKEN_DB:
+            raise CheckFailed(f"node '{node.name}' of the saved model gives something else: {found.sqnr:.1f} dB")
+    worst = min(quality.values(), default=MAX_DB)
+    note = f"too large to be run whole: {len(chosen)} of {len(names)} nodes were checked one by one"
+    return Check(
+        "random activations",
+        worst,
+        worst,
+        worst,
+        quality,
+        1e3 * times[0],
+        1e3 * times[1],
+        threads,
+        dict(kernels),
+        whole=False,
+        proves=False,
+        notes=(note,),
+    )
+
+
+def _sample(prepared: ir.Model, names: Sequence[str]) -> list[ir.Node]:
+    """Up to `NODES` nodes with a constant weight and one activation: one of each shape first, large ones first."""
+    wanted = set(names)
+    nodes = [n for n in prepared.graph if n.name in wanted and n.op_type in ("MatMul", "Gemm", "Gather")]
+    nodes.sort(key=_weight_bytes, reverse=True)
+    small = [node for node in nodes if _weight_bytes(node) <= NODE_BYTES] or nodes[-1:]
+    seen: Counter[tuple[str, int]] = Counter()
+    ranked = []
+    for node in small:
+        shape = (node.op_type, _weight_bytes(node))
+        ranked.append((seen[shape], node))
+        seen[shape] += 1
+    ranked.sort(key=lambda entry: entry[0])
+    return [node for _, node in ranked[:NODES]]
+
+
+def _weight_bytes(node: ir.Node) -> int:
+    return max((tensor.nbytes for value in node.inputs if (tensor := graph.constant(value)) is not None), default=0)
+
+
+def _cut_out(model: ir.Model, node: ir.Node) -> ir.Model:
+    """The part of `model` between the activations that `node` reads and what it makes, found by their names."""
+    inputs = [value.name or "" for value in node.inputs if value is not None and graph.constant(value) is None]
+    piece = ir.convenience.extract(model.graph, inputs=inputs, outputs=[node.outputs[0].name or ""])
+    return ir.Model(piece, ir_version=model.ir_version, functions=list(model.functions.values()))
+
+
+def _declare(piece: ir.Model, feed: Feed) -> None:
+    """Give the inputs of a piece the types they lost when they were values inside a model."""
+    for value in piece.graph.inputs:
+        x = feed[value.name or ""]
+        value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(x.dtype)), ir.Shape([None] * x.ndim)
+
+
+def _activation(node: ir.Node, rng: np.random.Generator, rows: int) -> Feed:
+    """Random numbers for the one activation of a MatMul, Gemm or Gather."""
+    index = 1 if node.op_type == "Gather" else 0
+    value, other = node.inputs[index], graph.constant(node.inputs[1 - index])
+    assert value is not None and other is not None
+    shape = other.shape.numpy()
+    if node.op_type == "Gather":
+        return {value.name or "": rng.integers(0, shape[0], (1, rows))}
+    k = shape[1] if graph.attribute_int(node, "transB", 0) else shape[0]
+    rank = 2 if node.op_type == "Gemm" or value.shape is None else len(value.shape)
+    x = rng.standard_normal([*[1] * (rank - 2), rows, k]).astype(other.dtype.numpy())
+    return {value.name or "": x.swapaxes(-1, -2) if graph.attribute_int(node, "transA", 0) else x}

@@ -1,0 +1,84 @@
+"""What is made of a check: whether it is good enough, and what to do if it is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxq import layouts, targets
+from onnxq.checking.models import Check
+from onnxq.errors import CheckFailed
+from onnxq.own_ops import KERNEL_FORMATS
+from onnxq.plan import COMPUTING, Method, Plan
+from onnxq.recipe import Recipe
+
+#: dB that are asked for beyond what was missed, when the plan is tuned once more.
+MARGIN = 0.5
+
+
+def misses_floor(proof: Check, recipe: Recipe) -> bool:
+    """Whether the user named a floor and the saved file is below it."""
+    return recipe.min_sqnr is not None and proof.sqnr < recipe.min_sqnr
+
+
+def stricter(proof: Check, asked: Recipe, tuned: float) -> Recipe:
+    """What to tune by once more, after a plan that the tuner measured at `tuned` dB fell short of what was `asked`:
+    samples and optimizer of the check are not those that the plan was measured with."""
+    assert asked.min_sqnr is not None
+    return replace(asked, min_sqnr=tuned + asked.min_sqnr - proof.sqnr + MARGIN)
+
+
+def require_quality(proof: Check, recipe: Recipe) -> Check:
+    """`proof`, which says so if the outputs are worse than was aimed for.
+
+    Raises:
+        CheckFailed: they are below the floor that the user named.
+    """
+    if not proof.sqnr < recipe.aim:
+        return proof
+    reached, wanted = f"{proof.sqnr:.1f} dB", f"{recipe.aim:g} dB"
+    if reached == f"{recipe.aim:.1f} dB":
+        reached = f"{proof.sqnr:.3f} dB"
+    if recipe.min_sqnr is not None:
+        raise CheckFailed(
+            f"the outputs reach {reached}, less than the {wanted} asked for: "
+            "keep more nodes in float (--keep), or lower --min-sqnr"
+        )
+    return proof.noting(
+        f"the outputs reach {reached}, less than the {wanted} that onnxq aims for: "
+        "compare results on data of yours before you use this file (--min-sqnr makes it a failure)"
+    )
+
+
+def why_slow(plan: Plan) -> str:
+    """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
+    has_bnb4 = targets.get(plan.target).has_contrib_ops
+    if has_bnb4 and any(choice.format in layouts.BNB4_FORMATS for choice in plan.those(Method.PACKED)):
+        return (
+            "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
+            "matrix in every run; w4a16 has a fast one"
+        )
+    if plan.those(Method.HALF):
+        return "slower than float on processors, which have few float16 kernels; target ort-cpu only stores float16"
+    if plan.those(*COMPUTING):
+        return "slower than float, and kept because it was asked for; auto and w8a8 give such kernels back to float"
+    return ""
+
+
+def without_library(plan: Plan, proof: Check) -> str:
+    """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
+    products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
+
+    def count(n: int) -> str:
+        return f"{n} products" if n > 1 else "one product"
+
+    in_integers = sum(KERNEL_FORMATS.get(choice.format or "") in ("int4", "int8") for choice in products)
+    costs = []
+    if in_integers:
+        costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
+    if in_integers < len(products):
+        where = f"the weights of {count(len(products) - in_integers)} become floats when the model loads"
+        costs.append(f"{where}, with their memory and speed")
+    measured = ""
+    if proof.bare_ms:
+        measured = f": {proof.bare_sqnr:.1f} dB, {proof.float_ms / proof.bare_ms:.2f}× as fast as float"
+    return f"without onnxq's library, {' and '.join(costs)}{measured}" if costs else ""

@@ -1,0 +1,151 @@
+"""Put the weights of a Linear4bit checkpoint into a float model, as they are: nothing is quantized again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq import targets
+from onnxq.boundary import bounded
+from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checkpoints import linear4bit
+from onnxq.checkpoints.linear4bit import Match
+from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.errors import BadModel
+from onnxq.files.guard import Guard
+from onnxq.made_up import make_up
+from onnxq.made_up.scout import scout
+from onnxq.model import graph
+from onnxq.model.load import external_tensors, is_quantized, load_model
+from onnxq.model.weights import weights_of
+from onnxq.output import write
+from onnxq.passes.prepare import prepare
+from onnxq.passes.rewrite import rewrite
+from onnxq.pipeline import WHOLE_MODEL_BYTES
+from onnxq.plan import Choice, Method, Plan
+from onnxq.planning.first_plan import MATMULS
+from onnxq.progress import QUIET, Progress
+from onnxq.recipe import Recipe
+from onnxq.runtime.session import THREADS, Session
+from onnxq.summaries.ranges import NO_RANGES
+from onnxq.targets import Placement, Target
+from onnxq.version import __version__
+
+FORMAT = "int4"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What `import_weights` did. The check is against the model with the unpacked weights."""
+
+    output: Path
+    plan: Plan
+    match: Match
+    check: Check | None
+    bytes_before: int
+    bytes_after: int
+
+
+@bounded
+def import_weights(
+    model: str | Path,
+    checkpoint: str | Path,
+    output: str | Path | None = None,
+    *,
+    target: str = "ort-cpu",
+    partial: bool = False,
+    force: bool = False,
+    check: bool = True,
+    threads: int = THREADS,
+    guard: Guard | None = None,
+    progress: Progress = QUIET,
+) -> Imported:
+    """Write `model` with the products that `checkpoint` names on its packed weights.
+
+    Args:
+        checkpoint: a `.safetensors` or `.npz` file with tensors `{prefix}.weight_4bit` uint8 [out, in / 2],
+            `{prefix}.scales_4bit` float16 [out, groups] and, where there is one, `{prefix}.bias` [out].
+        partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
+        guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
+
+    Raises:
+        BadModel: the model cannot be read, or the checkpoint does not fit it.
+        BadData: the checkpoint cannot be read.
+        BadOutput: the output cannot be written.
+        CheckFailed: the saved file does not compute what the unpacked weights do.
+    """
+    path, place = Path(model), targets.get(target)
+    destination = Path(output) if output is not None else Path(f"{path.stem}.linear4bit.onnx")
+    write.require_onnx(destination)
+    guard = Guard(force) if guard is None else guard
+    guard.reads(path, checkpoint)
+    guard.writes(destination)
+    progress.start("loading")
+    tensors = open_checkpoint(checkpoint)
+    loaded = load_model(path)
+    files = [path, *{Path(tensor.path) for tensor in external_tensors(loaded)}]
+    guard.reads(*files)
+    quantized = is_quantized(loaded)
+    if quantized is not None:
+        raise BadModel(f"{path} is quantized already ({quantized}): give the float model")
+    refusal = prepare(loaded, opset=place.opset_for(FORMAT), widen=place.widens_half)
+    match = linear4bit.put_in(loaded, tensors)
+    _require_fit(path, checkpoint, match, partial)
+    plan = _plan(loaded, match, place, refusal)
+    recipe = Recipe(FORMAT)
+    rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place)
+    table = {"version": __version__, "target": target, "imported": match.prefixes}
+    rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
+    rewritten.producer_name, rewritten.producer_version = "onnxq", __version__
+    with write.staging(destination) as folder:
+        staged = folder / destination.name
+        progress.start("writing", write.nbytes_to_write(rewritten))
+        nbytes = write.save(rewritten, staged, progress.advance)
+        proof = _check(loaded, plan, staged, threads, progress) if check else None
+        guard.publish(staged, destination)
+    before = sum(file.stat().st_size for file in files)
+    return Imported(destination, plan, match, proof, before, nbytes)
+
+
+def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool) -> None:
+    problems = list(match.misfits)
+    if match.surplus:
+        problems.append(f"the model has no product called {', '.join(match.surplus)}")
+    if not match.blocks:
+        names = ", ".join(match.missing[:8]) or "none"
+        why = "; ".join(problems) or "it holds no tensors called *.weight_4bit"
+        raise BadModel(f"{checkpoint} has nothing for {path}, whose products are {names}: {why}")
+    if problems and not partial:
+        raise BadModel(f"{checkpoint} does not fit {path}: {'; '.join(problems)}; --partial imports the rest")
+
+
+def _plan(model: ir.Model, match: Match, target: Target, refusal: str) -> Plan:
+    """The products that were found, as the target spells them; all else stays as it is."""
+    choices = {}
+    for node in graph.nodes(model):
+        weights = list(weights_of(node))
+        name, elements = node.name or "", sum(weight.elements for weight in weights)
+        if name in match.blocks:
+            wish = Placement(Method.PACKED, FORMAT, match.blocks[name])
+            if refusal and not target.has_contrib_ops:
+                wish = targets.stored(wish, refusal)
+            found = target.place(weights[0], wish)
+            choices[name] = Choice(name, node.op_type, found.method, found.format, found.block, elements, found.reason)
+        elif weights:
+            reason = "not in the checkpoint" if node.op_type in MATMULS else f"{node.op_type} is never imported"
+            choices[name] = Choice(name, node.op_type, Method.KEEP, None, None, elements, reason)
+    return Plan("linear4bit", target.name, choices)
+
+
+def _check(model: ir.Model, plan: Plan, staged: Path, threads: int, progress: Progress) -> Check:
+    """Against the float model with the unpacked weights."""
+    progress.start("checking the saved file")
+    if write.nbytes_to_write(model) > WHOLE_MODEL_BYTES:
+        names = [choice.node for choice in plan if choice.method is not Method.KEEP]
+        return check_nodes(model, staged, names, threads=threads)
+    reference = Session(model, threads=threads)
+    bare = targets.get(plan.target).has_onnxq_ops
+    return check_models(reference, staged, make_up(model, scout(model)), threads=threads, bare=bare)

@@ -1,0 +1,138 @@
+"""Tensors of a checkpoint on disk, by name: safetensors, or npz of numpy.
+
+The header of a safetensors file is read here: it is 8 bytes of length and a piece of JSON, numpy maps the rest into
+memory, bfloat16 included, and one dependency less is one less to keep up with.
+
+Source: the format's specification in the README of huggingface/safetensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData, first_line
+from onnxq.files import array_limits, limits, schemas
+
+#: A header longer than this is no header: the format's own limit.
+LARGEST_HEADER = 100_000_000
+_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "U16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "U32": np.dtype("<u4"),
+    "I32": np.dtype("<i4"),
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+
+
+def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
+    """The tensors of a `.safetensors` or `.npz` file, each read when it is asked for.
+
+    Raises:
+        BadData: no such file, neither of the two, or damaged.
+    """
+    path = Path(path)
+    limits.require_file(path, BadData)
+    return Npz(path) if zipfile.is_zipfile(path) else Safetensors(path)
+
+
+class Npz(Mapping[str, NDArray]):
+    """The arrays of an npz file, which is open only while one is read.
+
+    Raises:
+        BadData: the file is damaged; where only an array is, when that is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._names = tuple(array_limits.headers(path))
+        except (OSError, ValueError) as error:
+            raise BadData(f"{path} cannot be read as npz: {first_line(error)}") from None
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            with np.load(self._path, allow_pickle=False) as file:
+                yield file
+        except BadData:
+            raise
+        except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
+            raise BadData(f"{self._path} cannot be read as npz: {first_line(error)}") from None
+
+    def __getitem__(self, name: str) -> NDArray:
+        if name not in self._names:
+            raise KeyError(name)
+        with self._opened() as file:
+            array: NDArray = file[name]
+            return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Safetensors(Mapping[str, NDArray]):
+    """The tensors of a safetensors file, mapped into memory and read-only.
+
+    Raises:
+        BadData: the file is damaged, or of another kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        size = path.stat().st_size
+        with limits.open_file(path, BadData) as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
+                raise BadData(f"{path} is neither a safetensors nor an npz file, or is cut short")
+            try:
+                header = limits.parse_json(file.read(length).decode("utf-8"))
+                tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+                entries = schemas.checked(tensors, dict[str, schemas.SafetensorsEntry])
+                self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in entries.items()}
+            except (ValueError, AttributeError):
+                raise BadData(f"{path} is not a safetensors file: its header does not describe tensors") from None
+        self._start = 8 + length
+
+    def _entry(self, name: str, entry: schemas.SafetensorsEntry, room: int) -> tuple[np.dtype, tuple[int, ...], int]:
+        dtype, shape = _DTYPES.get(entry.dtype), tuple(entry.shape)
+        begin, end = entry.data_offsets
+        if dtype is None:
+            raise BadData(f"{self._path}: tensor '{name}' is of type {entry.dtype}, which numpy does not have")
+        if not begin <= end <= room or end - begin != math.prod(shape) * dtype.itemsize or len(shape) > 64:
+            raise BadData(f"{self._path} is damaged: the bytes of tensor '{name}' are not those of its shape")
+        return dtype, shape, begin
+
+    def __getitem__(self, name: str) -> NDArray:
+        dtype, shape, begin = self._entries[name]
+        if math.prod(shape) == 0:
+            return np.zeros(shape, dtype)
+        raw = np.memmap(self._path, np.uint8, "r", self._start + begin, (math.prod(shape) * dtype.itemsize,))
+        return raw.view(np.ndarray).view(dtype).reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

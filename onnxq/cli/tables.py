@@ -1,0 +1,185 @@
+"""What a person is shown: plans, checks and models as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import onnx_ir as ir
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from onnxq.checking.models import Check
+from onnxq.errors import BadModel
+from onnxq.model import graph
+from onnxq.model.load import TYPE, is_quantized
+from onnxq.model.weights import find_weights
+from onnxq.passes.prepare import prepare
+from onnxq.pipeline import Result
+from onnxq.plan import Choice, Method, Plan
+from onnxq.quality import MAX_DB
+from onnxq.runtime.timing import speed_in_words
+
+
+def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
+    """The plan, nodes of the same kind and fate in one line unless `each_node`."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("node" if each_node else "nodes", "operator", "becomes", "weights", "why"):
+        table.add_column(column, justify="right" if column == "weights" else "left", overflow="fold")
+    # A weight that several nodes read is listed once, where it is read first.
+    followers = [c for c in plan if c.shares in plan.choices and plan.choices[c.shares].label == c.label]
+    others = Counter(c.shares for c in followers)
+    names = {c.node for c in followers}
+    plan = dataclasses.replace(plan, choices={c.node: c for c in plan if c.node not in names})
+    if each_node:
+        for c in plan:
+            more = f" (and {others[c.node]} more)" if others[c.node] else ""
+            table.add_row(c.node + more, c.op, c.label, _count(c.elements), c.reason)
+        return table
+    groups: dict[tuple[str, str, str], list[Choice]] = {}
+    for c in plan:
+        groups.setdefault((c.op, c.label, _without_names(c)), []).append(c)
+    weights = {key: sum(c.elements for c in choices) for key, choices in groups.items()}
+    for key in sorted(groups, key=lambda key: (-weights[key], key)):
+        op, label, _ = key
+        table.add_row(str(len(groups[key])), op, label, _count(weights[key]), _reason(groups[key]))
+    return table
+
+
+def _without_names(choice: Choice) -> str:
+    """The reason, quoted names taken out, so that equal reasons fall together."""
+    return "…".join(choice.reason.split("'")[::2])
+
+
+def _reason(choices: list[Choice]) -> str:
+    """The reason that all of them share, in the words of the first; how many others say it of another name."""
+    first = choices[0].reason
+    others = sum(reason != first for reason in {choice.reason for choice in choices})
+    return f"{first} (and {others} more like it)" if others else first
+
+
+def result_table(result: Result) -> Group:
+    """Size, error and speed."""
+    method = result.recipe.calibration if result.plan.those(Method.STATIC) else ""
+    return _outcome((result.bytes_before, result.bytes_after), method, result.check)
+
+
+def import_table(before: int, after: int, check: Check | None) -> Group:
+    """Size, error and speed of a model with imported weights."""
+    return _outcome((before, after), "", check)
+
+
+def check_table(check: Check) -> Group:
+    """Error and speed."""
+    return _outcome(None, "", check)
+
+
+def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None) -> Group:
+    """The notes go below the table: they are sentences, too long for its columns."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    if sizes is not None:
+        before, after = sizes
+        table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
+    if method:
+        table.add_row("ranges", method, "of activations, by calibration")
+    if check is None:
+        return Group(table)
+    _add_check(table, check)
+    return Group(table, *(Text(f"note: {note}") for note in check.notes))
+
+
+def _add_check(table: Table, check: Check) -> None:
+    if check.is_known:
+        worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
+        where = f", worst: {', '.join(worst)}" if worst else ""
+        table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
+        if not check.proves:
+            missing = ("not proven", "no data", "made-up inputs show weak points, not how good it is: give --data")
+            table.add_row(*(Text(word, style="bold yellow") for word in missing))
+    else:
+        missing = ("not proven", "not compared", "nobody knows how good it is: give --data")
+        table.add_row(*(Text(word, style="bold red") for word in missing))
+    if check.float_ms:
+        words = speed_in_words(check.latency_ratio, check.latency_spread)
+        threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
+        table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", f"{words}, {threads}")
+    if check.kernels:
+        table.add_row(
+            "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
+        )
+
+
+def model_table(model: ir.Model) -> Table:
+    """A model's interface and what its constants are stored as."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
+    table.add_row("opsets", versions)
+    table.add_row(
+        "made by", f"{model.producer_name or 'unknown'} {model.producer_version or ''}, IR {model.ir_version}"
+    )
+    for word, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
+        for value in values:
+            table.add_row(word, f"{value.name}: {_type(value)}")
+    ops = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in graph.nodes(model))
+    shown = [f"{n} {op}" for op, n in ops.most_common(12)]
+    others = sum(ops.values()) - sum(n for _, n in ops.most_common(12))
+    table.add_row("nodes", f"{sum(ops.values())}: " + ", ".join([*shown, *([f"{others} others"] if others else [])]))
+    stored: Counter[str] = Counter()
+    for each in model.graphs():
+        for value in each.initializers.values():
+            if value.const_value is not None:
+                stored[value.const_value.dtype.name.lower()] += value.const_value.nbytes
+    table.add_row("constants", ", ".join(f"{_bytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
+    weights = Counter(weight.node.op_type for weight in find_weights(_prepared(model)))
+    table.add_row("float weights", ", ".join(f"{n} of {op}" for op, n in weights.most_common()) or "none")
+    if (quantized := is_quantized(model)) is not None:
+        table.add_row("quantized", quantized)
+    if "onnxq" in model.metadata_props:
+        table.add_row("onnxq", model.metadata_props["onnxq"])
+    return table
+
+
+def _type(value: ir.Value) -> str:
+    if TYPE in value.metadata_props:
+        return value.metadata_props[TYPE]
+    dtype = "?" if value.dtype is None else value.dtype.name.lower()
+    return f"{dtype}{_shape(value.shape)}"
+
+
+def _prepared(model: ir.Model) -> ir.Model:
+    """A copy in which weights are found wherever the file has them: in Constant nodes, functions, turned."""
+    copy = model.clone()
+    try:
+        prepare(copy)
+    except BadModel:  # it is only to be shown
+        return model
+    return copy
+
+
+def _shape(shape: ir.Shape | None) -> str:
+    return (
+        " of any shape" if shape is None else "[" + ", ".join("?" if str(d) == "None" else str(d) for d in shape) + "]"
+    )
+
+
+def _decibel(x: float) -> str:
+    return "identical" if x >= MAX_DB else f"{x:.1f} dB"
+
+
+def _count(n: int) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return str(n) if n else ""
+
+
+def _bytes(n: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} B"
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.1f} ms" if milliseconds >= 10 else f"{milliseconds:.3f} ms"

@@ -1,0 +1,125 @@
+"""The data files of models that `onnxq` wrote: how they are called, who refers to them, and when they may go.
+
+A data file is called by a hash of its bytes (`model.onnx.0123456789abcdef.data`), so old and new data lie side by side
+until the model, which is moved last, has changed from one to the other. A journal in the staging folder says which data
+files nobody wants unless some model refers to them; whoever removes the folder removes those too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from onnxq.files import faults
+
+JOURNAL = "journal"
+#: How a model's file spells where data lie: protobuf's key and value of `StringStringEntryProto`, up to the length.
+_LOCATION = b"\n\x08location\x12"
+_CHUNK, _LONGEST = 1 << 22, 1 << 13
+#: What the file of a model begins with: the field `ir_version`.
+_MODEL = b"\x08"
+
+
+def write_journal(folder: Path, model: Path, files: Iterable[Path]) -> None:
+    """Leave in a staging folder which data files may go once `model` does not refer to them."""
+    table = {"model": model.name, "data": sorted({file.name for file in files})}
+    (folder / JOURNAL).write_text(json.dumps(table), encoding="utf-8")
+
+
+def settle(folder: Path) -> bool:
+    """Remove the data files that the journal in a staging folder names, and that no model refers to any more.
+
+    Returns:
+        Whether none is left.
+    """
+    try:
+        table = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
+        model, names = folder.parent / str(table["model"]), [str(name) for name in table["data"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return True  # nothing was moved yet
+    try:
+        for name in _without_those_referred_to((name for name in names if _is_own(name, model)), folder.parent):
+            faults.point("publish.old_data")
+            (folder.parent / name).unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def own_data(model: Path) -> list[Path]:
+    """The data files that `onnxq` wrote for the model at `model`: they lie beside it, it refers to them, and their
+    names are of the kind that only its data have. None if there is no model, or it is a link to one elsewhere.
+    """
+    if model.is_symlink() or not model.is_file():
+        return []
+    found = [model.with_name(name) for name in locations(model) if _is_own(name, model)]
+    return sorted(path for path in found if path.is_file() and not path.is_symlink())
+
+
+def data_name(model: Path, digest: str) -> str:
+    """What the data file of `model` is called; `digest` is of its bytes."""
+    stem = model.name.encode("utf-8", "replace").decode()  # the model holds it, as text
+    while len(os.fsencode(stem)) > 255 - len(f".{digest}.data"):
+        stem = stem[:-1]
+    return f"{stem}.{digest}.data"
+
+
+def _is_own(name: str, model: Path) -> bool:
+    """Whether it is a name of data that are of one model only: by its hash, or as earlier versions called them."""
+    return name == f"{model.name}.data" or re.fullmatch(r"[^/]+\.[0-9a-f]{16}\.data", name) is not None
+
+
+def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
+    """The names that no model in `folder` speaks of: somebody may have copied one."""
+    left = set(names)
+    for path in folder.iterdir() if left else ():
+        if is_model(path):
+            left -= locations(path)
+    return sorted(left)
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file may be a model, to judge by its name or how it begins."""
+    if path.suffix == ".onnx" or not path.is_file():
+        return path.is_file()
+    try:
+        with path.open("rb") as file:
+            return file.read(1) == _MODEL
+    except OSError:
+        return False
+
+
+def locations(model: Path) -> set[str]:
+    """Where a model's file says that its data lie, wherever in it: graphs, bodies, functions, attributes.
+
+    The bytes are searched and not parsed, so that no model is too large or too damaged for it.
+    """
+    found: set[str] = set()
+    try:
+        with model.open("rb") as file:
+            block = b""
+            while chunk := file.read(_CHUNK):
+                block = block[-_LONGEST:] + chunk
+                found |= _locations_in(block)
+    except OSError:
+        return found
+    return found
+
+
+def _locations_in(block: bytes) -> set[str]:
+    found, at = set(), -1
+    while (at := block.find(_LOCATION, at + 1)) >= 0:
+        start = at + len(_LOCATION)
+        length, shift = 0, 0
+        for byte in block[start : start + 2]:  # a varint; paths have less than 4096 bytes
+            length |= (byte & 127) << shift
+            start, shift = start + 1, shift + 7
+            if byte < 128:
+                break
+        raw = block[start : start + length]
+        if len(raw) == length:
+            found.add(raw.decode("utf-8", "surrogateescape"))
+    return found

@@ -1,0 +1,153 @@
+"""What a command may write: nothing that it reads, nothing that is there already unless told so, nothing twice."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+from onnxq.errors import BadOutput
+from onnxq.files import staging
+from onnxq.files.data_files import is_model, locations
+from onnxq.files.publish import publish
+
+#: Files of these kinds in a folder that is read are not what is read in it.
+NEVER_SAMPLES = {".onnx", ".ranges", ".partial", ".onnxtxt"}
+
+
+class Guard:
+    """The files of one command. Every file it reads and every file it writes is told to the same guard.
+
+    In whatever order that happens, a conflict raises an error before anything is written.
+
+    Args:
+        force: existing files that are not read may be replaced.
+    """
+
+    def __init__(self, force: bool = False) -> None:
+        self.force = force
+        self._read: list[Path] = []
+        self._written: dict[Path, str] = {}
+
+    def reads(self, *sources: object) -> None:
+        """Keep these as they are: files, folders with everything in them, `module:function`. Others are no paths.
+
+        Raises:
+            BadOutput: one of them is to be written.
+        """
+        for source in sources:
+            if isinstance(source, (str, Path)) and Path(source) not in self._read:
+                self._read += _files_of(source)
+        for path, option in self._written.items():
+            self._require_unread(path, option)
+
+    def writes(self, path: Path, option: str = "-o", may_replace: Callable[[Path], bool] = lambda path: False) -> None:
+        """Check that `path` can be written when its time comes.
+
+        Args:
+            option: what the user changes to have it elsewhere.
+            may_replace: says of a file that is there whether it may be replaced unasked.
+
+        Raises:
+            BadOutput: it is read, there already, written by another option, no file, or its folder cannot be written.
+        """
+        with staging.as_sentences(path):
+            _check_folder(path)
+            self._require_unread(path, option)
+            other = next((other for known, other in self._written.items() if _is_same(known, path)), option)
+            if other != option:
+                raise BadOutput(f"{path} is what {other} writes; choose another name with {option}")
+            if path.exists() and not path.is_file():  # moving a file there would replace a device
+                raise BadOutput(f"{path} is not a file; choose another name with {option}")
+            if os.path.lexists(path) and not self.force and not (path.exists() and may_replace(path)):
+                raise BadOutput(f"{path} exists; give --force to replace it, or another name with {option}")
+        self._written[path] = option
+
+    def watch_ranges(self, ranges: str | Path | None) -> None:
+        """A file of ranges is read where there is one, and written where there is none.
+
+        Raises:
+            BadOutput: see `reads` and `writes`.
+        """
+        if ranges is None:
+            return
+        if os.path.exists(ranges):
+            self.reads(Path(ranges))
+        else:
+            self.writes(Path(ranges), "--ranges")
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write a small file: a plan, a report, ranges.
+
+        Raises:
+            BadOutput: it cannot be written, or came into being since `writes` was asked.
+        """
+        staging.write(path, text.encode(), replace=self.force)
+
+    def publish(self, staged: Path, output: Path) -> None:
+        """Move a staged model and its data into place.
+
+        Raises:
+            BadOutput: it cannot be written, or came into being since `writes` was asked.
+        """
+        publish(staged, output, replace=self.force, read=self._read)
+
+    def _require_unread(self, path: Path, option: str) -> None:
+        if any(_is_same(path, source) or _holds(source, path) for source in self._read):
+            raise BadOutput(f"{path} is read, so it cannot be the output; choose another name with {option}")
+
+
+def _files_of(source: str | Path) -> list[Path]:
+    """The files, or the folder, that a word of the command line names; none if it is another kind of word."""
+    path = Path(source)
+    if os.path.isfile(path):  # which, unlike `path.is_file()`, has an answer for every word
+        return [path, *(_external_files(path) if is_model(path) else ())]
+    if os.path.exists(path):
+        return [path]
+    module, colon, _ = str(source).partition(":")
+    if not colon:
+        return []
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    candidates = [Path(loaded)] if loaded else [Path(module.replace(".", "/") + ".py")]
+    return [each for each in candidates if os.path.isfile(each)]
+
+
+def _external_files(model: Path) -> list[Path]:
+    """The files that the model at `model` says its data lie in."""
+    return [path for name in locations(model) if os.path.isfile(path := model.parent / name)]
+
+
+def _is_same(a: Path, b: Path) -> bool:
+    """Whether two paths are one file: by links, spelling, or letters that some file systems take for the same."""
+    if os.path.exists(a) and os.path.exists(b):
+        return os.path.samefile(a, b)
+    if os.path.exists(a) or os.path.exists(b):
+        return os.path.realpath(a) == os.path.realpath(b)
+    return _folded(a) == _folded(b)
+
+
+def _folded(path: Path) -> str:
+    return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
+
+
+def _holds(folder: Path, path: Path) -> bool:
+    """Whether a file of `folder` would be lost by writing `path`."""
+    if path.suffix in NEVER_SAMPLES or not os.path.isdir(folder) or not os.path.exists(path):
+        return False
+    if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        return True
+    files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+    return any(os.path.exists(file) and os.path.samefile(file, path) for file in files)
+
+
+def _check_folder(path: Path) -> None:
+    if "\0" in str(path):
+        raise BadOutput(f"the output {str(path)!r} has a NUL in its name; choose another one")
+    if path.is_dir():
+        raise BadOutput(f"{path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise BadOutput(f"the folder {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise BadOutput(f"the folder {path.parent} cannot be written to; choose another place")

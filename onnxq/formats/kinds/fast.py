@@ -1,0 +1,146 @@
+"""The compiled way of encoding weights in blocks, where the library is there.
+
+It does what the formats do in numpy, bit for bit, from any floating-point type, in threads, and without a copy of what
+is in order in memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import BadModel
+from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
+from onnxq.runtime import native
+
+_RANGE, _ABSMAX, _EXTREME, _LEVELS, _MICRO, _GGUF_SIGNED, _GGUF_ABSMAX = range(7)
+_TYPES = {np.dtype(t): i for i, t in enumerate((np.float32, np.float16, ml_dtypes.bfloat16, np.float64))}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How encode_rows.cc is to find scales and codes: one of its rules, and the largest code."""
+
+    number: int
+    qmax: int = 0
+
+
+#: Formats by word. A format that is not here is encoded by numpy.
+RULES = {
+    "uint2": Rule(_RANGE, 3),
+    "uint4": Rule(_RANGE, 15),
+    "uint8": Rule(_RANGE, 255),
+    "int8": Rule(_ABSMAX, 127),
+    "int2": Rule(_EXTREME, 1),
+    "int3": Rule(_EXTREME, 3),
+    "int4": Rule(_EXTREME, 7),
+    "nf4": Rule(_LEVELS),
+    "fp4": Rule(_LEVELS),
+    "mxfp4": Rule(_MICRO),
+    "q4_0": Rule(_GGUF_SIGNED, 7),
+    "q5_0": Rule(_GGUF_SIGNED, 15),
+    "q8_0": Rule(_GGUF_ABSMAX, 127),
+}
+
+
+def encode(
+    format: Format, w: NDArray, granularity: Granularity, tables: Sequence[NDArray] | None = None
+) -> QuantizedTensor | None:
+    """`w` rounded to nearest, scales as `format.fit` gives them; None where numpy has to do it.
+
+    That is: no library, no such format, no blocks, numbers of another type, or one that is not finite, which numpy
+    then finds.
+
+    Args:
+        tables: of a codebook, if not the format's own (`_codebook.Tables`).
+
+    Raises:
+        BadModel: a scale does not fit the type that the format stores it in.
+    """
+    rule, dtype = RULES.get(format.name), _TYPES.get(w.dtype)
+    axis, block = granularity.axis, granularity.block
+    if rule is None or dtype is None or axis is None or block is None or not w.size:
+        return None
+    library = native.library()
+    if library is None:
+        return None
+    w = np.ascontiguousarray(w)
+    codes = np.empty(w.shape, format.code_type)
+    scales = np.empty(granularity.scale_shape(w.shape), np.float32)
+    zeros = np.empty(scales.shape, format.code_type) if rule.number == _RANGE else None
+    tables = tables or getattr(format, "tables", None)
+    is_finite = library.onnxq_encode_rows(
+        native.pointer(w),
+        ctypes.c_int32(dtype),
+        ctypes.c_int64(math.prod(w.shape[:axis])),
+        ctypes.c_int64(w.shape[axis]),
+        ctypes.c_int64(math.prod(w.shape[axis + 1 :])),
+        ctypes.c_int64(block),
+        ctypes.c_int32(rule.number),
+        ctypes.c_int32(rule.qmax),
+        native.pointer(None if tables is None else tables[1]),
+        native.pointer(None if tables is None else tables[2]),
+        native.pointer(codes),
+        native.pointer(scales),
+        native.pointer(zeros),
+        native.threads(),
+    )
+    if not is_finite:
+        return None
+    return QuantizedTensor(format, granularity, codes, stored(format, scales), zeros)
+
+
+def stored(format: Format, d: NDArray) -> NDArray:
+    """Scales or minima in the type in which `format` stores them.
+
+    Raises:
+        BadModel: one would become infinite.
+    """
+    assert format.scale_type is not None
+    if format.scale_type == E8M0:  # the exponent; that of 2^-127 is 0, as float32 has it subnormal
+        return (np.ascontiguousarray(d, np.float32).view(np.uint32) >> 23).astype(np.uint8).view(E8M0)
+    with np.errstate(over="ignore"):
+        kept = d.astype(format.scale_type, copy=False)
+    if format.scale_type == np.float16 and not np.isfinite(kept).all():
+        raise BadModel(
+            f"a scale or minimum of {float(np.max(np.abs(d))):g} does not fit float16, as {format.name} stores it; "
+            "use a format with float32 scales, or keep its node in float (--keep)"
+        )
+    return kept
+
+
+def transposed(codes: NDArray) -> NDArray:
+    """[columns, rows] of a matrix, in order in memory."""
+    library = native.library()
+    if library is None or codes.itemsize != 1 or not codes.flags.c_contiguous:
+        return np.ascontiguousarray(codes.T)
+    turned = np.empty(codes.shape[::-1], codes.dtype)
+    rows, columns = (ctypes.c_int64(n) for n in codes.shape)
+    library.onnxq_transpose(native.pointer(codes), rows, columns, native.pointer(turned), native.threads())
+    return turned
+
+
+def pack_nibbles(codes: NDArray, high_first: bool, flip: int = 0) -> NDArray[np.uint8] | None:
+    """Codes of one byte each as two a byte, the bits of `flip` inverted.
+
+    None where numpy has to do it: no library, an odd number of codes, or not in order in memory.
+    """
+    library = native.library()
+    if library is None or codes.size % 2 or codes.itemsize != 1 or not codes.flags.c_contiguous:
+        return None
+    packed = np.empty(codes.size // 2, np.uint8)
+    library.onnxq_pack_nibbles(
+        native.pointer(codes),
+        ctypes.c_int64(packed.size),
+        ctypes.c_int32(high_first),
+        ctypes.c_int32(flip),
+        native.pointer(packed),
+        native.threads(),
+    )
+    return packed

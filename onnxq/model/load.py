@@ -1,0 +1,148 @@
+"""Step 1: read a model, leaving external weights on disk, or say in one sentence why it cannot be read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import google.protobuf.message
+import onnx
+import onnx_ir as ir
+
+from onnxq import own_ops
+from onnxq.errors import BadModel, first_line, root_cause
+from onnxq.files import limits
+from onnxq.model import graph
+from onnxq.model.legal import require_legal
+from onnxq.model.scopes import require_values
+from onnxq.runtime import supervisor
+
+#: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
+TYPE = "onnxq.type"
+
+
+def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
+    """The model at `path`; external tensors are mapped only when something reads them.
+
+    Args:
+        to_look_at: take models that can be shown but not quantized: with maps, or of opsets that are not known yet.
+
+    Raises:
+        BadModel: no such file, not ONNX, truncated, external data missing, too short or outside the model's folder.
+    """
+    path = Path(path)
+    supervisor.doing(f"reading {path}")
+    if limits.require_file(path) > limits.MODEL_BYTES:
+        raise BadModel(f"{path} is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
+    proto = _parsed(path)
+    if to_look_at:
+        _name_maps(proto.graph)
+    _refuse_maps(path, proto.graph)
+    if not proto.graph.node and not proto.graph.output:
+        raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
+    require_legal(proto, path, any_opset=to_look_at)
+    require_values(proto, path)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # whatever onnx_ir stumbles over
+        raise BadModel(f"{path} is not a legal ONNX model: {_why(error)}") from None
+    for tensor in external_tensors(model):
+        tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
+    _check_order(path, model)
+    return model
+
+
+def _parsed(path: Path) -> onnx.ModelProto:
+    """The file as protobuf, or as JSON or text where its name says so."""
+    try:
+        return onnx.load(path, load_external_data=False)
+    except google.protobuf.message.DecodeError:
+        raise BadModel(f"{path} is not an ONNX model, or is cut short: it does not parse as protobuf") from None
+    except OSError as error:
+        raise BadModel(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise BadModel(f"{path} is nested too deeply to be read") from None
+    except Exception as error:  # the parsers of JSON and text have no exceptions in common
+        kind = path.suffix.removeprefix(".") or "protobuf"
+        raise BadModel(f"{path} is not an ONNX model: it does not parse as {kind}: {first_line(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    """What onnx_ir says, without what it was doing at the time."""
+    cause = root_cause(error)
+    return f"{cause} is not known" if isinstance(cause, KeyError) else first_line(cause)
+
+
+def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
+    for value in (*main.input, *main.output):
+        if "map_type" in str(value.type):
+            raise BadModel(
+                f"{path}: '{value.name}' is a map, which onnxq cannot read; export the model without maps "
+                "(skl2onnx: zipmap=False)"
+            )
+
+
+def _name_maps(main: onnx.GraphProto) -> None:
+    """Put words in the place of types that hold maps."""
+    for value in (*main.input, *main.output):
+        if "map_type" in str(value.type):
+            value.metadata_props.add(key=TYPE, value=_type_in_words(value.type))
+            value.ClearField("type")
+
+
+def _type_in_words(type: onnx.TypeProto) -> str:
+    if type.HasField("map_type"):
+        key = ir.DataType(type.map_type.key_type).name.lower()
+        return f"map({key}, {_type_in_words(type.map_type.value_type)})"
+    if type.HasField("sequence_type"):
+        return f"sequence({_type_in_words(type.sequence_type.elem_type)})"
+    return ir.DataType(type.tensor_type.elem_type).name.lower()
+
+
+def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
+    """Every tensor whose bytes lie beside the model: initializers of all graphs and attributes of all nodes."""
+    found: list[object] = []
+    own_ops: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
+    for body in own_ops:
+        graphs = [body] if isinstance(body, ir.Graph) else []
+        for node in body.all_nodes():
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.GRAPH:
+                    graphs.append(attribute.as_graph())
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    graphs += attribute.as_graphs()
+                elif attribute.type == ir.AttributeType.TENSOR:
+                    found.append(attribute.value)
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    found += attribute.as_tensors()
+        found += [value.const_value for each in graphs for value in each.initializers.values()]
+    return [tensor for tensor in found if isinstance(tensor, ir.ExternalTensor)]
+
+
+def _check_order(path: Path, model: ir.Model) -> None:
+    """Nodes are put in an order in which they can run."""
+    for each in graph.graphs(model):
+        try:
+            each.sort()
+        except ValueError:
+            raise BadModel(f"{path}: the graph '{each.name}' has a cycle, so it cannot be executed") from None
+
+
+def is_quantized(model: ir.Model) -> str | None:
+    """What shows that the model is quantized already, as words for a sentence; None if nothing does.
+
+    Constants behind a DequantizeLinear, or a pair of it and QuantizeLinear, are float weights, stored small.
+    """
+    standard = {"DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"}
+    contrib = ("QLinear", "QGemm", "QAttention", "QMoE", "DynamicQuantize", "MatMulNBits", "MatMulBnb4", "GatherBlock")
+    found: Counter[str] = Counter()
+    for node in graph.nodes(model):
+        quantizes = node.op_type == "QuantizeLinear" and graph.constant(node.inputs[0]) is None
+        is_contrib = node.domain == graph.MICROSOFT and node.op_type.startswith(contrib)
+        if quantizes or is_contrib or node.domain == own_ops.DOMAIN or (node.domain == "" and node.op_type in standard):
+            found[node.op_type] += 1
+    if not found and "onnxq" in model.metadata_props:
+        return "by onnxq"
+    return ", ".join(f"{count} {op}" for op, count in found.items()) or None

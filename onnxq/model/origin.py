@@ -1,0 +1,24 @@
+"""What is remembered of where a constant came from, in the `meta` of its value."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+
+#: The type that an initializer had in the file, in which it can be stored again without loss.
+STORED_TYPE = "onnxq.stored_type"
+#: Of a constant that was computed: the name in the file of the (largest) one that it was made from.
+ORIGIN = "onnxq.origin"
+#: Key of a folded constant's `meta`: whether it is nothing but the transpose of the matrix that `ORIGIN` names.
+TURNED = "onnxq.turned"
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def inherit_type(made: ir.Value, source: ir.Value | None) -> None:
+    """Let a constant that was computed from one of half precision be stored as such again: it has no more digits."""
+    tensor = graph.constant(source)
+    half = None if source is None or tensor is None else source.meta.get(STORED_TYPE) or tensor.dtype
+    if half in HALVES and made.dtype is ir.DataType.FLOAT:
+        made.meta[STORED_TYPE] = half

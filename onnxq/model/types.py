@@ -1,0 +1,81 @@
+"""Types and shapes of a model's values, as far as they can be told without running it.
+
+What is found here informs the plan and never goes into the saved file: inferred shapes that are slightly wrong make
+some runtimes refuse a model they would otherwise run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from onnxq.model import graph
+from onnxq.runtime import supervisor
+
+Dim = int | str | None
+
+
+@dataclass(frozen=True)
+class TypeAndShape:
+    """Element type and dimensions of one value; None where unknown, a string for a symbolic dimension."""
+
+    dtype: ir.DataType | None
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+
+UNKNOWN = TypeAndShape(None, None)
+
+
+class Types(dict[str, TypeAndShape]):
+    """`TypeAndShape` by value name; unknown names give `UNKNOWN`."""
+
+    def __missing__(self, name: str) -> TypeAndShape:
+        return UNKNOWN
+
+    def of(self, value: ir.Value) -> TypeAndShape:
+        return self[value.name or ""]
+
+
+def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
+    """Types and shapes by value name, found by ONNX shape inference on a copy of `model`.
+
+    Args:
+        guess: take operators that ONNX does not know (com.microsoft …) to return the type of their first float input.
+    """
+    supervisor.doing("onnx inferred shapes")
+    # Not strict: one node that cannot be inferred would leave all others unknown.
+    copy = ShapeInferencePass(check_type=False, strict_mode=False)(model.clone()).model
+    for node in graph.nodes(copy) if guess else ():
+        for output in node.outputs:
+            if output.dtype is None and not graph.has_body(node):
+                dtypes = (_dtype(value) for value in node.inputs if value is not None)
+                output.type = next((ir.TensorType(dtype) for dtype in dtypes if dtype in graph.FLOATS), None)
+    found = Types()
+    for each in graph.graphs(copy):
+        values = [*each.inputs, *each.initializers.values()]
+        for value in values + [output for node in each for output in node.outputs]:
+            if value.name:
+                found[value.name] = _read(value)
+    return found
+
+
+def _dtype(value: ir.Value) -> ir.DataType | None:
+    tensor = graph.constant(value)
+    return value.dtype if tensor is None else tensor.dtype
+
+
+def _read(value: ir.Value) -> TypeAndShape:
+    if value.shape is None:
+        return TypeAndShape(value.dtype, None)
+    dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    return TypeAndShape(value.dtype, dims)

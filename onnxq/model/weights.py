@@ -1,0 +1,204 @@
+"""The one walker that sees every weight, wherever it is, and knows how its operator uses it.
+
+It runs on a prepared model (`passes/prepare.py`), where each weight is an initializer of the graph or body that reads
+it, or of one around it. A weight read by several nodes is found once for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model import graph
+
+#: Constants with fewer elements are parameters (biases, scales, axes), not weights worth storing in another format.
+MIN_ELEMENTS = 256
+
+#: Up to this size the fractions of numbers survive in float16 with two digits.
+FRACTIONS_BELOW = 16.0
+#: Numbers in a row of a table of embeddings, at least.
+LEAST_WIDTH = 32
+
+
+@dataclass(frozen=True)
+class Role:
+    """How a node uses the weight at its input `index`: `channel` is the axis of its outputs (or table rows),
+    `contraction` the axis summed over, along which blocks of shared scales lie."""
+
+    index: int
+    channel: int
+    contraction: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One place where a node reads a constant of floating-point numbers."""
+
+    node: ir.Node
+    role: Role
+    value: ir.Value
+    tensor: ir.TensorProtocol
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape.numpy())
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+def find_weights(model: ir.Model) -> Iterator[Weight]:
+    """Every weight of at least `MIN_ELEMENTS` elements, in the order of execution."""
+    for node in graph.nodes(model):
+        yield from weights_of(node)
+
+
+def weights_of(node: ir.Node) -> Iterator[Weight]:
+    """The weights that `node` reads in a role this module knows."""
+    roles = _ROLES.get((node.domain, node.op_type))
+    for role in roles(node) if roles else ():
+        tensor = graph.constant(node.inputs[role.index]) if role.index < len(node.inputs) else None
+        value = node.inputs[role.index] if tensor is not None else None
+        if tensor is None or value is None or tensor.dtype not in graph.FLOATS:
+            continue
+        if len(tensor.shape) > max(role.channel, role.contraction) and tensor.size >= MIN_ELEMENTS:
+            yield Weight(node, role, value, tensor)
+
+
+def why_no_weight(node: ir.Node) -> str:
+    """Why a node whose operator is made for weights has none here; empty if it has some, or is for other things too.
+
+    Products and lookups are: of two activations, of an activation.
+    """
+    roles = _ROLES.get((node.domain, node.op_type))
+    if roles is None or has_weights(node):
+        return ""
+    values = [node.inputs[role.index] for role in roles(node) if role.index < len(node.inputs)]
+    read = next((value for value in values if value is not None and graph.constant(value) is not None), None)
+    if read is not None and read.const_value is not None and read.const_value.dtype in graph.FLOATS:
+        return f"'{read.name}' has only {read.const_value.size} numbers"
+    given = next((value for value in values if value is not None and value.is_graph_input()), None)
+    if given is not None and node.op_type not in ("MatMul", "Gather"):
+        return f"its weight '{given.name}' is an input"
+    if read is None and values and node.op_type not in ("MatMul", "Gather"):
+        return "its weight is computed"
+    return ""
+
+
+def has_weights(node: ir.Node) -> bool:
+    """Whether `node` reads any; not any more once a pass has given them another form."""
+    return next(weights_of(node), None) is not None
+
+
+def other_constants(model: ir.Model) -> Iterator[Weight]:
+    """Large floating-point tables that no role covers: they are added, concatenated, sliced …; vectors do not count."""
+    for node in graph.nodes(model):
+        yield from other_constants_of(node)
+
+
+def other_constants_of(node: ir.Node) -> Iterator[Weight]:
+    """Those of one node. A row is what lies along the last axis, a channel what the longest of the others counts."""
+    known = {weight.role.index for weight in weights_of(node)}
+    for index, value in enumerate(node.inputs):
+        tensor = graph.constant(value)
+        if value is None or tensor is None or index in known or tensor.dtype not in graph.FLOATS:
+            continue
+        shape = tuple(tensor.shape.numpy())
+        if tensor.size >= MIN_ELEMENTS and len(shape) > 1:
+            rows = max(range(len(shape) - 1), key=lambda axis: shape[axis])
+            yield Weight(node, Role(index, rows, len(shape) - 1), value, tensor)
+
+
+def fits_half(tensor: ir.TensorProtocol) -> bool:
+    """Whether float16 holds these numbers: none is too large, nor are all so small that digits are lost."""
+    w = tensor.numpy()
+    largest = float(max(w.max(), -w.min())) if w.size else 0.0
+    half = np.finfo(np.float16)
+    return not np.isfinite(largest) or largest == 0 or float(half.tiny) <= largest <= float(half.max)
+
+
+def is_coarse_in_half(table: Weight) -> bool:
+    """Whether float16 would round the larger numbers of a table by more than those can bear that count places or turns.
+
+    Positions in pixels and angles are known to a fraction of one, however large they are. Whole numbers are exact.
+    """
+    w = table.tensor.numpy().astype(np.float32)
+    finite = w[np.isfinite(w)]
+    return bool(np.max(np.abs(finite), initial=0.0) > FRACTIONS_BELOW) and not np.array_equal(
+        finite, finite.astype(np.float16)
+    )
+
+
+def are_vectors(table: Weight) -> bool:
+    """Whether the rows of a table look learned or periodic, as embeddings of places are, and not like coordinates."""
+    w = table.tensor.numpy().astype(np.float32)
+    return table.shape[-1] >= LEAST_WIDTH and bool(np.isfinite(w).all()) and not np.array_equal(2 * w, np.rint(2 * w))
+
+
+def _conv(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=0, contraction=1)]
+
+
+def _conv_transpose(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=1, contraction=0)]
+
+
+def _matmul(node: ir.Node) -> list[Role]:
+    roles = []
+    for index in (1, 0):
+        tensor = graph.constant(node.inputs[index])
+        if tensor is not None and (rank := len(tensor.shape)) >= 2:
+            rows, columns = rank - 2, rank - 1
+            roles.append(Role(1, columns, rows) if index == 1 else Role(0, rows, columns))
+    return roles
+
+
+def _gemm(node: ir.Node) -> list[Role]:
+    b = (0, 1) if graph.attribute_int(node, "transB", 0) else (1, 0)
+    a = (1, 0) if graph.attribute_int(node, "transA", 0) else (0, 1)
+    return [Role(1, *b), Role(0, *a)]
+
+
+def _gather(node: ir.Node) -> list[Role]:
+    table = graph.constant(node.inputs[0])
+    rank = 0 if table is None else len(table.shape)
+    if rank < 2 or graph.attribute_int(node, "axis", 0) not in (0, -rank):
+        return []
+    return [Role(0, channel=0, contraction=rank - 1)]
+
+
+def _recurrent(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=1, contraction=2), Role(2, channel=1, contraction=2)]
+
+
+def _attention(node: ir.Node) -> list[Role]:
+    return [Role(1, channel=1, contraction=0)]
+
+
+def _experts(node: ir.Node) -> list[Role]:
+    """[experts, N, K] each."""
+    return [Role(index, channel=1, contraction=2) for index in (2, 4, 6)]
+
+
+def _embed_layer_norm(node: ir.Node) -> list[Role]:
+    return [Role(index, channel=0, contraction=1) for index in (2, 3, 4)]
+
+
+_ROLES: dict[tuple[str, str], Callable[[ir.Node], list[Role]]] = {
+    ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
+    ("", "MatMul"): _matmul,
+    ("", "Gemm"): _gemm,
+    ("", "Gather"): _gather,
+    ("", "LSTM"): _recurrent,
+    ("", "GRU"): _recurrent,
+    ("", "RNN"): _recurrent,
+    (graph.MICROSOFT, "Attention"): _attention,
+    (graph.MICROSOFT, "MoE"): _experts,
+    (graph.MICROSOFT, "EmbedLayerNormalization"): _embed_layer_norm,
+}

@@ -1,0 +1,1 @@
+"""Passes that bring any legal model into the one shape the other steps rely on; what it computes stays."""

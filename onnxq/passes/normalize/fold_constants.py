@@ -1,0 +1,143 @@
+"""Weights behind Transpose, Reshape, Cast, DequantizeLinear and the like become plain initializers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from onnxq.model import graph
+from onnxq.model.origin import ORIGIN, TURNED, inherit_type
+from onnxq.model.types import TypeAndShape, infer_types
+
+#: Below this many bytes of input a node is evaluated at once; above, when its result is needed.
+EAGER_BYTES = 1 << 16
+#: Operators that the reference implements only from this opset on, with the meaning they had before.
+_IMPLEMENTED_FROM = {"DequantizeLinear": 19}
+#: Operators whose result is as large as numbers among their inputs say.
+_GROWING = {"CenterCropPad", "Col2Im", "ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize"}
+_GROWING |= {"Tile", "Upsample", "MaxUnpool", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT"}
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+
+
+class FoldConstants(ir.passes.InPlacePass):
+    """Replace nodes whose inputs are all constant by their result.
+
+    1. Standard operators with one output and no body, random generators excepted.
+    2. Small ones are evaluated at once, large ones lazily: then the output's type and shape must be inferable.
+    3. Nothing grows: a result more than four times the size of its inputs (Expand, Tile) stays a node. Four, because
+       DequantizeLinear turns bytes into floats.
+    4. The same node on the same inputs is folded once, into the graph that owns its largest input: bodies which derive
+       their weights from those of an outer graph do not each get a copy.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        candidates = [node for node in graph.nodes(model) if _is_constant(node)]
+        if not candidates:
+            return ir.passes.PassResult(model, modified=False)
+        types = infer_types(model)
+        version = graph.opset(model)
+        made: dict[tuple[Hashable, ...], ir.Value] = {}
+        folded = 0
+        for node in list(graph.nodes(model)):
+            if not _is_constant(node):
+                continue
+            owner = _owner(node)
+            key = (id(owner), node.op_type, str(node.attributes), *(_identity(value) for value in node.inputs))
+            if key not in made:
+                tensor = _fold(node, version, types.of(node.outputs[0]))
+                if tensor is None:
+                    continue
+                name, node.outputs[0].name = node.outputs[0].name or "", None
+                made[key] = graph.add_constant(owner, name, tensor)
+                source = _largest_input(node)
+                made[key].meta[ORIGIN] = source.meta.get(ORIGIN, source.name)
+                inherit_type(made[key], source)
+                if node.op_type == "Transpose" and len(tensor.shape) == 2 and not source.meta.get(ORIGIN):
+                    made[key].meta[TURNED] = True
+            node.outputs[0].replace_all_uses_with(made[key])
+            assert node.graph is not None
+            node.graph.remove(node, safe=True)
+            folded += 1
+        return ir.passes.PassResult(model, modified=folded > 0)
+
+
+def _is_constant(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type in _RANDOM or len(node.outputs) != 1 or not node.inputs:
+        return False
+    if node.outputs[0].is_graph_output() or not node.outputs[0].uses():
+        return False
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        return False
+    return all(value is None or graph.constant(value) is not None for value in node.inputs)
+
+
+def _fold(node: ir.Node, version: int, inferred: TypeAndShape) -> ir.TensorProtocol | None:
+    inputs = {value.name or "": tensor for value in node.inputs if value and (tensor := graph.constant(value))}
+    nbytes = sum(tensor.nbytes for tensor in inputs.values())
+    evaluator = _evaluator(node, version)
+    if evaluator is None:
+        return None
+
+    def evaluate() -> ir.TensorProtocol:
+        (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        return ir.tensor(np.asarray(result, order="C"))
+
+    if inferred.is_static and math.prod(d for d in inferred.shape or () if isinstance(d, int)) > _most(nbytes):
+        return None
+    if node.op_type in _GROWING and not inferred.is_static:
+        return None
+    if nbytes <= EAGER_BYTES:
+        try:
+            tensor = evaluate()
+        except Exception:  # the evaluator's own limits, whatever they are, only mean that the node stays
+            return None
+        return tensor if tensor.nbytes <= _most(nbytes) else None
+    if inferred.dtype is None or not inferred.is_static:
+        return None
+    shape = ir.Shape([int(dim) for dim in inferred.shape or () if isinstance(dim, int)])
+    lazy = ir.LazyTensor(evaluate, dtype=inferred.dtype, shape=shape)
+    return lazy if lazy.nbytes <= _most(nbytes) else None
+
+
+def _most(nbytes: int) -> int:
+    """What may become of constants of so many bytes."""
+    return 4 * nbytes + 1024
+
+
+def _evaluator(node: ir.Node, version: int) -> ReferenceEvaluator | None:
+    """The reference implementation of this one node, its inputs under their own names."""
+    proto = ir.serde.serialize_node(node)
+    named = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(proto.input) if name]
+    body = onnx.helper.make_graph([proto], "node", named, [onnx.ValueInfoProto(name=proto.output[0])])
+    imports = [onnx.helper.make_opsetid("", max(version, _IMPLEMENTED_FROM.get(node.op_type, 0)))]
+    try:
+        return ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=imports))
+    except Exception:  # no reference implementation of this operator or version
+        return None
+
+
+def _identity(value: ir.Value | None) -> Hashable:
+    """What tells an input from another: small constants (axes, shapes) by content, all else as the value it is."""
+    tensor = graph.constant(value)
+    if tensor is None or tensor.nbytes > 256:
+        return id(value)
+    return tensor.dtype, str(tensor.shape), tensor.tobytes()
+
+
+def _owner(node: ir.Node) -> ir.Graph:
+    """The graph of the largest input: every reader of the node's output can see it, as the node itself does."""
+    owner = _largest_input(node).graph
+    assert isinstance(owner, ir.Graph)
+    return owner
+
+
+def _largest_input(node: ir.Node) -> ir.Value:
+    inputs = [
+        (tensor.nbytes, value) for value in node.inputs if value and (tensor := graph.constant(value)) is not None
+    ]
+    return max(inputs, key=lambda entry: entry[0])[1]

@@ -1,0 +1,21 @@
+"""What an exporter left for its own use: stack traces and comments on every node, often larger than the graph."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+
+
+class ForgetExporter(ir.passes.InPlacePass):
+    """Clear metadata and doc strings of nodes and values. Those of the model belong to its user and stay."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        modified = False
+        for body in graph.graphs(model):
+            for item in (*body, *body.inputs, *body.initializers.values(), *(o for n in body for o in n.outputs)):
+                if item.metadata_props or item.doc_string:
+                    item.metadata_props.clear()
+                    item.doc_string = None
+                    modified = True
+        return ir.passes.PassResult(model, modified=modified)

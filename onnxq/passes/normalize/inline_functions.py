@@ -1,0 +1,52 @@
+"""Calls of local functions become the nodes of the function; those of our own operators' bodies stay calls."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+from onnx import inliner
+from onnx_ir.passes.common import InlinePass
+
+from onnxq import own_ops
+from onnxq.errors import BadModel, first_line
+from onnxq.model import graph
+from onnxq.passes.normalize.raise_opset import RaiseOpset, through_protobuf
+
+
+class InlineFunctions(ir.passes.InPlacePass):
+    """Inline every local function that is not the body of an operator of the onnxq domain.
+
+    1. Functions in the model's own opset: onnx_ir's pass.
+    2. Functions in another one: the model is raised to the highest of all, and ONNX's inliner, which converts functions
+       as it goes, takes the place of onnx_ir's.
+
+    Raises (as the cause of an `onnx_ir` PassError):
+        BadModel: functions call each other in a circle, or a function cannot be converted.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        functions = [function for function in model.functions.values() if _is_foreign(function)]
+        if not functions:
+            return ir.passes.PassResult(model, modified=False)
+        versions = {f.opset_imports.get("", graph.opset(model)) for f in functions}
+        if versions == {graph.opset(model)}:
+            return InlinePass(_is_foreign)(model)
+        RaiseOpset(max(versions))(model)
+        try:
+            through_protobuf(model, _inlined)
+        except Exception as error:  # the converter raises whatever its C++ core throws
+            raise BadModel(f"a local function cannot be converted to the model's opset: {first_line(error)}") from None
+        for function in functions:
+            del model.functions[function.identifier()]
+        return ir.passes.PassResult(model, modified=True)
+
+
+def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
+    # The converter wants to know the type of what a call returns.
+    for function in [function for function in proto.functions if function.domain == own_ops.DOMAIN]:
+        proto.functions.remove(function)
+    return inliner.inline_local_functions(onnx.shape_inference.infer_shapes(proto), convert_version=True)
+
+
+def _is_foreign(function: ir.Function) -> bool:
+    return function.domain != own_ops.DOMAIN

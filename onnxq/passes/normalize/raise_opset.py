@@ -1,0 +1,108 @@
+"""The version of the standard operators is raised by ONNX's own converter, never by changing the number alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx_ir as ir
+from onnx import version_converter
+
+from onnxq.errors import BadModel, first_line
+from onnxq.model import graph
+from onnxq.model.load import external_tensors
+from onnxq.runtime import supervisor
+
+#: Constants of more bytes than this are kept from the converter: it needs small ones only (shapes, axes, bounds) and
+#: cannot take models over 2 GB.
+SMALL_BYTES = 1 << 12
+#: IR version that opsets below and from 21 on were released with.
+_LEAST_IR = (7, 10)
+
+
+class RaiseOpset(ir.passes.InPlacePass):
+    """Convert the graph to opset `version` if it is written in a lower one.
+
+    The converter's shape annotations are dropped: some runtimes refuse a model for them.
+
+    Raises (as the cause of an `onnx_ir` PassError):
+        BadModel: the converter does not know the way; the model is as before.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self.version = version
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if graph.opset(model) >= self.version:
+            return ir.passes.PassResult(model, modified=False)
+        supervisor.doing("onnx converted the model to another opset")
+        try:
+            through_protobuf(model, lambda proto: version_converter.convert_version(proto, self.version))
+        except Exception as error:  # the converter raises whatever its C++ core throws
+            why = first_line(error).rpartition(": ")[2]
+            raise BadModel(
+                f"ONNX's converter cannot raise opset {graph.opset(model)} to {self.version}: {why}"
+            ) from None
+        return ir.passes.PassResult(model, modified=True)
+
+
+def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
+    """Make `convert(model)` the graph of `model`. What it raises is passed on; the model is then as before.
+
+    Tensors beside the model stay there, but for small ones: the converter reads those, and no files.
+    """
+    _read_small_constants(model)
+    folder = next((tensor.base_dir for tensor in external_tensors(model)), "")
+    large = _take_large_constants(model)
+    try:
+        proto = ir.to_proto(model)
+    finally:
+        for value, tensor in large.items():
+            value.const_value = tensor
+    for value in large:
+        proto.graph.input.append(ir.serde.serialize_value(value))
+    try:
+        converted = convert(proto)
+    except Exception:
+        for value in large:
+            model.graph.register_initializer(value)
+        raise
+    _put_back(model, converted, {value.name or "": tensor for value, tensor in large.items()})
+    for tensor in external_tensors(model):
+        tensor.base_dir = folder  # protobuf does not hold it
+
+
+def _read_small_constants(model: ir.Model) -> None:
+    for value in (value for each in model.graphs() for value in each.initializers.values()):
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= SMALL_BYTES:
+            value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+
+
+def _take_large_constants(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:
+    """Large initializers of the main graph, taken out of it."""
+    taken: dict[ir.Value, ir.TensorProtocol] = {}
+    listed = {value.name for value in model.graph.inputs}
+    for value in list(model.graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > SMALL_BYTES and value.name not in listed:
+            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
+            taken[value] = tensor
+            model.graph.initializers.pop(value.name or "")
+    return taken
+
+
+def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.TensorProtocol]) -> None:
+    """Make `converted` the graph of `model`, with the constants that were kept from the converter."""
+    del converted.graph.value_info[:]
+    raised = ir.from_proto(converted).graph
+    for value in [value for value in raised.inputs if value.name in large]:
+        raised.inputs.remove(value)
+        value.const_value = large[value.name or ""]
+        raised.register_initializer(value)
+    # The shapes it found at the interface are not what the model's author declared.
+    for old, new in zip((*model.graph.inputs, *model.graph.outputs), (*raised.inputs, *raised.outputs), strict=True):
+        new.type, new.shape = old.type, old.shape
+    model.graph = raised
+    model.ir_version = max(model.ir_version, _LEAST_IR[graph.opset(model) >= 21])

@@ -1,0 +1,1 @@
+"""Passes that make the values inside of a model visible while it runs."""

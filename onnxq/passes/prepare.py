@@ -1,0 +1,87 @@
+"""Step 2: bring any legal model into the one shape the other steps rely on, without changing what it computes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import PassManager
+from onnx_ir.passes.common import (
+    DeduplicateHashedInitializersPass,
+    LiftConstantsToInitializersPass,
+    TopologicalSortPass,
+)
+
+from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
+from onnxq.model.operators import require_inputs
+from onnxq.model.origin import HALVES
+from onnxq.passes.normalize.change_float_type import ChangeFloatType
+from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
+from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
+from onnxq.passes.normalize.fold_constants import FoldConstants
+from onnxq.passes.normalize.forget_exporter import ForgetExporter
+from onnxq.passes.normalize.inline_functions import InlineFunctions
+from onnxq.passes.normalize.name_cast_types import NameCastTypes
+from onnxq.passes.normalize.raise_opset import RaiseOpset
+from onnxq.passes.normalize.remove_identities import RemoveIdentities
+from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.normalize.tie_transposed import TieTransposed
+from onnxq.passes.normalize.unique_names import UniqueNames
+
+#: The oldest standard operators that onnxruntime runs.
+OLDEST = 7
+
+
+def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
+    """Rewrite `model` in place so that every weight is an initializer, every name is unique and no function is left.
+
+    Functions are inlined because each call has activations, hence ranges, of its own; onnxruntime inlines them too.
+
+    Args:
+        opset: raise the standard operators to this version if they are older.
+        widen: compute in float32 where the model computes in float16. In the place of bfloat16, which has no kernels on
+            processors, it is computed always.
+
+    Returns:
+        Why the opset could not be raised, or "".
+
+    Raises:
+        BadModel: the model's functions call each other in a circle.
+    """
+    refusal = ""
+    widened = HALVES if widen else (ir.DataType.BFLOAT16,)
+    _run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
+    require_inputs(model)
+    try:
+        _run([RaiseOpset(max(opset, OLDEST))], model)
+    except BadModel as error:
+        refusal = str(error)
+    _run(
+        [
+            LiftConstantsToInitializersPass(True, size_limit=0),
+            RemoveIdentities(),
+            *[ChangeFloatType(half, ir.DataType.FLOAT) for half in widened],
+            UniqueNames(),
+            NameCastTypes(),
+            FoldConstants(),
+            FoldBatchNorm(),
+            DeduplicateHashedInitializersPass(size_limit=1 << 16),
+            RemoveUnused(),
+            TopologicalSortPass(),
+            UniqueNames(),
+            TieTransposed(),
+            ForgetExporter(),
+        ],
+        model,
+    )
+    return refusal
+
+
+def _run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
+    try:
+        PassManager(passes)(model)
+    except ir.passes.PassError as error:
+        cause = root_cause(error)
+        if isinstance(cause, OnnxqError):
+            raise cause from None
+        if isinstance(cause, (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError)):
+            raise cause from error  # a mistake of a pass
+        raise BadModel(f"the graph cannot be prepared: {first_line(cause)}") from error

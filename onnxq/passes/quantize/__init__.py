@@ -1,0 +1,1 @@
+"""Passes that carry a plan out, one kind of choice each."""

@@ -1,0 +1,131 @@
+"""Shared by the passes that replace MatMul and Gemm: one view of both as y = x · W + bias."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.passes.quantize.weight_forms import PackedConstants
+
+
+@dataclass(frozen=True)
+class Product:
+    """x · W + bias, whatever the node is called.
+
+    Attributes:
+        x: [..., K], already transposed if Gemm asked for that.
+        weight: [K, N] if `k_axis` is 0, [N, K] if it is 1; alpha is in it.
+        bias: beta · C, or None.
+    """
+
+    node: ir.Node
+    x: ir.Value
+    weight: ir.Value
+    k_axis: int
+    bias: ir.Value | None
+    names: Names
+    has_half_kernel: bool
+
+    @property
+    def model_dtype(self) -> ir.DataType:
+        return tensor_of(self.weight).dtype
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The type the kernel computes in: that of the model, or float32 where no kernel has that one."""
+        half = self.model_dtype is ir.DataType.FLOAT16 and self.has_half_kernel
+        return ir.DataType.FLOAT16 if half else ir.DataType.FLOAT
+
+    @property
+    def k(self) -> int:
+        return self._size(self.k_axis)
+
+    @property
+    def n(self) -> int:
+        return self._size(1 - self.k_axis)
+
+    def _size(self, axis: int) -> int:
+        return int(tensor_of(self.weight).shape.numpy()[axis])
+
+    @property
+    def bias_is_vector(self) -> bool:
+        """Whether a kernel can add the bias: a constant of N numbers."""
+        tensor = graph.constant(self.bias)
+        return self.dtype is self.model_dtype and tensor is not None and tuple(tensor.shape.numpy()) == (self.n,)
+
+    def without_bias(self) -> Product:
+        return dataclasses.replace(self, bias=None)
+
+    def new_names(self) -> tuple[str, str]:
+        """The node's own name for the node that takes its place, and a fresh one for that node's output."""
+        name = self.node.name or ""
+        self.node.name = self.names.fresh(f"{name}_float")
+        return name, self.names.fresh(f"{name}_out")
+
+    def finish(self, y: ir.Value) -> None:
+        """Add the bias that is left and let everyone who read the old node's output read the result."""
+        y = self._cast(y, self.model_dtype)
+        if self.bias is not None:
+            name = self.names.fresh(f"{y.name}_bias")
+            y = graph.add_node(self.node, "Add", [y, self.bias], name, name)
+        graph.replace_value(self.node.outputs[0], y)
+        assert self.node.graph is not None
+        self.node.graph.remove(self.node, safe=True)
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if self.dtype is self.model_dtype:
+            return value
+        name = self.names.fresh(f"{self.node.name}_cast")
+        return graph.add_node(self.node, "Cast", [value], name, name, {"to": int(dtype)})
+
+    def for_kernel(self) -> Product:
+        """This product with x in the type the kernel takes."""
+        return dataclasses.replace(self, x=self._cast(self.x, self.dtype))
+
+
+def read_product(node: ir.Node, constants: PackedConstants, *, has_half_kernel: bool) -> Product:
+    """The product that a MatMul or Gemm with a constant right-hand matrix computes, x as its kernel takes it."""
+    return _read_product(node, constants, has_half_kernel).for_kernel()
+
+
+def _read_product(node: ir.Node, constants: PackedConstants, has_half_kernel: bool) -> Product:
+    x, weight = node.inputs[0], node.inputs[1]
+    assert x is not None
+    assert weight is not None
+    if node.op_type == "MatMul":
+        return Product(node, x, weight, 0, None, constants.names, has_half_kernel)
+    if graph.attribute_int(node, "transA", 0):
+        name = constants.names.fresh(f"{node.name}_transposed")
+        x = graph.add_node(node, "Transpose", [x], name, name, {"perm": [1, 0]})
+    alpha = graph.attribute_float(node, "alpha", 1.0)
+    if alpha != 1.0:
+        weight = constants.value(weight, "_alpha", alpha, scaled(tensor_of(weight), alpha))
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    beta = graph.attribute_float(node, "beta", 1.0)
+    if bias is not None and beta != 1.0:
+        tensor = graph.constant(bias)
+        if tensor is not None:
+            bias = constants.value(bias, "_beta", beta, scaled(tensor, beta))
+        else:
+            assert isinstance(node.graph, ir.Graph)
+            factor = constants.array(node.graph, "beta", np.array(beta, tensor_of(weight).dtype.numpy()))
+            name = constants.names.fresh(f"{node.name}_beta")
+            bias = graph.add_node(node, "Mul", [bias, factor], name, name)
+    k_axis = 1 if graph.attribute_int(node, "transB", 0) else 0
+    return Product(node, x, weight, k_axis, bias, constants.names, has_half_kernel)
+
+
+def tensor_of(weight: ir.Value) -> ir.TensorProtocol:
+    tensor = graph.constant(weight)
+    assert tensor is not None
+    return tensor
+
+
+def scaled(tensor: ir.TensorProtocol, factor: float) -> ir.TensorProtocol:
+    """factor · tensor, computed when read."""
+    return graph.lazily(tensor, lambda w: w.astype(np.float32) * np.float32(factor))

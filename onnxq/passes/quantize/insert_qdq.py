@@ -1,0 +1,274 @@
+"""Static int8: QuantizeLinear and DequantizeLinear where, and only where, onnxruntime turns them into int8 kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import algorithms, formats
+from onnxq.encoding.lazy import Encoding, codes, scales, zero_points
+from onnxq.formats import FloatArray, Granularity, QuantizedTensor
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.weights import Weight, has_weights, weights_of
+from onnxq.passes.quantize._matmul import read_product
+from onnxq.passes.quantize.weight_forms import PackedConstants, owner_of
+from onnxq.plan import Method, Plan
+from onnxq.planning import int8_regions
+from onnxq.planning.scales import Scale, Scales
+
+
+class InsertQDQ(ir.passes.InPlacePass):
+    """Quantize the activations and weights of STATIC nodes.
+
+    1. Each activation that a static node reads gets one QuantizeLinear/DequantizeLinear pair, shared by its readers.
+    2. What a convolution or a passenger makes is int8, so the pair stands behind it and everybody reads that: a graph
+       output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
+    3. Weights are stored as int8, one scale an output channel, zero point written out (without it some kernels do not
+       fuse), with a DequantizeLinear for each reader.
+    4. The bias becomes int32 with the scale of x times that of w; anything else and onnxruntime silently computes in
+       float. A weight scale is raised where the bias would not fit 32 bits.
+    5. Gemm's alpha and beta go into weight and bias: other values than 1 are not fused.
+    6. MatMul on matrices becomes Gemm, with the constant that is added behind it as its bias: onnxruntime would fuse
+       MatMul and Add, of whatever kind, to a Gemm in float.
+
+    Args:
+        ranks: number of dimensions of the activations, by name, as far as known.
+    """
+
+    def __init__(self, plan: Plan, activations: Scales, ranks: Mapping[str, int], *, reduce_range: bool) -> None:
+        super().__init__()
+        self.plan, self.activations, self.ranks, self.reduce_range = plan, activations, ranks, reduce_range
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
+        nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
+        writer = _Writer(model, self.activations, self.reduce_range)
+        # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
+        for node in nodes:
+            becomes_gemm = node.op_type == "MatMul" and self._on_matrices(node)
+            writer.quantize_inputs(to_gemm(node, writer.names) if becomes_gemm else node)
+        for node in nodes:
+            if int8_regions.makes_int8(self.plan.choices.get(node.name or "")):
+                writer.quantize_outputs(node)
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+    def _on_matrices(self, node: ir.Node) -> bool:
+        """Case 6. Not in front of a Transpose, which onnxruntime would fuse with a Gemm without bias, in float."""
+        x = node.inputs[0]
+        is_matrix = x is not None and self.ranks.get(x.name or "") == 2
+        return is_matrix and not graph.is_op(graph.only_consumer(node.outputs[0]), "Transpose")
+
+
+class _Writer:
+    """Adds the nodes; what it has made already it finds again."""
+
+    def __init__(self, model: ir.Model, activations: Scales, reduce_range: bool) -> None:
+        self.constants = PackedConstants(Names(model))
+        self.names = self.constants.names
+        self.activations, self.reduce_range = activations, reduce_range
+        self._pairs: dict[int, ir.Value] = {}
+        self._encodings: dict[tuple[int, int], Encoding] = {}
+        self._scales_seen: dict[tuple[int, int], FloatArray] = {}
+
+    def quantize_inputs(self, node: ir.Node) -> None:
+        if node.op_type == "Gemm":
+            self._plain_gemm(node)
+        x = node.inputs[0]
+        for index in int8_regions.activations(node):
+            value = node.inputs[index]
+            assert value is not None
+            constant = graph.constant(value)
+            made = self._dequantized(value) if constant is None else self._constant_operand(node, value)
+            node.replace_input_with(index, made)
+        for weight in weights_of(node) if node.op_type in ("Conv", "MatMul", "Gemm") else ():
+            if weight.role.index == 1 and x is not None:
+                self._quantize_weight(weight, self.activations[x.name or ""])
+
+    def quantize_outputs(self, node: ir.Node) -> None:
+        outputs = list(node.outputs) if len(node.outputs) > 1 else [int8_regions.final_output(node)]
+        for value in outputs:
+            if value.name in self.activations:
+                self._publish(value)
+
+    def _publish(self, value: ir.Value) -> None:
+        """Let everybody read the dequantized value instead of `value`."""
+        dequantized = self._dequantized(value)
+        quantize = next(use.node for use in value.uses() if use.node.op_type == "QuantizeLinear")
+        if value.is_graph_output():
+            public, value.name = value.name, self.names.fresh(f"{value.name}_float")
+            dequantized.name = public
+        value.replace_all_uses_with(dequantized, replace_graph_outputs=True)
+        quantize.replace_input_with(0, value)
+
+    def _dequantized(self, value: ir.Value) -> ir.Value:
+        """`value` behind its QuantizeLinear/DequantizeLinear pair."""
+        if id(value) not in self._pairs:
+            name, scale = value.name or "", self.activations[value.name or ""]
+            owner = value.graph
+            assert isinstance(owner, ir.Graph)
+            parameters = self._parameters(owner, name, scale)
+            quantize = ir.node("QuantizeLinear", [value, *parameters], name=self.names.fresh(f"{name}_QuantizeLinear"))
+            quantize.outputs[0].name = self.names.fresh(f"{name}_quantized")
+            dequantize = ir.node(
+                "DequantizeLinear",
+                [quantize.outputs[0], *parameters],
+                name=self.names.fresh(f"{name}_DequantizeLinear"),
+            )
+            out = dequantize.outputs[0]
+            out.name, out.type, out.shape = self.names.fresh(f"{name}_dequantized"), value.type, value.shape
+            producer = value.producer()
+            if producer is not None:
+                producer.append([quantize, dequantize])
+            else:
+                owner.insert_before(owner[0], [quantize, dequantize])
+            self._pairs[id(value)] = out
+        return self._pairs[id(value)]
+
+    def _parameters(self, owner: ir.Graph, name: str, scale: Scale) -> list[ir.Value]:
+        # Named after the value that comes first; values of equal scale share them, as same-scale operators require.
+        return [
+            self.constants.array(owner, f"{name}_scale", np.float32(scale.scale)),
+            self.constants.array(owner, f"{name}_zero_point", np.uint8(scale.zero_point)),
+        ]
+
+    def _constant_operand(self, node: ir.Node, value: ir.Value) -> ir.Value:
+        """A constant that an int8 kernel reads where it could read an activation: uint8, one scale."""
+        tensor = graph.constant(value)
+        assert tensor is not None
+        encoding = self.constants.encoding(value, formats.get("uint8"), Granularity(), node.op_type)
+        parts = {
+            "_uint8": encoding.part(codes, ir.DataType.UINT8, encoding.shape),
+            "_scale": encoding.part(scales, ir.DataType.FLOAT, ()),
+            "_zero_point": encoding.part(zero_points, ir.DataType.UINT8, ()),
+        }
+        inputs: list[ir.Value | None] = [
+            self.constants.value(value, suffix, "operand", part) for suffix, part in parts.items()
+        ]
+        name = self.names.fresh(f"{node.name}_operand")
+        return graph.add_node(node, "DequantizeLinear", inputs, name, name)
+
+    def _quantize_weight(self, weight: Weight, x: Scale) -> None:
+        node, axis = weight.node, weight.role.channel
+        n = weight.shape[axis]
+        bias = node.inputs[2] if node.op_type != "MatMul" and len(node.inputs) > 2 else None
+        tensor = graph.constant(bias)
+        least = None if tensor is None else least_scales(tensor, x)
+        encoding = self._encoding(weight, least)
+        # Readers whose biases ask for no larger scales share one copy of the codes.
+        # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
+        key, owner = (axis, id(encoding)), owner_of(node)
+        parts = {
+            "_int8": encoding.part(codes, ir.DataType.INT8, weight.shape),
+            "_scale": encoding.part(scales, ir.DataType.FLOAT, (n,)),
+        }
+        inputs: list[ir.Value | None] = [
+            self.constants.value(weight.value, suffix, key, part, owner) for suffix, part in parts.items()
+        ]
+        inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(n, np.int8)))
+        name = self.names.fresh(f"{node.name}_weight")
+        node.replace_input_with(1, graph.add_node(node, "DequantizeLinear", inputs, name, name, {"axis": axis}))
+        if bias is not None and tensor is not None:
+            node.replace_input_with(2, self._quantized_bias(node, bias, tensor, encoding, x))
+
+    def _encoding(self, weight: Weight, least: FloatArray | None) -> Encoding:
+        """How the weight is encoded; the same for all its readers, unless `least` asks for a larger scale."""
+        stretch = 127 / 63 if self.reduce_range else 1.0
+        key = (id(weight.value), weight.role.channel)
+        # One reader: decide when the weight is read anyway. Several: look now whether they can share.
+        if least is not None and (len(weight.value.uses()) <= 1 or (least > self._own_scales(weight) * stretch).any()):
+            return self._new_encoding(weight, stretch, least)
+        if key not in self._encodings:
+            self._encodings[key] = self._new_encoding(weight, stretch, None)
+        return self._encodings[key]
+
+    def _new_encoding(self, weight: Weight, stretch: float, least: FloatArray | None) -> Encoding:
+        return Encoding(
+            weight.tensor,
+            formats.get("int8"),
+            Granularity(weight.role.channel),
+            None if least is None else lambda: least,
+            stretch,
+            algorithms.choose(weight.node.op_type, formats.get("int8"), Granularity(weight.role.channel)),
+        )
+
+    def _own_scales(self, weight: Weight) -> FloatArray:
+        key = (id(weight.value), weight.role.channel)
+        if key not in self._scales_seen:
+            self._scales_seen[key] = scales(self._new_encoding(weight, 1.0, None).result())
+        return self._scales_seen[key]
+
+    def _quantized_bias(
+        self, node: ir.Node, bias: ir.Value, tensor: ir.TensorProtocol, encoding: Encoding, x: Scale
+    ) -> ir.Value:
+        n, owner = encoding.scale_shape[0], owner_of(node)
+
+        def in_steps(q: QuantizedTensor) -> NDArray:
+            steps = scales(q).astype(np.float64) * x.scale
+            return np.clip(np.rint(tensor.numpy().astype(np.float64) / steps), -(2**31) + 1, 2**31 - 1)
+
+        parts = {
+            "_int32": encoding.part(in_steps, ir.DataType.INT32, (n,)),
+            "_scale": encoding.part(lambda q: scales(q) * np.float32(x.scale), ir.DataType.FLOAT, (n,)),
+        }
+        inputs: list[ir.Value | None] = [
+            graph.add_constant(owner, self.names.fresh(f"{bias.name}{suffix}"), part) for suffix, part in parts.items()
+        ]
+        inputs.append(self.constants.array(owner, "int32_zero_points", np.zeros(n, np.int32)))
+        name = self.names.fresh(f"{node.name}_bias")
+        return graph.add_node(node, "DequantizeLinear", inputs, name, name, {"axis": 0})
+
+    def _plain_gemm(self, node: ir.Node) -> None:
+        """Move alpha and beta of a Gemm into its constants, and a bias that is none of its constants behind it."""
+        product = read_product(node, self.constants, has_half_kernel=False)
+        for name in ("alpha", "beta"):
+            node.attributes.pop(name, None)
+        node.replace_input_with(1, product.weight)
+        if product.bias is None or product.bias_is_vector:
+            if product.bias is not None:
+                node.replace_input_with(2, product.bias)
+            return
+        node.resize_inputs(2)
+        total, out = self.names.fresh(f"{node.name}_add"), node.outputs[0]
+        add = ir.node("Add", [out, product.bias], name=total)
+        node.append(add)
+        total_name, out.name = out.name, self.names.fresh(f"{out.name}_product")
+        add.outputs[0].name, add.outputs[0].type, add.outputs[0].shape = total_name, out.type, out.shape
+        out.replace_all_uses_with(add.outputs[0], replace_graph_outputs=True)
+        add.replace_input_with(0, out)
+
+
+def _is_int8(node: ir.Node) -> bool:
+    """Whether all that the node reads is behind a DequantizeLinear already."""
+    read = (value for value in node.inputs if value is not None)
+    return not has_weights(node) and any(graph.is_op(value.producer(), "DequantizeLinear") for value in read)
+
+
+def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:
+    """The smallest weight scales with which the bias still fits int32, with one bit to spare."""
+    return (np.abs(bias.numpy().astype(np.float64)) / (x.scale * 2.0**30)).astype(np.float32)
+
+
+def to_gemm(node: ir.Node, names: Names) -> ir.Node:
+    """A Gemm in the place of a MatMul on matrices, with the vector that is added behind it as its bias."""
+    follower = graph.only_consumer(node.outputs[0])
+    last, bias = node, None
+    weight = graph.constant(node.inputs[1])
+    assert weight is not None
+    if graph.is_op(follower, "Add") and follower is not None and follower.graph is node.graph:
+        other = next((value for value in follower.inputs if value is not node.outputs[0]), None)
+        tensor = graph.constant(other)
+        if tensor is not None and tuple(tensor.shape.numpy()) == (weight.shape[1],):
+            last, bias = follower, other
+    name, node.name = node.name or "", names.fresh(f"{node.name}_float")
+    inputs = [*node.inputs, *([] if bias is None else [bias])]
+    y = graph.add_node(node, "Gemm", inputs, name, names.fresh(f"{name}_out"))
+    graph.replace_value(last.outputs[0], y)
+    assert node.graph is not None
+    gemm = y.producer()
+    assert gemm is not None
+    node.graph.remove([node] if last is node else [last, node], safe=True)
+    return gemm

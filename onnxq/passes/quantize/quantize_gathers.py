@@ -1,0 +1,70 @@
+"""Embedding tables that stay packed in memory: only the rows that are looked up become floats."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq import formats, layouts
+from onnxq.formats import Granularity
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.weights import Weight, has_weights, weights_of
+from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.plan import Method, Plan
+
+
+class QuantizeGathers(ir.passes.InPlacePass):
+    """Replace each PACKED Gather on a [rows, K] table by com.microsoft.GatherBlockQuantized.
+
+    Zero points are always written out: where they are absent, processors and GPUs assume different ones.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        constants = PackedConstants(Names(model))
+        choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "Gather"}
+        nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
+        for node in nodes:
+            choice = choices[node.name or ""]
+            (weight,) = weights_of(node)
+            assert choice.block is not None
+            _replace(weight, formats.get(choice.format or ""), choice.block, constants)
+        if nodes:
+            model.opset_imports.setdefault(graph.MICROSOFT, 1)
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+
+def _replace(weight: Weight, format: formats.Format, block: int, constants: PackedConstants) -> None:
+    rows, k = weight.shape
+    bits, blocks = format.bits, -(-k // block)
+    encoding = constants.encoding(weight.value, format, Granularity(1, block), "Gather")
+    dtype = weight.tensor.dtype if weight.tensor.dtype is ir.DataType.FLOAT16 else ir.DataType.FLOAT
+    parts = {
+        f"_rows_{format.name}": encoding.part(layouts.gather_block, ir.DataType.UINT8, (rows, -(-k * bits // 8))),
+        "_scale": encoding.part(layouts.scales_by_row, dtype, (rows, blocks)),
+        "_zero_point": encoding.part(
+            layouts.matmul_nbits_zero_points, ir.DataType.UINT8, (rows, -(-blocks * bits // 8))
+        ),
+    }
+    key = (format.name, block, 1)
+    data, scales, zeros = (constants.value(weight.value, s, key, part) for s, part in parts.items())
+    node, old = weight.node, weight.node.outputs[0]
+    name, node.name = node.name or "", constants.names.fresh(f"{node.name}_float")
+    y = graph.add_node(
+        node,
+        "GatherBlockQuantized",
+        [data, node.inputs[1], scales, zeros],
+        name,
+        constants.names.fresh(f"{name}_out"),
+        {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1},
+        graph.MICROSOFT,
+    )
+    if dtype is not weight.tensor.dtype:
+        cast = constants.names.fresh(f"{name}_cast")
+        y = graph.add_node(node, "Cast", [y], cast, cast, {"to": int(weight.tensor.dtype)})
+    graph.replace_value(old, y)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)

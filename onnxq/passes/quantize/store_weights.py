@@ -1,0 +1,221 @@
+"""Weights in a shorter format that onnxruntime unpacks once, when it loads the model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import ArrayLike
+
+from onnxq import formats, layouts, own_ops
+from onnxq.encoding.lazy import Encoding, codes, scales, zero_points
+from onnxq.formats import Granularity
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.origin import ORIGIN
+from onnxq.model.weights import Weight, has_weights, other_constants, weights_of
+from onnxq.passes.quantize._onnxq_weights import unpacked as unpacked_by_node
+from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.plan import Choice, Method, Plan
+
+
+class StoreWeights(ir.passes.InPlacePass):
+    """Replace each weight of a STORED node by codes and the standard operators that turn them back into floats.
+
+    The chain has constant inputs only, so runtimes fold it at load: the file is small and the speed that of the float
+    model. DequantizeLinear would be the natural spelling, but onnxruntime does not fold it (it waits for a fusion that
+    these nodes have not) and loses its blocked convolution layout behind it: measured 1.36 times slower than float.
+
+    1. float16, bfloat16: Cast.
+    2. Types that ONNX has (8 and 16 bits), one scale a channel: Cast, Sub of the zero point, Mul.
+    3. 4-bit and 8-bit blocks: unpack nibbles by arithmetic (floor and multiply exist in every opset), then subtract the
+       zero point or look the level up, multiply by the scale, and put the axes back in order.
+    4. With `own_nodes`, formats beyond these: the function onnxq.DequantizeNBits.
+    """
+
+    def __init__(self, plan: Plan, *, own_nodes: bool = False) -> None:
+        super().__init__()
+        self.plan, self.own_nodes = plan, own_nodes
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        constants = PackedConstants(Names(model))
+        unpacked: dict[tuple[int, str, Granularity], ir.Value] = {}
+        opset, stored = graph.opset(model), 0
+        for weight, choice in self._weights(model):
+            granularity = _granularity(weight, choice)
+            key = (id(weight.value), choice.format or "", granularity)
+            if key not in unpacked:
+                format = formats.get(choice.format or "")
+                if self.own_nodes and not is_standard(format, granularity):
+                    unpacked[key] = _call(constants, weight, format, granularity)
+                else:
+                    unpacked[key] = _unpack(constants, weight, format, granularity, opset)
+            weight.node.replace_input_with(weight.role.index, unpacked[key])
+            stored += 1
+        own_ops.add_functions(model, constants.called)
+        return ir.passes.PassResult(model, modified=stored > 0)
+
+    def _weights(self, model: ir.Model) -> list[tuple[Weight, Choice]]:
+        choices = {choice.node: choice for choice in self.plan.those(Method.STORED)}
+        found = [(w, choices[n.name]) for n in graph.nodes(model) if n.name in choices for w in weights_of(n)]
+        tables = [(w, choices[w.node.name]) for w in other_constants(model) if w.node.name in choices]
+        alone = {node.name for node in graph.nodes(model) if not has_weights(node)}
+        # The choice of a node with weights is about those; a type without scales suits everything it reads.
+        return found + [(w, c) for w, c in tables if w.node.name in alone or _is_cast(c)]
+
+
+def _is_cast(choice: Choice) -> bool:
+    return formats.get(choice.format or "").scale_type is None
+
+
+def is_standard(format: formats.Format, granularity: Granularity) -> bool:
+    """Whether the chain of standard operators can spell it."""
+    if format.scale_type is None:
+        return True
+    if granularity.block is None:
+        return format.bits >= 8 and not _has_minimum(format)
+    scales_are_plain = format.scale_type != formats.E8M0 and not hasattr(format, "base")
+    return format.bits in (4, 8) and format.code_type.kind in "iu" and scales_are_plain and not _has_minimum(format)
+
+
+def _has_minimum(format: formats.Format) -> bool:
+    offset = own_ops.offset_type(format)
+    return offset is not None and offset.kind == "f"
+
+
+def _call(constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
+    op_type, half = weight.node.op_type, granularity.block is not None
+    encoding = constants.encoding(weight.value, format, granularity, op_type, prefer_half=half)
+    x = unpacked_by_node(constants, weight.value, encoding)
+    if weight.tensor.dtype is ir.DataType.FLOAT:
+        return x
+    node, owner = x.producer(), weight.value.graph
+    assert node is not None and isinstance(owner, ir.Graph)
+    name = constants.names.fresh(f"{x.name}_cast")
+    cast = ir.node("Cast", [x], {"to": int(weight.tensor.dtype)}, name=name)
+    cast.outputs[0].name = name
+    owner.insert_after(node, cast)
+    return cast.outputs[0]
+
+
+def _granularity(weight: Weight, choice: Choice) -> Granularity:
+    if _is_cast(choice):
+        return Granularity()
+    if choice.block is None:
+        return Granularity(weight.role.channel)
+    return Granularity(weight.role.contraction, choice.block)
+
+
+def _unpack(
+    constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity, opset: int
+) -> ir.Value:
+    """The float value that the nodes added here compute from the codes of `weight`."""
+    chain = Chain(constants, weight, opset)
+    encoding = constants.encoding(weight.value, format, granularity, weight.node.op_type)
+    if format.name in ("float16", "bfloat16"):
+        dtype = ir.DataType.FLOAT16 if format.name == "float16" else ir.DataType.BFLOAT16
+        half = encoding.part(codes, dtype, encoding.shape)
+        return chain.cast(chain.initializer(f"_{format.name}", half), weight.tensor.dtype)
+    x = _unpack_channels(chain, encoding) if granularity.block is None else _unpack_blocks(chain, encoding)
+    x.dtype = ir.DataType.FLOAT
+    return chain.cast(x, weight.tensor.dtype)
+
+
+def _unpack_channels(chain: Chain, encoding: Encoding) -> ir.Value:
+    """Codes of a type that ONNX has, with one scale a channel."""
+    shape, axis, format = encoding.shape, encoding.granularity.axis, encoding.format
+    dtype = ir.DataType.from_numpy(format.code_type)
+    typed = encoding.part(codes, dtype, shape)
+    spread = tuple(size if i == axis else 1 for i, size in enumerate(shape))
+    steps = encoding.part(scales, ir.DataType.FLOAT, spread)
+    x = chain.cast(chain.initializer(f"_{format.name}", typed), ir.DataType.FLOAT)
+    if own_ops.offset_type(format) is not None:
+        zeros = encoding.part(zero_points, dtype, spread)
+        x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
+    return chain.op("Mul", x, chain.initializer("_scale", steps))
+
+
+def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:
+    """Blocks along one axis: [rows · blocks, B] codes become the weight in its own shape."""
+    shape, axis, block = encoding.shape, encoding.granularity.axis, encoding.granularity.block
+    assert axis is not None
+    assert block is not None
+    word = encoding.format.name
+    blocks = -(-shape[axis] // block)
+    total = math.prod(shape) // shape[axis] * blocks
+    if encoding.format.bits == 4:
+        packed = encoding.part(layouts.halves, ir.DataType.UINT8, (total, block // 2))
+        x = chain.split_nibbles(chain.cast(chain.initializer(f"_{word}", packed), ir.DataType.FLOAT))
+    else:
+        dtype = ir.DataType.from_numpy(encoding.format.code_type)
+        rows = encoding.part(lambda q: layouts.blocks_last(q, q.codes), dtype, (total, block))
+        x = chain.cast(chain.initializer(f"_{word}", rows), ir.DataType.FLOAT)
+    levels = getattr(encoding.format, "levels", None)
+    is_signed = encoding.format.code_type == np.int8
+    if levels is not None:
+        x = chain.op("Gather", chain.small(word, levels), chain.cast(x, ir.DataType.INT64))
+    elif is_signed and encoding.format.bits == 4:
+        x = chain.op("Sub", x, chain.small("middle", np.float32(8)))
+    elif not is_signed:
+        zeros = encoding.part(layouts.zero_points_by_row, ir.DataType.UINT8, (total, 1))
+        x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
+    steps = encoding.part(layouts.scales_by_row, ir.DataType.FLOAT, (total, 1))
+    x = chain.op("Mul", x, chain.initializer("_scale", steps))
+    rest = [size for i, size in enumerate(shape) if i != axis]
+    x = chain.op("Reshape", x, chain.small("shape", np.array([*rest, blocks * block], np.int64)))
+    if blocks * block != shape[axis]:
+        x = chain.cut_last(x, len(rest), shape[axis])
+    if axis != len(shape) - 1:
+        order = list(range(len(rest)))
+        x = chain.op("Transpose", x, perm=[*order[:axis], len(rest), *order[axis:]])
+    return x
+
+
+class Chain:
+    """Nodes that turn a weight's codes into floats, at the head of the graph that owns the weight."""
+
+    def __init__(self, constants: PackedConstants, weight: Weight, opset: int) -> None:
+        owner = weight.value.graph
+        assert isinstance(owner, ir.Graph)
+        self.owner, self.constants, self.weight, self.opset = owner, constants, weight.value, opset
+        self.first = next(iter(owner), None)
+
+    def initializer(self, suffix: str, tensor: ir.TensorProtocol) -> ir.Value:
+        name = self.constants.names.fresh(f"{self.weight.name}{suffix}")
+        made = graph.add_constant(self.owner, name, tensor)
+        made.meta[ORIGIN] = self.weight.meta.get(ORIGIN, self.weight.name)
+        return made
+
+    def small(self, wish: str, array: ArrayLike) -> ir.Value:
+        return self.constants.array(self.owner, f"{wish}_onnxq", array)
+
+    def op(self, op_type: str, *inputs: ir.Value, **attributes: int | list[int]) -> ir.Value:
+        name = self.constants.names.fresh(f"{self.weight.name}_{op_type.lower()}")
+        node = ir.node(op_type, inputs, attributes=attributes, name=name)
+        node.outputs[0].name = self.constants.names.fresh(f"{name}_out")
+        if self.first is None:
+            self.owner.append(node)
+        else:
+            self.owner.insert_before(self.first, node)
+        return node.outputs[0]
+
+    def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if x.dtype == dtype:
+            return x
+        out = self.op("Cast", x, to=int(dtype))
+        out.dtype = dtype
+        return out
+
+    def split_nibbles(self, x: ir.Value) -> ir.Value:
+        """[G, B] codes from [G, B/2] bytes as floats: low nibbles first, then high ones."""
+        high = self.op("Floor", self.op("Mul", x, self.small("sixteenth", np.float32(1 / 16))))
+        low = self.op("Sub", x, self.op("Mul", high, self.small("sixteen", np.float32(16))))
+        return self.op("Concat", low, high, axis=1)
+
+    def cut_last(self, x: ir.Value, axis: int, size: int) -> ir.Value:
+        """The first `size` elements along `axis`."""
+        if self.opset < 10:
+            return self.op("Slice", x, axes=[axis], starts=[0], ends=[size])
+        bounds = [self.small(n, np.array([v], np.int64)) for n, v in (("start", 0), ("end", size), ("axis", axis))]
+        return self.op("Slice", x, *bounds)

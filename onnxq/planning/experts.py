@@ -1,0 +1,24 @@
+"""Which mixtures of experts (com.microsoft.MoE) can be packed as QMoE."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq import formats, layouts
+from onnxq.model.weights import weights_of
+
+
+def refusal(node: ir.Node, word: str, block: int | None) -> str:
+    """Why the experts of this MoE cannot be packed so; empty if they can."""
+    weights, format = list(weights_of(node)), formats.get(word)
+    if len(node.inputs) > 6 and any(value is not None for value in node.inputs[6:]):
+        return "QMoE has no third product on processors"
+    if len(weights) != 2:
+        return "the experts' weights are not constant"
+    if weights[0].tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        return "QMoE computes in float32 and float16"
+    if format.bits not in (4, 8) or format.code_type.kind not in "iu" or word in layouts.BNB4_FORMATS:
+        return f"QMoE does not read {word}"
+    if block is None or any(weight.shape[2] % block for weight in weights):
+        return f"QMoE wants rows of whole blocks of {block}"
+    return ""

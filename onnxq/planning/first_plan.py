@@ -1,0 +1,236 @@
+"""Makes a plan: recipe × target × model → a choice for each node. Measurements come later (`tuning/`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from onnxq import formats, targets
+from onnxq.model import graph
+from onnxq.model.origin import HALVES, ORIGIN, STORED_TYPE
+from onnxq.model.types import Types
+from onnxq.model.weights import (
+    Weight,
+    are_vectors,
+    fits_half,
+    is_coarse_in_half,
+    other_constants_of,
+    weights_of,
+    why_no_weight,
+)
+from onnxq.own_ops import KERNEL_FORMATS
+from onnxq.plan import COMPUTING, Choice, Method, Plan
+from onnxq.planning import experts, int8_regions, shared_weights
+from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe
+from onnxq.targets import Placement, Target
+
+#: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
+MATMULS = ("MatMul", "Gemm")
+#: Weights of a channel up to which int8 with a float32 scale saves less than a third of the bytes of float16.
+DEPTHWISE = 9
+#: Operators that take one of several matrices, or rows, out of a weight of three dimensions.
+STACKED = ("MoE", "Gather")
+_WEIGHTS = {"w4a16": "uint4", "w8a16": "int8"}
+KEPT = "kept by a rule of the recipe"
+_CASTS = {"fp16": "float16", "bf16": "bfloat16", "float16": "float16", "bfloat16": "bfloat16"}
+
+
+def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, opset_note: str = "") -> Plan:
+    """A choice for every node that has weights, and for those between int8 convolutions.
+
+    Raises:
+        BadRecipe: the target has no form for a number format that was asked for; the message names targets that do.
+
+    Args:
+        model: prepared (`passes/prepare.py`), at the opset the target asked for if it could be raised.
+        recipe: resolved (`Recipe.resolve`).
+        types: of the model's values, as far as they can be inferred.
+        opset_note: why the opset could not be raised; empty if it is high enough.
+    """
+    for scheme in sorted(recipe.schemes - SCHEMES.keys()):
+        targets.require_format(target, scheme)
+    choices: dict[str, Choice] = {}
+    found = {node: list(weights_of(node)) for node in graph.nodes(model)}
+    scattered = _in_several_graphs(weight.value for weights in found.values() for weight in weights)
+    for node, weights in found.items():
+        if weights:
+            is_scattered = any(weight.value in scattered for weight in weights)
+            choices[node.name or ""] = _choose(node, weights, recipe, target, opset_note, is_scattered)
+        elif recipe.scheme == "fp16" and recipe.scheme_for(node.name or "", node.op_type) == KEEP:
+            choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=KEPT)
+    for node in graph.nodes(model):
+        tables = list(other_constants_of(node))
+        if tables and node.name not in choices:
+            choices[node.name or ""] = _choose_tables(node, tables, recipe, opset_note)
+    for node in graph.nodes(model) if choices else ():
+        reason = why_no_weight(node)
+        if (
+            reason
+            and node.name not in choices
+            and recipe.scheme_for(node.name or "", node.op_type) not in (KEEP, "fp16")
+        ):
+            choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=reason)
+    plan = shared_weights.reconciled(Plan(recipe.scheme, target.name, choices), model)
+    return shared_weights.marked(int8_regions.add_to(plan, model, recipe, types), model)
+
+
+def _in_several_graphs(values: Iterable[ir.Value]) -> set[ir.Value]:
+    """Those that nodes of more than one graph read; found for all at once, as one may have as many readers as nodes."""
+    return {value for value in set(values) if len({id(use.node.graph) for use in value.uses()}) > 1}
+
+
+def _choose(
+    node: ir.Node, weights: list[Weight], recipe: Recipe, target: Target, opset_note: str, is_scattered: bool
+) -> Choice:
+    name, elements = node.name or "", sum(weight.elements for weight in weights)
+    scheme = recipe.scheme_for(name, node.op_type)
+    if scheme == KEEP:
+        return _kept(node, [weight.value for weight in weights], elements, KEPT)
+    wish = _wish(scheme, node.op_type, recipe.block_size)
+    if any(len(weight.shape) > 2 and node.op_type in STACKED for weight in weights):
+        wish = _of_stacked(wish, node, target)
+    is_contrib = wish.method is Method.PACKED and target.has_contrib_ops
+    if opset_note and wish.method in COMPUTING and not is_contrib:
+        wish = targets.stored(wish, opset_note)
+    if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
+        wish = targets.stored(wish, "its weights are not both constant")
+    if wish.method is Method.STATIC and node.op_type == "Conv" and _computes_bias(node):
+        wish = targets.stored(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
+    in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
+    if in_float64 and wish.method in (*COMPUTING, Method.HALF):
+        wish = targets.stored(wish, "computes in float64, which no packed or int8 kernel does")
+    values = [weight.value for weight in weights]
+    if opset_note and formats.get(wish.format).code_type.kind not in "iu" and wish.format != "float16":
+        return _kept(node, values, elements, opset_note)
+    if wish.format == "float16" and (unfit := _unfit(values)):
+        return _kept(node, values, elements, unfit)
+    if is_scattered:
+        wish = _of_several_graphs(wish, node, target)
+    for weight in weights:
+        placed = target.place(weight, wish)
+        if placed != wish:
+            wish = placed
+    if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
+        wish = Placement(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
+    return Choice(name, node.op_type, wish.method, wish.format, wish.block, elements, wish.reason, _half(values))
+
+
+def _of_stacked(wish: Placement, node: ir.Node, target: Target) -> Placement:
+    """For matrices of several experts in one weight: blocks, so that none shares a scale with another."""
+    block = wish.block or 32
+    if node.op_type == "MoE" and wish.method is not Method.HALF and formats.get(wish.format).scale_type is not None:
+        wish = Placement(Method.PACKED, wish.format, block)
+        reason = experts.refusal(node, wish.format, block) if target.has_contrib_ops else "the target has no QMoE"
+        if not reason:
+            return wish
+        wish = targets.stored(wish, f"{reason}: unpacked when the model loads")
+    if wish.method is Method.PACKED:
+        wish = targets.stored(wish, "no kernel looks matrices up: unpacked when the model loads")
+    format = formats.get(wish.format)
+    if format.scale_type is None or (format.bits in (4, 8) and wish.block is not None):
+        return wish
+    return Placement(Method.STORED, "int8", 32, wish.reason or "8 bits for each matrix that is looked up")
+
+
+def _of_several_graphs(wish: Placement, node: ir.Node, target: Target) -> Placement:
+    """For weights that, say, both branches of an If read: in a form that is stored once, in the graph around them.
+
+    What a DequantizeLinear reads must lie in its own graph.
+    """
+    if wish.method is Method.STATIC and node.op_type in MATMULS:
+        reason = "bodies share its weight, each with ranges of its own: they are measured in every run"
+        return Placement(Method.DYNAMIC, wish.format, wish.block, reason)
+    if wish.method is Method.STATIC:
+        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
+    if wish.method is Method.PACKED and not (target.has_contrib_ops or target.has_onnxq_ops):
+        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
+    return wish
+
+
+def _is_depthwise(weight: Weight) -> bool:
+    """Whether a scale a channel covers so few weights that it takes a good part of the bytes."""
+    return weight.node.op_type == "Conv" and math.prod(weight.shape[1:]) <= DEPTHWISE
+
+
+def _computes_bias(node: ir.Node) -> bool:
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return bias is not None and graph.constant(bias) is None
+
+
+def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
+    """What a scheme asks for an operator, before the target has its say."""
+    if scheme in _CASTS:
+        return Placement(Method.HALF if scheme == "fp16" else Method.STORED, _CASTS[scheme], None)
+    if scheme == "w8a8":
+        if op in ("Conv", *MATMULS):
+            return Placement(Method.STATIC, "int8", None)
+        return Placement(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
+    if scheme == "w8a8-dynamic":
+        if op in (*MATMULS, "LSTM"):
+            return Placement(Method.DYNAMIC, "int8", None)
+        reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
+        return Placement(Method.STORED, "int8", None, reason)
+    word = _WEIGHTS.get(scheme, scheme)
+    format = formats.get(word)
+    if format.scale_type is None:
+        return Placement(Method.STORED, word, None)
+    block = block_size or format.default_block or (32 if word in KERNEL_FORMATS else None)
+    if op in (*MATMULS, *STACKED):
+        return Placement(Method.STORED if block is None else Method.PACKED, word, block)
+    if format.bits >= 8 and format.default_block is None:
+        return Placement(Method.STORED, word, None)
+    reason = "" if format.bits >= 8 else f"{format.bits} bits lose too much in {op}: 8 bits a channel"
+    return Placement(Method.STORED, "int8", None, reason)
+
+
+def _unfit(values: list[ir.Value]) -> str:
+    """Which of the constants does not fit float16, as a reason; empty if all do."""
+    tensors = ((value, graph.constant(value)) for value in values)
+    names = [_name(value) for value, tensor in tensors if tensor is not None and not fits_half(tensor)]
+    return f"'{names[0]}' holds numbers too large or too small for float16" if names else ""
+
+
+def _choose_tables(node: ir.Node, tables: list[Weight], recipe: Recipe, opset_note: str) -> Choice:
+    """For constants that no kernel multiplies by: tables of positions or angles, masks, anchors."""
+    name, op, values = node.name or "", node.op_type, [table.value for table in tables]
+    elements, half = sum(table.elements for table in tables), _half(values)
+    scheme = recipe.scheme_for(name, op)
+    if scheme == KEEP:
+        return _kept(node, values, elements, KEPT)
+    word = _CASTS.get(scheme)
+    if word == "bfloat16" and opset_note:
+        return _kept(node, values, elements, opset_note)
+    if (word is None or word == "float16") and (unfit := _unfit(values)):
+        return _kept(node, values, elements, unfit)
+    if word is not None:
+        return Choice(name, op, Method.STORED, word, None, elements, half=half)
+    read = f"'{_name(values[0])}' is a table that {op} reads"
+    if half is None and (coarse := next((table for table in tables if is_coarse_in_half(table)), None)):
+        reason = f"'{_name(coarse.value)}' is a table that {op} reads, with numbers that float16 would round too much"
+        return _kept(node, values, elements, reason)
+    bits = 8 if scheme in SPEED_SCHEMES else formats.get(_WEIGHTS.get(scheme, scheme)).bits
+    if op == "Add" and bits <= 8 and all(map(are_vectors, tables)):
+        return Choice(name, op, Method.STORED, "int8", None, elements, f"{read}: 8 bits a row", half)
+    return Choice(name, op, Method.STORED, half or "float16", None, elements, f"{read}: 16 bits", half)
+
+
+def _kept(node: ir.Node, values: list[ir.Value], elements: int, reason: str) -> Choice:
+    """Left in float; what was a half float in the file is stored as one again."""
+    half = _half(values)
+    if half is not None and all(value.meta.get(STORED_TYPE) in HALVES for value in values):
+        return Choice(node.name or "", node.op_type, Method.STORED, half, None, elements, reason, half)
+    return Choice(node.name or "", node.op_type, Method.KEEP, None, None, elements, reason, half)
+
+
+def _half(values: list[ir.Value]) -> str | None:
+    """The half-precision format in which all of the constants are in the file, if there is one."""
+    tensors = [(value, graph.constant(value)) for value in values]
+    types = {value.meta.get(STORED_TYPE) or tensor.dtype for value, tensor in tensors if tensor is not None}
+    return types.pop().name.lower() if len(types) == 1 and types <= set(HALVES) else None
+
+
+def _name(value: ir.Value) -> str:
+    """What the file calls a constant, or the one that it was computed from."""
+    return str(value.meta.get(ORIGIN, value.name))

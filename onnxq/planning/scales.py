@@ -1,0 +1,169 @@
+"""From ranges to the scale and zero point of every quantized activation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.plan import Method, Plan, in_float
+from onnxq.planning import int8_regions
+from onnxq.summaries.ranges import Range, Ranges
+
+QMAX = 255  # activations are uint8: the only activation type for which every x86 kernel is fast
+
+
+@dataclass(frozen=True)
+class Scale:
+    """x ≈ scale · (code − zero point), codes 0…255."""
+
+    scale: float
+    zero_point: int
+
+    @property
+    def low(self) -> float:
+        return -self.scale * self.zero_point
+
+    @property
+    def high(self) -> float:
+        return self.scale * (QMAX - self.zero_point)
+
+
+Scales = dict[str, Scale]
+
+
+def values_to_observe(model: ir.Model, plan: Plan) -> list[str]:
+    """Names of the activations whose range the plan needs, in order of execution."""
+    found: dict[str, None] = {}
+    for node in _static_nodes(model, plan):
+        for value in _activations(node, plan):
+            found.setdefault(value.name or "")
+    return list(found)
+
+
+def without_unobserved(model: ir.Model, plan: Plan, ranges: Ranges) -> Plan:
+    """`plan` with those nodes back in float of which an activation has no range, each with the reason."""
+    while True:
+        back = []
+        for node in _static_nodes(model, plan):
+            missing = [v.name or "" for v in _activations(node, plan) if v.name not in ranges.values]
+            if missing:
+                why = ranges.problems.get(missing[0], "it was not observed")
+                back.append(in_float(plan.choices[node.name or ""], f"no range for '{missing[0]}': {why}"))
+        if not back:
+            return plan
+        plan = int8_regions.prune(plan.replacing(back), model)
+
+
+def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
+    """The scale of each value in `values_to_observe`.
+
+    Values that a kernel passes through unchanged (MaxPool, Reshape …) share one scale, and so do the inputs and the
+    output of a Concat: a branch with a finer scale of its own would only be rounded a second time.
+    """
+    groups = _Groups()
+    producers: dict[str, ir.Node] = {}
+    for node in _static_nodes(model, plan):
+        for value in _outputs(node, plan):
+            producers[value.name or ""] = node
+    for node in _static_nodes(model, plan):
+        choice = plan.choices[node.name or ""]
+        if choice.op in int8_regions.SAME_SCALE or choice.op == "Concat":
+            names = [value.name or "" for value in _activations(node, plan)]
+            _tie(groups, names, ranges, producers)
+    scales: Scales = {}
+    for name in values_to_observe(model, plan):
+        members = groups.members(name)
+        joint = ranges.values[members[0]]
+        for member in members[1:]:
+            joint = joint.union(ranges.values[member])
+        clip = next((c for m in members if (c := _clip_of(producers.get(m))) is not None), None)
+        scales[name] = to_scale(joint, clip)
+    return scales
+
+
+def to_scale(r: Range, clip: Range | None = None) -> Scale:
+    """The finest scale whose codes cover `r` and zero.
+
+    With `clip`, the range of an activation function that the kernel absorbs, no code may lie outside of it.
+    """
+    low, high = min(r.low, 0.0), max(r.high, 0.0)
+    scale = (high - low) / QMAX
+    if not scale > np.finfo(np.float32).tiny:
+        return Scale(1.0, 0)
+    zero = round(-low / scale)
+    if clip is not None and (low < 0):
+        zero = int(np.floor(-low / scale))
+        scale = min(scale, clip.high / (QMAX - zero)) if zero < QMAX else scale
+    return Scale(float(np.float32(scale)), min(max(zero, 0), QMAX))
+
+
+def _static_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
+    chosen = {choice.node for choice in plan.those(Method.STATIC)}
+    return (node for node in graph.nodes(model) if node.name in chosen)
+
+
+def _activations(node: ir.Node, plan: Plan) -> list[ir.Value]:
+    """What the node's int8 kernel reads and makes, constants aside."""
+    read = [node.inputs[index] for index in int8_regions.activations(node)]
+    found = [value for value in read if value is not None and graph.constant(value) is None]
+    return found + _outputs(node, plan)
+
+
+def _outputs(node: ir.Node, plan: Plan) -> list[ir.Value]:
+    if not int8_regions.makes_int8(plan.choices.get(node.name or "")):
+        return []
+    if len(node.outputs) > 1:
+        return [output for output in node.outputs if output.name]
+    return [int8_regions.final_output(node)]
+
+
+def _tie(groups: _Groups, names: list[str], ranges: Ranges, producers: dict[str, ir.Node]) -> None:
+    """Give all `names` one scale, unless a kernel that absorbs an activation could then not absorb it any more."""
+    members = [member for name in names for member in groups.members(name)]
+    low = min(ranges.values[member].low for member in members)
+    for member in members:
+        clip = _clip_of(producers.get(member))
+        if clip is not None and low < min(clip.low, 0) - 1e-12:
+            return
+    for name in names[1:]:
+        groups.join(names[0], name)
+
+
+def _clip_of(producer: ir.Node | None) -> Range | None:
+    """The range of the Relu or Clip that `producer`'s kernel absorbs."""
+    if producer is None or len(producer.outputs) != 1:
+        return None
+    final = int8_regions.final_output(producer)
+    if final is producer.outputs[0]:
+        return None
+    activation = final.producer()
+    assert activation is not None
+    if activation.op_type == "Relu":
+        return Range(0.0, np.inf)
+    bounds = []
+    for index, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), start=1):
+        tensor = graph.constant(activation.inputs[index]) if index < len(activation.inputs) else None
+        attribute = graph.attribute_float(activation, name, default)
+        bounds.append(attribute if tensor is None else float(tensor.numpy().reshape(())))
+    return Range(*bounds)
+
+
+class _Groups:
+    """Disjoint sets of names."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, list[str]] = {}
+
+    def members(self, name: str) -> list[str]:
+        return self._members.setdefault(name, [name])
+
+    def join(self, a: str, b: str) -> None:
+        one, other = self.members(a), self.members(b)
+        if one is not other:
+            one.extend(other)
+            for name in other:
+                self._members[name] = one

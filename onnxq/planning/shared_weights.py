@@ -1,0 +1,73 @@
+"""Weights that several nodes read: branches of an If, towers of a network, an embedding that is the head as well.
+
+Each is one weight with one format, so that it is stored once. A matrix and its transpose are the same weight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxq import formats
+from onnxq.model import graph
+from onnxq.model.origin import ORIGIN, TURNED
+from onnxq.model.weights import weights_of
+from onnxq.plan import COMPUTING, Choice, Method, Plan
+
+
+def identity(weight: ir.Value) -> str:
+    """The same for a weight and its transpose."""
+    return str(weight.meta[ORIGIN]) if weight.meta.get(TURNED) else weight.name or ""
+
+
+def first_readers(model: ir.Model) -> dict[str, str]:
+    """By node, the first one that reads a weight which it reads too; nodes that share none are left out."""
+    first: dict[str, str] = {}
+    leaders: dict[str, str] = {}
+    for node in graph.nodes(model):
+        name, weights = node.name or "", [identity(weight.value) for weight in weights_of(node)]
+        leader = next((first[weight] for weight in weights if weight in first), name)
+        for weight in weights:
+            first.setdefault(weight, leader)
+        if leader != name:
+            leaders[name] = leaders[leader] = leader
+    return leaders
+
+
+def marked(plan: Plan, model: ir.Model) -> Plan:
+    """`plan` whose choices say with which node they share their weights."""
+    leaders = first_readers(model)
+    followers = [c for c in plan if leaders.get(c.node, c.node) != c.node]
+    return plan.replacing(dataclasses.replace(c, shares=leaders[c.node]) for c in followers)
+
+
+def reconciled(plan: Plan, model: ir.Model) -> Plan:
+    """`plan` in which nodes that share a weight agree on its format: the longest that one of them needs."""
+    by_leader: dict[str, list[Choice]] = {}
+    for node, leader in first_readers(model).items():
+        if node in plan.choices:
+            by_leader.setdefault(leader, []).append(plan.choices[node])
+    changed = []
+    for choices in by_leader.values():
+        if len({(c.format, c.block) for c in choices}) < 2 or any(c.method is Method.HALF for c in choices):
+            continue
+        longest = max(choices, key=_length)
+        changed += [_as(c, longest) for c in choices if (c.format, c.block) != (longest.format, longest.block)]
+    return plan.replacing(changed)
+
+
+def _length(choice: Choice) -> tuple[int, bool]:
+    """Formats in the order of their bits; of the same bits, one that only stores goes with every operator."""
+    bits = 32 if choice.format is None else formats.get(choice.format).bits
+    return bits, choice.method not in COMPUTING
+
+
+def _as(choice: Choice, longest: Choice) -> Choice:
+    """`choice` with the format of `longest`, in a form that its own operator has."""
+    reason = f"shares its weights with '{longest.node}', which needs this format"
+    if longest.format is None:
+        return dataclasses.replace(choice, method=Method.KEEP, format=None, block=None, reason=reason)
+    packs = choice.method is Method.PACKED and longest.method is Method.PACKED
+    method = Method.PACKED if packs else Method.STORED
+    return dataclasses.replace(choice, method=method, format=longest.format, block=longest.block, reason=reason)

@@ -1,0 +1,90 @@
+"""The compiled operators of the `onnxq` domain, for programs that run quantized models."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxq.boundary import bounded
+from onnxq.errors import BadModel, MissingRuntime
+from onnxq.runtime import native
+from onnxq.runtime import session as runtime
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_NOT_BUILT = "onnxq was installed without its compiled library: install a C++ compiler and reinstall onnxq"
+_registered: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def ops_library() -> Path:
+    """The shared library that onnxruntime 1.17 or later takes in any language (in Python by
+    `SessionOptions.register_custom_ops_library`).
+
+    Where the installed onnxruntime has the CUDA provider, and onnxq was built with a CUDA compiler, the one that holds
+    the GPU's operators beside the processor's.
+
+    Raises:
+        MissingRuntime: it was not built.
+    """
+    path = _with_cuda() or native.path()
+    if path is None:
+        raise MissingRuntime(_NOT_BUILT)
+    return path
+
+
+def _with_cuda() -> Path | None:
+    path = native.cuda_path()
+    if path is None:
+        return None
+    try:
+        return path if "CUDAExecutionProvider" in runtime.require().get_available_providers() else None
+    except MissingRuntime:
+        return None
+
+
+@bounded
+def session(
+    model: str | os.PathLike[str] | bytes,
+    options: onnxruntime.SessionOptions | None = None,
+    providers: Sequence[Any] | None = None,
+) -> onnxruntime.InferenceSession:
+    """A session that runs `model` with the compiled operators.
+
+    Without the library a model still runs where it carries function bodies, only slower; a warning says so.
+
+    Args:
+        model: a path, or a serialized model.
+        options: yours; the library is registered with them.
+        providers: as onnxruntime takes them; by default CUDA where it is available, and the processor.
+
+    Raises:
+        BadModel: onnxruntime refuses the model.
+        MissingRuntime: onnxruntime is not installed.
+    """
+    ort = runtime.require()
+    if options is None:
+        options = ort.SessionOptions()
+    if native.path() is None:
+        warnings.warn(f"{_NOT_BUILT}; until then models run slower", RuntimeWarning, stacklevel=2)
+    else:
+        register(options)
+    if providers is None:
+        available = ort.get_available_providers()
+        providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+    source = model if isinstance(model, bytes) else os.fspath(model)
+    try:
+        return ort.InferenceSession(source, options, providers=list(providers))
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        raise BadModel(f"onnxruntime refuses the model: {runtime.reason(error)}") from None
+
+
+def register(options: Any) -> None:
+    """Register the library with these options, once: onnxruntime refuses a domain that comes twice."""
+    if options not in _registered:
+        options.register_custom_ops_library(str(ops_library()))
+        _registered.add(options)

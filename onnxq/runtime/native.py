@@ -1,0 +1,175 @@
+"""The compiled library, where it was built; everything it does numpy does too, only slower."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.metadata
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import OnnxqError
+
+ABI_VERSION = 5
+Floats = NDArray[np.float32]
+Codes = NDArray[np.uint8]
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled library, or None, with one warning that says why there is none.
+
+    Raises:
+        OnnxqError: `ONNXQ_LIBRARY` names a file that is no such library.
+    """
+    found = _find()
+    if isinstance(found, str):
+        warnings.warn(
+            f"{found}: encoding weights and calibrating are slower, and files for target onnxq run without their "
+            "kernels. Install a compiler and reinstall onnxq to have it.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return found[1]
+
+
+@functools.cache
+def path() -> Path | None:
+    """Where the library lies, or None."""
+    found = _find()
+    return None if isinstance(found, str) else found[0]
+
+
+def cuda_path() -> Path | None:
+    """Where the library for onnxruntime's CUDA provider lies, or None."""
+    return next(_built("onnxq_cuda"), None)
+
+
+@functools.cache
+def _find() -> tuple[Path, ctypes.CDLL] | str:
+    """The library that ONNXQ_LIBRARY names, as a build with sanitizers, or this package's; or what is wrong."""
+    named = os.environ.get("ONNXQ_LIBRARY")
+    if named:
+        found = _load(Path(named))
+        if isinstance(found, str):
+            raise OnnxqError(f"ONNXQ_LIBRARY: {found}")
+        return Path(named), found
+    problem = "onnxq was installed without its compiled library (no C++ compiler was found)"
+    for path in _built("onnxq_native"):
+        found = _load(path)
+        if not isinstance(found, str):
+            return path, found
+        problem = found
+    return problem
+
+
+def _built(stem: str) -> Iterator[Path]:
+    """Files in this package; then, as the sources of a checkout hide the installed package, those in that."""
+    folders = [Path(__file__).parents[1]]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        folders.append(Path(str(importlib.metadata.distribution("onnxq").locate_file("onnxq"))))
+    for folder in folders:
+        yield from sorted(folder.glob(f"*{stem}*"))
+
+
+def _load(path: Path) -> ctypes.CDLL | str:
+    """The library in a file, or a sentence that says why it is none of this package's."""
+    try:
+        found = ctypes.CDLL(str(path))
+        found.onnxq_abi_version.restype = ctypes.c_int32
+    except (OSError, AttributeError) as error:
+        return f"'{path}' is not onnxq's compiled library ({error})"
+    version = found.onnxq_abi_version()
+    if version == ABI_VERSION:
+        return found
+    return f"'{path}' was compiled for another version of onnxq (its interface is {version}, this one's {ABI_VERSION})"
+
+
+def encode_affine_blocks(
+    w: Floats, axis: int, block: int, qmax: int, factors: Floats
+) -> tuple[Codes, Floats, Codes] | None:
+    """(codes, scales, zero points) of finite weights in blocks along `axis`.
+
+    Args:
+        factors: of the prescribed scale, of which the one with the least squared error is taken; none: itself.
+
+    Returns:
+        None where the library is not there.
+    """
+    found = library()
+    if found is None:
+        return None
+    w, sizes, codes, scales = _arrays(w, axis, block)
+    zeros = np.empty(scales.shape, np.uint8)
+    found.onnxq_encode_affine_blocks(
+        pointer(w),
+        *sizes,
+        ctypes.c_int32(qmax),
+        *_vector(factors),
+        pointer(codes),
+        pointer(scales),
+        pointer(zeros),
+        threads(),
+    )
+    return codes, scales, zeros
+
+
+def encode_level_blocks(
+    w: Floats, axis: int, block: int, levels: Floats, middles: Floats, order: Codes, factors: Floats
+) -> tuple[Codes, Floats] | None:
+    """(codes, absmax scales) of finite weights in blocks along `axis`, codes indexing 16 levels.
+
+    Args:
+        levels: ascending; `middles` lie between neighbours, `order` gives the code of each level.
+        factors: as for `encode_affine_blocks`.
+    """
+    found = library()
+    if found is None or len(levels) != 16:
+        return None
+    w, sizes, codes, scales = _arrays(w, axis, block)
+    tables = [np.ascontiguousarray(table) for table in (levels, middles, order)]
+    found.onnxq_encode_level_blocks(
+        pointer(w),
+        *sizes,
+        *(pointer(table) for table in tables),
+        *_vector(factors),
+        pointer(codes),
+        pointer(scales),
+        threads(),
+    )
+    return codes, scales
+
+
+def _arrays(w: Floats, axis: int, block: int) -> tuple[Floats, list[ctypes.c_int64], Codes, Floats]:
+    """The weight in C order, its sizes (outer, k, inner, block), and room for codes and scales."""
+    w = np.ascontiguousarray(w, np.float32)
+    k, before, behind = w.shape[axis], w.shape[:axis], w.shape[axis + 1 :]
+    sizes = [ctypes.c_int64(n) for n in (math.prod(before), k, math.prod(behind), block)]
+    return w, sizes, np.empty(w.shape, np.uint8), np.empty((*before, -(-k // block), *behind), np.float32)
+
+
+def _vector(array: Floats) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
+    return pointer(array), ctypes.c_int64(array.size)
+
+
+def pointer(array: NDArray | None) -> ctypes.c_void_p:
+    """Where an array lies, as the library takes it; None is its null."""
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> ctypes.c_int32:
+    """How many the library is to use."""
+    return ctypes.c_int32(cores())

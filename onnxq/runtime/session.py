@@ -1,0 +1,286 @@
+"""onnxruntime, as far as this project needs it: sessions on paths and on models in memory, runs, profiles."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
+from onnxq.files import limits
+from onnxq.runtime import native, supervisor
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Feed = dict[str, NDArray]
+
+#: How many threads a session uses unless told otherwise. One: medians of one thread hold still on busy machines.
+THREADS = 1
+_NUMPY = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(bfloat16)": ml_dtypes.bfloat16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
+    "tensor(int8)": np.int8,
+    "tensor(uint64)": np.uint64,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.object_,
+}
+
+
+def require() -> Any:
+    """The onnxruntime module.
+
+    Raises:
+        MissingRuntime: it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        if _is_installed("onnxruntime"):
+            raise MissingRuntime(f"onnxruntime is installed, but cannot be loaded: {first_line(error)}") from None
+        raise MissingRuntime(
+            "onnxruntime is not installed: pip install 'onnxq[cpu]' (or 'onnxq[gpu]' for NVIDIA GPUs, never both)"
+        ) from None
+    return onnxruntime
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # what stands in its place has no spec
+        return False
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a model. Dimensions are ints, symbolic names or None; `shape` is None where the rank is free."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int | str | None, ...] | None
+
+
+class Session:
+    """An onnxruntime session on the processor.
+
+    Args:
+        model: a path, or a model in memory, whose external tensors may lie in several folders.
+        optimize: onnxruntime's graph optimizer on (all levels) or off.
+        threads: of one operator; 0 leaves it to onnxruntime.
+        profile: record the time of every kernel; `kernels()` ends the recording.
+        library: compute the operators of the onnxq domain by the compiled library, where it was built.
+        most_bytes: what a run may take with the constants, packed ones too; 0 is without a bound. A run that
+            needs more is refused, where else the process would be killed. Runs are slower: none is to be timed.
+        save_optimized: where to leave the optimized graph, which holds for this machine only.
+
+    Raises:
+        BadModel: onnxruntime refuses the model; the message is its first line.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | ir.Model,
+        *,
+        optimize: bool = True,
+        threads: int = THREADS,
+        profile: bool = False,
+        library: bool = True,
+        most_bytes: int = 0,
+        save_optimized: Path | None = None,
+    ) -> None:
+        ort = require()
+        supervisor.doing("onnxruntime opened or ran the model")
+        self.threads = threads
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        if library and native.path() is not None:
+            options.register_custom_ops_library(str(native.path()))
+        levels = ort.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+        if profile:
+            options.enable_profiling = True
+            folder = tempfile.mkdtemp(prefix="onnxq-profile-")
+            self._remove_profile = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            options.profile_file_prefix = os.path.join(folder, "run")
+        if save_optimized is not None:
+            options.optimized_model_filepath = str(save_optimized)
+        self._run_options = _bound(options, most_bytes) if most_bytes else None
+        source: str | bytes
+        if isinstance(model, ir.Model):
+            data = data_folder(model)
+            if data is not None:
+                options.add_session_config_entry("session.model_external_initializers_file_folder_path", data)
+            source = _serialize(model)
+        else:
+            source = str(model)
+        try:
+            self._session: onnxruntime.InferenceSession = ort.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            why = reason(error)
+            unknown = "not a registered function/op" in why or "No Op registered" in why
+            advice = "; --no-check quantizes without running it" if unknown else ""
+            raise BadModel(f"onnxruntime refuses the model: {why}{advice}") from None
+        self.inputs = tuple(
+            Input(i.name, np.dtype(_NUMPY.get(i.type, np.object_)), tuple(i.shape)) for i in self._session.get_inputs()
+        )
+        self.outputs = tuple(o.name for o in self._session.get_outputs())
+        self._require_room()
+        interface = (*self._session.get_inputs(), *self._session.get_outputs())
+        self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
+
+    def _require_room(self) -> None:
+        """Refuse inputs of fixed sizes that this machine could not hold."""
+        for i in self.inputs:
+            nbytes = i.dtype.itemsize * math.prod(dim for dim in i.shape or () if isinstance(dim, int) and dim > 0)
+            if nbytes > limits.memory():
+                shape = [dim if isinstance(dim, int) else "?" for dim in i.shape or ()]
+                size = limits.in_words(nbytes)
+                raise BadModel(f"input '{i.name}' of shape {shape} takes {size}, more than this machine's memory")
+
+    def run(self, feed: Mapping[str, NDArray], outputs: Sequence[str] | None = None) -> list[NDArray]:
+        """Outputs (all, or those named) for one sample.
+
+        Raises:
+            BadModel: the run fails.
+        """
+        try:
+            if self._has_bfloat16:
+                values = {name: _to_value(x) for name, x in feed.items()}
+                return [
+                    _from_value(value)
+                    for value in self._session.run_with_ort_values(outputs, values, self._run_options)
+                ]
+            return self._session.run(outputs, feed, self._run_options)
+        except Exception as error:  # see above
+            raise BadModel(f"onnxruntime cannot run the model: {reason(error)}") from None
+
+    def kernels(self) -> list[Kernel]:
+        """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
+        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+        self._remove_profile()
+        times: dict[tuple[str, str], list[float]] = {}
+        for event in events:
+            name = event.get("name", "")
+            if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+                key = (event["args"]["op_name"], name.removesuffix("_kernel_time"))
+                times.setdefault(key, []).append(event["dur"] * 1e-6)
+        return [Kernel(op, _original_name(name), min(t), len(t)) for (op, name), t in times.items()]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One node of the optimized graph: operator, name of the node or value it came from, least seconds, runs.
+
+    The least of many runs, because whatever else the machine does only adds to it.
+    """
+
+    op: str
+    name: str
+    seconds: float
+    runs: int
+
+
+def _bound(options: onnxruntime.SessionOptions, most_bytes: int) -> onnxruntime.RunOptions:
+    """Give a session an arena that grows no further; what runs have to say to leave it empty.
+
+    onnxruntime takes the arena that was registered last, and goes on without any check once constants alone exceed
+    its limit: so these must be counted in.
+    """
+    ort = require()
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"max_mem": most_bytes, "arena_extend_strategy": 1}))
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")  # freed with the session
+    run = ort.RunOptions()
+    run.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return run
+
+
+def _serialize(model: ir.Model) -> bytes:
+    """The model as protobuf; weights that are encoded on the way may raise an error of ours."""
+    try:
+        return ir.to_proto(model).SerializeToString()
+    except ir.serde.SerdeError as error:
+        raise root_cause(error) from None
+
+
+def _original_name(name: str) -> str:
+    """The name before onnxruntime decorated it: fused nodes keep the name of their main node or of its output."""
+    return re.sub(r"(/(Gemm|Mat[Mm]ul)\w*Fusion/?|_nchwc|_token_\d+)+$", "", name).removeprefix("fused ")
+
+
+def reason(error: Exception) -> str:
+    """What an exception of onnxruntime says, without where in its sources it was thrown."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed: ?)?", "", text)
+    return re.sub(r"/\S+:\d+ .*?\)( const)? (?=\S)", "", text)  # the C++ function that threw
+
+
+def _to_value(x: NDArray) -> onnxruntime.OrtValue:
+    """For onnxruntime, which does not know numpy arrays of bfloat16."""
+    make = require().OrtValue
+    if x.dtype != ml_dtypes.bfloat16:
+        return make.ortvalue_from_numpy(x)
+    bits = np.ascontiguousarray(x).view(np.uint16)
+    return make.ortvalue_from_numpy_with_onnx_type(bits, int(ir.DataType.BFLOAT16))
+
+
+def _from_value(value: onnxruntime.OrtValue) -> NDArray:
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = value.shape()
+    size = math.prod(shape)
+    raw = ctypes.string_at(value.data_ptr(), 2 * size) if size else b""
+    return np.frombuffer(raw, ml_dtypes.bfloat16).reshape(shape)
+
+
+def data_folder(model: ir.Model) -> str | None:
+    """The folder beside or below which all external initializers lie, those of bodies included.
+
+    Those that were given relative to another folder are given relative to this one afterwards.
+    """
+    values = [v for each in model.graphs() for v in each.initializers.values()]
+    external = [(v, t) for v in values if isinstance(t := v.const_value, ir.ExternalTensor)]
+    if not external:
+        return None
+    folder = os.path.commonpath({os.path.abspath(tensor.base_dir) for _, tensor in external})
+    for value, tensor in external:
+        if os.path.abspath(tensor.base_dir) != folder:
+            place = os.path.relpath(os.path.abspath(tensor.path), folder)
+            value.const_value = ir.ExternalTensor(
+                place,
+                tensor.offset,
+                tensor.length,
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=tensor.name or "",
+                base_dir=folder,
+            )
+    return folder

@@ -1,0 +1,1 @@
+"""Sounds as samples: read, resampled, and turned into spectra."""

@@ -1,0 +1,284 @@
+"""Calibration data: samples as dicts of arrays, read one at a time from files, folders or a Python function."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData, first_line
+from onnxq.files import limits
+from onnxq.runtime.session import Feed, Input
+from onnxq.samples import arrays, files
+from onnxq.samples.fit import Read, fit
+from onnxq.samples.prefetch import prefetch
+from onnxq.samples.reading import How, Reading, reading_of
+from onnxq.samples.texts.companions import Companions
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples that can be gone through any number of times, each a dict of one array for each input.
+
+    Attributes:
+        source: where they come from, as the user named it.
+        reads: opens the samples anew; each is read (an image decoded …) only when its function is called.
+        fingerprint: of the files they come from, where there are files; without, the samples themselves are hashed.
+        part_of, part_count: the data that this was split from, if it was, and how many samples of it these are.
+    """
+
+    source: str
+    reads: Callable[[], Iterator[Read]]
+    fingerprint: Callable[[], str] | None = None
+    part_of: Data | None = None
+    part_count: int = 0
+
+    def __iter__(self) -> Iterator[Feed]:
+        return (read() for read in self.reads())
+
+    def after(self, skipped: int) -> Iterator[Feed]:
+        """The samples without the first `skipped`, which are not read."""
+        return (read() for read in itertools.islice(self.reads(), skipped, None))
+
+    @functools.cached_property
+    def _seen(self) -> tuple[int, str]:
+        """Count and hash. Without a fingerprint, the samples are gone through once for them."""
+        if self.fingerprint is not None:
+            return sum(1 for _ in self.reads()), self.fingerprint()
+        digest, count = hashlib.sha256(), 0
+        with contextlib.closing(prefetch(self)) as samples:
+            for sample in samples:
+                count += 1
+                for name in sorted(sample):
+                    x = sample[name]
+                    digest.update(f"{name} {x.dtype} {x.shape} ".encode())
+                    digest.update(_bytes(x))
+        return count, digest.hexdigest()
+
+    @property
+    def count(self) -> int:
+        """How many samples there are, for which no file is read beyond its headers."""
+        return self._seen[0] if self.part_of is None else self.part_count
+
+    def hash(self) -> str:
+        """A hash of every name, shape, type and byte, in order, or of the files; of a part, the hash of the whole."""
+        return self._seen[1] if self.part_of is None else self.part_of.hash()
+
+    def split(self, held_back: int) -> tuple[Data, Data]:
+        """(all but the last `held_back` samples of every stride, those samples): evenly spread over the data."""
+        if self.count < 2 or held_back < 1:
+            return self, self
+        held_back = min(held_back, max(1, self.count // 4))
+        chosen = {int(i) for i in np.linspace(0, self.count - 1, held_back + 2)[1:-1]}
+        rest = self._part(self.source, lambda i: i not in chosen, self.count - len(chosen))
+        return rest, self._part(f"{self.source} (held back)", lambda i: i in chosen, len(chosen))
+
+    def shard(self, number: int, count: int) -> Data:
+        """Every `count`-th sample, from sample `number` (1 … `count`) on."""
+        size = len(range(number - 1, self.count, count))
+        return self._part(f"{self.source} (shard {number} of {count})", lambda i: i % count == number - 1, size)
+
+    def _part(self, source: str, is_in: Callable[[int], bool], count: int) -> Data:
+        def reads() -> Iterator[Read]:
+            given = 0
+            for i, read in enumerate(self.reads()):
+                if is_in(i):
+                    given += 1
+                    yield read
+            if given < count:
+                raise BadData(
+                    f"{source} gave {given} samples, and {count} the time before: it must always give the same"
+                )
+
+        return Data(source, reads, None, self, count)
+
+    def limited(self, limit: int | None, seed: int | None = None) -> Data:
+        """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
+        if limit is None:
+            return self
+        if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
+            return self
+        if seed is None:
+            return self._limited(lambda: itertools.islice(self.reads(), limit), f"the first {limit}")
+        drawn = np.random.default_rng(seed).permutation(self.count)[:limit]
+        chosen = {int(i) for i in drawn}
+        found = lambda: (read for i, read in enumerate(self.reads()) if i in chosen)  # noqa: E731
+        return self._limited(found, f"{limit} by seed {seed}")
+
+    def _limited(self, reads: Callable[[], Iterator[Read]], what: str) -> Data:
+        whole = self.fingerprint
+        if whole is None:
+            return Data(self.source, reads)
+        return Data(self.source, reads, lambda: hashlib.sha256(f"{whole()} {what}".encode()).hexdigest())
+
+
+def inputs_of(model: ir.Model) -> tuple[Input, ...]:
+    """The inputs that a caller of `model` must give."""
+    found = []
+    for value in model.graph.inputs:
+        if value.const_value is None:
+            dtype = np.dtype(np.object_) if value.dtype in (None, ir.DataType.STRING) else value.dtype.numpy()
+            dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+            found.append(Input(value.name or "", dtype, dims))
+    return tuple(found)
+
+
+DataSource = str | Path | Iterable[Mapping[str, NDArray]] | Callable[[], Iterable[Mapping[str, NDArray]]]
+
+
+def open_data(
+    source: DataSource,
+    inputs: tuple[Input, ...],
+    how: How = None,
+    *,
+    model: ir.Model | None = None,
+    path: str | Path | None = None,
+) -> Data:
+    """Samples for a model with these `inputs`.
+
+    Args:
+        source: a `.npz` file (arrays named like the inputs), a `.npy` file (one input), images, sounds, texts, lines of
+            JSON, tables (`samples/`), a folder of files of one of these kinds, `module:function` (a generator of
+            dicts); or, from Python, a list of dicts or such a function. Arrays of an input's rank are cut along axis 0;
+            with one rank more, the first axis counts samples.
+        how: how images and sounds become arrays, and texts tokens.
+        model, path: in float, and its file, for what only they know: the caches of a decoder, which it fills by
+            running, the vocabulary, and what lies beside the file.
+
+    Raises:
+        BadData: nothing there, or names, shapes or types that do not fit; one sentence with both shapes.
+    """
+    if not isinstance(source, (str, Path)):
+        return _from_python(source, inputs)
+    reading, place = reading_of(how), Companions(model, None if path is None else Path(path))
+    where = Path(source)
+    if where.is_dir():
+        return _from_files(where, _files_in(where), inputs, reading, place)
+    if where.suffix.lower() in arrays.SUFFIXES | files.SUFFIXES:
+        if not where.is_file():
+            raise BadData(f"the calibration data {where}: no such file")
+        return _from_files(where, [where], inputs, reading, place)
+    if ":" in str(source):
+        return _from_python(_import(str(source)), inputs, str(source))
+    kinds = ".npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images or sounds"
+    raise BadData(f"--data {source} is neither a file of a known kind ({kinds}), nor a folder, nor module:function")
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files of a folder, which are of one kind."""
+    found = files.files_in(folder, arrays.SUFFIXES | files.SUFFIXES)
+    # Beside images, sounds and arrays, texts and tables are notes and labels.
+    main = [file for file in found if files.kind_of(file) in (None, "images", "sounds")]
+    found = main or found
+    kinds = {files.kind_of(file) or "arrays" for file in found}
+    if not found:
+        raise BadData(f"the folder {folder} holds no arrays (.npz, .npy), images, sounds, texts or tables")
+    if len(kinds) > 1:
+        raise BadData(f"the folder {folder} holds both {' and '.join(sorted(kinds))}; give one kind")
+    return found
+
+
+def _from_files(
+    source: Path, found: Sequence[Path], inputs: tuple[Input, ...], reading: Reading, place: Companions
+) -> Data:
+    if files.kind_of(found[0]) is None:
+        reads = lambda: arrays.read_files(found, inputs)  # noqa: E731
+        return _checked(str(source), reads, inputs, lambda: _hash_files(found, str(inputs)))
+    reads = files.reads_of(found, str(source), inputs, reading, place)
+    how = f"{reading} {place.used()} {inputs}"
+    return _checked(str(source), reads, inputs, lambda: _hash_files(found, how))
+
+
+def _from_python(
+    source: Iterable[Mapping[str, NDArray]] | Callable[[], Iterable[Mapping[str, NDArray]]],
+    inputs: tuple[Input, ...],
+    name: str = "the given samples",
+) -> Data:
+    """The samples of a function, called anew for each pass over the data, or of anything that can be listed."""
+    if not callable(source) and not isinstance(source, Iterable):
+        raise BadData(
+            f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
+        )
+    samples = None if callable(source) else list(source)
+
+    def samples_of() -> Iterator[Read]:
+        try:
+            for sample in source() if callable(source) else samples or ():
+                if not isinstance(sample, Mapping):
+                    raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
+                yield functools.partial(dict, {key: np.asarray(x) for key, x in sample.items()})
+        except BadData:
+            raise
+        except (Exception, SystemExit) as error:  # of the caller's own function
+            raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
+
+    return _checked(name, samples_of, inputs)
+
+
+def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
+    module, _, function = source.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (Exception, SystemExit) as error:  # whatever the caller's own module raises
+        raise BadData(f"--data {source} failed with {type(error).__name__}: {first_line(error)}") from error
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise BadData(f"--data {source} is not a function")
+    return found
+
+
+def _checked(
+    source: str,
+    reads: Callable[[], Iterator[Read]],
+    inputs: tuple[Input, ...],
+    fingerprint: Callable[[], str] | None = None,
+) -> Data:
+    """The samples, each checked against the inputs and with float types converted."""
+
+    def checked() -> Iterator[Read]:
+        number = -1
+        for number, read in enumerate(reads()):
+            yield functools.partial(_read_checked, read, inputs, f"{source}, sample {number}")
+        if number < 0:
+            raise BadData(f"{source} holds no samples")
+
+    return Data(source, checked, fingerprint)
+
+
+def _read_checked(read: Read, inputs: tuple[Input, ...], where: str) -> Feed:
+    return fit(read(), inputs, where)
+
+
+def _bytes(x: NDArray) -> bytes | memoryview:
+    """What an array holds, of strings their text."""
+    return repr(x.tolist()).encode() if x.dtype.hasobject else np.ascontiguousarray(x).reshape(-1).view(np.uint8).data
+
+
+def _hash_files(files: Sequence[Path], how: str) -> str:
+    """A hash of the files' bytes, in order, and of how they are read."""
+    digest = hashlib.sha256(how.encode())
+    with ThreadPoolExecutor() as threads:
+        for part in threads.map(_hash_file, files):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _hash_file(file: Path) -> bytes:
+    try:
+        with limits.open_file(file, BadData) as opened:
+            return hashlib.file_digest(opened, "sha256").digest()
+    except OSError as error:
+        raise BadData(f"{file} cannot be read: {error.strerror}") from None

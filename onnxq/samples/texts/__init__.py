@@ -1,0 +1,1 @@
+"""Texts as samples: tokens, what goes with them, and caches from decoding."""

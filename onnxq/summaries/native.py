@@ -1,0 +1,94 @@
+"""Summaries inside the compiled library, which nodes of a running model fill (custom_ops/cpu/summary.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.runtime import native
+from onnxq.summaries.histogram import Histogram
+from onnxq.summaries.summary import Summary
+
+#: ONNX's numbers of the float types.
+_TYPES = {np.dtype(t): n for t, n in ((np.float32, 1), (np.float16, 10), (np.float64, 11), (ml_dtypes.bfloat16, 16))}
+
+
+class _Numbers(ctypes.Structure):
+    """SummaryNumbers of summary.h, member by member."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("count", "zeros", "nans", "infinities")),
+        *((name, ctypes.c_double) for name in ("low", "high", "total", "squares")),
+        ("batches", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("average_low", "average_high")),
+        *((name, ctypes.c_int64) for name in ("least_rank", "most_rank", "unlike")),
+        *((name, ctypes.c_int64) for name in ("exponent", "first", "bins", "channels")),
+    )
+
+
+_SHARED = tuple(field[0] for field in _Numbers._fields_ if field[0] in Summary.__dataclass_fields__)
+
+
+def available() -> bool:
+    """Whether the library is there."""
+    return native.library() is not None
+
+
+class NativeSummary:
+    """A `Summary` that the library keeps, under a number that a node refers to.
+
+    Args:
+        start: what it goes on from; decides what is kept (a histogram or not, channels or not).
+    """
+
+    def __init__(self, start: Summary) -> None:
+        found = native.library()
+        assert found is not None
+        self._library = found
+        found.onnxq_summary_new.restype = ctypes.c_int64
+        self._axis = start.axis
+        axis = None if start.axis is None else ctypes.byref(ctypes.c_int64(start.axis))
+        self.number: int = found.onnxq_summary_new(ctypes.c_int32(start.histogram is not None), axis)
+        weakref.finalize(self, found.onnxq_summary_free, ctypes.c_int64(self.number))
+        h = start.histogram
+        plain = _Numbers(**{name: getattr(start, name) for name in _SHARED})
+        plain.exponent, plain.first = (h.exponent, h.first) if h is not None else (0, 0)
+        plain.bins, plain.channels = -1 if h is None else len(h.counts), start.channel_low.size
+        counts = np.zeros(0, np.int64) if h is None else h.counts
+        arrays = [np.ascontiguousarray(x) for x in (counts, start.channel_low, start.channel_high)]
+        found.onnxq_summary_restore(self._at, ctypes.byref(plain), *(native.pointer(x) for x in arrays))
+
+    def update(self, x: NDArray) -> None:
+        """Take in one batch, as `Summary.update` does."""
+        x = np.ascontiguousarray(x)
+        shape = (ctypes.c_int64 * x.ndim)(*x.shape)
+        kind, rank = ctypes.c_int32(_TYPES[x.dtype]), ctypes.c_int64(x.ndim)
+        self._library.onnxq_summary_update(self._at, native.pointer(x), kind, shape, rank)
+        self.end_batch()
+
+    def end_batch(self) -> None:
+        """What came since the last call counts as one batch in the moving average."""
+        self._library.onnxq_summary_end_batch(self._at)
+
+    def read(self) -> Summary:
+        """A copy of what has been seen. No session may be filling it meanwhile."""
+        plain = _Numbers()
+        self._library.onnxq_summary_numbers(self._at, ctypes.byref(plain))
+        counts = np.zeros(max(plain.bins, 0), np.int64)
+        low, high = np.zeros(plain.channels), np.zeros(plain.channels)
+        pointers = (native.pointer(x) for x in (counts, low, high))
+        self._library.onnxq_summary_arrays(self._at, *pointers)
+        seen = Summary(**{name: getattr(plain, name) for name in _SHARED}, histogram=None, axis=self._axis)
+        seen.channel_low, seen.channel_high = low, high
+        if plain.bins >= 0:
+            seen.histogram = h = Histogram()
+            h.exponent, h.first, h.counts, h.low, h.high = plain.exponent, plain.first, counts, seen.low, seen.high
+        return seen
+
+    @property
+    def _at(self) -> ctypes.c_int64:
+        return ctypes.c_int64(self.number)

@@ -1,0 +1,188 @@
+"""What each node costs in float and in its quantized form, measured, and which plan is the cheapest for these costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
+from onnxq.planning import int8_regions
+from onnxq.runtime.session import Kernel
+from onnxq.tuning.mincut import Cut
+
+#: Seconds that a QuantizeLinear or DequantizeLinear takes however small its tensor, and the layout change beside it.
+CONVERSION_SECONDS = 4e-6
+#: Activation functions besides `passengers.ABSORBED` that onnxruntime fuses into a Conv in float.
+_FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
+#: What onnxruntime runs in the place of an operator whose quantization it did not fuse.
+_FLOAT_KERNELS = {
+    "Conv": ("Conv", "FusedConv"),
+    "MatMul": ("MatMul", "Gemm", "FusedMatMul", "FusedGemm"),
+    "Gemm": ("Gemm", "FusedGemm"),
+    "Add": ("Add",),
+    "Mul": ("Mul",),
+    "Sigmoid": ("Sigmoid",),
+    "LeakyRelu": ("LeakyRelu",),
+    "AveragePool": ("AveragePool",),
+    "GlobalAveragePool": ("GlobalAveragePool",),
+}
+
+
+@dataclass
+class Costs:
+    """Seconds of one run, by node of the plan.
+
+    Attributes:
+        float_seconds: in the float model, with the activation functions fused into the node.
+        quantized_seconds: in the fully quantized model, without conversions at the borders.
+        conversion: seconds to convert a value from float to int8 or back, by value name.
+        total_float: of the whole float model.
+    """
+
+    float_seconds: dict[str, float] = field(default_factory=dict)
+    quantized_seconds: dict[str, float] = field(default_factory=dict)
+    conversion: dict[str, float] = field(default_factory=dict)
+    total_float: float = 0.0
+
+    def hopeful(self) -> Costs:
+        """These costs if every quantized kernel took half its float time at most, and conversions none."""
+        quantized = {node: min(self.quantized_seconds.get(node, 0.0), t / 2) for node, t in self.float_seconds.items()}
+        return Costs(self.float_seconds, quantized, dict.fromkeys(self.conversion, 0.0), self.total_float)
+
+
+def attribute_costs(
+    model: ir.Model, plan: Plan, in_float: Iterable[Kernel], quantized: Iterable[Kernel], elements: Mapping[str, int]
+) -> Costs:
+    """Costs from the kernels that ran in the float model and in the quantized one.
+
+    Args:
+        elements: of each activation that the plan quantizes, on the sample that was timed.
+    """
+    owners = _owners(model, plan)
+    in_float, quantized = list(in_float), list(quantized)
+    costs = Costs(total_float=sum(kernel.seconds for kernel in in_float))
+    for kernels, found in ((in_float, costs.float_seconds), (quantized, costs.quantized_seconds)):
+        for kernel in kernels:
+            owner = owners.get(kernel.name)
+            if owner is not None:
+                found[owner] = found.get(owner, 0.0) + kernel.seconds
+    rate = _conversion_rate(quantized, elements)
+    costs.conversion = {name: CONVERSION_SECONDS + rate * n for name, n in elements.items()}
+    return costs
+
+
+def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
+    """The node of the plan that a kernel belongs to, by the name onnxruntime gives the kernel.
+
+    That is the node's name, or the name of the value it makes, which for a fused activation function is the value
+    behind it.
+    """
+    found: dict[str, str] = {}
+    for node in graph.nodes(model):
+        choice = plan.choices.get(node.name or "")
+        if choice is None:
+            continue
+        final = int8_regions.final_output(node) if len(node.outputs) == 1 else node.outputs[0]
+        behind = final.producer()
+        for name in (choice.node, node.outputs[0].name, final.name, None if behind is None else behind.name):
+            found.setdefault(name or "", choice.node)
+        follower = graph.only_consumer(node.outputs[0]) if node.op_type == "Conv" else None
+        if follower is not None and graph.is_op(follower, *_FUSED_INTO_CONV):
+            found.setdefault(follower.outputs[0].name or "", choice.node)
+        found[choice.node] = choice.node
+    return found
+
+
+def _conversion_rate(quantized: Iterable[Kernel], elements: Mapping[str, int]) -> float:
+    """Seconds an element takes to be converted, layout change included, from the conversions that did run."""
+    seconds = count = 0.0
+    for kernel in quantized:
+        name = kernel.name.removesuffix("_QuantizeLinear").removesuffix("_DequantizeLinear")
+        if kernel.op in ("QuantizeLinear", "DequantizeLinear") and name in elements:
+            seconds += max(0.0, kernel.seconds - CONVERSION_SECONDS / 2)
+            count += elements[name]
+    # Without any, what the conversions of other models took; twice, for the layout change that goes with them.
+    return 2 * (seconds / count if count else 2e-10)
+
+
+def unfused(model: ir.Model, plan: Plan, quantized: Iterable[Kernel]) -> list[Choice]:
+    """Nodes that should have become an integer kernel but ran in float behind their DequantizeLinear."""
+    owners = _owners(model, plan)
+    ran = {(owners.get(kernel.name), kernel.op) for kernel in quantized}
+    return [c for c in plan.those(Method.STATIC) if any((c.node, op) in ran for op in _FLOAT_KERNELS.get(c.op, ()))]
+
+
+def predicted_seconds(plan: Plan, measured: Costs, full: Plan) -> float:
+    """Seconds of one run of `plan`, from the costs of its nodes. `full` is the plan that was measured."""
+    quantized = {choice.node for choice in plan.those(*COMPUTING)}
+    return measured.total_float + sum(
+        measured.quantized_seconds.get(c.node, 0.0) - measured.float_seconds.get(c.node, 0.0)
+        for c in full.those(*COMPUTING)
+        if c.node in quantized
+    )
+
+
+def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float]) -> Plan:
+    """`plan` with those nodes back in float that cost more than they give.
+
+    The sum to be made small is seconds of all nodes, plus conversions wherever int8 meets float, plus `harm` (seconds
+    that a node's quantization noise is taken to be worth) of all quantized nodes: a minimum cut.
+    """
+    cut = Cut()
+    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c)}
+    for choice in plan.those(*COMPUTING):
+        quantized = costs.quantized_seconds.get(choice.node, 0.0) + harm.get(choice.node, 0.0)
+        cut.cost(choice.node, first=quantized, second=costs.float_seconds.get(choice.node, 0.0))
+    static = {c.node for c in plan.those(Method.STATIC)}
+    nodes = [node for node in graph.nodes(model) if node.name in static]
+    for value, producer, readers, others in _crossings(nodes, static):
+        price = costs.conversion.get(value.name or "", CONVERSION_SECONDS)
+        maker = producer if producer in int8_makers else None
+        if readers:
+            # Quantized once, if any reader is int8 and the producer is not.
+            wanted = ("wanted", value.name)
+            for reader in readers:
+                cut.apart(reader, wanted, math.inf)
+            if maker is None:
+                cut.cost(wanted, first=price, second=0)
+            else:
+                cut.apart(wanted, maker, price)
+        if maker is not None:
+            # Dequantized once, if the producer is int8 and any reader is not.
+            if others:
+                cut.cost(maker, first=price, second=0)
+            else:
+                unwanted = ("unwanted", value.name)
+                for reader in readers:
+                    cut.apart(unwanted, reader, math.inf)
+                cut.apart(maker, unwanted, price)
+            for reader in readers:
+                if int8_regions.is_passenger(plan.choices[reader]):
+                    cut.apart(reader, maker, math.inf)
+    kept = cut.first_side()
+    reason = "float is faster here" if not harm else "costs more accuracy than it gives speed"
+    back = [c for c in plan.those(*COMPUTING) if c.node not in kept]
+    return int8_regions.prune(plan.replacing(in_float(c, reason) for c in back), model)
+
+
+def _crossings(nodes: list[ir.Node], static: set[str]) -> Iterable[tuple[ir.Value, str | None, list[str], bool]]:
+    """(value, the static node that makes it, static nodes that read it, whether anybody else reads it)."""
+    values: dict[int, tuple[ir.Value, list[str]]] = {}
+    for node in nodes:
+        for index in int8_regions.activations(node):
+            value = node.inputs[index]
+            if value is not None and graph.constant(value) is None:
+                values.setdefault(id(value), (value, []))[1].append(node.name or "")
+    for node in nodes:
+        outputs = [int8_regions.final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
+        for value in outputs:
+            values.setdefault(id(value), (value, []))
+    for value, readers in values.values():
+        producer = int8_regions.producer_of(value)
+        name = None if producer is None or producer.name not in static else producer.name
+        others = value.is_graph_output() or any(use.node.name not in static for use in value.uses())
+        yield value, name, readers, others

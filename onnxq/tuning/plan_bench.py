@@ -1,0 +1,231 @@
+"""What a plan gives: the real rewritten model, run in onnxruntime on held-back samples. Nothing is simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.model import graph
+from onnxq.model.origin import HALVES, STORED_TYPE
+from onnxq.model.weights import fits_half, weights_of
+from onnxq.plan import Plan
+from onnxq.quality import MAX_DB, Quality, arrays_of, measure, unrepeatable
+from onnxq.runtime.session import THREADS, Feed, Kernel, Session
+from onnxq.runtime.timing import Race, coarse, least_seconds, processor_seconds, race
+from onnxq.samples.trials import GIVEN, Trial, Trials
+
+Rewrite = Callable[[Plan], ir.Model]
+
+#: Runs that find the time of each kernel: what fits into so many seconds, but at least and at most so many.
+PROFILE_SECONDS, PROFILE_RUNS = 0.5, (4, 64)
+#: Seconds that a plan takes to be carried out and loaded, about, and how many more a byte and a node of the model.
+SECONDS_A_PLAN, SECONDS_A_BYTE, SECONDS_A_NODE = 0.05, 1e-8, 2e-4
+#: Samples of the user's that a plan is measured on: all that the float model runs in so much processor time, but at
+#: least so many.
+QUALITY_SECONDS, LEAST_FEEDS = 1.0, 2
+#: Operators whose time is that of the kernels in their bodies.
+BODIES = ("If", "Loop", "Scan")
+#: Labels that are looked at while plans are compared: those on which the noise is worst.
+WATCHED = 4
+#: dB by which samples that are not looked at may be worse than those that are.
+OVERLOOKED = 2.0
+#: Samples are long that hold so many times the numbers of the median one.
+LONG = 3.0
+#: Bytes that a constant takes in a file beside its numbers: names, shape, and the node that unpacks it.
+BYTES_PER_CONSTANT = 150
+#: Outputs of at least so many numbers in 0…1, of which less than this share is above 0.5, are taken for scores.
+LEAST_SCORES, RARE = 64, 0.1
+
+
+@dataclass
+class Bench:
+    """Runs plans for one model on a few samples.
+
+    Attributes:
+        model: prepared, in float.
+        rewrite: carries a plan out.
+        trials: samples; the first is the one that is timed. Of a slow model only the first few of the user's are used.
+        threads: of one operator, when time is measured. Quality is measured on all threads there are.
+    """
+
+    model: ir.Model
+    rewrite: Rewrite
+    trials: Trials
+    threads: int = THREADS
+
+    def __post_init__(self) -> None:
+        session = Session(self.model, threads=0)
+        self._kernels: dict[Hashable, list[Kernel]] = {}
+        self.outputs = session.outputs
+        self._samples: list[Trial] = []
+        self._wanted: list[list[NDArray]] = []
+        typical = self.trials.samples[0].feed
+        session.run(typical)
+        self.run_seconds = coarse(processor_seconds(session, typical))
+        # Of a slow model fewer: a plan is measured dozens of times.
+        given, most = 0, max(LEAST_FEEDS, int(QUALITY_SECONDS / self.run_seconds))
+        for trial in self.trials.samples:
+            given += trial.label == GIVEN
+            if trial.label == GIVEN and given > most:
+                continue
+            self._samples.append(trial)
+            self._wanted.append(session.run(trial.feed))
+        self.feeds = [trial.feed for trial in self._samples]
+        self._watched = list(range(len(self.feeds)))
+        self._random = unrepeatable(self.outputs, self._wanted[0], session.run(self.feeds[0]))
+        self._seen: dict[Hashable, tuple[Quality, int]] = {}
+        self._size_in_float = _bytes_of(self.model)
+        self.is_recurrent = _is_recurrent(self.feeds[0], self._wanted[0])
+        self.is_detector = any(_scores_rare_events(x) for output in self._wanted[0] for x in arrays_of(output))
+
+    @functools.cached_property
+    def unfit_for_half(self) -> set[str]:
+        """Nodes with weights that float16 does not hold."""
+        nodes = graph.nodes(self.model)
+        return {node.name or "" for node in nodes for w in weights_of(node) if not fits_half(w.tensor)}
+
+    @functools.cached_property
+    def cost(self) -> float:
+        """Seconds that measuring one plan takes, about: what may be measured is derived from it."""
+        nodes = sum(1 for _ in graph.nodes(self.model))
+        load = SECONDS_A_PLAN + SECONDS_A_BYTE * self._size_in_float + SECONDS_A_NODE * nodes
+        return load + self.run_seconds * len(self._watched)
+
+    def quality(self, plan: Plan) -> Quality:
+        """The quality of `plan` on the samples looked at, measured once for each plan that differs in what it does."""
+        return self._measured(plan)[0]
+
+    def watch(self, plan: Plan) -> None:
+        """Look only at the user's samples from now on, and at those of others on which `plan` is worst.
+
+        Samples that take several times the work of others are looked at only if they are clearly worse.
+        """
+        contrasts = self._quality_everywhere(plan).contrasts()
+        worst = min(
+            (contrasts.get(label, MAX_DB) for label in self._others if not self._is_long(label)), default=MAX_DB
+        )
+        labels = [each for each in self._others if not self._is_long(each) or contrasts[each] < worst - OVERLOOKED]
+        self._look_at(sorted(labels, key=lambda label: contrasts.get(label, MAX_DB))[:WATCHED])
+
+    def overlooks(self, plan: Plan, aim: float = -math.inf) -> bool:
+        """Whether `plan` is worse on samples that are not looked at, or below an `aim` that it reaches on those that
+        are; from now on they are looked at too."""
+        quality = self._quality_everywhere(plan)
+        contrasts, decibels = quality.contrasts(), quality.by_label()
+        seen = {self._samples[i].label for i in self._watched}
+        worst = min((contrasts[label] for label in seen if label in contrasts), default=MAX_DB)
+        missed = {each for each, found in contrasts.items() if each not in seen and found < worst - OVERLOOKED}
+        if all(decibels[label] >= aim for label in seen if label in decibels):
+            missed |= {each for each, found in decibels.items() if each not in seen and found < aim}
+        if missed:
+            self._look_at([label for label in self._others if label in seen | missed])
+        return bool(missed)
+
+    @functools.cached_property
+    def _others(self) -> list[str]:
+        """Labels of the samples that were made up."""
+        return [label for label in dict.fromkeys(trial.label for trial in self._samples) if label != GIVEN]
+
+    def _look_at(self, labels: Sequence[str]) -> None:
+        """At the user's samples and these, one of each label, or two if there are few."""
+        count = 1 if len(labels) > WATCHED // 2 else 2
+        own = {label: [i for i, trial in enumerate(self._samples) if trial.label == label] for label in labels}
+        given = [i for i, trial in enumerate(self._samples) if trial.label == GIVEN]
+        self._watched = sorted({*given, *(i for found in own.values() for i in found[:count])})
+        self._seen.clear()
+
+    def _is_long(self, label: str) -> bool:
+        """Whether a label's samples hold several times as many numbers as most."""
+        work = [sum(x.size for output in wanted for x in arrays_of(output)) for wanted in self._wanted]
+        own = [n for n, trial in zip(work, self._samples, strict=True) if trial.label == label]
+        return max(own) > LONG * statistics.median(work)
+
+    def size(self, plan: Plan) -> float:
+        """Bytes of the constants of `plan`'s model relative to those of the float model."""
+        return self._measured(plan)[1] / max(1, self._size_in_float)
+
+    def _measured(self, plan: Plan) -> tuple[Quality, int]:
+        key = plan_key(plan)
+        if key not in self._seen:
+            model = self.rewrite(plan)
+            self._seen[key] = self._compared(model, self._watched), _bytes_of(model)
+        return self._seen[key]
+
+    def _quality_everywhere(self, plan: Plan) -> Quality:
+        return self._compared(self.rewrite(plan), range(len(self._samples)))
+
+    def _compared(self, model: ir.Model, samples: Sequence[int]) -> Quality:
+        session = Session(model, threads=0)
+        wanted, labels = [self._wanted[i] for i in samples], [self._samples[i].label for i in samples]
+        return measure(self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels)
+
+    def kernels(self, plan: Plan | None) -> list[Kernel]:
+        """The kernels that ran, with their times, for `plan` or (None) for the float model.
+
+        Where other processes took so much of the machine that no run of some kernel was undisturbed, all are scaled to
+        the processor time of the best run.
+        """
+        key = None if plan is None else plan_key(plan)
+        if key not in self._kernels:
+            model = self.model if plan is None else self.rewrite(plan)
+            session = Session(model, threads=self.threads, profile=True)
+            session.run(self.feeds[0])
+            least = least_seconds(session, self.feeds[0])
+            fewest, most = PROFILE_RUNS
+            runs = max(fewest, min(most, int(PROFILE_SECONDS / coarse(least))))
+            least = min(least, least_seconds(session, self.feeds[0], runs))
+            kernels = session.kernels()
+            total = sum(kernel.seconds for kernel in kernels)
+            has_bodies = any(kernel.op in BODIES for kernel in kernels)  # whose kernels are counted in theirs too
+            if self.threads == 1 and total > least and not has_bodies:
+                kernels = [dataclasses.replace(k, seconds=k.seconds * least / total) for k in kernels]
+            self._kernels[key] = kernels
+        return self._kernels[key]
+
+    def speed(self, plan: Plan, seconds: float, bound: float) -> Race:
+        """`plan` against float, until it is clear whether it takes less than `bound` times as long."""
+        sessions = [Session(model, threads=self.threads) for model in (self.model, self.rewrite(plan))]
+        return race(sessions, [self.feeds[0]] * 2, seconds=seconds, bound=bound)
+
+
+def plan_key(plan: Plan) -> Hashable:
+    """What a plan does, without its reasons."""
+    return tuple((c.node, c.method, c.format, c.block) for c in plan)
+
+
+def _bytes_of(model: ir.Model) -> int:
+    """What the constants of a model take in its file, near enough to compare plans."""
+    values = [value for each in model.graphs() for value in each.initializers.values()]
+    # What was in half precision in the file was widened to be computed with.
+    sizes = [
+        value.const_value.nbytes // (2 if value.meta.get(STORED_TYPE) in HALVES else 1)
+        for value in values
+        if value.const_value is not None
+    ]
+    return sum(sizes) + BYTES_PER_CONSTANT * len(sizes)
+
+
+def _is_recurrent(feed: Feed, outputs: Sequence[NDArray]) -> bool:
+    """Whether an output looks like the next value of one of several float inputs: then errors add up over time."""
+    floats = [x for x in feed.values() if x.dtype.kind == "f" and x.size > 1]
+    return len(feed) > 1 and any(x.shape == y.shape and x.dtype == y.dtype for x in floats for y in outputs)
+
+
+def _scores_rare_events(x: NDArray) -> bool:
+    """Whether an output looks like scores to be compared with a threshold: one of many places, few of them near 1.
+
+    The distribution over the classes of a classifier, which sums to one, is not meant: there only the largest counts.
+    """
+    if x.dtype.kind != "f" or x.size < LEAST_SCORES or not (np.min(x) >= 0 and np.max(x) <= 1):
+        return False
+    if any(n > 2 and np.allclose(np.sum(x, axis, dtype=np.float64), 1, atol=1e-2) for axis, n in enumerate(x.shape)):
+        return False
+    return bool(np.min(np.mean(x.reshape(-1, x.shape[-1]) > 0.5, axis=0)) < RARE)

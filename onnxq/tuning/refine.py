@@ -1,0 +1,116 @@
+"""Which weights need a longer format to reach the quality that was asked for, or repay its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from onnxq import formats
+from onnxq.plan import Choice, Method, Plan, finer
+from onnxq.preference import RECURRENT_BAR, preference_of
+from onnxq.progress import QUIET, Progress
+from onnxq.recipe import SCHEMES, Recipe
+from onnxq.tuning.harm import harm
+from onnxq.tuning.plan_bench import Bench
+
+#: Finer weights are looked for only where they might gain more than this share.
+LEAST_GAIN = 0.02
+#: dB of contrast below the bar of recurrent models down to which 8-bit weights may go.
+SLACK = 3.0
+#: dB that weights may add to the noise of the int8 kernels, where those are what keeps a plan from the bar.
+ADDED = 1.0
+REASON = "a shorter format costs too much accuracy here"
+
+
+def refine(bench: Bench, plan: Plan, recipe: Recipe, measurements: int, progress: Progress = QUIET) -> Plan:
+    """`plan` with finer weights: as many as the quality asked for needs, and in 8-bit schemes as many as pay off.
+
+    The most harmful bytes come first.
+    """
+    four_bits = any(choice.format is not None and formats.get(choice.format).bits < 8 for choice in plan)
+    for _ in range(3):  # four bits to eight, eight to sixteen, sixteen to float32
+        better = _refined_once(bench, plan, recipe, four_bits, measurements, progress)
+        if better == plan:
+            return plan
+        plan = better
+    return plan
+
+
+def with_finest_weights(plan: Plan) -> Plan:
+    """`plan` without the noise of weights that meet float activations: `refine` sees to it, at the price of bytes."""
+    stored = plan.those(Method.STORED, Method.PACKED)
+    coarse = [c for c in stored if c.format is not None and formats.get(c.format).scale_type is not None]
+    return plan.replacing(Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
+
+
+def _refined_once(
+    bench: Bench, plan: Plan, recipe: Recipe, four_bits: bool, measurements: int, progress: Progress
+) -> Plan:
+    """With some weights in the next longer format; `four_bits`: the plan was asked for in fewer than eight."""
+    kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
+    preference = preference_of(recipe.prefer, **kind)
+    is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
+    bargains = not four_bits and not recipe.keep_slow  # who names four bits, or a format, wants it for its size
+    aim, wanted = recipe.aim, float("-inf")
+    bar = preference.bar_of(**kind)
+    if not (four_bits or is_named):
+        wanted = RECURRENT_BAR - preference.lower - SLACK if bench.is_recurrent else preference.weights_bar
+    if plan.those(Method.STATIC, Method.DYNAMIC):
+        # What is lost in the int8 kernels no weight brings back.
+        best = bench.quality(with_finest_weights(plan))
+        wanted = min(wanted, best.contrast - ADDED)
+        aim = aim if recipe.min_sqnr is not None else min(aim, best.sqnr - ADDED)
+
+    def enough(candidate: Plan) -> bool:
+        quality = bench.quality(candidate)
+        return quality.sqnr >= aim and quality.contrast >= wanted
+
+    def noise_price(candidate: Plan) -> float:
+        """What the noise is worth, in bytes relative to float."""
+        return preference.bytes_price(bench.quality(candidate).contrast, bar)
+
+    def price(candidate: Plan) -> float:
+        return bench.size(candidate) + noise_price(candidate)
+
+    coarse = plan.those(Method.PACKED, Method.STORED)
+    fine = {c.node: found for c in coarse if (found := _finer(bench, c)) is not None}
+    if not fine:
+        return plan
+    finest = plan.replacing(fine.values())
+    is_enough = enough(plan)
+    if is_enough and not (bargains and noise_price(finest) + LEAST_GAIN < noise_price(plan)):
+        return plan
+    noise = harm(bench, finest, [c for c in coarse if c.node in fine], measurements, progress)
+    ranked = sorted(fine.values(), key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
+    needed = 0 if is_enough else _fewest(plan, ranked, enough)
+    counts = _growing(needed, len(ranked)) if bargains else [needed]
+    progress.start("measuring longer formats", len(counts))
+    priced = []
+    for count in counts:
+        priced.append((price(plan.replacing(ranked[:count])), count))
+        progress.advance(1)
+    return plan.replacing(ranked[: min(priced)[1]])
+
+
+def _finer(bench: Bench, choice: Choice) -> Choice | None:
+    found = finer(choice, REASON)
+    if found is None or found.format != "float16" or choice.node not in bench.unfit_for_half:
+        return found
+    return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=REASON)
+
+
+def _fewest(plan: Plan, ranked: Sequence[Choice], enough: Callable[[Plan], bool]) -> int:
+    """With how many of the `ranked` choices, taken in order, `plan` is good enough; all of them if it never is."""
+    low, high = 0, len(ranked)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(plan.replacing(ranked[:middle])) else (middle, high)
+    return high
+
+
+def _growing(least: int, most: int) -> list[int]:
+    """`least`, `most` and some numbers between them, each half again as far from `least` as the one before."""
+    counts, step = [], 0.0
+    while least + step < most:
+        counts.append(least + int(step))
+        step = max(int(step) + 1.0, 1.5 * step)
+    return [*counts, most]

@@ -1,0 +1,162 @@
+"""Between plan and rewrite: measure, and give back what costs more than it gives.
+
+Three questions, in this order. Which nodes lose time (kernels timed one by one, borders between int8 and float
+included)? Which of the plans between "all in int8" and "nothing" is the best bargain of time and noise? Which weights
+need a finer format to reach the quality that was asked for, or repay its bytes (`refine.py`)?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from onnxq.calibration import calibrate
+from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
+from onnxq.planning import int8_regions
+from onnxq.preference import SEARCHES, Preference, preference_of
+from onnxq.progress import QUIET, Progress
+from onnxq.quality import Quality
+from onnxq.recipe import Recipe
+from onnxq.tuning.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
+from onnxq.tuning.harm import harm
+from onnxq.tuning.plan_bench import Bench, plan_key
+from onnxq.tuning.refine import refine, with_finest_weights
+
+#: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
+WORTHWHILE = 0.97
+#: Seconds for which each of two models is timed in turns.
+TIMING_SECONDS = 0.5
+#: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
+AS_SMALL = 1.01
+#: What the whole noise of a plan is taken to be worth, in runs of the float model, from "next to nothing" to "all".
+PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
+#: Prices that are tried between the best of these and its neighbours.
+BETWEEN = 6
+#: Noise that is worth less than this share of a run is not traced to its nodes.
+LEAST_REGRET = 0.02
+
+
+def tune(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], progress: Progress = QUIET) -> Plan:
+    """`plan` with nodes given back to float, or to a finer format, as measured on `bench`.
+
+    Args:
+        observed: the activations that the plan quantizes with fixed scales.
+        progress: told what is being measured, and how much of it is left.
+    """
+    terms = Terms.of(bench, recipe, progress)
+    if plan.those(*COMPUTING) and (not recipe.keep_slow or plan.those(Method.STATIC, Method.DYNAMIC)):
+        plan = _bargain(terms, plan, observed)
+    return refine(bench, plan, recipe, terms.measurements, progress)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a bargain is made by.
+
+    Attributes:
+        bar: dB of contrast below which decisions of this model change.
+        measurements: plans that may be measured to find out which nodes do harm.
+    """
+
+    bench: Bench
+    recipe: Recipe
+    preference: Preference
+    bar: float
+    measurements: int
+    progress: Progress
+
+    @classmethod
+    def of(cls, bench: Bench, recipe: Recipe, progress: Progress) -> Terms:
+        kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
+        preference = preference_of(recipe.prefer, **kind)
+        if recipe.keep_slow:  # integers are wanted: noise well above the bar costs nothing
+            preference = replace(preference, clear=0.0)
+        bar = preference.bar_of(**kind)
+        measurements = SEARCHES[recipe.effort].measurements(bench.cost)
+        return cls(bench, recipe, preference, bar, measurements, progress)
+
+    def noise_price(self, quality: Quality) -> float:
+        """What a plan's noise is worth, in runs of the float model."""
+        return self.preference.price(quality.contrast, self.bar)
+
+
+def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
+    """The best plan between `plan` and the one with every kernel in float."""
+    bench, recipe = terms.bench, terms.recipe
+    terms.progress.start("timing every kernel")
+    kernels = bench.kernels(plan)
+    not_fused = unfused(bench.model, plan, kernels)
+    if not_fused:
+        plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
+        kernels = bench.kernels(plan)
+    elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
+    costs = attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements)
+    if recipe.keep_slow:
+        costs = costs.hopeful()
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
+    start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
+    best = _best_bargain(terms, plan, costs, [start, float_plan])
+    if best is None:
+        return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.aim:g} dB at the outputs")
+    if not best.those(*COMPUTING) or recipe.keep_slow:
+        return best
+    terms.progress.start("timing against float")
+    return best if _is_worthwhile(bench, best, float_plan) else float_plan
+
+
+def _is_worthwhile(bench: Bench, best: Plan, float_plan: Plan) -> bool:
+    """Whether `best` is faster than float; where that cannot be told, whether its file is no larger."""
+    is_faster = bench.speed(best, TIMING_SECONDS, WORTHWHILE).is_below(WORTHWHILE)
+    return bench.size(best) <= AS_SMALL * bench.size(float_plan) if is_faster is None else is_faster
+
+
+def _best_bargain(terms: Terms, plan: Plan, costs: Costs, candidates: Sequence[Plan]) -> Plan | None:
+    """The best of the `candidates`, of which the first is the fastest, and of plans that give the most harmful nodes
+    back to float, ever more of them."""
+    quality = terms.bench.quality(with_finest_weights(candidates[0]))
+    if terms.noise_price(quality) <= LEAST_REGRET and quality.sqnr >= terms.recipe.aim:
+        return _least_regret(terms, costs, plan, candidates)
+    noise = _noise_by_node(terms, plan)
+    terms.progress.start("measuring bargains", len(PRICES) + BETWEEN)
+
+    def at(price: float) -> Plan:
+        worth = {node: price * costs.total_float * share for node, share in noise.items()}
+        found = cheapest(terms.bench.model, plan, costs, worth)
+        terms.bench.quality(with_finest_weights(found))
+        terms.progress.advance(1)
+        return found
+
+    plans = [at(price) for price in PRICES]
+    best = _least_regret(terms, costs, plan, [*candidates, *plans])
+    near = [index for index, found in enumerate(plans) if best is not None and plan_key(found) == plan_key(best)]
+    if best is None or not near:
+        return best
+    low, high = PRICES[max(0, near[0] - 1)], PRICES[min(len(PRICES), near[-1] + 2) - 1]
+    step = (high / low) ** (1 / (BETWEEN + 1))
+    return _least_regret(terms, costs, plan, [best, *(at(low * step**k) for k in range(1, BETWEEN + 1))])
+
+
+def _noise_by_node(terms: Terms, plan: Plan) -> dict[str, float]:
+    """Each node's share of the noise of all that compute in integers."""
+    bench = terms.bench
+    silent = with_finest_weights(_back(bench, plan, plan.those(*COMPUTING), ""))
+    in_integers = plan.those(Method.STATIC, Method.DYNAMIC)
+    noise = harm(bench, silent, in_integers, terms.measurements, terms.progress)
+    total = sum(noise.values()) or 1.0
+    return {node: share / total for node, share in noise.items()}
+
+
+def _least_regret(terms: Terms, costs: Costs, full: Plan, plans: Iterable[Plan]) -> Plan | None:
+    """The plan with the best bargain among those that reach the quality asked for; None if none does."""
+    best, least = None, float("inf")
+    for plan in plans:
+        quality = terms.bench.quality(with_finest_weights(plan))
+        latency = predicted_seconds(plan, costs, full) / costs.total_float if costs.total_float else 1.0
+        regret = latency + terms.noise_price(quality)
+        if quality.sqnr >= terms.recipe.aim and regret < least:
+            best, least = plan, regret
+    return best
+
+
+def _back(bench: Bench, plan: Plan, choices: Iterable[Choice], reason: str) -> Plan:
+    return int8_regions.prune(plan.replacing(in_float(choice, reason) for choice in choices), bench.model)
