@@ -1,4 +1,4 @@
-"""One of several processes that calibrate: its task comes as a pickle from stdin, messages go to stdout (`workers.py`)."""
+"""One of several processes that calibrate: its task comes as a pickle from stdin, its messages go to stdout."""
 
 from __future__ import annotations
 

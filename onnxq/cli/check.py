@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from onnxq.checking.models import check_models
-from onnxq.cli import tables
+from onnxq.cli import _tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import MODEL, THREADS_OPTION, data_options, preprocessing_of
@@ -49,4 +49,4 @@ def check(a: Path, b: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
-        console().print(tables.check_table(found))
+        console().print(_tables.check_table(found))

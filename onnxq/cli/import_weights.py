@@ -12,7 +12,7 @@ import click
 from onnxq import targets
 from onnxq.checkpoints.import_weights import Imported
 from onnxq.checkpoints.import_weights import import_weights as put_in
-from onnxq.cli import tables
+from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
 
@@ -60,7 +60,7 @@ def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
     n = len(done.match.blocks)
     products = "1 product" if n == 1 else f"{n} products"
     out.print(f"{done.output}: {products} from {checkpoint} for {done.plan.target}\n", style="bold")
-    out.print(tables.plan_table(done.plan))
+    out.print(_tables.plan_table(done.plan))
     out.print()
     for word, names in (
         ("not in the checkpoint", done.match.missing),
@@ -70,7 +70,7 @@ def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
     ):
         if names:
             out.print(f"{word}: {', '.join(names)}")
-    out.print(tables.import_table(done.bytes_before, done.bytes_after, done.check))
+    out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
 
 
 def _as_dict(done: Imported) -> dict[str, object]:

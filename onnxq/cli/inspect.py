@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from onnxq.cli import tables
+from onnxq.cli import _tables
 from onnxq.cli._console import console
 from onnxq.cli._options import MODEL
 from onnxq.folders.contents import open_folder
@@ -21,4 +21,4 @@ def inspect(model: Path) -> None:
     if model.is_dir():
         console().print(contents_table(open_folder(model)))
         return
-    console().print(tables.model_table(load_model(model, to_look_at=True)))
+    console().print(_tables.model_table(load_model(model, to_look_at=True)))

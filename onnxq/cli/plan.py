@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxq.cli import tables
+from onnxq.cli import _tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS, guard_of, preprocessing_of, recipe_of
@@ -47,4 +47,4 @@ def plan(model: Path, **options: Any) -> None:
         return
     out = console()
     out.print(f"{model}: {job.plan.scheme} for {job.plan.target}\n")
-    out.print(tables.plan_table(job.plan, each_node=options["nodes"]))
+    out.print(_tables.plan_table(job.plan, each_node=options["nodes"]))

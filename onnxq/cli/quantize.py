@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from onnxq import pipeline
-from onnxq.cli import _folders, tables
+from onnxq.cli import _folders, _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -134,6 +134,6 @@ def _show(result: pipeline.Result, *, has_data: bool) -> None:
     out = console()
     chose = f" (auto: {'there is' if has_data else 'no'} calibration data)" if result.was_auto else ""
     out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")
-    out.print(tables.plan_table(result.plan))
+    out.print(_tables.plan_table(result.plan))
     out.print()
-    out.print(tables.result_table(result))
+    out.print(_tables.result_table(result))

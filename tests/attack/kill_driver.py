@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 import onnxruntime  # noqa: F401  imported once, here; it makes no threads before there is a session
 
 from onnxq import __main__ as program
-from onnxq.calibration import workers
+from onnxq.calibration import worker, workers
 
 
 class ForkedProcess:
-    """What `jobs` needs of `subprocess.Popen`, without another start of Python."""
+    """What `workers` needs of `subprocess.Popen`, without another start of Python."""
 
     def __init__(self, command: list[str], **_: object) -> None:
         stdin, self.stdin = _pipe()
@@ -35,7 +35,7 @@ class ForkedProcess:
             for end in (self.stdin, self.stdout):
                 os.close(end.fileno())
             sys.stdin, sys.stdout = os.fdopen(0, "r", closefd=False), os.fdopen(1, "w", closefd=False)
-            _run(workers.main)
+            _run(worker.main)
         stdin.close()
         stdout.close()
 

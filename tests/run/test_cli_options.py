@@ -18,8 +18,8 @@ from onnxq import analysis
 from onnxq.analysis.benchmark import Benchmark, Lead
 from onnxq.analysis.report import lead_lines
 from onnxq.checking.models import Check
+from onnxq.cli import _tables, main
 from onnxq.cli import check as check_command
-from onnxq.cli import main, tables
 
 MATMUL = "g (float[N,64] x) => (float[N,16] y) { [up] y = MatMul(x, w) }"
 pytestmark = pytest.mark.usefixtures("quick")
@@ -137,7 +137,7 @@ def test_notes_do_not_widen_the_table() -> None:
     """A sentence is no column."""
     note = "a sentence of many words " * 6
     console = Console(width=100, record=True)
-    console.print(tables.check_table(Check("4 samples", 30.0, 30.0, 30.0, float_ms=1, quantized_ms=1, notes=(note,))))
+    console.print(_tables.check_table(Check("4 samples", 30.0, 30.0, 30.0, float_ms=1, quantized_ms=1, notes=(note,))))
     lines = console.export_text().splitlines()
     assert lines[0].rstrip() == "error  30.0 dB SQNR         on 4 samples"
     assert lines[2].startswith("note: a sentence of many words") and max(map(len, lines)) <= 100

@@ -87,7 +87,7 @@ def test_a_bug_says_at_which_node(model: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(KeyError) as caught:
         weights.has_weights(node)
     said = str(as_sentence(caught.value))
-    assert "in weights.weights_of at node 'product' (MatMul)" in said
+    assert "in model.weights.weights_of at node 'product' (MatMul)" in said
 
 
 def test_a_code_is_of_the_place_and_the_kind() -> None:
@@ -112,7 +112,7 @@ def test_sentences_are_of_one_line_and_not_endless() -> None:
 
 
 def supervised(body: str) -> list[str]:
-    script = "from onnxq.runtime.session.supervisor import supervised, doing\nimport os, signal, sys, time\n"
+    script = "from onnxq.runtime.supervisor import supervised, doing\nimport os, signal, sys, time\n"
     script += f"def work():\n doing('loading m.onnx')\n {body}\nsupervised(work)\n"
     return [sys.executable, "-c", script]
 

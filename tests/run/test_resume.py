@@ -127,8 +127,8 @@ SLOWLY = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = {path!r}
-from onnxq import calibrate
-from onnxq.checkpoint import Every
+from onnxq.calibration import calibrate
+from onnxq.calibration.resume import Every
 from test_resume import NAMES, data_of, mlp
 def progress(n):
     print(n, flush=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import plan as plans
-from onnxq.cli import tables
+from onnxq.cli import _tables
 from onnxq.job import open_job
 from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
@@ -96,7 +96,7 @@ def test_it_is_one_line_of_the_table(tmp_path: Path) -> None:
     assert {c.node: c.shares for c in plan if c.shares} == {"bu": "au", "bh": "ah", "logits": "x"}
     assert plans.load_plan(_written(plan, tmp_path)) == plan
     for each_node in (False, True):
-        columns = [list(column.cells) for column in tables.plan_table(plan, each_node=each_node).columns]
+        columns = [list(column.cells) for column in _tables.plan_table(plan, each_node=each_node).columns]
         if each_node:
             assert columns[0] == ["x (and 1 more)", "au (and 1 more)", "ah (and 1 more)"]
         else:
