@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq.planning.unused_options import IdleWish
+from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress
 
 
@@ -36,10 +36,10 @@ def collected_warnings(folder: Path, models: Sequence[Path], count: Callable[[],
     said: dict[tuple[type[Warning], str], int] = {}
     for each in caught:
         message = str(each.message)
-        for model in models if issubclass(each.category, IdleWish) else ():
+        for model in models if issubclass(each.category, UnusedOption) else ():
             message = message.replace(str(model), str(folder))
         key = (each.category, message)
         said[key] = said.get(key, 0) + 1
     for (category, message), times in said.items():
-        if not issubclass(category, IdleWish) or times >= count():
+        if not issubclass(category, UnusedOption) or times >= count():
             warnings.warn(message, category, stacklevel=4)

@@ -20,7 +20,7 @@ from onnxq.folders.result import FolderResult, PartResult
 from onnxq.job import open_job
 from onnxq.pipeline import Result
 from onnxq.plan import Plan
-from onnxq.planning.unused_options import IdleWish
+from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress
 from onnxq.recipe import Recipe
 from onnxq.samples.source import DataSource
@@ -135,7 +135,7 @@ class Run:
             return
         models = {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", IdleWish)  # said once already
+            warnings.simplefilter("ignore", UnusedOption)  # said once already
             for part in parts:
                 result = self.results[part.name]
                 data: DataSource | None = [] if part.name in self.samples else None  # none is read here
