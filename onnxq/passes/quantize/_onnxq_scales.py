@@ -11,7 +11,7 @@ from onnxq.formats import E8M0, Format, QuantizedTensor
 from onnxq.formats.kinds.nested import SUPER_BLOCK, NestedScales
 from onnxq.own_ops import Variant
 from onnxq.own_ops._nested import is_linear
-from onnxq.passes.quantize.weight_forms import PackedConstants, owner_of
+from onnxq.passes.quantize.weight_forms import WeightForms, owner_of
 
 
 def scale_type(encoding: Encoding) -> ir.DataType:
@@ -27,7 +27,7 @@ def is_nested(format: Format) -> bool:
     return hasattr(format, "base")
 
 
-def nested_scales(constants: PackedConstants, weight: ir.Value, encoding: Encoding, n: int, blocks: int) -> ir.Value:
+def nested_scales(constants: WeightForms, weight: ir.Value, encoding: Encoding, n: int, blocks: int) -> ir.Value:
     """What a node at the head of the weight's graph makes of the scales in 8 bits: [T, blocks, 16]."""
     key = (encoding.format.name, encoding.granularity)
 

@@ -13,10 +13,10 @@ from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.own_ops import Variant
 from onnxq.passes.quantize._onnxq_scales import is_nested, scale_type
-from onnxq.passes.quantize.weight_forms import PackedConstants, owner_of
+from onnxq.passes.quantize.weight_forms import WeightForms, owner_of
 
 
-def unpacked(constants: PackedConstants, weight: ir.Value, encoding: Encoding) -> ir.Value:
+def unpacked(constants: WeightForms, weight: ir.Value, encoding: Encoding) -> ir.Value:
     """The output of a DequantizeNBits node that decodes `encoding` to float32, at the head of the weight's graph."""
     format, granularity, shape = encoding.format, encoding.granularity, encoding.shape
     key = (format.name, granularity)

@@ -14,7 +14,7 @@ from onnxq.model.weights import has_weights, weights_of
 from onnxq.own_ops import KERNEL_FORMATS, Variant
 from onnxq.passes.quantize._matmul import read_product
 from onnxq.passes.quantize._onnxq_scales import is_nested, nested_scales, scale_type
-from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.passes.quantize.weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 
 _ROWS = 16
@@ -35,7 +35,7 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         self.plan, self.exact = plan, exact
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED)}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -46,7 +46,7 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         own_ops.add_functions(model, constants.called)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
-    def _matmul(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> Variant:
+    def _matmul(self, node: ir.Node, choice: Choice, constants: WeightForms) -> Variant:
         p = read_product(node, constants, has_half_kernel=True)
         packed, variant = _pack(constants, p.weight, p.k_axis, choice, own_ops.MATMUL, exact=self.exact)
         inputs: list[ir.Value | None] = [p.x, *packed]
@@ -58,7 +58,7 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         p.finish(graph.add_node(node, own_ops.MATMUL, inputs, name, out, attributes, own_ops.DOMAIN, variant.overload))
         return variant
 
-    def _dense(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> Variant:
+    def _dense(self, node: ir.Node, choice: Choice, constants: WeightForms) -> Variant:
         p = read_product(node, constants, has_half_kernel=True)
         word = choice.format or ""
         encoding = constants.encoding(p.weight, formats.get(word), Granularity(), "MatMul")
@@ -75,7 +75,7 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
         p.finish(graph.add_node(node, own_ops.DENSE, inputs, name, out, attributes, own_ops.DOMAIN, variant.overload))
         return variant
 
-    def _gather(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> Variant:
+    def _gather(self, node: ir.Node, choice: Choice, constants: WeightForms) -> Variant:
         (weight,) = weights_of(node)
         (n, k), dtype = weight.shape, weight.tensor.dtype
         packed, variant = _pack(constants, weight.value, 1, choice, own_ops.GATHER)
@@ -99,7 +99,7 @@ def _attributes(k: int, n: int, choice: Choice, variant: Variant) -> graph.Attri
 
 
 def _pack(
-    constants: PackedConstants, weight: ir.Value, k_axis: int, choice: Choice, op: str, *, exact: bool = False
+    constants: WeightForms, weight: ir.Value, k_axis: int, choice: Choice, op: str, *, exact: bool = False
 ) -> tuple[list[ir.Value], Variant]:
     """The packed [N, K] weight: codes, scales and zero points, if the format has them."""
     format, block = formats.get(choice.format or ""), choice.block

@@ -15,7 +15,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
 from onnxq.passes.quantize._matmul import read_product
-from onnxq.passes.quantize.weight_forms import PackedConstants, owner_of
+from onnxq.passes.quantize.weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import Scale, Scales
@@ -67,7 +67,7 @@ class _Writer:
     """Adds the nodes; what it has made already it finds again."""
 
     def __init__(self, model: ir.Model, activations: Scales, reduce_range: bool) -> None:
-        self.constants = PackedConstants(Names(model))
+        self.constants = WeightForms(Names(model))
         self.names = self.constants.names
         self.activations, self.reduce_range = activations, reduce_range
         self._pairs: dict[int, ir.Value] = {}

@@ -15,7 +15,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights, weights_of
 from onnxq.passes.quantize._matmul import Product, read_product
-from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.passes.quantize.weight_forms import WeightForms
 from onnxq.plan import Method, Plan
 
 #: (codes, scale, zero point) of an activation, by the ids of the value and of the graph that reads it.
@@ -35,7 +35,7 @@ class QuantizeDynamically(ir.passes.InPlacePass):
         self.plan = plan
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         chosen = {choice.node for choice in self.plan.those(Method.DYNAMIC)}
         quantized: Shared = {}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and has_weights(node)]
@@ -48,7 +48,7 @@ class QuantizeDynamically(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace_product(p: Product, constants: PackedConstants, quantized: Shared) -> None:
+def _replace_product(p: Product, constants: WeightForms, quantized: Shared) -> None:
     codes, scales = _int8_columns(p, constants)
     node, names = p.node, constants.names
     xq, xs, xz = _quantize(p, constants, quantized)
@@ -61,7 +61,7 @@ def _replace_product(p: Product, constants: PackedConstants, quantized: Shared) 
     p.finish(graph.add_node(node, "Mul", [as_float, scale], names.fresh(f"{name}_rescale"), result))
 
 
-def _int8_columns(p: Product, constants: PackedConstants) -> tuple[ir.Value, ir.Value]:
+def _int8_columns(p: Product, constants: WeightForms) -> tuple[ir.Value, ir.Value]:
     """int8 [K, N] and scales [N]."""
     encoding = constants.encoding(p.weight, formats.get("int8"), Granularity(1 - p.k_axis), "MatMul")
     turn = p.k_axis == 1
@@ -73,7 +73,7 @@ def _int8_columns(p: Product, constants: PackedConstants) -> tuple[ir.Value, ir.
     )
 
 
-def _quantize(p: Product, constants: PackedConstants, quantized: Shared) -> tuple[ir.Value, ...]:
+def _quantize(p: Product, constants: WeightForms, quantized: Shared) -> tuple[ir.Value, ...]:
     """uint8 codes, scale and zero point of x; the same ones for every reader of x in the same graph."""
     key = (id(p.x), id(p.node.graph))
     if key not in quantized:
@@ -86,7 +86,7 @@ def _quantize(p: Product, constants: PackedConstants, quantized: Shared) -> tupl
     return quantized[key]
 
 
-def _replace_lstm(node: ir.Node, constants: PackedConstants) -> None:
+def _replace_lstm(node: ir.Node, constants: WeightForms) -> None:
     inputs = list(node.inputs) + [None] * (8 - len(node.inputs))
     parameters: list[ir.Value | None] = []
     for weight in weights_of(node):

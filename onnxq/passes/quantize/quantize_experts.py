@@ -10,7 +10,7 @@ from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
-from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.passes.quantize.weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 
 
@@ -28,7 +28,7 @@ class QuantizeExperts(ir.passes.InPlacePass):
         self.plan = plan
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "MoE"}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -36,7 +36,7 @@ class QuantizeExperts(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace(node: ir.Node, choice: Choice, constants: PackedConstants) -> None:
+def _replace(node: ir.Node, choice: Choice, constants: WeightForms) -> None:
     x, router, w1, b1, w2, b2 = [*node.inputs, *[None] * 6][:6]
     assert router is not None
     packed = {weight.value: _packed(weight, choice, constants) for weight in weights_of(node)}
@@ -58,7 +58,7 @@ def _replace(node: ir.Node, choice: Choice, constants: PackedConstants) -> None:
     node.graph.remove(node, safe=True)
 
 
-def _packed(weight: Weight, choice: Choice, constants: PackedConstants) -> list[ir.Value]:
+def _packed(weight: Weight, choice: Choice, constants: WeightForms) -> list[ir.Value]:
     """Codes, scales and zero points of [experts, N, K]."""
     (experts, n, k), block = weight.shape, choice.block
     assert block is not None

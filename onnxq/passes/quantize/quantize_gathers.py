@@ -9,7 +9,7 @@ from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
-from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.passes.quantize.weight_forms import WeightForms
 from onnxq.plan import Method, Plan
 
 
@@ -24,7 +24,7 @@ class QuantizeGathers(ir.passes.InPlacePass):
         self.plan = plan
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "Gather"}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -37,7 +37,7 @@ class QuantizeGathers(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace(weight: Weight, format: formats.Format, block: int, constants: PackedConstants) -> None:
+def _replace(weight: Weight, format: formats.Format, block: int, constants: WeightForms) -> None:
     rows, k = weight.shape
     bits, blocks = format.bits, -(-k // block)
     encoding = constants.encoding(weight.value, format, Granularity(1, block), "Gather")

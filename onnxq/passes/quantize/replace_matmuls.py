@@ -13,7 +13,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights
 from onnxq.passes.quantize._matmul import Product, read_product
-from onnxq.passes.quantize.weight_forms import PackedConstants, owner_of
+from onnxq.passes.quantize.weight_forms import WeightForms, owner_of
 from onnxq.plan import Choice, Method, Plan
 
 
@@ -32,7 +32,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         self.plan, self.contrib, self.accuracy_level = plan, contrib, accuracy_level
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op in ("MatMul", "Gemm")}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -41,7 +41,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
             model.opset_imports.setdefault(graph.MICROSOFT, 1)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
-    def _replace(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> None:
+    def _replace(self, node: ir.Node, choice: Choice, constants: WeightForms) -> None:
         product = read_product(node, constants, has_half_kernel=True)
         word = choice.format or ""
         assert choice.block is not None
@@ -52,7 +52,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         else:
             self._nbits(product, formats.get(word), choice.block, constants)
 
-    def _nbits(self, p: Product, format: formats.Format, block: int, constants: PackedConstants) -> None:
+    def _nbits(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
         encoding = constants.encoding(p.weight, format, Granularity(p.k_axis, block), "MatMul")
         n, k, bits = p.n, p.k, format.bits
         blocks = -(-k // block)
@@ -77,7 +77,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
             p = p.without_bias()
         p.finish(graph.add_node(p.node, "MatMulNBits", inputs, *p.new_names(), attributes, graph.MICROSOFT))
 
-    def _bnb4(self, p: Product, format: formats.Format, block: int, constants: PackedConstants) -> None:
+    def _bnb4(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
         encoding = _flat_encoding(p, format, block, constants)
         groups = -(-p.n * p.k // block)
         key, w = (format.name, block, p.k_axis), p.weight
@@ -95,7 +95,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         }
         p.finish(graph.add_node(p.node, "MatMulBnb4", [p.x, *packed], *p.new_names(), attributes, graph.MICROSOFT))
 
-    def _dequantize(self, p: Product, format: formats.Format, block: int, constants: PackedConstants) -> None:
+    def _dequantize(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
         encoding = constants.encoding(p.weight, format, Granularity(p.k_axis, block), "MatMul")
         k, n, key = p.k, p.n, (format.name, block, p.k_axis)
         signed = "" if format.code_type == np.int8 else "U"
@@ -124,7 +124,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         p.finish(graph.add_node(p.node, "MatMul", [p.x, w], *p.new_names()))
 
 
-def _flat_encoding(p: Product, format: formats.Format, block: int, constants: PackedConstants) -> Encoding:
+def _flat_encoding(p: Product, format: formats.Format, block: int, constants: WeightForms) -> Encoding:
     """Blocks counted through the flattened [N, K] weight, as MatMulBnb4 reads it.
 
     Where no block crosses a row this is the ordinary encoding by rows, which is computed in slices; else the weight is

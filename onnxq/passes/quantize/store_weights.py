@@ -16,7 +16,7 @@ from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, has_weights, other_constants, weights_of
 from onnxq.passes.quantize._onnxq_weights import unpacked as unpacked_by_node
-from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.passes.quantize.weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 
 
@@ -39,7 +39,7 @@ class StoreWeights(ir.passes.InPlacePass):
         self.plan, self.own_nodes = plan, own_nodes
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         unpacked: dict[tuple[int, str, Granularity], ir.Value] = {}
         opset, stored = graph.opset(model), 0
         for weight, choice in self._weights(model):
@@ -84,7 +84,7 @@ def _has_minimum(format: formats.Format) -> bool:
     return offset is not None and offset.kind == "f"
 
 
-def _call(constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
+def _call(constants: WeightForms, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
     op_type, half = weight.node.op_type, granularity.block is not None
     encoding = constants.encoding(weight.value, format, granularity, op_type, prefer_half=half)
     x = unpacked_by_node(constants, weight.value, encoding)
@@ -108,7 +108,7 @@ def _granularity(weight: Weight, choice: Choice) -> Granularity:
 
 
 def _unpack(
-    constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity, opset: int
+    constants: WeightForms, weight: Weight, format: formats.Format, granularity: Granularity, opset: int
 ) -> ir.Value:
     """The float value that the nodes added here compute from the codes of `weight`."""
     chain = Chain(constants, weight, opset)
@@ -175,7 +175,7 @@ def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:
 class Chain:
     """Nodes that turn a weight's codes into floats, at the head of the graph that owns the weight."""
 
-    def __init__(self, constants: PackedConstants, weight: Weight, opset: int) -> None:
+    def __init__(self, constants: WeightForms, weight: Weight, opset: int) -> None:
         owner = weight.value.graph
         assert isinstance(owner, ir.Graph)
         self.owner, self.constants, self.weight, self.opset = owner, constants, weight.value, opset

@@ -18,7 +18,7 @@ from onnxq.model.origin import ORIGIN
 from onnxq.own_ops import Variant
 
 
-class PackedConstants:
+class WeightForms:
     """New initializers, named after the weight they come from and shared by all nodes that want the same.
 
     They are placed in the graph that owns the weight, so that every body which could read the weight can read them,
