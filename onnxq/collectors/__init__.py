@@ -20,7 +20,7 @@ from onnxq.summaries.summary import Summary
 
 
 class Collector(Protocol):
-    """What every file of this folder defines, on top of `Observed`."""
+    """What every file of this folder defines, on top of `SummaryCollector`."""
 
     #: Whether the range is read off the histogram, which takes longer to fill than the extremes.
     needs_histogram: bool
@@ -37,7 +37,7 @@ class Collector(Protocol):
         """The range to represent on `grid`; None if no finite number was seen."""
 
 
-class Observed:
+class SummaryCollector:
     """A collector's summary; its own, or one that was filled elsewhere and serves several collectors."""
 
     needs_histogram = True
