@@ -48,7 +48,7 @@ class Costs:
     conversion: dict[str, float] = field(default_factory=dict)
     total_float: float = 0.0
 
-    def hopeful(self) -> Costs:
+    def optimistic(self) -> Costs:
         """These costs if every quantized kernel took half its float time at most, and conversions none."""
         quantized = {node: min(self.quantized_seconds.get(node, 0.0), t / 2) for node, t in self.float_seconds.items()}
         return Costs(self.float_seconds, quantized, dict.fromkeys(self.conversion, 0.0), self.total_float)

@@ -92,7 +92,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
     costs = attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements)
     if recipe.keep_slow:
-        costs = costs.hopeful()
+        costs = costs.optimistic()
     float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
     start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
     best = _best_bargain(terms, plan, costs, [start, float_plan])
