@@ -169,7 +169,7 @@ def arrays_of(output: object) -> list[NDArray]:
 
 def unrepeatable(names: Sequence[str], once: Sequence[NDArray], again: Sequence[NDArray]) -> frozenset[str]:
     """Outputs on which two runs of one model on the same inputs disagree: they are random, and prove nothing."""
-    quality = measure(names, [once], [again])
+    quality = compare_outputs(names, [once], [again])
     return frozenset(name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB)
 
 
@@ -187,7 +187,7 @@ def _median(numbers: Sequence[float]) -> float:
     return statistics.median(numbers) if numbers else 0.0
 
 
-def measure(
+def compare_outputs(
     names: Sequence[str],
     wanted: Iterable[Sequence[NDArray]],
     got: Iterable[Sequence[NDArray]],

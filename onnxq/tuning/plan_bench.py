@@ -17,7 +17,7 @@ from onnxq.model import graph
 from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
 from onnxq.plan import Plan
-from onnxq.quality import MAX_DB, Quality, arrays_of, measure, unrepeatable
+from onnxq.quality import MAX_DB, Quality, arrays_of, compare_outputs, unrepeatable
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import Race, coarse, least_seconds, processor_seconds, race
 from onnxq.samples.trials import GIVEN, Trial, Trials
@@ -165,7 +165,9 @@ class Bench:
     def _compared(self, model: ir.Model, samples: Sequence[int]) -> Quality:
         session = Session(model, threads=0)
         wanted, labels = [self._wanted[i] for i in samples], [self._samples[i].label for i in samples]
-        return measure(self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels)
+        return compare_outputs(
+            self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels
+        )
 
     def kernels(self, plan: Plan | None) -> list[Kernel]:
         """The kernels that ran, with their times, for `plan` or (None) for the float model.
