@@ -38,7 +38,7 @@ from onnxq.samples.reading import How, reading_of
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.summaries.ranges import NO_RANGES, Ranges
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 from onnxq.tuning.tune import tune
 from onnxq.version import __version__
 
@@ -244,11 +244,11 @@ def _made(
     return found, chosen, proof, nbytes
 
 
-def _bench(job: Job, ranges: Ranges, trials: Trials) -> Bench:
-    return Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), trials, job.threads)
+def _bench(job: Job, ranges: Ranges, trials: Trials) -> PlanBench:
+    return PlanBench(job.model, lambda candidate: job.rewritten(candidate, ranges), trials, job.threads)
 
 
-def _tuned(job: Job, bench: Bench, plan: Plan, recipe: Recipe) -> Plan:
+def _tuned(job: Job, bench: PlanBench, plan: Plan, recipe: Recipe) -> Plan:
     """`plan` tuned on the samples on which it is worst; and once more if others turn out to be worse in the end."""
     observed = values_to_observe(job.model, plan)
     bench.watch(plan)

@@ -46,7 +46,7 @@ LEAST_SCORES, RARE = 64, 0.1
 
 
 @dataclass
-class Bench:
+class PlanBench:
     """Runs plans for one model on a few samples.
 
     Attributes:

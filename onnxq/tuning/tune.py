@@ -19,7 +19,7 @@ from onnxq.quality import Quality
 from onnxq.recipe import Recipe
 from onnxq.tuning.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
-from onnxq.tuning.plan_bench import Bench, plan_key
+from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import refine, with_finest_weights
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
@@ -36,7 +36,7 @@ BETWEEN = 6
 LEAST_REGRET = 0.02
 
 
-def tune(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], progress: Progress = QUIET) -> Plan:
+def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], progress: Progress = QUIET) -> Plan:
     """`plan` with nodes given back to float, or to a finer format, as measured on `bench`.
 
     Args:
@@ -58,7 +58,7 @@ class Terms:
         measurements: plans that may be measured to find out which nodes do harm.
     """
 
-    bench: Bench
+    bench: PlanBench
     recipe: Recipe
     preference: Preference
     bar: float
@@ -66,7 +66,7 @@ class Terms:
     progress: Progress
 
     @classmethod
-    def of(cls, bench: Bench, recipe: Recipe, progress: Progress) -> Terms:
+    def of(cls, bench: PlanBench, recipe: Recipe, progress: Progress) -> Terms:
         kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
         preference = preference_of(recipe.prefer, **kind)
         if recipe.keep_slow:  # integers are wanted: noise well above the bar costs nothing
@@ -104,7 +104,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     return best if _is_worthwhile(bench, best, float_plan) else float_plan
 
 
-def _is_worthwhile(bench: Bench, best: Plan, float_plan: Plan) -> bool:
+def _is_worthwhile(bench: PlanBench, best: Plan, float_plan: Plan) -> bool:
     """Whether `best` is faster than float; where that cannot be told, whether its file is no larger."""
     is_faster = bench.speed(best, TIMING_SECONDS, WORTHWHILE).is_below(WORTHWHILE)
     return bench.size(best) <= AS_SMALL * bench.size(float_plan) if is_faster is None else is_faster
@@ -158,5 +158,5 @@ def _least_regret(terms: Terms, costs: Costs, full: Plan, plans: Iterable[Plan])
     return best
 
 
-def _back(bench: Bench, plan: Plan, choices: Iterable[Choice], reason: str) -> Plan:
+def _back(bench: PlanBench, plan: Plan, choices: Iterable[Choice], reason: str) -> Plan:
     return int8_regions.prune(plan.replacing(in_float(choice, reason) for choice in choices), bench.model)
