@@ -63,7 +63,7 @@ def test_harm_counts_as_seconds() -> None:
     assert int8(CHAIN, gain, harm={"b": 4}) == "abcd"
 
 
-def test_a_passenger_leaves_with_its_neighbours() -> None:
+def test_an_operator_without_weights_leaves_with_its_neighbours() -> None:
     body = "[a] u = Conv(x, f)  [p] v = Sigmoid(u)  [d] z = Conv(v, f)"
     assert int8(body, {"a": 3, "p": 1, "d": 3}) == "adp"
     assert int8(body, {"a": 3, "p": 1, "d": -9}) == "a"

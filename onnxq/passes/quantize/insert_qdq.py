@@ -25,7 +25,7 @@ class InsertQDQ(ir.passes.InPlacePass):
     """Quantize the activations and weights of STATIC nodes.
 
     1. Each activation that a static node reads gets one QuantizeLinear/DequantizeLinear pair, shared by its readers.
-    2. What a convolution or a passenger makes is int8, so the pair stands behind it and everybody reads that: a graph
+    2. What a convolution or an operator beside it makes is int8, so the pair stands behind it and everybody reads that: a graph
        output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
     3. Weights are stored as int8, one scale an output channel, zero point written out (without it some kernels do not
        fuse), with a DequantizeLinear for each reader.
