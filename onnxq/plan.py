@@ -73,7 +73,7 @@ class Choice:
 
 
 def in_float(choice: Choice, reason: str) -> Choice:
-    """The same node with its kernel in float: its weights stay small on disk, operators without weights are as before."""
+    """The same node with its kernel in float: its weights stay small on disk. One without weights is kept."""
     if choice.format is None:
         return Choice(choice.node, choice.op, Method.KEEP, reason=reason)
     return dataclasses.replace(choice, method=Method.STORED, reason=reason)

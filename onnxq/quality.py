@@ -59,9 +59,9 @@ class Quality:
     def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray], label: str = "") -> None:
         """Take in one sample's outputs; those that are not floating-point numbers count only if their shapes differ."""
         outputs = self.labels.setdefault(label, {})
-        for name, wished, found in zip(names, wanted, got, strict=True):
+        for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
-                _add(outputs, name, arrays_of(wished), arrays_of(found))
+                _add(outputs, name, arrays_of(x), arrays_of(y))
 
     @property
     def outputs(self) -> set[str]:

@@ -23,7 +23,7 @@ class Observations:
         model, data: hashes of what they are true for.
         samples: how many were seen.
         shard: (number, count) if only every count-th sample was seen, from the number-th on.
-        unranked: names whose rank the arrays do not tell (values in bodies).
+        unranked: names whose rank the arrays do not tell (values in subgraphs).
         problems: why a value could not be observed, by name.
         chosen: the method that was found best by measuring; empty if none was.
     """

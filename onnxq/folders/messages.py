@@ -28,8 +28,7 @@ class OfPart:
 
 @contextlib.contextmanager
 def collected_warnings(folder: Path, models: Sequence[Path], count: Callable[[], int]) -> Iterator[None]:
-    """A wish is idle only if it is in all of the `count()` parts that were quantized; what else is warned of is said
-    once."""
+    """An option is unused if it is in all `count()` parts that were quantized; other warnings are given once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

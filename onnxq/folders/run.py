@@ -13,7 +13,7 @@ import onnx
 
 from onnxq import own_ops, pipeline
 from onnxq.errors import BadModel, NothingToDo, OnnxqError
-from onnxq.folders import data_files, genai, layouts, place, shared, wishes
+from onnxq.folders import data_files, genai, layouts, options_of_part, place, shared
 from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
@@ -77,8 +77,8 @@ class Run:
 
     def _quantize(self, part: Part) -> None:
         names = [each.name for each in self.folder.parts]
-        recipe = wishes.recipe_of(part.name, names, self.recipe, part.name in self.samples)
-        if wishes.is_kept(recipe):
+        recipe = options_of_part.recipe_of(part.name, names, self.recipe, part.name in self.samples)
+        if options_of_part.is_kept(recipe):
             self.notes[part.name] = "as it was: kept, as asked"
             return
         if part.quantized is not None and not recipe.requantize:

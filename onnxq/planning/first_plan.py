@@ -140,12 +140,12 @@ def _of_several_graphs(wish: Placement, node: ir.Node, target: Target) -> Placem
     What a DequantizeLinear reads must lie in its own graph.
     """
     if wish.method is Method.STATIC and node.op_type in MATMULS:
-        reason = "bodies share its weight, each with ranges of its own: they are measured in every run"
+        reason = "subgraphs share its weight, each with ranges of its own: they are measured in every run"
         return Placement(Method.DYNAMIC, wish.format, wish.block, reason)
     if wish.method is Method.STATIC:
-        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
+        return targets.stored(wish, "subgraphs share its weight: unpacked when the model loads")
     if wish.method is Method.PACKED and not (target.has_contrib_ops or target.has_onnxq_ops):
-        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
+        return targets.stored(wish, "subgraphs share its weight: unpacked when the model loads")
     return wish
 
 

@@ -1,4 +1,4 @@
-"""MatMul, Gemm and Gather on packed weights as operators of the onnxq domain, bodies included."""
+"""MatMul, Gemm and Gather on packed weights as operators of the onnxq domain, in subgraphs too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InsertOnnxqNodes(ir.passes.InPlacePass):
 
     1. MatMul and Gemm: onnxq.MatMulNBits. transA becomes a Transpose, alpha goes into the scales, beta · C becomes the
        bias: inside the node if it is a constant vector, else an Add behind it.
-    2. The same with a format of `bodies.DENSE_FORMATS`: onnxq.DenseMatMul.
+    2. The same with a format of `own_ops.DENSE_FORMATS`: onnxq.DenseMatMul.
     3. Gather on a [rows, K] table: onnxq.GatherNBits. A table that is also multiplied by is stored once.
     4. The model gets a function body for each variant that its nodes need.
     """

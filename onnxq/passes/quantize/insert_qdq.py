@@ -25,8 +25,8 @@ class InsertQDQ(ir.passes.InPlacePass):
     """Quantize the activations and weights of STATIC nodes.
 
     1. Each activation that a static node reads gets one QuantizeLinear/DequantizeLinear pair, shared by its readers.
-    2. What a convolution or an operator beside it makes is int8, so the pair stands behind it and everybody reads that: a graph
-       output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
+    2. What a convolution or an operator between two makes is int8, so the pair stands behind it and everybody reads
+       that: a graph output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
     3. Weights are stored as int8, one scale an output channel, zero point written out (without it some kernels do not
        fuse), with a DequantizeLinear for each reader.
     4. The bias becomes int32 with the scale of x times that of w; anything else and onnxruntime silently computes in
@@ -159,7 +159,7 @@ class _Writer:
         least = None if tensor is None else least_scales(tensor, x)
         encoding = self._encoding(weight, least)
         # Readers whose biases ask for no larger scales share one copy of the codes.
-        # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
+        # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
         key, owner = (axis, id(encoding)), owner_of(node)
         parts = {
             "_int8": encoding.part(codes, ir.DataType.INT8, weight.shape),

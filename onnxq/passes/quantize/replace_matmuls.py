@@ -115,7 +115,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         }
         if signed == "U":
             parts["_zero_point"] = encoding.part(lambda q: packed_bytes(zero_points(q)), dtype, (blocks, n))
-        # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
+        # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
         owner = owner_of(p.node)
         packed = [constants.value(p.weight, suffix, key, part, owner) for suffix, part in parts.items()]
         # One DequantizeLinear for each reader: a second reader would keep onnxruntime from fusing it.

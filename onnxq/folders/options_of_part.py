@@ -1,4 +1,4 @@
-"""What was asked for a folder, told for one of its parts: the rules that are about it, and the data that are for it."""
+"""From the options of a folder, those of one part: the rules and the data that are for it."""
 
 from __future__ import annotations
 
