@@ -139,7 +139,7 @@ class Recipe:
         if self.block_size not in (None, 16, 32, 64, 128, 256):
             raise BadRecipe(f"a block of {self.block_size} weights is none of 16, 32, 64, 128, 256")
         for format in map(formats.get, self.schemes - SCHEMES.keys()):
-            if getattr(format, "has_fixed_block", False) and self.block_size not in (None, format.default_block):
+            if format.has_fixed_block and self.block_size not in (None, format.default_block):
                 raise BadRecipe(f"a block of {format.name} has {format.default_block} weights, not {self.block_size}")
         if self.min_sqnr is not None and math.isnan(self.min_sqnr):
             raise BadRecipe("min_sqnr is not a number of dB")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.passes.quantize.weight_forms import WeightForms
+from onnxq.passes.quantize._weight_forms import WeightForms
 
 
 @dataclass(frozen=True)

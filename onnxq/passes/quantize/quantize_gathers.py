@@ -9,19 +9,16 @@ from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
-from onnxq.passes.quantize.weight_forms import WeightForms
-from onnxq.plan import Method, Plan
+from onnxq.passes.quantize import PlanPass
+from onnxq.passes.quantize._weight_forms import WeightForms
+from onnxq.plan import Method
 
 
-class QuantizeGathers(ir.passes.InPlacePass):
+class QuantizeGathers(PlanPass):
     """Replace each PACKED Gather on a [rows, K] table by com.microsoft.GatherBlockQuantized.
 
     Zero points are always written out: where they are absent, processors and GPUs assume different ones.
     """
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self.plan = plan
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = WeightForms(Names(model))
@@ -38,16 +35,12 @@ class QuantizeGathers(ir.passes.InPlacePass):
 
 
 def _replace(weight: Weight, format: formats.Format, block: int, constants: WeightForms) -> None:
-    rows, k = weight.shape
-    bits, blocks = format.bits, -(-k // block)
     encoding = constants.encoding(weight.value, format, Granularity(1, block), "Gather")
     dtype = weight.tensor.dtype if weight.tensor.dtype is ir.DataType.FLOAT16 else ir.DataType.FLOAT
     parts = {
-        f"_rows_{format.name}": encoding.part(layouts.gather_block, ir.DataType.UINT8, (rows, -(-k * bits // 8))),
-        "_scale": encoding.part(layouts.scales_by_row, dtype, (rows, blocks)),
-        "_zero_point": encoding.part(
-            layouts.matmul_nbits_zero_points, ir.DataType.UINT8, (rows, -(-blocks * bits // 8))
-        ),
+        f"_rows_{format.name}": encoding.part(layouts.gather_block),
+        "_scale": encoding.part(layouts.scales_by_row, dtype),
+        "_zero_point": encoding.part(layouts.matmul_nbits_zero_points),
     }
     key = (format.name, block, 1)
     data, scales, zeros = (constants.value(weight.value, s, key, part) for s, part in parts.items())
@@ -59,7 +52,7 @@ def _replace(weight: Weight, format: formats.Format, block: int, constants: Weig
         [data, node.inputs[1], scales, zeros],
         name,
         constants.names.fresh(f"{name}_out"),
-        {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1},
+        {"bits": format.bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1},
         graph.MICROSOFT,
     )
     if dtype is not weight.tensor.dtype:
