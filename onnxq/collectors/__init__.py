@@ -68,7 +68,7 @@ def get(name: str) -> type[Collector]:
         BadRecipe: no file of that name; the message lists those there are.
     """
     if name not in names():
-        raise BadRecipe(f"there is no calibration method '{name}'; choose one of {', '.join(names())}")
+        raise BadRecipe(f"unknown calibration method '{name}'; choose one of {', '.join(names())}")
     stem = name.replace("-", "_")
     module = importlib.import_module(f"onnxq.collectors.{stem}")
     found: type[Collector] = getattr(module, "".join(part.capitalize() for part in stem.split("_")))
