@@ -132,7 +132,7 @@ def quantize(
         output: by default the model's name with the scheme in it, in the current folder.
         recipe: what to do; a scheme word is short for a recipe with that scheme.
         target: where it will run, a file name of `targets/`.
-        data: calibration samples (`data.open_data` says in which forms).
+        data: calibration samples (`source.open_data` says in which forms).
         preprocessing: how images or sounds become inputs: words, or the path of a preprocessor_config.json.
         tokenizer: a tokenizer.json or its folder, for texts.
         lengths: tokens of samples made of texts, in turns.
@@ -288,7 +288,7 @@ def _copied(
 
 
 def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> int:
-    """Steps 5 to 7: the bytes written."""
+    """Steps 6 and 7: the bytes written."""
     rewritten = job.rewritten(plan, ranges)
     steps.write("rewritten", rewritten)
     _sign(rewritten, job, plan)

@@ -187,8 +187,8 @@ def analyze_model(
 
     Args:
         words, wanted: formats and granularities, as `forms_for` takes them.
-        data: samples (`data.open_data` says in which forms); with them the model is run with one weight quantized at a
-            time, on as many samples as the float model manages in half a second, at least two.
+        data: samples (`source.open_data` says in which forms); with them the model is run with one weight quantized at
+            a time, on as many samples as the float model manages in half a second, at least two.
         limit, seed: use at most so many samples: the first, or with a seed a random choice of them.
         algorithm: a word of `algorithms.DATA_FREE`.
 

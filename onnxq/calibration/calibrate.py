@@ -81,7 +81,7 @@ def observe(
         memory: bytes that may be spent on observing, besides running the model. Names that need more are observed in
             groups, each in a pass of its own over the data.
         checkpoint: a file in which progress is left, from which an interrupted call of the same kind goes on. It stays
-            until the caller has saved what follows from it: `checkpoint.remove`.
+            until the caller has saved what follows from it: `resume.remove`.
         every: how often that is.
         shard: (number, count): take only every count-th sample, from the number-th on.
         start, progress: called with the runs of the model that there will be, and with 1 after each.

@@ -1,7 +1,7 @@
 """How a range is chosen from what was seen of an activation: a summary of constant size over all samples.
 
 One file each; the file name is the word on the command line (`_` for `-`) and, in camel case, the class inside. All
-read the same summary (`_summary.py`), so that one run of the model serves every method.
+read the same summary (`summaries/summary.py`), so that one run of the model serves every method.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ class QuantizedTensor:
 class Format(Protocol):
     """What every file of this folder defines, under its own file name.
 
-    Some have more: `levels`, the numbers that codes index, and `tables` to find them (`_codebook.py`); `base`, the
-    format whose scales this one stores in fewer bits (`_nested.py`); `powers_of_two`, if scales can be nothing else;
-    `has_fixed_block`, if its definition has no other block than the default.
+    Some have more: `levels`, the numbers that codes index, and `tables` to find them (`kinds/codebook.py`); `base`, the
+    format whose scales this one stores in fewer bits (`kinds/nested.py`); `powers_of_two`, if scales can be nothing
+    else; `has_fixed_block`, if its definition has no other block than the default.
     """
 
     name: str

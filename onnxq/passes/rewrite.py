@@ -1,4 +1,4 @@
-"""Step 5: carry a plan out. The passes, in the order in which they run."""
+"""Step 6: carry a plan out. The passes, in the order in which they run."""
 
 from __future__ import annotations
 
