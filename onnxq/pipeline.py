@@ -156,7 +156,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         output: by default the model's name with the scheme in it, in the current folder.
         recipe: what to do; a scheme word is short for a recipe with that scheme.
         target: where it will run, a file name of `targets/`.
-        data: calibration samples (`data.open_data` says in which forms).
+        data: calibration samples (`source.open_data` says in which forms).
         preprocessing: how images or sounds become inputs: words, or the path of a preprocessor_config.json.
         tokenizer: a tokenizer.json or its folder, for texts.
         lengths: tokens of samples made of texts, in turns.

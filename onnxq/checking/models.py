@@ -185,7 +185,8 @@ def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alon
     """
     if random:
         names = ", ".join(f"'{name}'" for name in sorted(random))
-        check = check.noting(f"the float model itself gives another {names} in every run: not compared")
+        one = len(random) == 1
+        check = check.noting(f"{'output' if one else 'outputs'} {names} {'is' if one else 'are'} random: not compared")
     if check.bare_ms and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB):
         alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
         raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")
