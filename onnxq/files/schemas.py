@@ -14,6 +14,8 @@ T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Rank = Annotated[int, Meta(ge=-1, le=64)]
 Axis = Annotated[int, Meta(ge=-64, le=64)]
+#: Of a time, or of one relative to another.
+Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class ChoiceFile(Struct, forbid_unknown_fields=True):
@@ -95,6 +97,30 @@ class ProgressFile(Struct):
     finished: dict[str, Any]
     current: dict[str, Any]
     problems: dict[str, str] = {}
+
+
+class MachineFile(Struct, forbid_unknown_fields=True):
+    cpu: str
+    isa: str
+    cores: Count
+    onnxruntime: str
+    library: Count
+
+
+class PlanTimeFile(Struct, forbid_unknown_fields=True):
+    ratio: Amount
+    spread: Amount
+
+
+class ProfileFile(Struct, forbid_unknown_fields=True):
+    """A machine profile."""
+
+    onnxq_profile: Count
+    machine: MachineFile
+    threads: Annotated[int, Meta(ge=0, le=1 << 16)]
+    kernels: dict[str, Amount]
+    models: dict[str, Amount]
+    plans: dict[str, PlanTimeFile]
 
 
 class SafetensorsEntry(Struct):

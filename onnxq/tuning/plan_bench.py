@@ -19,6 +19,7 @@ from onnxq.model.weights import fits_half, weights_of
 from onnxq.plan import Plan
 from onnxq.quality import MAX_DB, Quality, arrays_of, measure, unrepeatable
 from onnxq.runtime import work
+from onnxq.runtime.profile import MachineProfile, new_profile
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import Race, least_seconds, race
 from onnxq.samples.trials import GIVEN, Trial, Trials
@@ -57,6 +58,7 @@ class Bench:
         trials: samples; the first is the one that is timed. Of a slow model only the first few of the user's are used.
         trace: every node of the float model that runs on the first sample.
         run_seconds: of such a run, counted.
+        known: times that need not be measured, and where those that are will be noted down.
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
     """
 
@@ -64,8 +66,10 @@ class Bench:
     rewrite: Rewrite
     trials: Trials
     threads: int = THREADS
+    known: MachineProfile | None = None
 
     def __post_init__(self) -> None:
+        self.profile = new_profile(self.threads) if self.known is None else self.known
         typical = self.trials.samples[0].feed
         self.trace = work.trace(self.model, typical)
         self.run_seconds = work.seconds(self.trace)
@@ -172,17 +176,22 @@ class Bench:
         wanted, labels = [self._wanted[i] for i in samples], [self._samples[i].label for i in samples]
         return measure(self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels)
 
-    def kernels(self, plan: Plan | None) -> list[Kernel]:
+    def kernels(self, plan: Plan | None, *, timed: bool = True) -> list[Kernel]:
         """The kernels that ran, with their times, for `plan` or (None) for the float model.
+
+        Where they are not `timed` they run once, and their times mean nothing.
 
         Where other processes took so much of the machine that no run of some kernel was undisturbed, all are scaled to
         the processor time of the best run.
         """
-        key = None if plan is None else plan_key(plan)
+        key = (None if plan is None else plan_key(plan), timed)
         if key not in self._kernels:
             model = self.model if plan is None else self.rewrite(plan)
             session = Session(model, threads=self.threads, profile=True)
             session.run(self.feeds[0])
+            if not timed:
+                self._kernels[key] = session.kernels()
+                return self._kernels[key]
             least = least_seconds(session, self.feeds[0])
             fewest, most = PROFILE_RUNS
             runs = max(fewest, min(most, int(PROFILE_SECONDS / self.run_seconds)))
