@@ -94,6 +94,10 @@ def finer(choice: Choice, reason: str) -> Choice | None:
     return None
 
 
+#: Members of a choice that are always written.
+_NEEDED = ("node", "op", "method")
+
+
 @dataclass(frozen=True)
 class Plan:
     """A `Choice` for each node that has weights or could run in integers, by node name, in order of execution."""
@@ -120,11 +124,13 @@ class Plan:
     def changes_anything(self) -> bool:
         return any(choice.method is not Method.KEEP for choice in self)
 
-    def to_json(self) -> str:
-        """The plan as text that a user may edit and give back with `--plan`."""
-        table = dataclasses.asdict(self)
-        table["choices"] = [dataclasses.asdict(choice) for choice in self]
-        return json.dumps(table, indent=1)
+    def to_json(self, *, short: bool = False) -> str:
+        """The plan as text that a user may edit and give back with `--plan`; `short`, without what is usual."""
+        choices = [dataclasses.asdict(choice) for choice in self]
+        if short:
+            choices = [{key: x for key, x in c.items() if key in _NEEDED or x not in (None, "", 0)} for c in choices]
+        table = {"scheme": self.scheme, "target": self.target, "choices": choices}
+        return json.dumps(table, separators=(",", ":")) if short else json.dumps(table, indent=1)
 
 
 @bounded
@@ -136,14 +142,23 @@ def load_plan(path: str | Path) -> Plan:
     """
     text = limits.read_text(path, "the plan ")
     try:
-        table = schemas.checked(limits.parse_json(text), schemas.PlanFile)
-        choices = [_choice(entry, table.target) for entry in table.choices]
-        by_node = {choice.node: choice for choice in choices}
-        return Plan(table.scheme, table.target, by_node)
+        return parse_plan(text)
     except BadRecipe as error:
         raise BadRecipe(f"the plan {path}: {error}") from None
     except ValueError as error:
         raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None
+
+
+def parse_plan(text: str) -> Plan:
+    """What `Plan.to_json` has written.
+
+    Raises:
+        ValueError: not JSON, or not of that form.
+        BadRecipe: it cannot be carried out.
+    """
+    table = schemas.checked(limits.parse_json(text), schemas.PlanFile)
+    choices = [_choice(entry, table.target) for entry in table.choices]
+    return Plan(table.scheme, table.target, {choice.node: choice for choice in choices})
 
 
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:

@@ -99,6 +99,22 @@ class ProgressFile(Struct):
     problems: dict[str, str] = {}
 
 
+class SignatureFile(Struct):
+    """What a written model says of how it was made. `plan` is a hash."""
+
+    version: str
+    onnxruntime: str
+    model: str
+    data: str
+    target: str
+    recipe: dict[str, Any]
+    asked: str
+    plan: str
+    is_given: bool
+    profile: str
+    machine: str
+
+
 class MachineFile(Struct, forbid_unknown_fields=True):
     cpu: str
     isa: str

@@ -1,7 +1,8 @@
 """A machine profile: the times that decide between float and quantized kernels, measured on one machine, as a file.
 
-Everything the tuner decides by a time it looks up here. What is not known yet is measured and noted down, once: so a
-run that is given the profile of another decides the same, on whatever machine it runs.
+Everything the tuner decides by a time it looks up here. A new profile is filled while a plan is tuned, each entry once;
+one that was read from a file is closed: nothing is measured. So a run that is given the profile of another decides the
+same, on whatever machine it runs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class MachineProfile:
         kernels: seconds, by what the kernel computes: operator, types, shapes, attributes, and the form it has.
         models: seconds of one run of the float model, by a hash of all its kernels.
         plans: by that hash, and one of what becomes of each node.
-        source: the file it came from; empty: it is being measured.
+        source: the file it came from; empty: it is new.
+        is_closed: nothing is measured any more.
         used: entries that were looked up, as text.
     """
 
@@ -54,12 +56,8 @@ class MachineProfile:
     models: dict[str, float] = field(default_factory=dict)
     plans: dict[str, PlanTime] = field(default_factory=dict)
     source: str = ""
+    is_closed: bool = False
     used: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def is_from_here(self) -> bool:
-        """Whether it was measured on a machine like this one: then what is missing can be measured."""
-        return self.machine.is_like(this_machine())
 
     def kernel(self, key: str) -> float | None:
         return self._looked_up("kernel", self.kernels, key)
@@ -138,4 +136,5 @@ def load_profile(path: str | Path, threads: int | None = None) -> MachineProfile
         dict(found.models),
         {key: PlanTime(each.ratio, each.spread) for key, each in found.plans.items()},
         str(path),
+        is_closed=True,
     )

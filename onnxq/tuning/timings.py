@@ -2,8 +2,8 @@
 
 1. A kernel is told by what it computes, not by its node's name: nodes that are alike share an entry, the mean of them.
 2. An entry is made once. What is decided follows from the profile alone, so who is given it decides the same.
-3. What is missing is measured if the profile is of a machine like this one. If it is not, kernels must be there, and
-   whole plans are predicted from their kernels: times of two machines are never compared.
+3. Into a profile that is closed nothing is measured: kernels must be there, and whole plans that are not are predicted
+   from their kernels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Timings:
 
     def kernels(self, plan: Plan) -> list[Kernel]:
         """The kernels that run for `plan`; timed if the profile lacks any of them, and they can be."""
-        return self._bench.kernels(plan, timed=self._profile.is_from_here and bool(self._missing(plan)))
+        return self._bench.kernels(plan, timed=not self._profile.is_closed and bool(self._missing(plan)))
 
     def costs(self, plan: Plan, kernels: Sequence[Kernel], observed: Sequence[str]) -> Costs:
         """What the nodes of `plan` cost.
@@ -51,17 +51,17 @@ class Timings:
             observed: the activations that the plan quantizes with fixed scales.
 
         Raises:
-            BadRecipe: the profile is of another machine, and lacks some of the kernels.
+            BadRecipe: the profile is closed, and lacks some of the kernels.
         """
         bench, profile = self._bench, self._profile
         elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
         missing = self._missing(plan)
-        if missing and not profile.is_from_here:
+        if missing and profile.is_closed:
             raise BadRecipe(
                 f"the profile {profile.source} lacks {len(missing)} of this model's kernels, such as '{missing[0]}': "
-                "run 'onnxq profile' on that machine, with this model, and the same scheme and data"
+                "run 'onnxq profile' on its machine with this model, and the same scheme, target and data"
             )
-        if profile.is_from_here and (missing or self._model not in profile.models):
+        if not profile.is_closed and (missing or self._model not in profile.models):
             self._note(plan, attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements))
         return self._looked_up(plan, elements)
 
@@ -72,7 +72,7 @@ class Timings:
             costs: of `full`, of which `plan` has some nodes back in float.
         """
         key = f"{self._model} {hash_of_plan(plan, self._level)} tuned"
-        if key not in self._profile.plans and self._profile.is_from_here:
+        if key not in self._profile.plans and not self._profile.is_closed:
             race = self._bench.speed(plan, TIMING_SECONDS, bound)
             self._profile.plans[key] = PlanTime(race.ratio(), race.spreads[1])
         found = self._profile.plan(key)
@@ -85,10 +85,10 @@ class Timings:
         """Whether the saved file of `plan` clearly takes more than `bound` times as long as the float model.
 
         Args:
-            seen: what was measured on this machine. It counts if the profile is of one like it, and has no other.
+            seen: what was measured just now, for a profile that is not closed.
         """
         key = f"{self._model} {hash_of_plan(plan, self._level)} saved"
-        if self._profile.is_from_here:
+        if not self._profile.is_closed:
             self._profile.plans.setdefault(key, seen)
         found = self._profile.plan(key)
         return found is not None and is_below(found.ratio, found.spread, bound) is False
