@@ -16,10 +16,10 @@ from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
-from onnxq.job import LIMIT
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
+from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.texts.text import LENGTHS
 
 MODEL = click.Path(path_type=Path)
@@ -249,3 +249,8 @@ def _every(text: str) -> Every:
 def preprocessing_of(options: dict[str, Any]) -> Reading:
     """How `--preprocess`, `--tokenizer` and `--length` have samples read."""
     return reading_of(options["preprocess"] or None, options["tokenizer"], options["lengths"])
+
+
+def sampling_of(options: dict[str, Any]) -> Sampling:
+    """Which samples the options of `data_options` ask for."""
+    return Sampling(options["data"], preprocessing_of(options), options["limit"], options["seed"])

@@ -20,12 +20,12 @@ from onnxq.cli._options import (
     PLAN_OPTIONS,
     effort_of,
     guard_of,
-    preprocessing_of,
     recipe_of,
+    sampling_of,
 )
 from onnxq.errors import BadData, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
-from onnxq.job import open_job
+from onnxq.job import Environment, open_job
 from onnxq.planning.scales import values_to_observe
 from onnxq.summaries.ranges import Ranges
 
@@ -68,12 +68,8 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
             model,
             recipe_of(options),
             options["target"],
-            options["data"],
-            preprocessing_of(options),
-            options["limit"],
-            progress=bars,
-            seed=options["seed"],
-            guard=guard,
+            sampling_of(options),
+            Environment(progress=bars, guard=guard),
         )
         effort, partial = effort_of(options), Path(f"{options['output']}.partial")
         if names := values_to_observe(job.model, job.plan):
