@@ -111,6 +111,7 @@ class SignatureFile(Struct):
     asked: str
     plan: str
     is_given: bool
+    is_checked: bool
     profile: str
     machine: str
 

@@ -36,6 +36,7 @@ class Signature:
         asked: the scheme that the user named.
         plan: what was carried out.
         is_given: whether the user gave the plan.
+        is_checked: whether the file was run, without which a plan is not tuned.
         profile: the hash of the times that decided; empty where none did.
         machine: on which those were measured, in words.
     """
@@ -48,6 +49,7 @@ class Signature:
     asked: str
     plan: Plan
     is_given: bool = False
+    is_checked: bool = True
     profile: str = ""
     machine: str = ""
 
@@ -59,6 +61,10 @@ class Signature:
     def asked_recipe(self) -> Recipe:
         """What was asked for, which leads to `recipe` again."""
         return replace(self.recipe, scheme=self.asked)
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything but the plan, of which only the hash, for JSON."""
+        return asdict(self) | {"target": self.plan.target, "plan": self.plan_hash}
 
     def differences(self, now: Signature) -> Iterator[str]:
         """What is not as it was when this was made, a sentence each."""
@@ -75,8 +81,7 @@ class Signature:
 
 def sign(model: ir.Model, signature: Signature) -> None:
     """Leave `signature` in the metadata of a model that is to be written."""
-    table = asdict(signature) | {"target": signature.plan.target, "plan": signature.plan_hash}
-    model.metadata_props[KEY] = json.dumps(table, sort_keys=True)
+    model.metadata_props[KEY] = json.dumps(signature.to_dict(), sort_keys=True)
     model.metadata_props[PLAN_KEY] = signature.plan.to_json(short=True)
     model.producer_name, model.producer_version = "onnxq", __version__
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq.runtime import native
-from onnxq.runtime.session import require
+from onnxq.runtime.session import version
 
 #: Instructions that kernels are chosen by, as Linux names them.
 _X86 = ("avx2", "fma", "avx_vnni", "avx_vnni_int8", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
@@ -23,7 +23,7 @@ class Machine:
         cpu: its processor's name.
         isa: the architecture, and the instructions that kernels are chosen by.
         cores: that a process may use.
-        onnxruntime: its version.
+        onnxruntime: its version; empty where there is none.
         library: the interface of onnxq's compiled library; 0: there is none.
     """
 
@@ -47,17 +47,13 @@ class Machine:
 
 @functools.cache
 def this_machine() -> Machine:
-    """The machine that this runs on.
-
-    Raises:
-        MissingRuntime: onnxruntime is not installed.
-    """
+    """The machine that this runs on."""
     told = _told()
     name = told.get("model name") or told.get("cpu model") or platform.processor() or "unknown processor"
     flags = (told.get("flags") or told.get("features") or "").split()
     isa = " ".join([platform.machine() or "unknown", *sorted({*_X86, *_ARM}.intersection(flags))])
     abi = 0 if native.path() is None else native.ABI_VERSION
-    return Machine(" ".join(name.split()), isa, native.cores(), require().__version__, abi)
+    return Machine(" ".join(name.split()), isa, native.cores(), version(), abi)
 
 
 def _told() -> dict[str, str]:

@@ -138,3 +138,17 @@ def load_profile(path: str | Path, threads: int | None = None) -> MachineProfile
         str(path),
         is_closed=True,
     )
+
+
+def opened(path: str | Path, threads: int = THREADS) -> MachineProfile:
+    """The profile at `path`, to be added to on the machine that it was measured on.
+
+    Raises:
+        BadRecipe: as `load_profile`; or it is of another machine.
+    """
+    found = load_profile(path, threads)
+    here = this_machine()
+    if not found.machine.is_like(here):
+        raise BadRecipe(f"the profile {path} is of another machine ({found.machine}) than this one ({here})")
+    found.is_closed = False
+    return found

@@ -67,6 +67,14 @@ def require() -> Any:
     return onnxruntime
 
 
+def version() -> str:
+    """Of onnxruntime; empty where it is not installed."""
+    try:
+        return str(require().__version__)
+    except MissingRuntime:
+        return ""
+
+
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
