@@ -248,7 +248,7 @@ def _every(text: str) -> Every:
 
 
 def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
-    """The times to decide by: of `--profile`, or those that will be measured. The guard is told where they are saved."""
+    """The times to decide by: of `--profile`, or those that will be measured. The guard is told where they go."""
     if options["save_profile"]:
         guard.writes(options["save_profile"], "--save-profile")
     if options["profile"]:

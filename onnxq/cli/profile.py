@@ -34,7 +34,7 @@ COPIES = 8
     "schemes",
     type=click.Choice(list(SCHEMES)),
     multiple=True,
-    help=f"Which one the times are for. Repeatable.  [default: those in which times decide: {', '.join(SPEED_SCHEMES)}]",
+    help=f"What the times are for. Repeatable.  [default: where times decide: {', '.join(SPEED_SCHEMES)}]",
 )
 @click.option(
     "--target", "-t", type=click.Choice(targets.names()), default="ort-cpu", show_default=True, help="What it runs in."

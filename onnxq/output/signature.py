@@ -64,7 +64,10 @@ class Signature:
 
     def to_dict(self) -> dict[str, object]:
         """Everything but the plan, of which only the hash, for JSON."""
-        return asdict(self) | {"target": self.plan.target, "plan": self.plan_hash}
+        table = asdict(self) | {"target": self.plan.target, "plan": self.plan_hash}
+        if self.recipe.min_sqnr is not None:
+            table["recipe"]["min_sqnr"] = float(self.recipe.min_sqnr)  # which a caller may have given as an integer
+        return table
 
     def differences(self, now: Signature) -> Iterator[str]:
         """What is not as it was when this was made, a sentence each."""

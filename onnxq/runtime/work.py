@@ -95,7 +95,7 @@ def trace(model: ir.Model, feed: Feed) -> list[NodeRun]:
     found = []
     for name, op, details in session.node_events():
         inputs, outputs = (_arrays(details.get(f"{word}_type_shape", ())) for word in ("input", "output"))
-        found.append(NodeRun(name, op, tuple(_with_outer_constants(nodes.get(name), inputs)), tuple(outputs)))
+        found.append(NodeRun(name, op, tuple(_with_constants(nodes.get(name), inputs)), tuple(outputs)))
     return found
 
 
@@ -109,11 +109,12 @@ def _arrays(entries: Sequence[dict[str, list[int]]]) -> list[Array]:
     return [Array(dtype, tuple(shape)) for entry in entries for dtype, shape in entry.items()]
 
 
-def _with_outer_constants(node: ir.Node | None, told: list[Array]) -> list[Array]:
-    """The inputs that onnxruntime tells of, and constants around a body, of which it tells its nodes nothing."""
+def _with_constants(node: ir.Node | None, told: list[Array]) -> list[Array]:
+    """The inputs that onnxruntime tells of, and those that it does not: packed weights, and constants around a body."""
     values = [] if node is None else [value for value in node.inputs if value is not None]
     for index, value in enumerate(values):
-        tensor = value.const_value
-        if len(told) < len(values) and tensor is not None and node is not None and value.graph is not node.graph:
-            told.insert(index, Array(tensor.dtype.name.lower(), tuple(tensor.shape.numpy())))
+        if len(told) < len(values) and value.const_value is not None:
+            constant = Array(value.const_value.dtype.name.lower(), tuple(value.const_value.shape.numpy()))
+            if told[index : index + 1] != [constant]:
+                told.insert(index, constant)
     return told
