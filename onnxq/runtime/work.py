@@ -18,7 +18,7 @@ from onnxq.runtime.session import Feed, Session
 #: takes however small it is. With these, counted seconds are near to those of a clock there.
 MULTIPLICATIONS, ELEMENTS, NODE = 6e10, 4e9, 1e-6
 _RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
-_BODIES = ("If", "Loop", "Scan")
+_CONTROL_FLOW = ("If", "Loop", "Scan")
 #: Read a part of their first input, or only its shape.
 _LOOKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Shape", "Size"})
 _RENAMING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
@@ -73,7 +73,7 @@ class NodeRun:
     @property
     def seconds(self) -> float:
         """What it takes where a core does what is said above."""
-        if self.op in _BODIES or self.op in _RENAMING:  # the nodes of bodies are counted themselves
+        if self.op in _CONTROL_FLOW or self.op in _RENAMING:  # the nodes of subgraphs are counted themselves
             return NODE
         read = self.inputs[1:] if self.op in _LOOKING else self.inputs
         elements = sum(x.size for x in (*read, *self.outputs))
@@ -81,7 +81,7 @@ class NodeRun:
 
 
 def trace(model: ir.Model, feed: Feed) -> list[NodeRun]:
-    """Every node that runs on one sample, as often as it does, those of bodies too, with the shapes it meets.
+    """Every node that runs on one sample, as often as it does, those of subgraphs too, with the shapes it meets.
 
     The model is run as it is: what an optimizer makes of it may differ from machine to machine.
     """
@@ -110,7 +110,7 @@ def _arrays(entries: Sequence[dict[str, list[int]]]) -> list[Array]:
 
 
 def _with_constants(node: ir.Node | None, told: list[Array]) -> list[Array]:
-    """The inputs that onnxruntime tells of, and those that it does not: packed weights, and constants around a body."""
+    """The inputs that onnxruntime tells of, and those that it does not: packed weights, and constants around a subgraph."""
     values = [] if node is None else [value for value in node.inputs if value is not None]
     for index, value in enumerate(values):
         if len(told) < len(values) and value.const_value is not None:

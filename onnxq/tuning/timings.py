@@ -20,7 +20,7 @@ from onnxq.runtime.session import Kernel
 from onnxq.runtime.timing import is_below
 from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, predicted_seconds
 from onnxq.tuning.kernel_words import form_of, hash_of_plan, hash_of_trace, words_of
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 
 #: Seconds for which each of two models is timed in turns.
 TIMING_SECONDS = 0.5
@@ -36,7 +36,7 @@ class Timings:
         accuracy_level: of MatMulNBits, by which its kernels differ.
     """
 
-    def __init__(self, bench: Bench, accuracy_level: int) -> None:
+    def __init__(self, bench: PlanBench, accuracy_level: int) -> None:
         self._bench, self._profile, self._level = bench, bench.profile, accuracy_level
 
     def kernels(self, plan: Plan) -> list[Kernel]:

@@ -16,7 +16,7 @@ from onnxq.runtime import work
 from onnxq.runtime.work import Array, NodeRun
 from onnxq.samples.source import Data
 from onnxq.samples.trials import Trials
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 
 F = "float"
 
@@ -67,7 +67,7 @@ def test_a_slow_machine_measures_as_much(monkeypatch: pytest.MonkeyPatch, step: 
     _clocks(monkeypatch, step)
     model = tiny.read(tiny.model("g (float[1, 4] x) => (float[1, 4] y) { y = MatMul(x, w) }", {"w": tiny.normal(4, 4)}))
     feeds = [{"x": tiny.normal(1, 4, seed=n)} for n in range(9)]
-    bench = Bench(model, lambda plan: model, Trials.given(feeds, ""))
+    bench = PlanBench(model, lambda plan: model, Trials.given(feeds, ""))
     assert len(bench.feeds) == 4
     data = Data("feeds", lambda: iter([lambda feed=feed: feed for feed in feeds]))
     assert Trial(model, find_weights(model), data).samples == 4
