@@ -74,8 +74,8 @@ class Signature:
         if now.model != self.model:
             yield f"the model is another one (hash {now.model[:12]}; it was {self.model[:12]})"
         if now.data != self.data:
-            words = [f"hash {data[:12]}" if data else "none" for data in (now.data, self.data)]
-            yield f"the data are others ({words[0]}; they were {words[1]})"
+            words = [data[:12] if data else "none" for data in (now.data, self.data)]
+            yield f"the data are others (hash {words[0]}; it was {words[1]})"
         if now.version != self.version:
             yield f"onnxq is of another version ({now.version}; it was {self.version})"
         if now.onnxruntime != self.onnxruntime:

@@ -110,7 +110,7 @@ def _arrays(entries: Sequence[dict[str, list[int]]]) -> list[Array]:
 
 
 def _with_constants(node: ir.Node | None, told: list[Array]) -> list[Array]:
-    """The inputs that onnxruntime tells of, and those that it does not: packed weights, and constants around a subgraph."""
+    """The inputs that onnxruntime tells of, and those it leaves out: packed weights, constants around a subgraph."""
     values = [] if node is None else [value for value in node.inputs if value is not None]
     for index, value in enumerate(values):
         if len(told) < len(values) and value.const_value is not None:
