@@ -23,7 +23,7 @@ from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
 from onnxq.checking.verdict import judged, misses_floor, stricter
 from onnxq.encoding import lazy
-from onnxq.errors import BadModel, NothingToDo
+from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, Job, open_job
 from onnxq.output import write as save
@@ -355,4 +355,5 @@ def _notes(request: Request, made: Signature) -> Iterator[str]:
             yield f"not the same again: {difference}"
     here, there = this_machine(), request.profile.machine
     if made.profile and request.like is None and here.isa != there.isa:
-        yield f"times are those of another processor ({there.cpu}), and errors were measured on this one ({here.cpu})"
+        words = f"({there.cpu}), and errors were measured on this one ({here.cpu})"
+        yield one_line(f"times are those of another processor {words}")

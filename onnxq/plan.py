@@ -97,10 +97,6 @@ def finer(choice: Choice, reason: str) -> Choice | None:
     return None
 
 
-#: Members of a choice that are always written.
-_NEEDED = ("node", "op", "method")
-
-
 @dataclass(frozen=True)
 class Plan:
     """A `Choice` for each node that has weights or could run in integers, by node name, in order of execution."""
@@ -127,13 +123,11 @@ class Plan:
     def changes_anything(self) -> bool:
         return any(choice.method is not Method.KEEP for choice in self)
 
-    def to_json(self, *, short: bool = False) -> str:
-        """The plan as text that a user may edit and give back with `--plan`; `short`, without what is usual."""
-        choices = [dataclasses.asdict(choice) for choice in self]
-        if short:
-            choices = [{key: x for key, x in c.items() if key in _NEEDED or x not in (None, "", 0)} for c in choices]
-        table = {"scheme": self.scheme, "target": self.target, "choices": choices}
-        return json.dumps(table, separators=(",", ":")) if short else json.dumps(table, indent=1)
+    def to_json(self) -> str:
+        """The plan as text that a user may edit and give back with `--plan`."""
+        table = dataclasses.asdict(self)
+        table["choices"] = [dataclasses.asdict(choice) for choice in self]
+        return json.dumps(table, indent=1)
 
 
 @bounded
@@ -145,21 +139,20 @@ def load_plan(path: str | Path) -> Plan:
     """
     text = limits.read_text(path, "the plan ")
     try:
-        return parse_plan(text)
+        return plan_from(schemas.checked(limits.parse_json(text), schemas.PlanFile))
     except BadRecipe as error:
         raise BadRecipe(f"the plan {path}: {error}") from None
     except ValueError as error:
         raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None
 
 
-def parse_plan(text: str) -> Plan:
-    """What `Plan.to_json` has written.
+def plan_from(table: schemas.PlanFile) -> Plan:
+    """The plan that a file holds.
 
     Raises:
-        ValueError: not JSON, or not of that form.
+        ValueError: a word in it is unknown.
         BadRecipe: it cannot be carried out.
     """
-    table = schemas.checked(limits.parse_json(text), schemas.PlanFile)
     choices = [_choice(entry, table.target) for entry in table.choices]
     return Plan(table.scheme, table.target, {choice.node: choice for choice in choices})
 

@@ -93,7 +93,7 @@ def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None, ma
         return Group(table)
     _add_check(table, check)
     if machine:
-        table.add_row("decided", "by times", f"on {machine}")
+        table.add_row("decided", "by times", one_line(f"on {machine}"))
     return Group(table, *(Text(f"note: {note}") for note in check.notes))
 
 
@@ -159,13 +159,16 @@ def _add_origin(table: Table, model: ir.Model) -> None:
         table.add_row("onnxq", one_line(model.metadata_props["onnxq"]))
         return
     runtime = f", onnxruntime {made.onnxruntime}" if made.onnxruntime else ""
-    table.add_row("version", f"onnxq {made.version}{runtime}")
-    table.add_row("recipe", _in_words(made))
     how = "given" if made.is_given else "tuned" if made.profile else "of the recipe"
-    table.add_row("plan", f"{made.plan_hash}, {how}")
-    table.add_row("model hash", made.model)
-    table.add_row("data hash", made.data or "no data")
-    table.add_row("profile hash", f"{made.profile}, {made.machine}" if made.profile else "no times decided")
+    for word, text in (
+        ("version", f"onnxq {made.version}{runtime}"),
+        ("recipe", _in_words(made)),
+        ("plan", f"{made.plan_hash}, {how}"),
+        ("model hash", made.model),
+        ("data hash", made.data or "no data"),
+        ("profile hash", f"{made.profile}, {made.machine}" if made.profile else "no times decided"),
+    ):
+        table.add_row(word, one_line(text))
 
 
 def _in_words(made: Signature) -> str:

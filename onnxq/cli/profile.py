@@ -13,7 +13,7 @@ from onnxq import pipeline, targets
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of, sampling_of
-from onnxq.errors import NothingToDo
+from onnxq.errors import BadModel, NothingToDo
 from onnxq.job import Environment, open_job
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
@@ -99,7 +99,13 @@ def _measure(
 
 
 def _made_up(model: Path) -> list[Any]:
-    """Samples of one shape: how long kernels take does not depend on what they hold."""
+    """Samples of one shape: how long kernels take does not depend on what they hold.
+
+    Raises:
+        BadModel: it takes none that could be thought of.
+    """
     prepared = open_job(model, "w8a8-dynamic").model
     trials = make_up(prepared, scout(prepared))
-    return [dict(trials.feeds[0]) for _ in range(COPIES)] if trials.feeds else []
+    if not trials.feeds:
+        raise BadModel(f"no inputs could be made up that {model} takes: give --data")
+    return [dict(trials.feeds[0]) for _ in range(COPIES)]

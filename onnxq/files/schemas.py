@@ -100,20 +100,41 @@ class ProgressFile(Struct):
 
 
 class SignatureFile(Struct):
-    """What a written model says of how it was made. `plan` is a hash."""
+    """What a written model says of how it was made, and what is usual. `plan` is a hash; `recipe` what is not usual."""
 
     version: str
-    onnxruntime: str
     model: str
-    data: str
     target: str
+    plan: str
     recipe: dict[str, Any]
     asked: str
-    plan: str
-    is_given: bool
-    is_checked: bool
-    profile: str
-    machine: str
+    data: str = ""
+    onnxruntime: str = ""
+    is_given: bool = False
+    is_checked: bool = True
+    profile: str = ""
+    machine: str = ""
+
+
+class SignedChoice(Struct, array_like=True, forbid_unknown_fields=True):
+    """One line of the plan in a model's metadata; `reason` is a number in a list of them."""
+
+    node: str
+    op: str
+    method: str
+    reason: Count
+    elements: Count = 0
+    format: str | None = None
+    block: int | None = None
+    half: str | None = None
+    shares: str = ""
+
+
+class SignedPlan(Struct, forbid_unknown_fields=True):
+    scheme: str
+    target: str
+    reasons: list[str]
+    choices: list[SignedChoice]
 
 
 class MachineFile(Struct, forbid_unknown_fields=True):

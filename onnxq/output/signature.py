@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.model.load import load_model
-from onnxq.plan import Plan, parse_plan
+from onnxq.plan import Plan, plan_from
 from onnxq.recipe import Recipe
 from onnxq.version import __version__
 
@@ -64,10 +64,7 @@ class Signature:
 
     def to_dict(self) -> dict[str, object]:
         """Everything but the plan, of which only the hash, for JSON."""
-        table = asdict(self) | {"target": self.plan.target, "plan": self.plan_hash}
-        if self.recipe.min_sqnr is not None:
-            table["recipe"]["min_sqnr"] = float(self.recipe.min_sqnr)  # which a caller may have given as an integer
-        return table
+        return asdict(self) | {"target": self.plan.target, "plan": self.plan_hash, "recipe": _recipe(self.recipe)}
 
     def differences(self, now: Signature) -> Iterator[str]:
         """What is not as it was when this was made, a sentence each."""
@@ -84,8 +81,8 @@ class Signature:
 
 def sign(model: ir.Model, signature: Signature) -> None:
     """Leave `signature` in the metadata of a model that is to be written."""
-    model.metadata_props[KEY] = json.dumps(signature.to_dict(), sort_keys=True)
-    model.metadata_props[PLAN_KEY] = signature.plan.to_json(short=True)
+    model.metadata_props[KEY] = _short(signature)
+    model.metadata_props[PLAN_KEY] = _short_plan(signature.plan)
     model.producer_name, model.producer_version = "onnxq", __version__
 
 
@@ -100,7 +97,7 @@ def signature_of(model: ir.Model) -> Signature | None:
     try:
         found = schemas.checked(limits.parse_json(model.metadata_props[KEY]), schemas.SignatureFile)
         recipe = schemas.checked(found.recipe, Recipe)
-        plan = parse_plan(model.metadata_props[PLAN_KEY])
+        plan = _plan_of(model.metadata_props[PLAN_KEY])
     except (ValueError, BadRecipe) as error:
         raise BadRecipe(f"the metadata that say how the model was made are damaged: {error}") from None
     fields = msgspec.structs.asdict(found) | {"recipe": recipe, "plan": plan}
@@ -121,3 +118,45 @@ def read_signature(path: str | Path) -> Signature:
     if found is None:
         raise BadRecipe(f"{path} does not say how it was made: name a model that this version of onnxq has quantized")
     return found
+
+
+def _short(signature: Signature) -> str:
+    """Without what is usual: metadata count in small models."""
+    usual = {field.name: field.default for field in msgspec.structs.fields(schemas.SignatureFile)}
+    usual_recipe, recipe = asdict(Recipe()), _recipe(signature.recipe)
+    table = {key: x for key, x in signature.to_dict().items() if x != usual[key]}
+    table["recipe"] = {key: x for key, x in recipe.items() if x != usual_recipe[key]}
+    return json.dumps(table, sort_keys=True, separators=(",", ":"))
+
+
+def _recipe(recipe: Recipe) -> dict[str, object]:
+    """As JSON has it, where a floor that was given as an integer is the same as one that was read."""
+    floor = None if recipe.min_sqnr is None else float(recipe.min_sqnr)
+    return asdict(recipe) | {"min_sqnr": floor}
+
+
+def _short_plan(plan: Plan) -> str:
+    reasons = {reason: i for i, reason in enumerate(dict.fromkeys(choice.reason for choice in plan))}
+    choices = []
+    for c in plan:
+        row = [c.node, c.op, c.method, reasons[c.reason], c.elements, c.format, c.block, c.half, c.shares]
+        while row[-1] in (None, ""):
+            row.pop()
+        choices.append(row)
+    table = {"scheme": plan.scheme, "target": plan.target, "reasons": list(reasons), "choices": choices}
+    return json.dumps(table, separators=(",", ":"))
+
+
+def _plan_of(text: str) -> Plan:
+    """
+    Raises:
+        ValueError, BadRecipe: it is none.
+    """
+    table = schemas.checked(limits.parse_json(text), schemas.SignedPlan)
+    choices = []
+    for row in table.choices:
+        if row.reason >= len(table.reasons):
+            raise ValueError(f"node '{row.node}' has no reason")
+        fields = msgspec.structs.asdict(row) | {"reason": table.reasons[row.reason]}
+        choices.append(schemas.ChoiceFile(**fields))
+    return plan_from(schemas.PlanFile(table.scheme, table.target, choices))
