@@ -268,7 +268,7 @@ def test_defaults_are_those_of_the_api() -> None:
         name: parameter.default for name, parameter in inspect.signature(onnxq.quantize_folder).parameters.items()
     }
     assert options.pop("layout") is None  # a model has none; of a folder it is the default of the API
-    assert f"[default: {folders['layout']}]" in " ".join(run("quantize", "-h").stdout.split())
+    assert f"[default: {folders['layout']}]" in " ".join(run("quantize", "--help").stdout.split())
     assert options.pop("variants") == folders["variants"]
     assert set(options) - only_here == (set(api) - {"check", "progress", "guard"}) | recipe
     for name in set(options) & set(api) - {"model", "recipe"}:
