@@ -63,7 +63,7 @@ def _packed(weight: Weight, choice: Choice, constants: PackedConstants) -> list[
     (experts, n, k), block = weight.shape, choice.block
     assert block is not None
     format, granularity = formats.get(choice.format or ""), Granularity(1, block)
-    rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k))
+    rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k), how="rows")
     encoding = Encoding(rows, format, granularity, algorithm=algorithms.choose("MatMul", format, granularity))
     blocks, bits, dtype = k // block, format.bits, weight.tensor.dtype
     zero_bytes = -(-blocks * bits // 8)
