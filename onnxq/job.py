@@ -19,7 +19,7 @@ from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Plan
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.shared_weights import reconciled
-from onnxq.planning.unused_options import IdleWish, idle_wishes
+from onnxq.planning.unused_options import UnusedOption, unused_options
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.runtime.session import THREADS
@@ -117,8 +117,8 @@ def open_job(
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
-    for sentence in idle_wishes(wanted, loaded, plan, path=model):
-        warnings.warn(sentence, IdleWish, stacklevel=2)
+    for sentence in unused_options(wanted, loaded, plan, path=model):
+        warnings.warn(sentence, UnusedOption, stacklevel=2)
     samples = sampling.open(loaded, model)
     return Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
 

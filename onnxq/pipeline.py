@@ -41,7 +41,7 @@ from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.summaries.ranges import NO_RANGES, Ranges
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 from onnxq.tuning.tune import tune
 from onnxq.version import __version__
 
@@ -156,7 +156,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         output: by default the model's name with the scheme in it, in the current folder.
         recipe: what to do; a scheme word is short for a recipe with that scheme.
         target: where it will run, a file name of `targets/`.
-        data: calibration samples (`data.open_data` says in which forms).
+        data: calibration samples (`source.open_data` says in which forms).
         preprocessing: how images or sounds become inputs: words, or the path of a preprocessor_config.json.
         tokenizer: a tokenizer.json or its folder, for texts.
         lengths: tokens of samples made of texts, in turns.
@@ -279,7 +279,7 @@ class Drafts:
         self._bench = None
         if is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
-            self._bench = Bench(job.model, rewrite, trials, job.threads)
+            self._bench = PlanBench(job.model, rewrite, trials, job.threads)
         self._retries = 0 if self._bench is None else RETRIES
 
     def first(self) -> Plan:
@@ -309,7 +309,7 @@ class Drafts:
         longer = self._tuned(self._bench, stricter(proof, self._job.recipe, self._bench.quality(plan).sqnr))
         return longer if longer.changes_anything else None
 
-    def _tuned(self, bench: Bench, recipe: Recipe) -> Plan:
+    def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
         model, progress = self._job.model, self._job.progress
         observed = values_to_observe(model, self._full)

@@ -132,7 +132,7 @@ def observe(
         _watch(observer, samples, state, saved, progress)
         state = State(state.finished | observer.read(), problems=state.problems)
         saved.save(state)
-    # Of values in bodies, which one of the observers sees in another form (expose_values.py), the rank is not told.
+    # Of values in subgraphs, which one of the observers sees in another form (expose_values.py), the rank is not told.
     outside = {value.name for node in model.graph for value in node.outputs} | {i.name for i in model.graph.inputs}
     found = {name: state.finished[name] for name in names}
     unranked = frozenset(names) - outside
@@ -205,7 +205,7 @@ def _sample(tensor: ir.TensorProtocol) -> bytes:
 def element_counts(model: ir.Model, names: Sequence[str], sample: Feed, threads: int = THREADS) -> dict[str, int]:
     """Elements of each value on one sample, found without keeping the values: only their sizes are made outputs.
 
-    Values inside bodies, which may not be computed at all, count as 0.
+    Values in subgraphs, which may not be computed at all, count as 0.
     """
     measured = model.clone()
     known = {output.name: output for node in measured.graph for output in node.outputs}

@@ -88,7 +88,7 @@ def observe(
     """A run of the float model over `samples`, or over a shard of them.
 
     Args:
-        partial: where progress is saved; the caller removes it (`checkpoint.remove`) once its result is.
+        partial: where progress is saved; the caller removes it (`resume.remove`) once its result is.
     """
 
     def start(runs: int) -> None:

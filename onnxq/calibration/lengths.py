@@ -20,7 +20,7 @@ from onnxq.errors import BadModel
 from onnxq.made_up.dims import Dims
 from onnxq.made_up.roles import Part, Role, parts_of
 from onnxq.made_up.steps import sizes_of
-from onnxq.quality import Quality, measure, unrepeatable
+from onnxq.quality import Quality, compare_outputs, unrepeatable
 from onnxq.runtime.session import Feed, Input, Session
 from onnxq.samples.source import Data
 from onnxq.samples.trials import GIVEN, Trial, Trials
@@ -127,7 +127,7 @@ def _union(found: Ranges, seen: Ranges) -> Ranges:
 
 
 def _quality(session: Session, wanted: Sequence[list[NDArray]], trials: Trials, random: frozenset[str]) -> Quality:
-    return measure(session.outputs, wanted, map(session.run, trials.feeds), random, trials.labels)
+    return compare_outputs(session.outputs, wanted, map(session.run, trials.feeds), random, trials.labels)
 
 
 def _single(dims: Dims, inputs: Sequence[Input], feeds: Sequence[Feed]) -> list[Axis]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxq import own_ops
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
-from onnxq.quality import MAX_DB, Quality, measure, unrepeatable
+from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import is_below, race
@@ -122,7 +122,7 @@ def check_models(
     feeds = trials.feeds
     wanted = [in_float.run(feed) for feed in feeds]
     random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
-    compared = functools.partial(measure, in_float.outputs, wanted, ignored=random, labels=trials.labels)
+    compared = functools.partial(compare_outputs, in_float.outputs, wanted, ignored=random, labels=trials.labels)
     try:
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)
@@ -185,7 +185,8 @@ def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alon
     """
     if random:
         names = ", ".join(f"'{name}'" for name in sorted(random))
-        check = check.noting(f"the float model itself gives another {names} in every run: not compared")
+        one = len(random) == 1
+        check = check.noting(f"{'output' if one else 'outputs'} {names} {'is' if one else 'are'} random: not compared")
     if check.bare_ms and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB):
         alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
         raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")

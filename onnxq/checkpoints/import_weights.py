@@ -25,12 +25,12 @@ from onnxq.output import write
 from onnxq.passes.prepare import prepare
 from onnxq.passes.rewrite import rewrite
 from onnxq.pipeline import WHOLE_MODEL_BYTES
-from onnxq.plan import Choice, Method, Plan
+from onnxq.plan import Choice, Method, Plan, in_float
 from onnxq.planning.first_plan import MATMULS
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
 from onnxq.summaries.ranges import NO_RANGES
-from onnxq.targets import Placement, Target
+from onnxq.targets import Target
 from onnxq.version import __version__
 
 FORMAT = "int4"
@@ -126,11 +126,10 @@ def _plan(model: ir.Model, match: Match, target: Target, refusal: str) -> Plan:
         weights = list(weights_of(node))
         name, elements = node.name or "", sum(weight.elements for weight in weights)
         if name in match.blocks:
-            wish = Placement(Method.PACKED, FORMAT, match.blocks[name])
-            if refusal and not target.has_contrib_ops:
-                wish = targets.stored(wish, refusal)
-            found = target.place(weights[0], wish)
-            choices[name] = Choice(name, node.op_type, found.method, found.format, found.block, elements, found.reason)
+            wish = Choice(name, node.op_type, Method.PACKED, FORMAT, match.blocks[name], elements)
+            if refusal and graph.MICROSOFT not in target.domains:
+                wish = in_float(wish, refusal)
+            choices[name] = target.place(weights[0], wish)
         elif weights:
             reason = "not in the checkpoint" if node.op_type in MATMULS else f"{node.op_type} is never imported"
             choices[name] = Choice(name, node.op_type, Method.KEEP, None, None, elements, reason)

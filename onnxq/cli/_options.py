@@ -98,7 +98,7 @@ THREADS_OPTION = click.option(
     type=click.IntRange(0),
     default=THREADS,
     show_default=True,
-    help="Threads for timing; 0: as many as onnxruntime likes.",
+    help="Threads for timing; 0: onnxruntime's default.",
 )
 CALIBRATION_OPTION = click.option(
     "--calibration",
@@ -234,7 +234,7 @@ def _bytes(text: str) -> int:
     """Of words like 200MB, 1.5 GiB or 4000000."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?) *([KMGT]?)(I?)B?", text.strip().upper())
     if match is None:
-        raise BadRecipe(f"--max-memory does not understand '{text}'; say it like 200MB or 2GB")
+        raise BadRecipe(f"--max-memory: invalid size '{text}'; example: 200MB")
     number, unit, is_binary = match.groups()
     return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
 
@@ -242,7 +242,7 @@ def _bytes(text: str) -> int:
 def _every(text: str) -> Every:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?)(s?)", text.strip())
     if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
-        raise BadRecipe(f"--checkpoint-every does not understand '{text}'; say it like 100 (samples) or 60s (seconds)")
+        raise BadRecipe(f"--checkpoint-every: invalid interval '{text}'; examples: 100 (samples), 60s (seconds)")
     return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
 
 

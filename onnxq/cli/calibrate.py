@@ -87,7 +87,8 @@ def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> No
     for file in files:
         seen = load_observations(file)
         if seen is None:
-            raise BadRecipe(f"{file} holds ranges, but not what they were found from: it cannot be merged")
+            why = "without the observations they come from, so it cannot be merged"
+            raise BadRecipe(f"{file} holds ranges {why}; calibrate again with --shard")
         parts.append((str(file), seen))
     whole = merge(parts)
     method = _of_shard(options["calibration"] or ("auto" if whole.has_histograms else "minmax"))
@@ -109,7 +110,7 @@ def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> Non
 def _shard(text: str, jobs: int) -> tuple[int, int]:
     number, slash, count = text.partition("/")
     if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
-        raise BadRecipe(f"--shard does not understand '{text}'; the second of four parts is 2/4")
+        raise BadRecipe(f"--shard: invalid part '{text}'; example: 2/4, the second of four")
     if jobs > 1:
         raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
     return int(number), int(count)
