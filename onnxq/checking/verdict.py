@@ -1,4 +1,4 @@
-"""What is made of a check: whether it is good enough, and what to do if it is not."""
+"""What follows from a check: whether it is good enough, and what to do if it is not."""
 
 from __future__ import annotations
 
