@@ -195,7 +195,7 @@ def fitting(q: QuantizedTensor) -> dict[str, layouts.Layout]:
     return found
 
 
-@pytest.mark.parametrize("shape", [(3, 40), (18, 32), (2, 5, 48), (2, 3, 4, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(18, 40), (2, 3, 4, 20)], ids=str)
 @pytest.mark.parametrize("word", [*formats.names(), "uniform3"])
 def test_type_and_shape_are_known_before_the_weight_is_computed(word: str, shape: tuple[int, ...]) -> None:
     w = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
