@@ -29,7 +29,7 @@ class Trial:
     Args:
         model: prepared; not changed.
         weights: those of `find_weights(model)`.
-        data: samples, of which as many are used as the float model runs in `measure.QUALITY_SECONDS`.
+        data: samples, of which as many are used as the float model runs in `plan_bench.QUALITY_SECONDS`.
 
     Raises:
         BadModel: the model does not run.

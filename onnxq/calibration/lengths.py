@@ -15,6 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration import calibrate
+from onnxq.calibration.calibrate import Keep, Means
 from onnxq.errors import BadModel
 from onnxq.made_up.dims import Dims
 from onnxq.made_up.roles import Part, Role, parts_of
@@ -89,7 +90,7 @@ def fit_ranges(
     if not reads:
         return found
     data = Data("the data at other lengths", lambda: iter(reads))
-    wide = _union(found, calibrate.observe(model, names, data, histograms=False, threads=0).ranges("minmax"))
+    wide = _union(found, _minmax(model, names, data))
     after = contrasts(wide)
     return wide if min(after.values()) > min(before.values()) + GAINED else found
 
@@ -112,6 +113,10 @@ class _Others:
                 changed = _resized(self._dims, self._parts, feed, sizes)
                 if changed is not None and _runs(self._session, changed):
                     yield label, changed
+
+
+def _minmax(model: ir.Model, names: Sequence[str], data: Data) -> Ranges:
+    return calibrate.observe(model, names, data, Keep(histograms=False), means=Means(threads=0)).ranges("minmax")
 
 
 def _union(found: Ranges, seen: Ranges) -> Ranges:

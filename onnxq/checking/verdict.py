@@ -7,6 +7,7 @@ from dataclasses import replace
 from onnxq import formats, targets
 from onnxq.checking.models import Check
 from onnxq.errors import CheckFailed
+from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.recipe import Recipe
@@ -14,6 +15,29 @@ from onnxq.runtime import known
 
 #: dB that are asked for beyond what was missed, when the plan is tuned once more.
 MARGIN = 0.5
+#: The quantized file may be this much slower than float in the final timing before its kernels go back to float.
+SLOWER = 1.05
+
+
+def judged(job: Job, plan: Plan, proof: Check) -> Check:
+    """`proof`, with what the user should know of the file in which `plan` was carried out.
+
+    Raises:
+        CheckFailed: its outputs are below the floor that the user named.
+    """
+    if not proof.whole:
+        return proof
+    proof = require_quality(proof, job.recipe)
+    if is_slow(proof) and (why := why_slow(plan)):
+        proof = proof.noting(why)
+    if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
+        proof = proof.noting(price)
+    return proof
+
+
+def is_slow(proof: Check) -> bool:
+    """Whether the saved file is clearly slower than float."""
+    return proof.is_slower(SLOWER)
 
 
 def misses_floor(proof: Check, recipe: Recipe) -> bool:

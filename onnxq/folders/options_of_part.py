@@ -66,7 +66,7 @@ def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, Da
     if isinstance(data, Mapping):
         unknown = next((name for name in data if name not in parts), None)
         if unknown is not None:
-            raise BadData(f"there is no part '{unknown}'; the parts are {', '.join(parts)}")
+            raise BadData(f"unknown part '{unknown}'; the parts are {', '.join(parts)}")
         return dict(data), []
     found: dict[str, Path] = {}
     unused: list[str] = []

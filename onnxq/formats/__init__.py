@@ -243,7 +243,7 @@ def get(name: str) -> Format:
             allowed = _class(word).parameters
             raise BadRecipe(f"'{name}': {word} takes {allowed[0]} to {allowed[-1]} bits, as in {word}{allowed[0]}")
         return _class(word)(int(digits))
-    raise BadRecipe(f"there is no number format '{name}'; choose one of {', '.join(names())}")
+    raise BadRecipe(f"unknown number format '{name}'; choose one of {', '.join(names())}")
 
 
 def _class(word: str) -> Any:

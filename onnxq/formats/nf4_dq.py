@@ -1,6 +1,6 @@
 """nf4_dq: nf4 with its scales quantized once more to 8 bits, by the linear int8 codes of torchao.
 
-Source: see `_nested.py`.
+Source: see `kinds/nested.py`.
 """
 
 from __future__ import annotations

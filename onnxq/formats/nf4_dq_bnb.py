@@ -1,6 +1,6 @@
 """nf4_dq_bnb: nf4 with its scales quantized once more to 8 bits, by the dynamic map of bitsandbytes.
 
-Source: see `_nested.py`.
+Source: see `kinds/nested.py`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def gguf(q: QuantizedTensor) -> Bytes:
         return np.ascontiguousarray(q.codes).reshape(-1, q.shape[-1]).view(np.uint8)
     axis, block = blocked(q)
     if block != BLOCK or q.shape[axis] % BLOCK:
-        raise BadModel(f"GGUF wants rows of whole blocks of {BLOCK}, not of {q.shape[axis]} in blocks of {block}")
+        raise BadModel(f"GGUF needs rows of whole blocks of {BLOCK}, not of {q.shape[axis]} in blocks of {block}")
     codes = unsigned(blocks_last(q, q.codes), q.format.bits)
     rows, blocks, _ = codes.shape
     parts = [_bytes_of(scales_by_row(q))]

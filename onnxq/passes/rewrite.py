@@ -1,4 +1,4 @@
-"""Step 5: carry a plan out, by the passes of its target."""
+"""Step 6: carry a plan out, by the passes of its target."""
 
 from __future__ import annotations
 

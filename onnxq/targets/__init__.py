@@ -97,7 +97,7 @@ def get(name: str) -> Target:
         BadRecipe: no file of that name; the message lists those there are.
     """
     if name not in names():
-        raise BadRecipe(f"there is no target '{name}'; choose one of {', '.join(names())}")
+        raise BadRecipe(f"unknown target '{name}'; choose one of {', '.join(names())}")
     stem = name.replace("-", "_")
     found: Target = getattr(importlib.import_module(f"onnxq.targets.{stem}"), stem)()
     return found

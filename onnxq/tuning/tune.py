@@ -1,4 +1,4 @@
-"""Between plan and rewrite: measure, and give back what costs more than it gives.
+"""Step 5: measure the plan, and give back to float what costs more than it gives.
 
 Three questions, in this order. Which nodes lose time (kernels timed one by one, borders between int8 and float
 included)? Which of the plans between "all in int8" and "nothing" is the best bargain of time and noise? Which weights
@@ -28,7 +28,7 @@ WORTHWHILE = 0.97
 TIMING_SECONDS = 0.5
 #: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
 AS_SMALL = 1.01
-#: What the whole noise of a plan is taken to be worth, in runs of the float model, from "next to nothing" to "all".
+#: Prices of the total noise of a plan that are tried, in runs of the float model: a thousandth to a hundred.
 PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 #: Prices that are tried between the best of these and its neighbours.
 BETWEEN = 6

@@ -227,7 +227,7 @@ def test_the_own_scale_is_near_the_best(word: str) -> None:
 
 
 def test_casts_have_no_scale_to_sweep() -> None:
-    with pytest.raises(BadRecipe, match="float16 has no scale"):
+    with pytest.raises(BadRecipe, match="float16 has no scales"):
         analysis.scale_sweep(UNIFORM, "float16")
 
 
@@ -331,5 +331,5 @@ def test_decibels_hold_where_ratios_overflow() -> None:
 
 @pytest.mark.parametrize("word", ["row", "block", "block0", "block-1", "blocks32"])
 def test_unknown_granularities(word: str) -> None:
-    with pytest.raises(BadRecipe, match=f"no granularity '{word}'"):
+    with pytest.raises(BadRecipe, match=f"unknown granularity '{word}'"):
         granularities.parse(word, ROLE)

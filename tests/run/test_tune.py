@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq import pipeline
+from onnxq.checking import verdict
 from onnxq.encoding import lazy
 from onnxq.encoding.lazy import Encoding, remembering
 from onnxq.formats import Granularity, QuantizedTensor
@@ -57,7 +57,7 @@ def twice_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(PlanBench, "kernels", kernels)
     monkeypatch.setattr(PlanBench, "speed", lambda bench, plan, seconds, bound: Race((1.0, 0.45), (0.0, 0.01)))
-    monkeypatch.setattr(pipeline, "SLOWER", float("inf"))
+    monkeypatch.setattr(verdict, "SLOWER", float("inf"))
 
 
 def converted(result: onnxq.Result) -> int:
