@@ -66,6 +66,13 @@ def test_steps_and_glossary() -> None:
     assert len(set(terms)) == len(terms)
 
 
+def test_how_tos_are_carried_out() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    carried_out = set(re.findall(r"^def (test_\w+)", (ROOT / "tests/run/test_how_to.py").read_text(), re.MULTILINE))
+    assert named == carried_out
+
+
 def test_every_page_is_listed_once() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, re.MULTILINE)
