@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from onnxq.algorithms import mse, rtn, squant
+from onnxq.errors import BadRecipe
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 
 
@@ -26,6 +27,17 @@ class Algorithm(Protocol):
 
 #: The algorithms that need nothing but the weight.
 DATA_FREE: Mapping[str, Algorithm] = {"mse": mse.quantize, "rtn": rtn.quantize, "squant": squant.quantize}
+
+
+def get(word: str) -> Algorithm:
+    """The algorithm called `word`.
+
+    Raises:
+        BadRecipe: there is none; the message lists those there are.
+    """
+    if word not in DATA_FREE:
+        raise BadRecipe(f"there is no algorithm '{word}'; choose one of {', '.join(DATA_FREE)}")
+    return DATA_FREE[word]
 
 
 def choose(op_type: str, format: Format, granularity: Granularity) -> str:

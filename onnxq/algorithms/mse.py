@@ -27,6 +27,7 @@ def quantize(
     zero_points: CodeArray | None = None,
 ) -> QuantizedTensor:
     """`w` in `format`, each group with the best of the scales tried. Formats without scales are only encoded."""
+    granularity = granularity.within(w.ndim)
     base = getattr(format, "base", None)
     if base is not None:  # all blocks first, then their scales
         return format.nest(quantize(w, base, granularity, scales, zero_points))  # type: ignore[attr-defined]

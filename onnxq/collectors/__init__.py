@@ -24,6 +24,8 @@ class Collector(Protocol):
 
     #: Whether the range is read off the histogram, which takes longer to fill than the extremes.
     needs_histogram: bool
+    #: What was seen.
+    summary: Summary
 
     def __init__(self, summary: Summary | None = None) -> None: ...
 

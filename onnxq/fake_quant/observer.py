@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from onnxq import collectors
 from onnxq.collectors import Collector
 from onnxq.errors import BadData
-from onnxq.fake_quant.affine import AffineGrid, grid_over
+from onnxq.fake_quant.affine import AffineGrid, codes_of, grid_over
+from onnxq.formats.kinds import arguments
+from onnxq.summaries.ranges import Grid
 
 
 class Observer:
@@ -16,24 +18,34 @@ class Observer:
 
     Args:
         method: a file name of `collectors/` (minmax, moving-average, percentile …).
-        bits, symmetric: of the grid, as `grid_over` takes them.
+        bits, symmetric: of the grid, as `grid_over` takes them. The range is the one that is best on that grid.
         axis: of the channels, each with a collector of its own; None for one range.
+
+    Raises:
+        BadRecipe: there is no such method.
+        ValueError: widths other than 2 to 16 bits.
     """
 
     def __init__(
         self, method: str = "minmax", bits: int = 8, *, symmetric: bool = False, axis: int | None = None
     ) -> None:
+        qmin, qmax = codes_of(bits, symmetric=symmetric)
         self.method, self.bits, self.symmetric, self.axis = method, bits, symmetric, axis
-        self._make = collectors.get(method)
+        self._make, self._levels = collectors.get(method), Grid(qmax - qmin, symmetric)
         self._seen: list[Collector] = []
 
-    def update(self, x: NDArray) -> None:
-        """Take in one batch.
+    def update(self, x: ArrayLike) -> None:
+        """Take in one batch: any shape with that axis; NaN and infinities are left out.
 
         Raises:
-            ValueError: it has another number of channels than the batches before.
+            ValueError: it has another number of channels than the batches before, no such axis, or no numbers.
         """
-        rows = x.reshape(1, -1) if self.axis is None else np.moveaxis(x, self.axis, 0).reshape(x.shape[self.axis], -1)
+        x = arguments.numbers(x, "batch")
+        if self.axis is None:
+            rows = x.reshape(1, -1)
+        else:
+            first = np.moveaxis(x, arguments.axis_of(self.axis, x.ndim), 0)
+            rows = first.reshape(len(first), x.size // max(1, len(first)))
         if not self._seen:
             self._seen = [self._make() for _ in rows]
         if len(rows) != len(self._seen):
@@ -49,7 +61,7 @@ class Observer:
         """
         if not self._seen:
             raise BadData("the observer has seen no batch: call update first")
-        ranges = [collector.range() for collector in self._seen]
+        ranges = [collector.range(self._levels) for collector in self._seen]
         low = np.array([0.0 if r is None else r.low for r in ranges])
         high = np.array([0.0 if r is None else r.high for r in ranges])
         if self.axis is None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel
 from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 BLOCK = 32
@@ -68,11 +69,23 @@ def gguf(q: QuantizedTensor) -> Bytes:
 
 
 def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTensor:
-    """The weight of `shape`, blocks along its last axis, whose GGUF bytes are `data`."""
+    """The weight of `shape`, blocks along its last axis, whose GGUF bytes are `data`.
+
+    Raises:
+        BadModel: GGUF has no such format.
+        ValueError: rows of no whole blocks of 32, or more or fewer bytes than that shape takes.
+    """
+    if format.name not in TYPES:
+        raise BadModel(f"GGUF has no {format.name}; choose one of {', '.join(TYPES)}")
+    if format.scale_type is not None and (not len(shape) or shape[-1] % BLOCK):
+        raise ValueError(f"GGUF wants rows of whole blocks of {BLOCK}, not a weight of shape {list(shape)}")
+    data = arguments.raw("GGUF data", data, nbytes(format, math.prod(shape)))
     if format.scale_type is None:
-        return QuantizedTensor(format, Granularity(), data.reshape(-1).view(format.code_type).reshape(shape))
+        return QuantizedTensor(
+            format, Granularity(), np.ascontiguousarray(data).reshape(-1).view(format.code_type).reshape(shape)
+        )
     scale_shape = (*shape[:-1], shape[-1] // BLOCK)
-    rest = data.reshape(math.prod(scale_shape), -1)
+    rest = data.reshape(math.prod(scale_shape), nbytes(format, BLOCK))
     scales, rest = _take(rest, format.scale_type)
     zeros = None
     if format.name in ("q4_1", "q5_1"):
@@ -88,6 +101,14 @@ def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTen
         codes = signed(unsigned_codes, format.bits) if format.code_type == np.int8 else unsigned_codes
     granularity = Granularity(len(shape) - 1, BLOCK)
     return QuantizedTensor(format, granularity, codes.reshape(shape), scales.reshape(scale_shape), zeros)
+
+
+def nbytes(format: Format, size: int) -> int:
+    """Bytes of `size` weights in one of the formats of `TYPES`, whole blocks of 32 if it has blocks."""
+    if format.scale_type is None:
+        return size * format.code_type.itemsize
+    heads = 2 if format.name in ("q4_1", "q5_1") else 1
+    return size // BLOCK * (format.scale_type.itemsize * heads + BLOCK * format.bits // 8)
 
 
 def _bytes_of(scales: NDArray) -> Bytes:
