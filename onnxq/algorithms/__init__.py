@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from numpy.typing import ArrayLike
+
+from onnxq import formats
 from onnxq.algorithms import mse, rtn, squant
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds import arguments
 
 
 class Algorithm(Protocol):
@@ -38,6 +42,34 @@ def get(word: str) -> Algorithm:
     if word not in DATA_FREE:
         raise BadRecipe(f"there is no algorithm '{word}'; choose one of {', '.join(DATA_FREE)}")
     return DATA_FREE[word]
+
+
+def quantize(
+    w: ArrayLike, word: str, granularity: Granularity | None = None, algorithm: str = "rtn", *, name: str = "w"
+) -> QuantizedTensor:
+    """`w` in the format `word`, its scales and codes chosen by `algorithm`.
+
+    Args:
+        w: an array of any shape and floating-point type, or nested lists of numbers.
+        word: a name of `formats.names()`, `uniform3` …
+        granularity: as of `formats.quantize`.
+        algorithm: `rtn` is the format's own rule, whose codes equal those of its other implementations (ggml's for
+            `q4_0`); the others choose scales or codes of less error.
+        name: of the weight, for what is said about it.
+
+    Raises:
+        BadRecipe: there is no such format or algorithm.
+        BadModel: a number is not finite, or too large for the format.
+        ValueError: `w` is no array of real numbers, or has no such axis.
+    """
+    chosen, format, x = get(algorithm), formats.get(word), arguments.numbers(w)
+    if algorithm == "rtn":
+        return formats.quantize(x, word, granularity, name=name)
+    how = (granularity or formats.natural(format, x.ndim)).within(x.ndim)
+    try:
+        return chosen(formats.as_float32(x, name), format, how)
+    except BadModel as error:
+        raise formats.in_weight(error, name) from None
 
 
 def choose(op_type: str, format: Format, granularity: Granularity) -> str:

@@ -139,9 +139,8 @@ def codes(x: ArrayLike, grid: AffineGrid) -> NDArray[np.int32]:
     """
     x = arguments.numbers(x, "tensor")
     if np.isnan(x).any():
-        raise ValueError(
-            f"the tensor holds nan at {[int(i) for i in np.argwhere(np.isnan(x))[0]]}: no code stands for it"
-        )
+        index = [int(i) for i in np.argwhere(np.isnan(x))[0]]
+        raise ValueError(f"the tensor holds nan at {index}, for which no code stands")
     scale, zero = _parameters(x, grid)
     return np.clip(np.rint(x / scale) + zero, grid.qmin, grid.qmax).astype(np.int32)
 
@@ -158,7 +157,7 @@ def from_codes(codes: ArrayLike, grid: AffineGrid) -> NDArray[np.float32]:
     if q.size and not grid.qmin <= int(q.min()) <= int(q.max()) <= grid.qmax:
         raise ValueError(f"codes {int(q.min())}…{int(q.max())} are beyond {grid.qmin}…{grid.qmax}")
     scale, zero = _parameters(np.empty(q.shape, np.float32), grid)
-    return (q.astype(np.float32) - zero) * scale
+    return ((q.astype(np.float32) - zero) * scale).astype(np.float32)
 
 
 def forward(x: ArrayLike, grid: AffineGrid) -> Floats:

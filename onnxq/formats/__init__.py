@@ -236,15 +236,18 @@ def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *,
         ValueError: `w` is no array of real numbers, or has no such axis.
     """
     format, w = get(word), arguments.numbers(w)
-    if granularity is None:
-        if format.default_block is not None and w.ndim:
-            granularity = Granularity(w.ndim - 1, format.default_block)
-        else:
-            granularity = Granularity(0 if w.ndim > 1 and format.scale_type is not None else None)
     try:
-        return encode(format, w, granularity.within(w.ndim), name)
+        return encode(format, w, (granularity or natural(format, w.ndim)).within(w.ndim), name)
     except BadModel as error:
         raise in_weight(error, name) from None
+
+
+def natural(format: Format, rank: int) -> Granularity:
+    """How a weight of so many dimensions is mostly quantized: in the format's blocks along the last axis, else by
+    the first axis, and a vector or single number as a whole."""
+    if format.default_block is not None and rank:
+        return Granularity(rank - 1, format.default_block)
+    return Granularity(0 if rank > 1 and format.scale_type is not None else None)
 
 
 def encode(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -113,7 +112,7 @@ def unpack_codes(packed: Bytes, bits: int, shape: Sequence[int], dtype: DTypeLik
     Raises:
         ValueError: more or fewer bytes, or a width that `dtype` does not hold.
     """
-    dtype, count = np.dtype(dtype), math.prod(shape)
+    dtype, count = np.dtype(dtype), arguments.count(shape)
     _require_width(dtype, bits)
     packed = np.ascontiguousarray(arguments.raw("codes", packed, -(-count * bits // 8))).reshape(-1)
     if bits % 8 == 0:

@@ -63,7 +63,7 @@ def from_matmul_nbits(
     n, blocks, row_bytes = packed.shape
     bits = format.bits
     block = row_bytes * 8 // bits
-    if not block or -(-k // block) != blocks:
+    if not block or -(-arguments.count((k,)) // block) != blocks:
         raise ValueError(f"{k} weights a row are not {blocks} blocks of {block}")
     arguments.require_size("scales", scales, n * blocks)
     if format.code_type != np.int8 and zero_points is not None:
@@ -102,7 +102,7 @@ def from_matmul_bnb4(format: Format, packed: Bytes, absmax: ScaleArray, size: in
         ValueError: more or fewer bytes than ceil(size / 2), or scales than blocks.
     """
     _require_bits(format, 4)
-    packed = arguments.raw("codes", packed, -(-size // 2))
+    packed = arguments.raw("codes", packed, -(-arguments.count((size,)) // 2))
     arguments.require_size("scales", absmax, math.prod(Granularity(0, block).scale_shape((size,))))
     codes = np.stack([packed >> np.uint8(4), packed & np.uint8(15)], axis=-1).reshape(-1)[:size]
     return QuantizedTensor(format, Granularity(0, block), codes, absmax.reshape(-1))

@@ -79,11 +79,10 @@ def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTen
         raise BadModel(f"GGUF has no {format.name}; choose one of {', '.join(TYPES)}")
     if format.scale_type is not None and (not len(shape) or shape[-1] % BLOCK):
         raise ValueError(f"GGUF wants rows of whole blocks of {BLOCK}, not a weight of shape {list(shape)}")
-    data = arguments.raw("GGUF data", data, nbytes(format, math.prod(shape)))
+    data = arguments.raw("GGUF data", data, nbytes(format, arguments.count(shape)))
     if format.scale_type is None:
-        return QuantizedTensor(
-            format, Granularity(), np.ascontiguousarray(data).reshape(-1).view(format.code_type).reshape(shape)
-        )
+        numbers = np.ascontiguousarray(data).reshape(-1).view(format.code_type)
+        return QuantizedTensor(format, Granularity(), numbers.reshape(shape))
     scale_shape = (*shape[:-1], shape[-1] // BLOCK)
     rest = data.reshape(math.prod(scale_shape), nbytes(format, BLOCK))
     scales, rest = _take(rest, format.scale_type)

@@ -107,6 +107,7 @@ def from_onnxq_tiles(
     """
     width = onnxq_width(format.bits)
     _require_block(block)
+    arguments.count((n, k))
     rows_of_tiles, blocks = -(-n // ROWS), -(-k // block)
     wanted = (rows_of_tiles, blocks * block * width // 32, ROWS, 4)
     arguments.require_shape("tiles", arguments.raw("tiles", weight), wanted)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onnxq import fake_quant
+from onnxq import fake_quant, formats
 from onnxq.errors import BadData, BadRecipe
 from onnxq.fake_quant import AffineGrid
+from onnxq.formats import Granularity
 
 GRIDS = [(bits, symmetric) for bits in (2, 3, 4, 8, 12) for symmetric in (True, False)]
 each_grid = pytest.mark.parametrize(("bits", "symmetric"), GRIDS, ids=lambda x: str(x))
@@ -207,3 +208,62 @@ def test_impossible_grids(scale: object, zero: object, codes: tuple[int, int], w
 def test_bits_have_limits(bits: int) -> None:
     with pytest.raises(ValueError, match=f"{bits} bits"):
         fake_quant.grid_over(-1, 1, bits)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_an_observer_s_range_is_that_of_its_own_grid(bits: int, symmetric: bool) -> None:
+    """The range of least error for 8 bits is far too wide for 2: the observer's error is near the best there is."""
+    x = numbers(20_000).astype(np.float32)
+    observer = fake_quant.Observer("mse", bits, symmetric=symmetric)
+    observer.update(x)
+    got = np.mean((fake_quant.forward(x, observer.grid()) - x) ** 2)
+    tried = [
+        np.mean(
+            (fake_quant.forward(x, fake_quant.grid_over(x.min() * a, x.max() * b, bits, symmetric=symmetric)) - x) ** 2
+        )
+        for a in np.linspace(0.1, 1, 30)
+        for b in np.linspace(0.1, 1, 30)
+    ]
+    assert got < 1.1 * min(tried)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_codes_and_their_numbers(symmetric: bool, axis: int | None) -> None:
+    x = numbers(4, 6).astype(np.float32)
+    grid = narrow(x, 4, symmetric, axis)
+    q = fake_quant.codes(x, grid)
+    assert q.min() == grid.qmin and q.max() == grid.qmax
+    np.testing.assert_array_equal(fake_quant.from_codes(q, grid), fake_quant.forward(x, grid))
+    with pytest.raises(ValueError, match=r"are beyond"):
+        fake_quant.from_codes(q + 100, grid)
+    with pytest.raises(ValueError, match=r"holds nan at \[0\]"):
+        fake_quant.codes([np.nan, 1.0], fake_quant.grid_over(0, 1))
+
+
+@pytest.mark.parametrize("word", ["uint4", "uint8", "uint2"])
+def test_a_grid_in_blocks_equals_the_format_s_own_encoder(word: str) -> None:
+    x = numbers(5, 70).astype(np.float32)
+    q = formats.quantize(x, word, Granularity(1, 32))
+    assert q.scales is not None and q.zero_points is not None
+    grid = AffineGrid(q.scales, q.zero_points.astype(np.int64), 0, 2**q.format.bits - 1, axis=-1, block=32)
+    np.testing.assert_array_equal(fake_quant.codes(x, grid), q.codes)
+    np.testing.assert_array_equal(fake_quant.forward(x, grid), q.dequantize())
+    own = fake_quant.fit(x, q.format.bits, symmetric=False, axis=1, block=32)
+    np.testing.assert_array_equal(own.scale, q.scales)
+    np.testing.assert_array_equal(own.zero_point, q.zero_points)
+
+
+def test_the_gradient_of_block_scales_is_that_of_each_block_alone() -> None:
+    x, given = numbers(3, 10), numbers(3, 10, seed=3)
+    grid = fake_quant.fit(x * 0.4, 4, axis=1, block=4)
+    of_x, of_scale = fake_quant.backward_lsq(given, x, grid)
+    assert of_scale.shape == grid.scale.shape == (3, 3)
+    for row in range(3):
+        for block in range(3):
+            part = np.s_[row, 4 * block : 4 * block + 4]
+            alone = AffineGrid(grid.scale[row, block], grid.zero_point[row, block], grid.qmin, grid.qmax)
+            wanted_x, wanted = fake_quant.backward_lsq(given[part], x[part], alone)
+            np.testing.assert_array_equal(of_x[part], wanted_x)
+            np.testing.assert_allclose(of_scale[row, block], wanted, rtol=1e-6)

@@ -87,7 +87,7 @@ def encode(
     dtype: np.dtype,
 ) -> QuantizedTensor:
     """Codes clipped to [qmin, qmax]."""
-    q = np.rint(w / granularity.spread(scales.astype(np.float32, copy=False), w.shape))
+    q = np.asarray(np.rint(w / granularity.spread(scales.astype(np.float32, copy=False), w.shape)))
     if zero_points is not None:
         q += granularity.spread(zero_points, w.shape).astype(np.float32)
     codes = np.clip(q, qmin, qmax, out=q).astype(dtype)

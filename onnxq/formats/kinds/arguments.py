@@ -6,6 +6,7 @@ axis that is not there or an array that is too short.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 
@@ -23,8 +24,10 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
         x = np.asarray(w)
     except ValueError as error:
         raise ValueError(f"the {what} is no array of numbers: {error}") from None
-    # The short floating-point types (bfloat16, float8) are of numpy's kind V.
-    if x.dtype.kind == "f" or (x.dtype.kind == "V" and np.can_cast(x.dtype, np.float64) and x.dtype.names is None):
+    if x.dtype.kind == "f":
+        # In this machine's order of bytes, and none wider than what everything here computes in.
+        return x.astype(x.dtype.newbyteorder("=") if x.itemsize <= 8 else np.float64, copy=False)
+    if x.dtype.kind == "V" and x.dtype.names is None and np.can_cast(x.dtype, np.float64):  # bfloat16, float8
         return x
     if x.dtype.kind not in "iub":
         raise ValueError(f"the {what} is an array of {x.dtype}, not of real numbers")
@@ -52,6 +55,17 @@ def whole(number: object, what: str) -> int:
         return operator.index(number)  # type: ignore[arg-type]
     except TypeError:
         raise ValueError(f"{what} is {number!r}, not an integer") from None
+
+
+def count(shape: Sequence[int]) -> int:
+    """Elements of an array of `shape`.
+
+    Raises:
+        ValueError: an axis of less than none.
+    """
+    if any(size < 0 for size in shape):
+        raise ValueError(f"no array has the shape {list(shape)}")
+    return math.prod(shape)
 
 
 def require_shape(what: str, array: NDArray, shape: Sequence[int]) -> None:
