@@ -110,8 +110,8 @@ class Recipe:
         block_size: weights that share a scale in block formats; None: the format's own (32, for nf4 and fp4 64).
         min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples, or the
             quantization fails; None: `AIM`, which is reached by longer formats where it can be, and never fails.
-        calibration: how activation ranges are found, a file name of `collectors/`; `auto` takes the one with the least
-            error at the outputs.
+        calibration: how activation ranges are found, a file name of `collectors/`, which may have parameters
+            (`percentile:99.99`); `auto` takes the one with the least error at the outputs.
         reduce_range: 7-bit weights for w8a8, for processors whose 8-bit dot product saturates (AVX2 and AVX-512
             without VNNI).
         keep_slow: keep quantized nodes even where they are slower than float.

@@ -100,11 +100,19 @@ THREADS_OPTION = click.option(
     show_default=True,
     help="Threads for timing; 0: as many as onnxruntime likes.",
 )
-CALIBRATION_OPTION = click.option(
-    "--calibration",
-    type=click.Choice(pick_method.names()),
-    help="How activation ranges are found; auto: by the method with the least error at the model's outputs."
-    f"  [default: {DEFAULTS.calibration}]",
+CALIBRATION_OPTION = options(
+    click.option(
+        "--calibration",
+        type=click.Choice(pick_method.names()),
+        help="How activation ranges are found; auto: by the method with the least error at the model's outputs."
+        f"  [default: {DEFAULTS.calibration}]",
+    ),
+    click.option(
+        "--percentile",
+        metavar="PERCENT",
+        help="Of --calibration percentile: the share of the values inside the range as seen from each end, or two for "
+        "the low and the high end, e.g. 99.9,99.99.  [default: 99.999]",
+    ),
 )
 EFFORT_OPTIONS = options(
     click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
@@ -217,6 +225,10 @@ def recipe_of(options: dict[str, Any]) -> Recipe:
             raise BadRecipe("--scheme and --weights exclude each other: --weights alone leaves activations in float")
         formats.get(options["weights"])
         options = options | {"scheme": options["weights"]}
+    if options.get("percentile") is not None:
+        if options.get("calibration") not in (None, "percentile"):
+            raise BadRecipe(f"--percentile belongs to --calibration percentile, not {options['calibration']}")
+        options = options | {"calibration": f"percentile:{options['percentile']}"}
     given = {key: value for key, value in options.items() if key in names and value is not None}
     rules = [Rule(KEEP, pattern) for pattern in options["keep"]] + [parse_set(text) for text in options["sets"]]
     return dataclasses.replace(base, **given, rules=(*base.rules, *rules))

@@ -267,3 +267,66 @@ def test_the_gradient_of_block_scales_is_that_of_each_block_alone() -> None:
             wanted_x, wanted = fake_quant.backward_lsq(given[part], x[part], alone)
             np.testing.assert_array_equal(of_x[part], wanted_x)
             np.testing.assert_allclose(of_scale[row, block], wanted, rtol=1e-6)
+
+
+def test_an_observer_tells_what_it_has_seen() -> None:
+    observer = fake_quant.Observer("minmax", 4, axis=1)
+    assert (observer.batches, observer.has_data, observer.low.size) == (0, False, 0)
+    observer.update(np.full((2, 3), np.nan))
+    assert (observer.batches, observer.has_data) == (1, False)
+    np.testing.assert_array_equal(observer.low, np.inf)
+    batches = [numbers(8, 3, seed=seed) for seed in range(3)]
+    for batch in batches:
+        observer.update(batch)
+    joined = np.concatenate(batches)
+    np.testing.assert_array_equal(observer.low, joined.min(axis=0))
+    np.testing.assert_array_equal(observer.high, joined.max(axis=0))
+    assert repr(observer) == "Observer(minmax, 4 bits, 4 batches)"
+    observer.reset()
+    assert (observer.batches, observer.has_data) == (0, False)
+    with pytest.raises(BadData, match="has seen no batch"):
+        observer.grid()
+    observer.update(numbers(5, 7))  # another number of channels
+    assert observer.high.shape == (7,)
+    whole = fake_quant.Observer()
+    assert (float(whole.low), float(whole.high)) == (np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("momentum", [0.01, 0.1, 0.9, 1.0])
+def test_momentum_is_what_a_new_batch_weighs(momentum: float) -> None:
+    """A transcription: m · new + (1 − m) · old, the first batch fully."""
+    observer = fake_quant.Observer("moving-average", 8, momentum=momentum)
+    low = high = None
+    for seed in range(5):
+        x = numbers(50, seed=seed)
+        observer.update(x)
+        low = x.min() if low is None else momentum * x.min() + (1 - momentum) * low
+        high = x.max() if high is None else momentum * x.max() + (1 - momentum) * high
+    assert low is not None and high is not None
+    assert float(observer.grid().scale) == pytest.approx((high - low) / 255, rel=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0, -1, 1.1, float("nan")])
+def test_momentum_has_limits(momentum: float) -> None:
+    with pytest.raises(ValueError, match="a new batch cannot weigh"):
+        fake_quant.Observer("moving-average", momentum=momentum)
+
+
+@pytest.mark.parametrize("shares", [(99.0, 99.0), (90.0, 99.9), (100.0, 95.0), (99.99, 99.99)])
+def test_percentiles_are_numpy_s(shares: tuple[float, float]) -> None:
+    """To the width of a bin; the low end's share is counted from above."""
+    x = numbers(100_000)
+    word = f"percentile:{shares[0]}" if shares[0] == shares[1] else f"percentile:{shares[0]},{shares[1]}"
+    observer = fake_quant.Observer(word)
+    observer.update(x)
+    low, high = np.percentile(x, [100 - shares[0], shares[1]])
+    width = (x.max() - x.min()) / 2048
+    assert float(observer.grid().scale) * 255 == pytest.approx(high - low, abs=2 * width)
+    zero = float(observer.grid().zero_point)
+    assert zero == pytest.approx(-low / float(observer.grid().scale), abs=1)
+
+
+@pytest.mark.parametrize("word", ["percentile:", "percentile:50", "percentile:101", "percentile:99,99,99", "minmax:3"])
+def test_methods_take_their_own_parameters_only(word: str) -> None:
+    with pytest.raises(BadRecipe, match=r"percentile|has no parameters"):
+        fake_quant.Observer(word)
