@@ -13,7 +13,7 @@ from typing import Any
 
 import re2
 
-from onnxq import collectors, formats
+from onnxq import algorithms, collectors, formats
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 from onnxq.files import limits
@@ -120,6 +120,8 @@ class Recipe:
             compute in float32.
         prefer: what is given up for what, a word of `PREFERENCES`.
         effort: how many plans are measured, a word of `SEARCHES`.
+        algorithm: how codes are chosen, a word of `algorithms.DATA_FREE`; `rtn` is each format's own rule, whose files
+            hold the codes that other implementations of the format make. None: what measured best for each weight.
     """
 
     scheme: str = "auto"
@@ -133,6 +135,7 @@ class Recipe:
     accuracy_level: int = 4
     prefer: str = "balanced"
     effort: str = "normal"
+    algorithm: str | None = None
 
     def __post_init__(self) -> None:
         require_scheme(self.scheme)
@@ -148,6 +151,8 @@ class Recipe:
         for word, words, what in ((self.prefer, PREFERENCES, "preference"), (self.effort, SEARCHES, "effort")):
             if word not in words:
                 raise BadRecipe(f"there is no {what} '{word}'; choose one of {', '.join(words)}")
+        if self.algorithm is not None:
+            algorithms.get(self.algorithm)
         if self.calibration != "auto":
             collectors.get(self.calibration)
 

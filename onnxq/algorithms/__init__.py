@@ -6,7 +6,9 @@ scales of None mean the format's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Protocol
 
 from numpy.typing import ArrayLike
@@ -72,13 +74,34 @@ def quantize(
         raise formats.in_weight(error, name) from None
 
 
+_only: ContextVar[str | None] = ContextVar("algorithm", default=None)
+
+
+@contextlib.contextmanager
+def only(word: str | None) -> Iterator[None]:
+    """Within, `choose` has no choice: every weight takes the algorithm `word`; None leaves it free.
+
+    Raises:
+        BadRecipe: there is no such algorithm.
+    """
+    if word is not None:
+        get(word)
+    before = _only.set(word)
+    try:
+        yield
+    finally:
+        _only.reset(before)
+
+
 def choose(op_type: str, format: Format, granularity: Granularity) -> str:
-    """The algorithm that measured best (docs/algorithms.md).
+    """The algorithm that measured best (docs/algorithms.md), or the one that the user named (`only`).
 
     squant gains 1 to 14 dB at the outputs of convolutional networks; for matrix products, whose inputs are centred by a
     normalization, it changes nothing. mse is worth a third of a dB on 4-bit weights, and much of the likelihood that a
     language model would lose.
     """
+    if (named := _only.get()) is not None:
+        return named
     if format.bits <= 4:
         return "mse"
     is_convolution = op_type in ("Conv", "ConvTranspose")

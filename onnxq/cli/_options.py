@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from onnxq import formats, targets
+from onnxq.algorithms import DATA_FREE
 from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY, Every
@@ -172,6 +173,12 @@ PLAN_OPTIONS = options(
         "--block",
         type=int,
         help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
+    ),
+    click.option(
+        "--algorithm",
+        type=click.Choice(list(DATA_FREE)),
+        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do.  [default: what "
+        "measured best for each weight]",
     ),
     click.option(
         "--reduce-range",

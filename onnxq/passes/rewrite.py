@@ -6,6 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import PassManager
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 
+from onnxq import algorithms
 from onnxq.model import graph
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize.convert_to_half import ConvertToHalf
@@ -50,4 +51,5 @@ def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target:
             TopologicalSortPass(),
         ]
     )
-    return passes(model.clone()).model
+    with algorithms.only(recipe.algorithm):
+        return passes(model.clone()).model
