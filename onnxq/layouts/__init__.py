@@ -20,7 +20,9 @@ from onnxq.layouts._contrib import (
     matmul_nbits_zero_points,
 )
 from onnxq.layouts._fields import as_rows, bit_fields, fields_of, group_rows
+from onnxq.layouts._gguf import BLOCK as GGUF_BLOCK
 from onnxq.layouts._gguf import from_gguf, gguf
+from onnxq.layouts._gguf import nbytes as gguf_nbytes
 from onnxq.layouts._linear4bit import from_linear4bit, linear4bit
 from onnxq.layouts._rows import blocks_last, scales_by_row, zero_points_by_row
 from onnxq.layouts._tiles import (
@@ -35,6 +37,7 @@ from onnxq.layouts._tiles import (
 __all__ = [
     "BNB4_FORMATS",
     "DENSE_BLOCK",
+    "GGUF_BLOCK",
     "as_rows",
     "bit_fields",
     "blocks_last",
@@ -50,6 +53,7 @@ __all__ = [
     "from_onnxq_tiles",
     "gather_block",
     "gguf",
+    "gguf_nbytes",
     "group_rows",
     "halves",
     "high_first",
