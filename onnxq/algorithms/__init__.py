@@ -42,7 +42,7 @@ def get(word: str) -> Algorithm:
         BadRecipe: there is none; the message lists those there are.
     """
     if word not in DATA_FREE:
-        raise BadRecipe(f"there is no algorithm '{word}'; choose one of {', '.join(DATA_FREE)}")
+        raise BadRecipe(f"unknown algorithm '{word}'; choose one of {', '.join(DATA_FREE)}")
     return DATA_FREE[word]
 
 

@@ -50,7 +50,7 @@ def scale_sweep(
     """
     found, w = formats.get(format), formats.as_float32(arguments.numbers(w), "w")
     how = (granularity or Granularity()).within(w.ndim)
-    of_powers = getattr(found, "powers_of_two", False)
+    of_powers = found.powers_of_two
     factors = tuple((POWERS if of_powers else FACTORS) if factors is None else factors)
     for factor in factors:
         if not 0 < factor < math.inf:
@@ -59,7 +59,7 @@ def scale_sweep(
             raise BadRecipe(f"scales of {format} are powers of two, and cannot be {factor:g} times what they are")
     scales, zero_points = found.fit(w, how)
     if scales is None:
-        raise BadRecipe(f"{format} has no scale that could be changed")
+        raise BadRecipe(f"{format} has no scales to change; choose a format that has")
     points = []
     for factor in factors:
         sums = ErrorSums()

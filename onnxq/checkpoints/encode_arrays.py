@@ -73,7 +73,7 @@ def granularity_of(word: str | None, rank: int) -> Granularity | None:
         return Granularity(0)
     size = word.removeprefix("block")
     if size == word or not size.isdecimal() or not 0 < int(size) < 1 << 31:
-        raise BadRecipe(f"there is no granularity '{word}'; choose one of tensor, channel, block32 (any size)")
+        raise BadRecipe(f"unknown granularity '{word}'; choose one of tensor, channel, block32 (any size)")
     return Granularity(rank - 1, int(size))
 
 

@@ -26,8 +26,8 @@ from onnxq.files import limits, staging
 from onnxq.formats import QuantizedTensor
 
 ALIGNMENT = 32
-#: ggml's numbers of the formats that are also ours, and of plain arrays.
-TYPES = {"q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "mxfp4": 39, "float16": 1, "bfloat16": 30}
+#: ggml's numbers of the formats that are also ours, by GGUF's names, and of plain arrays.
+NUMBERS = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
 ARRAYS = {
     np.dtype(t): n
     for t, n in (
@@ -137,7 +137,7 @@ def read_gguf(path: str | Path) -> tuple[dict[str, QuantizedTensor | NDArray], d
 
 
 def _tensor(path: Path, data: NDArray[np.uint8], name: str, entry: Stored, start: int) -> QuantizedTensor | NDArray:
-    word = next((word for word, number in TYPES.items() if number == entry.number), None)
+    word = next((word for word in formats.names() if NUMBERS.get(formats.get(word).gguf or "") == entry.number), None)
     dtype = next((dtype for dtype, number in ARRAYS.items() if number == entry.number), None)
     if word is None and dtype is None:
         raise BadData(f"{path}: tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
@@ -216,7 +216,7 @@ def _bytes(name: str, tensor: QuantizedTensor | NDArray) -> tuple[int, tuple[int
             raise formats.in_weight(error, name) from None
         if tensor.granularity.axis not in (None, len(tensor.shape) - 1):
             raise BadModel(f"weight '{name}': GGUF's blocks lie along the last axis, not {tensor.granularity.axis}")
-        return TYPES[tensor.format.name], tensor.shape, raw.reshape(-1)
+        return NUMBERS[str(tensor.format.gguf)], tensor.shape, raw.reshape(-1)
     if tensor.dtype not in ARRAYS:
         raise BadModel(f"tensor '{name}' is of type {tensor.dtype}, which GGUF does not hold")
     return ARRAYS[tensor.dtype], tensor.shape, np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)

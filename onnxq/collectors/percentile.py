@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from onnxq.collectors import Observed
+from onnxq.collectors import SummaryCollector
 from onnxq.errors import BadRecipe
 from onnxq.summaries.ranges import UINT8, Grid, Range
 
@@ -18,7 +18,7 @@ from onnxq.summaries.ranges import UINT8, Grid, Range
 PERCENTILE = 99.999
 
 
-class Percentile(Observed):
+class Percentile(SummaryCollector):
     """Insensitive to a few outliers, at the price of clipping them.
 
     Attributes:

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxq import formats
-from onnxq.checkpoints.gguf_file import TYPES, read_gguf, write_gguf
+from onnxq.checkpoints.gguf_file import read_gguf, write_gguf
 from onnxq.errors import BadData, BadModel, BadOutput
 from onnxq.formats import Granularity, QuantizedTensor
 
 W = np.random.default_rng(0).standard_normal((3, 5, 64)).astype(np.float32)
+TYPES = [word for word in formats.names() if formats.get(word).gguf]
 METADATA = {"general.name": "mäuse", "a.count": -(1 << 40), "a.share": 0.1, "a.flag": True}
 
 

@@ -10,12 +10,12 @@ from click.testing import CliRunner, Result
 
 from onnxq import algorithms, formats, layouts
 from onnxq.checkpoints.encode_arrays import encode_arrays, open_arrays
-from onnxq.checkpoints.gguf_file import TYPES
 from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.cli import main
 from onnxq.formats import Granularity
 
 W = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+TYPES = [word for word in formats.names() if formats.get(word).gguf]
 OTHERS = {"b": np.arange(3, dtype=np.int64), "v": W[0]}
 
 
@@ -83,9 +83,9 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     for command, words in {
         ("encode", "w.npy", "-w", "q4_0", "-o", "x.gguf"): "whole blocks of 32",
-        ("encode", "w.npy", "-w", "int5", "-o", "x.npz"): "no number format 'int5'",
+        ("encode", "w.npy", "-w", "int5", "-o", "x.npz"): "unknown number format 'int5'",
         ("encode", "w.npy", "-w", "int4", "-o", "x.bin"): "none of .gguf, .safetensors, .npz",
-        ("encode", "w.npy", "-w", "int4", "-g", "row", "-o", "x.npz"): "no granularity 'row'",
+        ("encode", "w.npy", "-w", "int4", "-g", "row", "-o", "x.npz"): "unknown granularity 'row'",
         ("encode", "nan.npy", "-w", "int4", "-o", "x.npz"): "weight 'nan' holds nan at [0, 0]",
         ("encode", "no.npy", "-w", "int4", "-o", "x.npz"): "cannot be read as npy",
         ("encode", "w.npy", "-w", "int4", "-o", "plain.npz"): "exists; give --force",
