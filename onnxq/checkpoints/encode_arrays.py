@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
-from onnxq.checkpoints.gguf_file import read_gguf, write_gguf
+from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
 from onnxq.errors import BadData, BadModel, BadRecipe, first_line
 from onnxq.files import array_limits, limits, staging
@@ -137,15 +137,17 @@ def decode_file(path: str | Path) -> Iterator[tuple[str, Callable[[], NDArray]]]
     """
     path = Path(path)
     if path.suffix == ".gguf":
-        for name, tensor in read_gguf(path)[0].items():
-            yield name, functools.partial(_floats, tensor)
+        file = Gguf(path)
+        for name in file:
+            yield name, functools.partial(_floats, file, name)
         return
     stored = open_checkpoint(path)
     for name, entry in _table(path, stored).items():
         yield name, functools.partial(_decoded, path, stored, name, entry)
 
 
-def _floats(tensor: Tensor) -> NDArray:
+def _floats(file: Gguf, name: str) -> NDArray:
+    tensor = file[name]
     return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
 
 

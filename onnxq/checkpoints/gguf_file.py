@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shutil
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -114,47 +114,65 @@ def write_gguf(
     return nbytes
 
 
-def read_gguf(path: str | Path) -> tuple[dict[str, QuantizedTensor | NDArray], dict[str, Any]]:
-    """(tensors, metadata) of a GGUF file; tensors are read from the disk when they are looked at.
+class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
+    """The tensors of a GGUF file by name, each read from the disk when it is asked for, and `metadata` by key.
 
     Raises:
         BadData: no such file, not GGUF, damaged, or a tensor in a format that onnxq does not have.
     """
-    path = Path(path)
-    size = limits.require_file(path, BadData)
-    if not size:
-        raise BadData(f"{path} is not a GGUF file")
-    data = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    try:
-        metadata, entries, head = _header(data.data)
-    except (struct.error, ValueError, IndexError, OverflowError, RecursionError) as error:
-        raise BadData(f"{path} is not a GGUF file, or damaged: {error}") from None
-    alignment = metadata.get("general.alignment", ALIGNMENT)
-    if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-        raise BadData(f"{path} is damaged: it has the alignment {alignment!r}")
-    start = -(-head // alignment) * alignment
-    return {name: _tensor(path, data, name, entry, start) for name, entry in entries.items()}, metadata
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
+        if not limits.require_file(path, BadData):
+            raise BadData(f"{path} is not a GGUF file")
+        self._data = np.memmap(path, np.uint8, "r").view(np.ndarray)
+        try:
+            self.metadata, self._entries, head = _header(self._data.data)
+        except (struct.error, ValueError, IndexError, OverflowError, RecursionError) as error:
+            raise BadData(f"{path} is not a GGUF file, or damaged: {error}") from None
+        alignment = self.metadata.get("general.alignment", ALIGNMENT)
+        if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
+            raise BadData(f"{path} is damaged: it has the alignment {alignment!r}")
+        self._start = -(-head // alignment) * alignment
+        for name, entry in self._entries.items():
+            end = self._start + entry.start + _nbytes(path, name, entry)
+            if end > self._data.size:
+                raise BadData(f"{path} is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
+
+    def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
+        entry = self._entries[name]
+        begin = self._start + entry.start
+        kind = _kind(entry.number)
+        if isinstance(kind, np.dtype):
+            raw = self._data[begin : begin + math.prod(entry.shape) * kind.itemsize]
+            return raw.view(kind).reshape(entry.shape)
+        assert kind is not None  # as `__init__` has made sure
+        raw = self._data[begin : begin + layouts.gguf_nbytes(kind, math.prod(entry.shape))]
+        return layouts.from_gguf(kind, raw, entry.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
-def _tensor(path: Path, data: NDArray[np.uint8], name: str, entry: Stored, start: int) -> QuantizedTensor | NDArray:
-    word = next((word for word in formats.names() if NUMBERS.get(formats.get(word).gguf or "") == entry.number), None)
-    dtype = next((dtype for dtype, number in ARRAYS.items() if number == entry.number), None)
-    if word is None and dtype is None:
+def _kind(number: int) -> np.dtype | formats.Format | None:
+    """The type of plain arrays, or the format of weights, that ggml numbers so."""
+    found = next((dtype for dtype, each in ARRAYS.items() if each == number), None)
+    word = next((word for word in formats.names() if NUMBERS.get(formats.get(word).gguf or "") == number), None)
+    return found if found is not None or word is None else formats.get(word)
+
+
+def _nbytes(path: Path, name: str, entry: Stored) -> int:
+    kind, size = _kind(entry.number), math.prod(entry.shape)
+    if kind is None:
         raise BadData(f"{path}: tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
-    size = math.prod(entry.shape)
-    if dtype is not None:
-        nbytes = size * dtype.itemsize
-    elif not entry.shape or entry.shape[-1] % layouts.GGUF_BLOCK:
+    if isinstance(kind, np.dtype):
+        return size * kind.itemsize
+    if not entry.shape or entry.shape[-1] % layouts.GGUF_BLOCK:
         raise BadData(f"{path} is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
-    else:
-        nbytes = layouts.gguf_nbytes(formats.get(str(word)), size)
-    begin = start + entry.start
-    if begin + nbytes > data.size:
-        raise BadData(f"{path} is cut short: tensor '{name}' ends at byte {begin + nbytes} of {data.size}")
-    raw = data[begin : begin + nbytes]
-    if dtype is not None:
-        return raw.view(dtype).reshape(entry.shape)
-    return layouts.from_gguf(formats.get(str(word)), raw, entry.shape)
+    return layouts.gguf_nbytes(kind, size)
 
 
 def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Stored], int]:

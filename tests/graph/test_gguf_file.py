@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxq import formats
-from onnxq.checkpoints.gguf_file import read_gguf, write_gguf
+from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.errors import BadData, BadModel, BadOutput
 from onnxq.formats import Granularity, QuantizedTensor
 
@@ -57,8 +57,8 @@ def test_the_gguf_package_reads_what_is_written(tmp_path: Path, alignment: int) 
 def test_what_was_written_comes_back(tmp_path: Path, alignment: int) -> None:
     path = tmp_path / "w.gguf"
     tensors = written(path, alignment=alignment)
-    read, metadata = read_gguf(path)
-    assert METADATA.items() <= metadata.items() and list(read) == list(tensors)
+    read = Gguf(path)
+    assert METADATA.items() <= read.metadata.items() and list(read) == list(tensors)
     for name, wanted in tensors.items():
         got = read[name]
         if isinstance(wanted, QuantizedTensor) and isinstance(got, QuantizedTensor):
@@ -107,7 +107,7 @@ def test_damaged_files_are_refused(tmp_path_factory: pytest.TempPathFactory, dat
             raw[data.draw(st.integers(0, min(300, len(raw) - 1)))] = data.draw(st.integers(0, 255))
     path.write_bytes(raw)
     try:
-        tensors, _ = read_gguf(path)
+        tensors = Gguf(path)
     except BadData:
         return
     for tensor in tensors.values():

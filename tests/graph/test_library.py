@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, analysis, fake_quant, formats, layouts
 from onnxq.checkpoints.encode_arrays import encode_arrays
-from onnxq.checkpoints.gguf_file import read_gguf, write_gguf
+from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.formats import Granularity
 from onnxq.formats.kinds import nested
 from onnxq.model.weights import Role
@@ -248,15 +248,14 @@ def _gguf() -> None:
     same(layouts.from_gguf(q.format, layouts.gguf(q), W.shape).codes, q.codes)
 
 
-@row(TRAINING, "GGUF files", "`write_gguf`, `read_gguf`; `onnxq encode -o w.gguf`, `onnxq decode`")
+@row(TRAINING, "GGUF files", "`checkpoints.gguf_file.write_gguf`, `Gguf`; `onnxq encode -o w.gguf`, `onnxq decode`")
 def _gguf_file() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "w.gguf"
         encode_arrays({"w": W}, path, "q8_0")
-        tensors, _ = read_gguf(path)
-        same(tensors["w"].dequantize(), formats.quantize(W, "q8_0").dequantize())  # type: ignore[union-attr]
+        same(Gguf(path)["w"].dequantize(), formats.quantize(W, "q8_0").dequantize())  # type: ignore[union-attr]
         write_gguf(path, [("w", lambda: W)], replace=True)
-        same(read_gguf(path)[0]["w"], W)
+        same(Gguf(path)["w"], W)
 
 
 @row(TRAINING, "scales of least squared error", '`algorithms.quantize(w, word, algorithm="mse")`')
