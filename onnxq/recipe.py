@@ -13,7 +13,7 @@ from typing import Any
 
 import re2
 
-from onnxq import collectors, formats
+from onnxq import algorithms, collectors, formats
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 from onnxq.files import limits
@@ -110,8 +110,8 @@ class Recipe:
         block_size: weights that share a scale in block formats; None: the format's own (32, for nf4 and fp4 64).
         min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples, or the
             quantization fails; None: `AIM`, which is reached by longer formats where it can be, and never fails.
-        calibration: how activation ranges are found, a file name of `collectors/`; `auto` takes the one with the least
-            error at the outputs.
+        calibration: how activation ranges are found, a file name of `collectors/`, which may have parameters
+            (`percentile:99.99`); `auto` takes the one with the least error at the outputs.
         reduce_range: 7-bit weights for w8a8, for processors whose 8-bit dot product saturates (AVX2 and AVX-512
             without VNNI).
         keep_slow: keep quantized nodes even where they are slower than float.
@@ -120,6 +120,8 @@ class Recipe:
             compute in float32.
         prefer: what is given up for what, a word of `PREFERENCES`.
         effort: how many plans are measured, a word of `SEARCHES`.
+        algorithm: how codes are chosen, a word of `algorithms.DATA_FREE`; `rtn` is each format's own rule, whose files
+            hold the codes that other implementations of the format make. None: what measured best for each weight.
     """
 
     scheme: str = "auto"
@@ -133,6 +135,7 @@ class Recipe:
     accuracy_level: int = 4
     prefer: str = "balanced"
     effort: str = "normal"
+    algorithm: str | None = None
 
     def __post_init__(self) -> None:
         require_scheme(self.scheme)
@@ -148,6 +151,8 @@ class Recipe:
         for word, words, what in ((self.prefer, PREFERENCES, "preference"), (self.effort, SEARCHES, "effort")):
             if word not in words:
                 raise BadRecipe(f"unknown {what} '{word}'; choose one of {', '.join(words)}")
+        if self.algorithm is not None:
+            algorithms.get(self.algorithm)
         if self.calibration != "auto":
             collectors.get(self.calibration)
 

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, first_line
+from onnxq.errors import BadData, BadModel, first_line
 from onnxq.files import array_limits, limits, schemas
 
 #: A header longer than this is no header: the format's own limit.
@@ -52,6 +52,18 @@ def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
     path = Path(path)
     limits.require_file(path, BadData)
     return Npz(path) if zipfile.is_zipfile(path) else Safetensors(path)
+
+
+def safetensors_type(dtype: np.dtype) -> str:
+    """What the format calls a type of numpy.
+
+    Raises:
+        BadModel: it has no such type.
+    """
+    for word, known in _DTYPES.items():
+        if known == dtype:
+            return word
+    raise BadModel(f"safetensors has no type {dtype}")
 
 
 class Npz(Mapping[str, NDArray]):
@@ -109,6 +121,8 @@ class Safetensors(Mapping[str, NDArray]):
             try:
                 header = limits.parse_json(file.read(length).decode("utf-8"))
                 tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+                #: Texts by key.
+                self.metadata = schemas.checked(header.get("__metadata__", {}), dict[str, str])
                 entries = schemas.checked(tensors, dict[str, schemas.SafetensorsEntry])
                 self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in entries.items()}
             except (ValueError, AttributeError):

@@ -55,7 +55,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     guard = guard_of(options)
     guard.writes(options["output"])
     if options["is_merge"]:
-        _merge(files, options, guard)
+        _merge(files, options | {"calibration": recipe_of(options).calibration}, guard)
         return
     if len(files) > 1:
         raise BadRecipe(f"one model at a time, not {len(files)}; --merge takes several files of ranges")
@@ -91,7 +91,8 @@ def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> No
             raise BadRecipe(f"{file} holds ranges {why}; calibrate again with --shard")
         parts.append((str(file), seen))
     whole = merge(parts)
-    method = _of_shard(options["calibration"] or ("auto" if whole.has_histograms else "minmax"))
+    asked = options["calibration"]
+    method = _of_shard(asked if asked != pick_method.AUTO or whole.has_histograms else "minmax")
     _write(options["output"], whole.ranges(method), whole, guard)
 
 
