@@ -1,5 +1,6 @@
 #include "tuning.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "isa.h"
 
 #if defined(__x86_64__)
@@ -193,6 +194,10 @@ int32_t pinned() {
 }
 
 int32_t measured(const Kernel& kernel, int32_t format) {
+  static std::atomic<int32_t> known[kAllFormats] = {};
+  if (const int32_t rows = known[format].load(std::memory_order_relaxed)) {
+    return rows;
+  }
   static std::mutex mutex;
   static Rows rows = read_cache();
   const std::lock_guard<std::mutex> lock(mutex);
@@ -200,6 +205,7 @@ int32_t measured(const Kernel& kernel, int32_t format) {
     rows.of[format] = measure(kernel, format);
     write_cache(rows);
   }
+  known[format].store(rows.of[format], std::memory_order_relaxed);
   return rows.of[format];
 }
 
