@@ -24,7 +24,7 @@ namespace onnxq {
 namespace {
 
 // Raised when kernels change so that old measurements no longer hold.
-constexpr const char* kHead = "onnxq kernels 1";
+constexpr const char* kHead = "onnxq kernels 2";
 constexpr int32_t kAllFormats = kFormats + 1;  // with bfloat16
 constexpr int32_t kMostRows = 16;              // a tile's: with more, tiles have always won
 constexpr int64_t kMostBytes = 4096;           // of the file
