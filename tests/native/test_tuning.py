@@ -38,7 +38,7 @@ def cached(tmp_path: Path) -> Path:
 
 def test_what_was_measured_is_kept(cached: Path, tmp_path: Path) -> None:
     lines = cached.read_text().splitlines()
-    assert lines[0] == "onnxq kernels 1"
+    assert lines[0] == "onnxq kernels 2"
     (rows,) = asked(tmp_path, INT4)
     assert 2 <= rows <= 17 and lines[2:] == [f"tile_rows {INT4} {rows}"]
     for other in (2, 9, 17):
@@ -51,10 +51,10 @@ def test_what_was_measured_is_kept(cached: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"\0" * 100000, b"\xff\xfe" * 3000, b"onnxq kernels 1", b"onnxq kernels 0\n{about}\ntile_rows 0 5"),
-        *(b"onnxq kernels 1\nanother processor\ntile_rows 0 5", b"onnxq kernels 1\n{about}\ntile_rows 0 -5"),
-        *(b"onnxq kernels 1\n{about}\ntile_rows 0 1", b"onnxq kernels 1\n{about}\ntile_rows 0 99999999999999999999"),
-        *(b"onnxq kernels 1\n{about}\ntile_rows -1 5", b"onnxq kernels 1\n{about}\ntile_rows 123456789 5"),
+        *(b"", b"\0" * 100000, b"\xff\xfe" * 3000, b"onnxq kernels 2", b"onnxq kernels 1\n{about}\ntile_rows 0 5"),
+        *(b"onnxq kernels 2\nanother processor\ntile_rows 0 5", b"onnxq kernels 2\n{about}\ntile_rows 0 -5"),
+        *(b"onnxq kernels 2\n{about}\ntile_rows 0 1", b"onnxq kernels 2\n{about}\ntile_rows 0 99999999999999999999"),
+        *(b"onnxq kernels 2\n{about}\ntile_rows -1 5", b"onnxq kernels 2\n{about}\ntile_rows 123456789 5"),
     ],
     ids=range(11),
 )
