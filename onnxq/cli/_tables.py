@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxq.checking.models import Check
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, one_line
 from onnxq.model import graph
 from onnxq.model.load import TYPE, is_quantized
 from onnxq.model.weights import find_weights
@@ -86,7 +86,7 @@ def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None) ->
     if check is None:
         return Group(table)
     _add_check(table, check)
-    return Group(table, *(Text(f"note: {note}") for note in check.notes))
+    return Group(table, *(Text(one_line(f"note: {note}")) for note in check.notes))
 
 
 def _add_check(table: Table, check: Check) -> None:

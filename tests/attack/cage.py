@@ -39,7 +39,7 @@ SECONDS, MEMORY = 20, 8 << 30
 #: Cases run in one process: what one leaves in memory is not to be taken for the fault of another.
 BATCH = 40
 #: What a command may leave beside its inputs.
-OUTPUTS = re.compile(r"out\.onnx(\.data)?|out\.json|out\.ranges(\.partial)?")
+OUTPUTS = re.compile(r"out\.onnx(\.data)?|out\.json|out\.ranges(\.partial)?|out/.*")
 #: What Python says to programmers.
 INTERNAL = re.compile(
     r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"
@@ -174,7 +174,8 @@ def _one(case: Case, folder: Path) -> Outcome:
     after = _contents(folder)
     lost = [name for name, content in before.items() if after.get(name) != content and not OUTPUTS.fullmatch(name)]
     left = [name for name in after if name not in before and not OUTPUTS.fullmatch(name)]
-    kept = code == 1 and "out.onnx" in after and "out.onnx" not in before
+    made = [name for name in after if name == "out.onnx" or name.startswith("out/")]
+    kept = code == 1 and any(name not in before for name in made)
     lines = [line for line in said.splitlines() if line.strip()]
     if lost or left or kept:
         return Outcome(code, said, "files", f"changed {lost}, left {left}, kept {kept} by {words[0]}", took)
