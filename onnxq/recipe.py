@@ -212,7 +212,7 @@ def load_recipe(path: str | Path) -> Recipe:
         if key not in allowed:
             raise BadRecipe(f"the recipe {path} has no use for '{key}'; it knows {', '.join(allowed)} and [[rule]]")
         wanted = _TYPES[str(allowed[key].type).split()[0]]
-        if wanted is float and type(value) is int:
+        if wanted is float and type(value) is int and abs(value) < 1 << 53:
             table[key] = float(value)
         elif type(value) is not wanted:
             raise BadRecipe(f"the recipe {path}: {key} = {value!r} should be of type {wanted.__name__}")

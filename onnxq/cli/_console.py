@@ -66,7 +66,13 @@ class Bars:
     """Progress bars on a terminal; nothing elsewhere."""
 
     def __init__(self, console: Console) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), _Rate(), TimeRemainingColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+        )
         self._is_shown = console.is_terminal
         self._bars = Progress(*columns, console=console, transient=True, disable=not self._is_shown)
         self._task: TaskID | None = None

@@ -64,6 +64,28 @@ def staging(output: Path) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for what is of no use afterwards, where the system keeps such; those of killed runs are swept first.
+
+    They lie in a folder that is its owner's alone; where that is somebody else's, nothing is swept.
+
+    Raises:
+        BadOutput: the disk is full, or there is no place to write to.
+    """
+    parent = Path(tempfile.gettempdir()) / f"onnxq-{os.geteuid()}"
+    with as_sentences(parent):
+        with contextlib.suppress(FileExistsError):
+            parent.mkdir(mode=0o700)
+        found = parent.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        with staging(parent / "scratch") as folder:
+            yield folder
+        return
+    with as_sentences(parent), tempfile.TemporaryDirectory(prefix="onnxq-") as name:
+        yield Path(name)
+
+
 def write(path: Path, content: bytes, *, replace: bool = True) -> None:
     """Write a file whole: at any time the old one or the new one is there; the new one is on the disk afterwards.
 

@@ -109,7 +109,7 @@ def _refuse(error: OSError) -> None:
 def _require_file(path: Path, file: Path) -> None:
     """A regular file of this folder that can be read; or of the store beside it, in a hub's cache of downloads, where
     `snapshots/REVISION/` holds links into `blobs/`."""
-    root, found = path.resolve(), file.resolve()
+    root, found = Path(os.path.realpath(path)), Path(os.path.realpath(file))  # which, unlike resolve(), takes circles
     stores = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
     if file.is_symlink() and not any(found.is_relative_to(store) for store in stores):
         raise BadModel(f"{file} is a link to {found}, outside the folder; put the file itself there, or remove it")
@@ -132,7 +132,7 @@ def _kind(path: Path, models: list[Path]) -> str:
 def _wanted(path: Path, kind: str, models: list[Path]) -> list[Path]:
     """The models that are the folder's parts."""
     if kind == genai.KIND:
-        return sorted(genai.models(path))
+        return sorted(genai.models(path, models))
     stems = {(file.parent, file.stem) for file in models}
 
     def is_variant(file: Path) -> bool:

@@ -61,7 +61,9 @@ def contents_table(folder: Folder) -> Group:
     lines = [f"{folder.path}: {folder.kind} folder, {_count(len(folder.parts), 'part')}"]
     rest = [f"others: {_listed(folder.others)}"] if folder.others else []
     rest += [f"not for the result: {file.as_posix()} ({why})" for file, why in folder.left_out.items()]
-    return Group(*(Text(one_line(line)) for line in lines), Text(), table, Text(), *(Text(one_line(line)) for line in rest))
+    return Group(
+        *(Text(one_line(line)) for line in lines), Text(), table, Text(), *(Text(one_line(line)) for line in rest)
+    )
 
 
 def _listed(files: Sequence[Path]) -> str:

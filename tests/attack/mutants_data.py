@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import numpy as np
 import onnx
 import tiny
 from attack import mutate
+from google.protobuf.message import DecodeError
 
 
 class Case(Protocol):
@@ -125,7 +127,12 @@ _CONV = {"w": tiny.normal(4, 8, 1)}
 PICTURES: tuple[dict[str, Any], ...] = (
     {"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}, "image_mean": [0.5, 0.5, 0.5]}
     | {"image_std": [0.5, 0.5, 0.5], "rescale_factor": 0.004, "resample": 2, "do_normalize": True},
-    {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 8}, "crop_size": 8, "do_center_crop": True},
+    {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 8},
+        "crop_size": 8,
+        "do_center_crop": True,
+    },
     {"image_processor_type": "ConvNextFeatureExtractor", "size": {"shortest_edge": 8}, "crop_pct": 0.875},
     {"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 8, "longest_edge": 20}, "do_pad": True},
 )
@@ -259,7 +266,11 @@ def models(case: Case, folder: Path) -> list[str]:
     r = case.r
     onnx.save(folder_models.encoder(), place / "a.onnx")
     onnx.save(
-        folder_models.decoder(), place / "sub" / "b.onnx", save_as_external_data=True, location="b.data", size_threshold=0
+        folder_models.decoder(),
+        place / "sub" / "b.onnx",
+        save_as_external_data=True,
+        location="b.data",
+        size_threshold=0,
     )
     configs = {"genai_config.json": GENAI, "model_index.json": {"_class_name": "X", "unet": ["a", "b"]}}
     name = (*configs, "config.json")[case.command % 3]
@@ -271,7 +282,9 @@ def models(case: Case, folder: Path) -> list[str]:
     if name == "config.json" and case.command // 3 % 2:
         words += ["--layout", "transformers.js"]
     for seed in case.seeds:
-        _spoil_folder(case, place, place / name, random.Random(seed))
+        # What an earlier mutation left may be nothing that this one can read.
+        with contextlib.suppress(OSError, ValueError, IndexError, TypeError, DecodeError):
+            _spoil_folder(case, place, place / name, random.Random(seed))
     return ["inspect", "in"] if r.random() < 0.2 else words
 
 
@@ -291,7 +304,9 @@ def _spoil_folder(case: Case, place: Path, config: Path, r: random.Random) -> No
     elif how == 2:
         name = r.choice(["a.onnx", "sub/b.data", "tokenizer.json", "\x1b[2Jx", "a\nb.onnx", "-o", "sub/c.onnx"])
         (place / name).unlink(missing_ok=True)
-        make: Callable[[Path], object] = r.choice([os.mkfifo, lambda p: p.symlink_to(r.choice(["/etc/passwd", "a.onnx"]))])
+        make: Callable[[Path], object] = r.choice(
+            [os.mkfifo, lambda p: p.symlink_to(r.choice(["/etc/passwd", "a.onnx"]))]
+        )
         make(place / name)
     elif how == 3:
         (place / ".h").mkdir(exist_ok=True)

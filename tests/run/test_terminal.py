@@ -38,7 +38,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made.producer_name = made.producer_version = EVIL
     (tmp_path / "in").mkdir()
     onnx.save(made, tmp_path / "in" / "m.onnx")
-    onnx.save(tiny.model("g (float[n, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path / "a.onnx")
+    onnx.save(
+        tiny.model("g (float[n, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path / "a.onnx"
+    )
     (tmp_path / "in" / f"b{EVIL}".replace("/", "")).write_text("{}")
     (tmp_path / "in" / "config.json").write_text("{}")
     plain = onnx.load(tmp_path / "in" / "m.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -60,8 +61,12 @@ def load_processor(path: Path) -> Preprocessing | Sound:
             return checked(_sound(found, type, path))
         if any(key in found for key in ("image_mean", "size", "crop_size", "do_resize", "rescale_factor")) or type:
             return _image(found, _stem(type), path)
-    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
-        raise BadData(f"{path} says something that is not understood: {error}") from None
+    except ValueError as error:
+        raise BadData(f"'{path}' says something that is not understood: {error}") from None
+    except (TypeError, LookupError, AttributeError, ArithmeticError):  # of values that are of another kind
+        raise BadData(
+            f"'{path}' says something that is not understood: one of its entries is of a wrong kind"
+        ) from None
     raise BadData(f"{path} declares neither images nor sounds: it is no preprocessor_config.json")
 
 
@@ -109,15 +114,16 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
     mean, std = (found.get(key) or each for key, each in zip(("image_mean", "image_std"), usual or _HALF, strict=True))
     if not found.get("do_normalize", usual is not None):
         mean, std = (0.0,), (1.0,)
-    if min(std) <= 0 or scale <= 0:
-        raise ValueError("image_std and rescale_factor are positive numbers")
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
+    if not min(std) > 0 or not scale > 0 or not all(map(math.isfinite, (*mean, *std, scale))):
+        raise ValueError("image_mean is made of numbers, image_std and rescale_factor of positive ones")
     number = found.get("resample", resample)
     number = resample if number is None else int(number)
     if not 0 <= number < len(get_args(Resample)):
         raise ValueError(f"a filter of number {number}")
     return Preprocessing(
-        mean=tuple(map(float, mean)),
-        std=tuple(map(float, std)),
+        mean=mean,
+        std=std,
         scale=scale,
         channels="bgr" if found.get("do_flip_channel_order", type == "MobileViT") else "rgb",
         resample=get_args(Resample)[number],
