@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from onnxq import formats
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.own_ops import DENSE_FORMATS
@@ -101,6 +101,9 @@ class Plan:
     scheme: str
     target: str
     choices: dict[str, Choice] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_types(Plan, vars(self))
 
     def __iter__(self) -> Iterator[Choice]:
         return iter(self.choices.values())

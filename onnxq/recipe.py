@@ -14,7 +14,7 @@ from typing import Any
 import re2
 
 from onnxq import collectors, formats
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits
 from onnxq.preference import PREFERENCES, SEARCHES
@@ -83,6 +83,7 @@ class Rule:
     ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_types(Rule, vars(self))
         if self.set == "auto":
             raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
         if self.set != KEEP:
@@ -135,6 +136,7 @@ class Recipe:
     effort: str = "normal"
 
     def __post_init__(self) -> None:
+        require_types(Recipe, vars(self))
         require_scheme(self.scheme)
         if self.block_size not in (None, 16, 32, 64, 128, 256):
             raise BadRecipe(f"a block of {self.block_size} weights is none of 16, 32, 64, 128, 256")

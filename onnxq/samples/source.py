@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, first_line
+from onnxq.errors import BadData, BadRecipe, first_line
 from onnxq.files import limits
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
@@ -107,6 +107,8 @@ class Data:
         """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
         if limit is None:
             return self
+        if limit < 1 or (seed or 0) < 0:
+            raise BadRecipe(f"limit is {limit} and seed {seed}: of samples take one at least, with a seed of 0 or more")
         if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
         if seed is None:
