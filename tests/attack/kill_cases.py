@@ -90,8 +90,7 @@ def make_inputs(folder: Path) -> None:
     folder.mkdir()
     proto = tiny.model(TEXT, CONSTANTS)
     (folder / "parts").mkdir()
-    for name in ("a", "b"):
-        onnx.save(proto, folder / "parts" / f"{name}.onnx")
+    onnx.save(proto, folder / "parts" / "a.onnx")
     (folder / "parts" / "config.json").write_text("{}")
     onnx.save(proto, folder / "in.onnx", save_as_external_data=True, location="in.weights", size_threshold=0)
     np.savez(folder / "data.npz", x=tiny.normal(SAMPLES, 1, 64, seed=3))
@@ -105,7 +104,7 @@ def make_inputs(folder: Path) -> None:
 
 
 CALIBRATION = ["--data", "data.npz", "--calibration", "mse", "--checkpoint-every", str(EVERY)]
-INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz", "parts/a.onnx", "parts/b.onnx", "parts/config.json")
+INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz", "parts/a.onnx", "parts/config.json")
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,7 @@ class Case:
         before: commands whose results are there already, each with the fault that ends it.
         output: the file that is to change.
         patches, before_patches: what is set in the program, by name.
+        points: how the points begin at which it is ended; parts of a folder are what other cases are.
     """
 
     argv: list[str]
@@ -123,6 +123,7 @@ class Case:
     before: list[tuple[list[str], str]] = field(default_factory=list)
     patches: Mapping[str, object] = field(default_factory=dict)
     before_patches: Mapping[str, object] = field(default_factory=dict)
+    points: str = ""
 
     def prepare(self, folder: Path, driver: Driver) -> None:
         make_inputs(folder)
@@ -193,7 +194,9 @@ CASES: dict[str, Case] = {
         BESIDE,
         BESIDE,
     ),
-    "folder of models": Case(folder_of_models("w8a16", "-f"), "out", [(folder_of_models("w4a16"), "")]),
+    "folder of models": Case(
+        folder_of_models("w8a16", "-f"), "out", [(folder_of_models("w4a16"), "")], points="folder."
+    ),
     "report": Case(
         quantize("w8a16", "-f", "--report", "out.json"), "out.json", [(quantize("w4a16", "--report", "out.json"), "")]
     ),

@@ -65,6 +65,8 @@ def test_nothing_is_lost_wherever_it_ends(name: str, tmp_path: Path, driver: Dri
     assert not any(staged in path for path in wanted for staged in (".onnxq-", ".partial"))
     tried = 0
     for action, point, time_ in faults_of(lines(whole)):
+        if not point.startswith(case.points):
+            continue
         where = f"{action} {point} {time_}"
         folder = copy(template, tmp_path / f"{action}-{point}-{time_}")
         code, said = driver.run(folder, case.argv, case.patches, where)
@@ -88,7 +90,7 @@ def test_nothing_is_lost_wherever_it_ends(name: str, tmp_path: Path, driver: Dri
             assert names_in(folder) == wanted, where
         shutil.rmtree(folder)
         tried += 1
-    assert tried > 20
+    assert tried > (8 if case.points else 20)
 
 
 def test_where_two_folders_cannot_be_exchanged_the_old_one_is_kept_beside(tmp_path: Path, driver: Driver) -> None:
