@@ -144,9 +144,9 @@ def load_plan(path: str | Path) -> Plan:
         by_node = {choice.node: choice for choice in choices}
         return Plan(table.scheme, table.target, by_node)
     except BadRecipe as error:
-        raise BadRecipe(f"the plan {path}: {error}") from None
+        raise BadRecipe(f"the plan '{path}': {error}") from None
     except ValueError as error:
-        raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None
+        raise BadRecipe(f"'{path}' is not a plan written by 'onnxq plan': {error}") from None
 
 
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:

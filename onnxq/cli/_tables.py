@@ -149,10 +149,10 @@ def _type(value: ir.Value) -> str:
 
 def _prepared(model: ir.Model) -> ir.Model:
     """A copy in which weights are found wherever the file has them: in Constant nodes, functions, turned."""
-    copy = model.clone()
     try:
+        copy = model.clone()
         prepare(copy)
-    except BadModel:  # it is only to be shown
+    except (BadModel, RuntimeError):  # of a function that reads what nobody makes: it is only to be shown
         return model
     return copy
 

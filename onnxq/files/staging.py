@@ -39,9 +39,9 @@ def as_sentences(output: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BadOutput(
-                f"no space left on the disk of {output.parent}; free some or choose another place"
+                f"no space left on the disk of '{output.parent}'; free some or choose another place"
             ) from None
-        raise BadOutput(f"{output} cannot be written: {error.strerror or error}") from None
+        raise BadOutput(f"'{output}' cannot be written: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
@@ -125,7 +125,7 @@ def move(staged: Path, target: Path, *, replace: bool = True) -> None:
         os.link(staged, target)  # which, unlike a rename, replaces nothing
     except OSError:  # perhaps of a file system without hard links
         if os.path.lexists(target):
-            said = f"{target} came into being meanwhile; give --force to replace it, or another name"
+            said = f"'{target}' came into being meanwhile; give --force to replace it, or another name"
             raise BadOutput(said) from None
         os.replace(staged, target)
     else:

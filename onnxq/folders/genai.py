@@ -29,7 +29,7 @@ def models(folder: Path, there: Iterable[Path]) -> set[Path]:
     if lacking is not None:
         raise BadModel(f"'{folder / CONFIG}' names '{lacking}', which is not there, or in a hidden folder")
     if not found:
-        raise BadModel(f"{folder / CONFIG} names no model")
+        raise BadModel(f"'{folder / CONFIG}' names no model")
     return found
 
 
@@ -58,7 +58,7 @@ def register_library(folder: Path, parts: Iterable[Path]) -> Path | None:
                 raise BadModel(f"'{folder / CONFIG}': session_options is {limits.json_word(options)}, not an object")
             if options.setdefault(LIBRARY, source.name) != source.name:
                 raise BadModel(
-                    f"{folder / CONFIG} sets {LIBRARY} to {options[LIBRARY]} already, and there can be only one; "
+                    f"'{folder / CONFIG}' sets {LIBRARY} to {options[LIBRARY]} already, and there can be only one; "
                     "use target ort-cpu, which needs none"
                 )
     shutil.copyfile(source, folder / source.name)
@@ -90,7 +90,7 @@ def _read(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadModel(f"'{path}' is not JSON: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
-        raise BadModel(f"{path} is not a configuration of onnxruntime-genai: it has no object 'model'")
+        raise BadModel(f"'{path}' is not a configuration of onnxruntime-genai: it has no object 'model'")
     return config
 
 
@@ -109,7 +109,7 @@ def _inside(folder: Path, name: str) -> Path:
     """A file's path in the folder, as the configuration names it."""
     file = Path(os.path.normpath(name))
     if file.is_absolute() or ".." in file.parts:
-        raise BadModel(f"{folder / CONFIG} names {name}, outside the folder; put the model into the folder")
+        raise BadModel(f"'{folder / CONFIG}' names {name}, outside the folder; put the model into the folder")
     if not (folder / file).is_file():
-        raise BadModel(f"{folder / CONFIG} names {name}, which is not there")
+        raise BadModel(f"'{folder / CONFIG}' names {name}, which is not there")
     return file

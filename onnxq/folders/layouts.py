@@ -74,7 +74,7 @@ def tell_of_data(folder: Path, files: Sequence[Path]) -> None:
         # One word for all models of the folder would be about the ones that are not in the result.
         own["use_external_data_format"] = (known if isinstance(known, dict) else {}) | {f.name: True for f in files}
     except (BadModel, ValueError, AttributeError, TypeError):
-        raise BadModel(f"{path} has to say which models have external data, and is not there or no object") from None
+        raise BadModel(f"'{path}' has to say which models have external data, and is not there or no object") from None
     genai.write_json(path, config, indent=2)
 
 

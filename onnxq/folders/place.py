@@ -29,20 +29,20 @@ def check_destination(output: Path, source: Path, force: bool) -> None:
     """
     here, there = output.resolve(), source.resolve()
     if here == there or here.is_relative_to(there) or there.is_relative_to(here):
-        raise BadOutput(f"{output} and {source} lie in each other; choose another folder with -o")
+        raise BadOutput(f"'{output}' and '{source}' lie in each other; choose another folder with -o")
     if not here.parent.is_dir():
-        raise BadOutput(f"the folder {output.parent} does not exist")
+        raise BadOutput(f"the folder '{output.parent}' does not exist")
     if not os.access(here.parent, os.W_OK):
-        raise BadOutput(f"the folder {output.parent} cannot be written to; choose another place")
+        raise BadOutput(f"the folder '{output.parent}' cannot be written to; choose another place")
     if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise BadOutput(f"{output} is not a folder; choose another name with -o")
+        raise BadOutput(f"'{output}' is not a folder; choose another name with -o")
     if Path.cwd().is_relative_to(here):
-        raise BadOutput(f"{output} is the folder you are in; choose another name with -o")
+        raise BadOutput(f"'{output}' is the folder you are in; choose another name with -o")
     if output.exists() and any(output.iterdir()):
         if not (output / REPORT).is_file():
-            raise BadOutput(f"{output} holds files that onnxq did not write there; choose another name with -o")
+            raise BadOutput(f"'{output}' holds files that onnxq did not write there; choose another name with -o")
         if not force:
-            raise BadOutput(f"{output} exists; give --force to replace it, or another name with -o")
+            raise BadOutput(f"'{output}' exists; give --force to replace it, or another name with -o")
 
 
 def publish(staged: Path, output: Path) -> None:

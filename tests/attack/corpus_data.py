@@ -13,7 +13,7 @@ import folder_models
 import numpy as np
 import onnx
 import tiny
-from attack.corpus import CALIBRATE, Hostile, model, save
+from attack.corpus import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
 
 MEL = "g (float[1, 8, n] input_features) => (y) { h = Conv(input_features, w) y = MatMul(v, h) }"
 WAVE = "g (float[1, 64] input_values) => (y) { y = MatMul(input_values, w) }"
@@ -49,6 +49,13 @@ def images(*preprocess: str, kind: str = "PNG", **config: object) -> Callable[[P
         return [*CALIBRATE, "images", *(("--preprocess", *preprocess) if preprocess else ())]
 
     return make
+
+
+def sparse_of(location: str) -> onnx.SparseTensorProto:
+    values = outside(location)
+    values.dims[:] = [2]
+    indices = onnx.helper.make_tensor("i", onnx.TensorProto.INT64, [2], [0, 1])
+    return onnx.SparseTensorProto(values=values, indices=indices, dims=[9])
 
 
 def settings(make: Callable[[Path], object]) -> Callable[[Path], list[str]]:
@@ -123,7 +130,7 @@ def circle(place: Path) -> None:
     (place / "b.onnx").symlink_to("b.onnx")
 
 
-def outside(path: str) -> Callable[[Any], dict[str, Any]]:
+def elsewhere(path: str) -> Callable[[Any], dict[str, Any]]:
     return lambda pa: {"image": pa.array([{"bytes": None, "path": path}])}
 
 
@@ -164,13 +171,55 @@ CASES: dict[str, Hostile] = {
         )[-1],
         "should be of type float",
     ),
+    "function that takes something": Hostile(
+        lambda f: (model(f), [*CALIBRATE, "json:loads"])[-1], "a function that is called without anything"
+    ),
+    # Models that an hour of spoiling made
+    "sparse numbers that are no whole ones": Hostile(
+        lambda f: (
+            (f / "w.data").write_bytes(b"\0" * 9),
+            changed(lambda p: p.graph.sparse_initializer.append(sparse_of("w.data")))(f),
+        )[-1],
+        "does not hold what its types",
+    ),
+    "LSTM of flat weights": Hostile(
+        lambda f: save(
+            tiny.model(
+                "g (float[3, 1, 16] x) => (y) { y = LSTM<hidden_size = 16>(x, w, r) }",
+                {"w": tiny.normal(64, 16), "r": tiny.normal(64, 16)},
+            ),
+            f,
+        ),
+        "",
+        (*QUANTIZE, "--no-check"),
+        code=0,
+    ),
+    "CastLike of one value": Hostile(
+        changed(
+            lambda p: p.functions[0].node[0].input.pop(),
+            "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h) }",
+            '<domain: "local", opset_import: ["" : 17]> f (x) => (y) { y = CastLike(x, x) }',
+        ),
+        "",
+        ("analyze", "model.onnx", "-w", "int8"),
+    ),
+    "function that reads what nobody makes, looked at": Hostile(
+        changed(
+            lambda p: p.functions[0].node[0].input.__setitem__(0, "y"),
+            "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h) }",
+            '<domain: "local", opset_import: ["" : 17]> f (x) => (y) { y = Neg(x) }',
+        ),
+        "",
+        ("inspect", "model.onnx"),
+        code=0,
+    ),
     # Images and tables
     "PostScript in an image": Hostile(images("size=8x8", kind="EPS"), "is not a readable image"),
-    "table that names a file elsewhere": Hostile(rows(outside("/etc/passwd"), images=True), "outside of the table's"),
+    "table that names a file elsewhere": Hostile(rows(elsewhere("/etc/passwd"), images=True), "outside of the table's"),
     "table that names a way out": Hostile(
-        rows(outside("../" * 9 + "etc/passwd"), images=True), "outside of the table's"
+        rows(elsewhere("../" * 9 + "etc/passwd"), images=True), "outside of the table's"
     ),
-    "table with a null character": Hostile(rows(outside("a\0b"), images=True), "which is not there"),
+    "table with a null character": Hostile(rows(elsewhere("a\0b"), images=True), "which is not there"),
     "columns of one name": Hostile(rows(lambda pa: {"x": pa.array([1.0]), "x!": pa.array([1.0])}), "has 2 columns 'x'"),
     "column of tables": Hostile(
         rows(lambda pa: {"x": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}), "the model wants [n, 4]"

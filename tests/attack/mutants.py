@@ -53,7 +53,7 @@ class Mutant:
 
     def build(self, folder: Path) -> list[str]:
         words = KINDS[self.kind](self, folder)
-        print("words:", *words, file=sys.stderr)
+        print("words:", " ".join(words).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
         return words
 
     @property

@@ -67,7 +67,7 @@ def load_processor(path: Path) -> Preprocessing | Sound:
         raise BadData(
             f"'{path}' says something that is not understood: one of its entries is of a wrong kind"
         ) from None
-    raise BadData(f"{path} declares neither images nor sounds: it is no preprocessor_config.json")
+    raise BadData(f"'{path}' declares neither images nor sounds: it is no preprocessor_config.json")
 
 
 def _stem(type: str) -> str:
@@ -77,7 +77,7 @@ def _stem(type: str) -> str:
 
 
 def _refuse(path: Path, type: str) -> BadData:
-    return BadData(f"{path}: what {type or 'its processor'} does cannot be declared; give its outputs as .npz files")
+    return BadData(f"'{path}': what {type or 'its processor'} does cannot be declared; give its outputs as .npz files")
 
 
 def _sound(found: dict[str, Any], type: str, path: Path) -> Sound:
@@ -106,7 +106,7 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
         needed = {"size": "do_resize", "image_mean": "do_normalize", "image_std": "do_normalize"}
         missing = [key for key, switch in needed.items() if found.get(switch, True) and not found.get(key)]
         if missing and type:
-            raise BadData(f"{path} does not say '{missing[0]}', and what {type} does without is not known")
+            raise BadData(f"'{path}' does not say '{missing[0]}', and what {type} does without is not known")
     size, cut, resample, usual = _DEFAULTS.get(type, _DEFAULTS["ViT"])
     size = found.get("size", size)
     cut = _pair(found.get("crop_size", cut)) if found.get("do_center_crop", cut is not None) else None

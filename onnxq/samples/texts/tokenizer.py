@@ -59,8 +59,8 @@ def open_tokenizer(path: Path) -> Tokenizer:
     if not file.is_file():
         if path.is_dir():
             advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one"
-            raise BadData(f"the folder {path} holds no {FILE}: {advice}")
-        raise BadData(f"the tokenizer {path}: no such file")
+            raise BadData(f"the folder '{path}' holds no {FILE}: {advice}")
+        raise BadData(f"the tokenizer '{path}': no such file")
     if limits.require_file(file, BadData, "the tokenizer ") > MOST_BYTES:
         raise BadData(f"the tokenizer '{file}' is longer than {MOST_BYTES >> 20} MB")
     with _only_bad_data(file):
@@ -83,7 +83,7 @@ def _only_bad_data(file: Path) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise BadData(f"{file} is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
+        raise BadData(f"'{file}' is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
 
 
 def _id(encoder: Any, config: dict[str, Any], key: str) -> int | None:
