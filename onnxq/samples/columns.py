@@ -60,6 +60,7 @@ def batches(file: Path) -> Iterator[Any]:
                 found = _messages(arrow, mapped)
             for batch in found:
                 batch.validate(full=True)  # offsets that lead outside would end the process
+                _ = batch.schema.names  # raises where they are not UTF-8
                 str(batch.schema)  # raises where names are not UTF-8
                 yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
     except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:

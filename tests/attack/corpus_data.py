@@ -226,7 +226,25 @@ CASES: dict[str, Hostile] = {
     ),
     "column of times": Hostile(rows(lambda pa: {"x": pa.array([1], pa.timestamp("ns"))}), "is of type timestamp[ns]"),
     "column of objects": Hostile(rows(lambda pa: {"x": pa.array([{"a": 1}])}), "is of type struct<a: int64>"),
+    "column of no letters": Hostile(
+        lambda f: (
+            rows(lambda pa: {"abcdef": pa.array([1.0])})(f),
+            (f / "t.parquet").write_bytes((f / "t.parquet").read_bytes().replace(b"abcdef", b"abc\xabef")),
+            [*CALIBRATE, "t.parquet"],
+        )[-1],
+        "is not a readable table",
+    ),
     # Texts
+    "start beyond all numbers": Hostile(
+        texts(
+            lambda f: (
+                save(corpora.decoder(), f),
+                (f / "config.json").write_text('{"decoder_start_token_id": ' + "9" * 99 + "}"),
+            )
+        ),
+        "",
+        code=0,
+    ),
     "tokenizer that is null": Hostile(texts(lambda f: (f / "tokenizer.json").write_text("null")), "is not a tokenizer"),
     "line that is null": Hostile(
         lambda f: (

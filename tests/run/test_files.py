@@ -106,7 +106,7 @@ def test_what_is_read_is_never_replaced_by_a_model(words: tuple[str, ...], read:
     (folder / "other.onnx").hardlink_to(read)
     before = contents(folder)
     assert f"'{read}' must end in .onnx" in run(*words, "-o", read, "--force", code=1)
-    assert "other.onnx is read, so it cannot be the output" in run(*words, "-o", "other.onnx", "--force", code=1)
+    assert "'other.onnx' is read, so it cannot be the output" in run(*words, "-o", "other.onnx", "--force", code=1)
     assert contents(folder) == before
 
 
@@ -191,7 +191,7 @@ def test_weights_in_bodies_of_functions_are_read_too() -> None:
     assert data_files.locations(Path("deep.onnx")) == {"deep.bin"}
     guard = Guard(force=True)
     guard.reads("deep.onnx")
-    with pytest.raises(BadOutput, match=r"deep\.bin is read"):
+    with pytest.raises(BadOutput, match=r"deep\.bin' is read"):
         guard.writes(Path("deep.bin"))
 
 
@@ -258,7 +258,7 @@ def test_a_link_stays_one_and_permissions_stay(folder: Path) -> None:
 def test_a_foreign_file_called_like_progress_stays(folder: Path) -> None:
     Path("r.partial").write_text("precious")
     words = ("calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r")
-    assert "r.partial exists" in run(*words, code=1)
+    assert "'r.partial' exists" in run(*words, code=1)
     assert Path("r.partial").read_text() == "precious"
 
 

@@ -290,7 +290,7 @@ def test_a_report_replaces_nothing_that_is_in_the_folder(name: str, pair: Path, 
     before = (pair / name).read_bytes()
     words = ("quantize", pair, "-o", tmp_path / "out", "-s", "w8a16", "--force", "--report", pair / name)
     code, said = invoke(*words)
-    assert code == 1 and f"{name} is read, so it cannot be the output; choose another name with --report" in said
+    assert code == 1 and f"{name}' is read, so it cannot be the output; choose another name with --report" in said
     assert (pair / name).read_bytes() == before and not (tmp_path / "out").exists()
 
 
