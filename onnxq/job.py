@@ -19,17 +19,29 @@ from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Plan
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.shared_weights import reconciled
-from onnxq.planning.unused_options import IdleWish, idle_wishes
+from onnxq.planning.unused_options import UnusedOption, unused_options
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.runtime.session import THREADS
-from onnxq.samples.reading import How
-from onnxq.samples.source import Data, DataSource, inputs_of, open_data
+from onnxq.samples.sampling import Sampling
+from onnxq.samples.source import Data, DataSource
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
-#: Samples used at most, unless told otherwise: more hardly change a range.
-LIMIT = 256
+
+@dataclass(frozen=True)
+class Environment:
+    """What a command works with besides what it is to do.
+
+    Attributes:
+        threads: on which times are measured; 0 leaves it to onnxruntime.
+        progress: is told what is being done.
+        guard: is told which files are read and written, and says what may be replaced.
+    """
+
+    threads: int = THREADS
+    progress: Progress = QUIET
+    guard: Guard = field(default_factory=Guard)
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class Job:
     """A prepared model with everything that was asked for it.
 
     Attributes:
+        sampling: what was said of the samples; `data` are they themselves.
         files: those that the model is read from.
     """
 
@@ -46,14 +59,21 @@ class Job:
     target: Target
     plan: Plan
     data: Data | None
-    threads: int
-    progress: Progress
-    source: DataSource | None = None
-    preprocessing: How = None
-    limit: int | None = LIMIT
-    seed: int | None = None
-    guard: Guard = field(default_factory=Guard)
+    sampling: Sampling
+    environment: Environment
     files: tuple[Path, ...] = ()
+
+    @property
+    def threads(self) -> int:
+        return self.environment.threads
+
+    @property
+    def progress(self) -> Progress:
+        return self.environment.progress
+
+    @property
+    def guard(self) -> Guard:
+        return self.environment.guard
 
     @property
     def nbytes(self) -> int:
@@ -68,37 +88,26 @@ def open_job(
     model: str | Path,
     recipe: Recipe | str = "auto",
     target: str = "ort-cpu",
-    data: DataSource | None = None,
-    preprocessing: How = None,
-    limit: int | None = LIMIT,
-    threads: int = THREADS,
-    progress: Progress = QUIET,
-    seed: int | None = None,
-    guard: Guard | None = None,
+    data: DataSource | Sampling | None = None,
+    environment: Environment | None = None,
 ) -> Job:
     """Steps 1 to 3: load, prepare, plan.
-
-    Args:
-        guard: is told what is read here.
 
     Raises:
         BadModel, BadRecipe, BadData: what is wrong with which of them.
         BadOutput: what is read was to be written.
     """
-    guard = Guard() if guard is None else guard
-    wanted = (Recipe(recipe) if isinstance(recipe, str) else recipe).resolve(has_data=data is not None)
+    sampling = Sampling.of(data)
+    environment = environment or Environment()
+    wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
+    wanted = wanted.resolve(has_data=sampling.source is not None)
     place = targets.get(target)
-    progress.start("loading")
+    environment.progress.start("loading")
     loaded = load_model(model)
     # Now: where float types are changed or constants folded, weights are no longer seen to lie beside the model.
     files = tuple({Path(model): None} | {Path(tensor.path): None for tensor in external_tensors(loaded)})
-    guard.reads(data, *files)
-    quantized = is_quantized(loaded)
-    if quantized is not None and not wanted.requantize:
-        raise BadModel(
-            f"{model} is quantized already ({quantized}): start from the float model, "
-            "or give --requantize to quantize what is still in float"
-        )
+    environment.guard.reads(sampling.source, *files)
+    _require_float(model, loaded, wanted)
     # int8 kernels read float32: the scales of half-precision weights would themselves not fit half precision.
     widen = place.widens_half or not wanted.schemes.isdisjoint(SPEED_SCHEMES)
     opset = max(place.opset_for(scheme) for scheme in wanted.schemes)
@@ -108,10 +117,16 @@ def open_job(
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
         raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
-    for sentence in idle_wishes(wanted, loaded, plan, path=model):
-        warnings.warn(sentence, IdleWish, stacklevel=2)
-    samples = None
-    if data is not None:
-        samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)
-    asked = (data, preprocessing, limit, seed)
-    return Job(Path(model), loaded, wanted, place, plan, samples, threads, progress, *asked, guard, files)
+    for sentence in unused_options(wanted, loaded, plan, path=model):
+        warnings.warn(sentence, UnusedOption, stacklevel=2)
+    samples = sampling.open(loaded, model)
+    return Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
+
+
+def _require_float(path: str | Path, model: ir.Model, recipe: Recipe) -> None:
+    quantized = is_quantized(model)
+    if quantized is not None and not recipe.requantize:
+        raise BadModel(
+            f"{path} is quantized already ({quantized}): start from the float model, "
+            "or give --requantize to quantize what is still in float"
+        )

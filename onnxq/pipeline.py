@@ -18,34 +18,35 @@ from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
-from onnxq.checking.models import Check, check_models, check_nodes
-from onnxq.checking.verdict import misses_floor, require_quality, stricter, why_slow, without_library
+from onnxq.checking.models import Check
+from onnxq.checking.saved import check_saved
+from onnxq.checking.verdict import is_slow, judged, misses_floor, stricter
 from onnxq.encoding import lazy
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.files.guard import Guard
-from onnxq.job import LIMIT, Job, open_job
+from onnxq.job import Environment, Job, open_job
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
-from onnxq.plan import COMPUTING, Method, Plan, in_float
+from onnxq.output.trace import Trace
+from onnxq.plan import COMPUTING, Plan, in_float
 from onnxq.planning.check_plan import require_possible
 from onnxq.planning.outliers import without_outliers
 from onnxq.planning.scales import values_to_observe, without_unobserved
 from onnxq.planning.shared_weights import reconciled
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
-from onnxq.runtime.session import THREADS, Session
+from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import How, reading_of
+from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.summaries.ranges import NO_RANGES, Ranges
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 from onnxq.tuning.tune import tune
 from onnxq.version import __version__
 
 #: Float models larger than this are not run whole unless calibration runs them anyway.
 WHOLE_MODEL_BYTES = 1 << 30
-#: The quantized file may be this much slower than float in the final timing before its kernels go back to float.
-SLOWER = 1.05
 #: Times that a plan is tuned anew because its file misses the floor that the user named.
 RETRIES = 2
 
@@ -102,8 +103,31 @@ class Result:
         return json.dumps(table, indent=1)
 
 
+@dataclass(frozen=True)
+class Request:
+    """Everything that the user asked for.
+
+    Attributes:
+        output: None: the model's name with the scheme in it, in the current folder.
+        plan: to be carried out as it is, without tuning.
+        check: run the saved file.
+        ranges: a file of them; `effort` is what finding them may take.
+    """
+
+    model: Path
+    output: Path | None
+    recipe: Recipe
+    target: str
+    plan: Plan | None
+    check: bool
+    sampling: Sampling
+    ranges: Path | None
+    effort: Effort
+    environment: Environment
+
+
 @bounded
-def quantize(
+def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the defaults that help() shows
     model: str | Path,
     output: str | Path | None = None,
     recipe: Recipe | str = "auto",
@@ -132,7 +156,7 @@ def quantize(
         output: by default the model's name with the scheme in it, in the current folder.
         recipe: what to do; a scheme word is short for a recipe with that scheme.
         target: where it will run, a file name of `targets/`.
-        data: calibration samples (`data.open_data` says in which forms).
+        data: calibration samples (`source.open_data` says in which forms).
         preprocessing: how images or sounds become inputs: words, or the path of a preprocessor_config.json.
         tokenizer: a tokenizer.json or its folder, for texts.
         lengths: tokens of samples made of texts, in turns.
@@ -151,167 +175,161 @@ def quantize(
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
-    if output is not None:
-        save.require_onnx(Path(output))
-    guard = Guard(force) if guard is None else guard
-    steps = Trace(trace, guard)
-    path, reading = Path(model), reading_of(preprocessing, tokenizer, lengths)
-    if output is not None:
-        guard.writes(Path(output))
-    try:
-        job = open_job(model, recipe, target, data, reading, limit, threads, progress, seed, guard)
-    except NothingToDo as nothing:
-        return _copied(nothing, path, output, recipe, target, guard, strict=strict)
-    destination = Path(output) if output is not None else Path(f"{path.stem}.{job.plan.scheme}.onnx")
-    guard.writes(destination)
-    guard.watch_ranges(ranges)
-    steps.write("prepared", job.model)
-    if plan is not None:
-        require_possible(plan, job.model, job.target, job.path)
-        job = dataclasses.replace(job, plan=reconciled(plan, job.model))
-    # A model that is not tuned is encoded once, and its memory must not grow with it.
-    is_tuned = check and plan is None and job.nbytes <= WHOLE_MODEL_BYTES
-    try:
-        with lazy.remembering() if is_tuned else contextlib.nullcontext():
-            found, chosen, proof, nbytes = _made(job, destination, ranges, effort, plan, check, steps, guard)
-    except NothingToDo as nothing:
-        return _copied(nothing, path, output, recipe, target, guard, strict=strict)
-    was_auto = (recipe if isinstance(recipe, str) else recipe.scheme) == "auto"
-    if found is not NO_RANGES:
-        job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
-    return Result(
-        destination, chosen, proof, job.recipe, sum(file.stat().st_size for file in job.files), nbytes, was_auto
+    environment = Environment(threads, progress, Guard(force) if guard is None else guard)
+    request = Request(
+        model=Path(model),
+        output=None if output is None else Path(output),
+        recipe=Recipe(recipe) if isinstance(recipe, str) else recipe,
+        target=target,
+        plan=plan,
+        check=check,
+        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed),
+        ranges=None if ranges is None else Path(ranges),
+        effort=effort,
+        environment=environment,
     )
+    try:
+        return _quantized(request, Trace(trace, environment.guard))
+    except NothingToDo as nothing:
+        if strict:
+            nothing.exit_code = BadModel.exit_code
+        if strict or request.output is None:
+            raise
+        return _copied(request, request.output, nothing)
 
 
-def _made(
-    job: Job,
-    destination: Path,
-    ranges: str | Path | None,
-    effort: Effort,
-    plan: Plan | None,
-    check: bool,
-    steps: Trace,
-    guard: Guard,
-) -> tuple[Ranges, Plan, Check | None, int]:
-    """Steps 4 to 8: ranges, the plan that was carried out, what the check found, and the bytes written."""
-    found = find_ranges(job, ranges, effort)
-    if found is not NO_RANGES:
-        job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, calibration=found.method))
-    full = without_unobserved(job.model, job.plan, found) if found is not NO_RANGES else job.plan
-    whole = job.nbytes <= WHOLE_MODEL_BYTES or found is not NO_RANGES
-    seen = list(itertools.islice(job.data or (), LOOKED_AT)) if whole and check else []
-    trials = trials_for(job.model, job.data, seen) if whole and check else Trials()
-    names = values_to_observe(job.model, full)
-    if names and any(label != GIVEN for label in trials.labels):
-        found = fit_ranges(job.model, functools.partial(job.rewritten, full), names, found, trials, seen)
-    if plan is None and not trials.proves:  # data show outliers where there are any
-        full = without_outliers(job.model, full)
-    bench = _bench(job, found, trials) if trials.samples and plan is None else None
-    chosen = full if bench is None else _tuned(job, bench, full, job.recipe)
-    if not chosen.changes_anything:
-        raise _nothing_to_do(job, chosen)
-    with save.staging(destination) as folder:
-        staged = folder / destination.name
-        nbytes = _write(job, chosen, found, staged, steps)
-        proof = None
-        if check and not whole:
-            proof = _check_nodes(job, chosen, staged)
-        elif check:
-            proof = _check_whole(job, staged, trials)
-            may_change = plan is None and not job.recipe.keep_slow
-            if proof.is_slower(SLOWER) and chosen.those(*COMPUTING) and may_change:
-                reason = "the saved file was slower than float"
-                chosen = chosen.replacing(in_float(c, reason) for c in chosen.those(*COMPUTING))
-                full = full.replacing(in_float(c, reason) for c in full.those(*COMPUTING))
-                nbytes = _write(job, chosen, found, staged, steps)
-                proof = _check_whole(job, staged, trials)
-            for _ in range(RETRIES if bench is not None else 0):
-                if bench is None or not misses_floor(proof, job.recipe):
-                    break
-                longer = _tuned(job, bench, full, stricter(proof, job.recipe, bench.quality(chosen).sqnr))
-                if not longer.changes_anything:
-                    break
-                chosen = longer
-                nbytes = _write(job, chosen, found, staged, steps)
-                proof = _check_whole(job, staged, trials)
-            proof = require_quality(proof, job.recipe)
-            if proof.is_slower(SLOWER) and (why := why_slow(chosen)):
-                proof = proof.noting(why)
-            if job.target.has_onnxq_ops and (price := without_library(chosen, proof)):
-                proof = proof.noting(price)
-        guard.publish(staged, destination)
-    return found, chosen, proof, nbytes
+def _quantized(request: Request, trace: Trace) -> Result:
+    """Eight steps; what the last one finds may lead to another plan, which takes the last three again."""
+    job, destination = _opened(request)  # 1 to 3: load, prepare, plan
+    trace.write("prepared", job.model)
+    with _remembering(request, job):
+        job, ranges, trials = _calibrated(request, job)  # 4
+        drafts = Drafts(request, job, ranges, trials)
+        plan, proof = drafts.first(), None  # 5: tune
+        with save.staging(destination) as folder:
+            staged = folder / destination.name
+            better: Plan | None = plan
+            while better is not None:
+                plan = better
+                rewritten = job.rewritten(plan, ranges)  # 6
+                trace.write("rewritten", rewritten)
+                nbytes = _written(rewritten, job, plan, staged)  # 7
+                proof = check_saved(job, plan, staged, trials) if request.check else None  # 8
+                better = drafts.after(plan, proof)
+            if proof is not None:
+                proof = judged(job, plan, proof)
+            job.guard.publish(staged, destination)
+    before = sum(file.stat().st_size for file in job.files)
+    return Result(destination, plan, proof, job.recipe, before, nbytes, was_auto=request.recipe.scheme == "auto")
 
 
-def _bench(job: Job, ranges: Ranges, trials: Trials) -> Bench:
-    return Bench(job.model, lambda candidate: job.rewritten(candidate, ranges), trials, job.threads)
+def _opened(request: Request) -> tuple[Job, Path]:
+    """Steps 1 to 3, and where the result goes. Every file that will be written is known from here on."""
+    guard = request.environment.guard
+    if request.output is not None:
+        save.require_onnx(request.output)
+        guard.writes(request.output)
+    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment)
+    destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
+    guard.writes(destination)
+    guard.watch_ranges(request.ranges)
+    if request.plan is not None:
+        require_possible(request.plan, job.model, job.target, job.path)
+        job = dataclasses.replace(job, plan=reconciled(request.plan, job.model))
+    return job, destination
 
 
-def _tuned(job: Job, bench: Bench, plan: Plan, recipe: Recipe) -> Plan:
-    """`plan` tuned on the samples on which it is worst; and once more if others turn out to be worse in the end."""
-    observed = values_to_observe(job.model, plan)
-    bench.watch(plan)
-    tuned = tune(bench, plan, recipe, observed, job.progress)
-    if bench.overlooks(tuned, recipe.aim):
-        tuned = tune(bench, tuned, recipe, observed, job.progress)
-    return reconciled(tuned, job.model)
+def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
+    """A model that is not tuned is encoded once, and its memory must not grow with it."""
+    is_tuned = request.check and request.plan is None and job.nbytes <= WHOLE_MODEL_BYTES
+    return lazy.remembering() if is_tuned else contextlib.nullcontext()
 
 
-def _nothing_to_do(job: Job, plan: Plan) -> NothingToDo:
-    reason = next((choice.reason for choice in plan), "the plan is empty")
-    return NothingToDo(f"{job.path}: nothing could be quantized ({reason})")
+def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
+    """Step 4: the ranges that the plan needs, the job without what cannot be observed, and what to measure plans on.
 
-
-def _copied(
-    why: NothingToDo,
-    path: Path,
-    output: str | Path | None,
-    recipe: Recipe | str,
-    target: str,
-    guard: Guard,
-    *,
-    strict: bool,
-) -> Result:
-    """What is done where there is nothing to do.
-
-    Raises:
-        NothingToDo: `why`, where no output was named; as a failure, where `strict` asks for one.
+    There is nothing to measure on (None) where the models are too large to be run whole.
     """
-    if strict:
-        why.exit_code = BadModel.exit_code
-    if strict or output is None:
-        raise why
-    wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
-    before, after = copy_model(path, Path(output), guard)
-    return Result(Path(output), Plan(wanted.scheme, target), None, wanted, before, after, copied=str(why))
+    ranges = find_ranges(job, request.ranges, request.effort)
+    if ranges is not NO_RANGES:
+        recipe = dataclasses.replace(job.recipe, calibration=ranges.method)
+        job = dataclasses.replace(job, recipe=recipe, plan=without_unobserved(job.model, job.plan, ranges))
+    trials = None
+    if job.nbytes <= WHOLE_MODEL_BYTES or ranges is not NO_RANGES:
+        seen = list(itertools.islice(job.data or (), LOOKED_AT)) if request.check else []
+        trials = trials_for(job.model, job.data, seen) if request.check else Trials()
+        names = values_to_observe(job.model, job.plan)
+        if names and any(label != GIVEN for label in trials.labels):
+            rewrite = functools.partial(job.rewritten, job.plan)
+            ranges = fit_ranges(job.model, rewrite, names, ranges, trials, seen)
+    if request.plan is None and not (trials and trials.proves):  # data show outliers where there are any
+        job = dataclasses.replace(job, plan=without_outliers(job.model, job.plan))
+    return job, ranges, trials
 
 
-def _write(job: Job, plan: Plan, ranges: Ranges, staged: Path, steps: Trace) -> int:
-    """Steps 5 to 7: the bytes written."""
-    rewritten = job.rewritten(plan, ranges)
-    steps.write("rewritten", rewritten)
+class Drafts:
+    """Step 5: the plan to write; and after each check, which one to write instead."""
+
+    def __init__(self, request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> None:
+        self._job, self._full = job, job.plan
+        is_free = request.plan is None
+        self._may_give_back = is_free and not job.recipe.keep_slow
+        self._bench = None
+        if is_free and trials and trials.samples:
+            rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
+            self._bench = PlanBench(job.model, rewrite, trials, job.threads)
+        self._retries = 0 if self._bench is None else RETRIES
+
+    def first(self) -> Plan:
+        """The job's plan, tuned if it may be.
+
+        Raises:
+            NothingToDo: it changes nothing.
+        """
+        plan = self._full if self._bench is None else self._tuned(self._bench, self._job.recipe)
+        if not plan.changes_anything:
+            reason = next((choice.reason for choice in plan), "the plan is empty")
+            raise NothingToDo(f"{self._job.path}: nothing could be quantized ({reason})")
+        return plan
+
+    def after(self, plan: Plan, proof: Check | None) -> Plan | None:
+        """What to write in the place of `plan`, of whose file the check found `proof`; None: it stays."""
+        if proof is None or not proof.whole:
+            return None
+        may_give_back, self._may_give_back = self._may_give_back, False  # the first file alone is judged by its speed
+        if may_give_back and is_slow(proof) and plan.those(*COMPUTING):
+            reason = "the saved file was slower than float"
+            self._full = self._full.replacing(in_float(c, reason) for c in self._full.those(*COMPUTING))
+            return plan.replacing(in_float(c, reason) for c in plan.those(*COMPUTING))
+        if self._bench is None or not self._retries or not misses_floor(proof, self._job.recipe):
+            return None
+        self._retries -= 1
+        longer = self._tuned(self._bench, stricter(proof, self._job.recipe, self._bench.quality(plan).sqnr))
+        return longer if longer.changes_anything else None
+
+    def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
+        """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
+        model, progress = self._job.model, self._job.progress
+        observed = values_to_observe(model, self._full)
+        bench.watch(self._full)
+        tuned = tune(bench, self._full, recipe, observed, progress)
+        if bench.overlooks(tuned, recipe.aim):
+            tuned = tune(bench, tuned, recipe, observed, progress)
+        return reconciled(tuned, model)
+
+
+def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
+    """What is done where there is nothing to do."""
+    before, after = copy_model(request.model, output, request.environment.guard)
+    plan = Plan(request.recipe.scheme, request.target)
+    return Result(output, plan, None, request.recipe, before, after, copied=str(why))
+
+
+def _written(rewritten: ir.Model, job: Job, plan: Plan, staged: Path) -> int:
+    """Step 7: the bytes written."""
     _sign(rewritten, job, plan)
     job.progress.start("writing", save.nbytes_to_write(rewritten))
     return save.save(rewritten, staged, job.progress.advance)
-
-
-def _check_whole(job: Job, staged: Path, trials: Trials) -> Check:
-    """Step 8, against the file the user gave; or the prepared model, where the runtime has no kernels for it."""
-    job.progress.start("checking the saved file")
-    try:
-        reference = Session(job.path, threads=job.threads)
-    except BadModel:
-        reference = Session(job.model, threads=job.threads)
-    bare = job.target.has_onnxq_ops
-    return check_models(reference, staged, trials, threads=job.threads, bare=bare)
-
-
-def _check_nodes(job: Job, plan: Plan, staged: Path) -> Check:
-    """Step 8, for models too large to be run whole."""
-    job.progress.start("checking the saved file")
-    names = [choice.node for choice in plan if choice.method is not Method.KEEP]
-    return check_nodes(job.model, staged, names, threads=job.threads)
 
 
 def _sign(model: ir.Model, job: Job, plan: Plan) -> None:
@@ -320,22 +338,3 @@ def _sign(model: ir.Model, job: Job, plan: Plan) -> None:
     table = {"version": __version__, "model": hash_model(job.model), "target": plan.target, "recipe": recipe}
     model.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
     model.producer_name, model.producer_version = "onnxq", __version__
-
-
-class Trace:
-    """Writes the graph after every step as ONNX text, without weights, if the user asked for it."""
-
-    def __init__(self, folder: str | Path | None, guard: Guard) -> None:
-        self.folder, self._guard = None if folder is None else Path(folder), guard
-        self._numbers = itertools.count(1)
-        if self.folder is not None and self.folder.is_dir():
-            for path in self.folder.glob("[0-9]*-*.onnxtxt"):
-                guard.writes(path, "--trace")  # of an earlier run: rather now than in the middle of it
-
-    def write(self, step: str, model: ir.Model) -> None:
-        if self.folder is not None:
-            save.make_folder(self.folder)
-            text = ir.to_onnx_text(model, exclude_initializers=True)
-            path = self.folder / f"{next(self._numbers)}-{step}.onnxtxt"
-            self._guard.writes(path, "--trace")
-            self._guard.write_text(path, text)

@@ -15,7 +15,6 @@ from onnxq import formats
 from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
-from onnxq.own_ops import DENSE_FORMATS
 
 
 class Method(StrEnum):
@@ -60,6 +59,10 @@ class Choice:
     half: str | None = None
     shares: str = ""
 
+    def to(self, method: Method, format: str | None, block: int | None, reason: str = "") -> Choice:
+        """The same node, computed so."""
+        return dataclasses.replace(self, method=method, format=format, block=block, reason=reason)
+
     @property
     def label(self) -> str:
         """The choice in a few words, for tables."""
@@ -73,7 +76,7 @@ class Choice:
 
 
 def in_float(choice: Choice, reason: str) -> Choice:
-    """The same node with its kernel in float: its weights stay small on disk, passengers are as they were."""
+    """The same node with its kernel in float: its weights stay small on disk. One without weights is kept."""
     if choice.format is None:
         return Choice(choice.node, choice.op, Method.KEEP, reason=reason)
     return dataclasses.replace(choice, method=Method.STORED, reason=reason)
@@ -158,8 +161,11 @@ def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     if method not in (Method.PACKED, Method.STORED):
         return (given,)
     known = given is not None and isinstance(given, str) and formats.get(given).name == given
-    is_stored = method is Method.STORED or given in DENSE_FORMATS
-    return (given,) if known and (is_stored or formats.get(given or "").scale_type is not None) else ()
+    if not known:
+        return ()
+    format = formats.get(given or "")
+    is_possible = method is Method.STORED or format.is_dense or format.scale_type is not None
+    return (given,) if is_possible else ()
 
 
 def _choice(entry: schemas.ChoiceFile, target: str) -> Choice:
@@ -168,7 +174,7 @@ def _choice(entry: schemas.ChoiceFile, target: str) -> Choice:
     wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
     if choice.format not in _formats_of(choice.method, choice.format):
         raise BadRecipe(wrong)
-    is_dense = choice.method is Method.PACKED and choice.format in DENSE_FORMATS
+    is_dense = choice.method is Method.PACKED and formats.get(choice.format or "").is_dense
     if is_dense and (choice.block is not None or target != "onnxq"):  # whose own operator it is
         raise BadRecipe(wrong)
     needs_block = (choice.method is Method.PACKED and not is_dense) or (

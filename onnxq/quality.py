@@ -59,9 +59,9 @@ class Quality:
     def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray], label: str = "") -> None:
         """Take in one sample's outputs; those that are not floating-point numbers count only if their shapes differ."""
         outputs = self.labels.setdefault(label, {})
-        for name, wished, found in zip(names, wanted, got, strict=True):
+        for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
-                _add(outputs, name, arrays_of(wished), arrays_of(found))
+                _add(outputs, name, arrays_of(x), arrays_of(y))
 
     @property
     def outputs(self) -> set[str]:
@@ -169,7 +169,7 @@ def arrays_of(output: object) -> list[NDArray]:
 
 def unrepeatable(names: Sequence[str], once: Sequence[NDArray], again: Sequence[NDArray]) -> frozenset[str]:
     """Outputs on which two runs of one model on the same inputs disagree: they are random, and prove nothing."""
-    quality = measure(names, [once], [again])
+    quality = compare_outputs(names, [once], [again])
     return frozenset(name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB)
 
 
@@ -187,7 +187,7 @@ def _median(numbers: Sequence[float]) -> float:
     return statistics.median(numbers) if numbers else 0.0
 
 
-def measure(
+def compare_outputs(
     names: Sequence[str],
     wanted: Iterable[Sequence[NDArray]],
     got: Iterable[Sequence[NDArray]],

@@ -54,7 +54,7 @@ def require_scheme(word: str) -> None:
             if word.rstrip("0123456789") in formats.names():
                 raise
             words = f"{', '.join(SCHEMES)}, or a number format for the weights: {', '.join(formats.names())}"
-            raise BadRecipe(f"there is no scheme '{word}'; choose one of {words}") from error
+            raise BadRecipe(f"unknown scheme '{word}'; choose one of {words}") from error
 
 
 @functools.cache
@@ -139,17 +139,17 @@ class Recipe:
         require_types(Recipe, vars(self))
         require_scheme(self.scheme)
         if self.block_size not in (None, 16, 32, 64, 128, 256):
-            raise BadRecipe(f"a block of {self.block_size} weights is none of 16, 32, 64, 128, 256")
+            raise BadRecipe(f"invalid block size {self.block_size}; choose one of 16, 32, 64, 128, 256")
         for format in map(formats.get, self.schemes - SCHEMES.keys()):
-            if getattr(format, "has_fixed_block", False) and self.block_size not in (None, format.default_block):
+            if format.has_fixed_block and self.block_size not in (None, format.default_block):
                 raise BadRecipe(f"a block of {format.name} has {format.default_block} weights, not {self.block_size}")
         if self.min_sqnr is not None and math.isnan(self.min_sqnr):
-            raise BadRecipe("min_sqnr is not a number of dB")
+            raise BadRecipe("min_sqnr must be a number of dB, not NaN")
         if self.accuracy_level not in range(5):
-            raise BadRecipe(f"accuracy level {self.accuracy_level} is not one of 0, 1, 2, 3, 4")
+            raise BadRecipe(f"invalid accuracy level {self.accuracy_level}; choose one of 0, 1, 2, 3, 4")
         for word, words, what in ((self.prefer, PREFERENCES, "preference"), (self.effort, SEARCHES, "effort")):
             if word not in words:
-                raise BadRecipe(f"there is no {what} '{word}'; choose one of {', '.join(words)}")
+                raise BadRecipe(f"unknown {what} '{word}'; choose one of {', '.join(words)}")
         if self.calibration != "auto":
             collectors.get(self.calibration)
 
@@ -189,7 +189,7 @@ def parse_set(text: str) -> Rule:
     """The rule of `--set 'PATTERN=WORD'`."""
     pattern, equals, word = text.rpartition("=")
     if not equals or not pattern:
-        raise BadRecipe(f"--set '{text}' is not of the form 'layers.0/*=w8a16'")
+        raise BadRecipe(f"--set: invalid rule '{text}'; example: 'layers.0/*=w8a16'")
     return Rule(word, pattern)
 
 
@@ -212,7 +212,7 @@ def load_recipe(path: str | Path) -> Recipe:
     allowed = {f.name: f for f in fields(Recipe) if f.name != "rules"}
     for key, value in table.items():
         if key not in allowed:
-            raise BadRecipe(f"the recipe '{path}' has no use for '{key}'; it knows {', '.join(allowed)} and [[rule]]")
+            raise BadRecipe(f"the recipe '{path}': unknown key '{key}'; valid keys: {', '.join(allowed)} and [[rule]]")
         wanted = _TYPES[str(allowed[key].type).split()[0]]
         if wanted is float and type(value) is int and abs(value) < 1 << 53:
             table[key] = float(value)

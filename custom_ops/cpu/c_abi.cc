@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <new>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "../export.h"
+#include "../abi/export.h"
+#include "../base/threads.h"
 #include "gather.h"
 #include "isa.h"
 
@@ -17,19 +16,11 @@ namespace {
 void run_phase(const onnxq::Kernel& kernel, const onnxq::Problem& p, int phase, int64_t tasks, int threads,
                void* workspace) {
   std::atomic<int64_t> next{0};
-  const auto work = [&] {
+  onnxq::in_threads(std::min<int64_t>(threads, tasks), threads, [&](int64_t, int64_t) {
     for (int64_t task = next++; task < tasks; task = next++) {
       kernel.run(p, phase, task, tasks, workspace);
     }
-  };
-  std::vector<std::thread> others;
-  for (int64_t i = 1; i < std::min<int64_t>(threads, tasks); ++i) {
-    others.emplace_back(work);
-  }
-  work();
-  for (auto& thread : others) {
-    thread.join();
-  }
+  });
 }
 
 }  // namespace

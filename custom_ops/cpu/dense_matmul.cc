@@ -1,6 +1,7 @@
 // onnxq::DenseMatMul: y[…, N] = x[…, K] · w[N, K]ᵀ + bias[N], in the type of x, w in bfloat16.
 
-#include "../ops.h"
+#include "../abi/nodes.h"
+#include "../abi/ops.h"
 #include "product.h"
 
 namespace onnxq {

@@ -3,7 +3,7 @@
 namespace onnxq {
 namespace {
 
-// `affine` and `format` are constants where this is inlined: the loop has no test in it.
+// Where it is called with a constant for `format`, the loop has no test of it.
 inline __attribute__((always_inline)) void decode_block(const uint8_t* line, int32_t format, float scale, float zero,
                                                         int64_t size, float* y) {
   for (int64_t k = 0; k < size; ++k) {

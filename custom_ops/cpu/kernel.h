@@ -10,13 +10,13 @@
 #ifndef ONNXQ_CPU_KERNEL_H_
 #define ONNXQ_CPU_KERNEL_H_
 
-#include "../format.h"
+#include "../base/format.h"
 
 namespace onnxq {
 
 // y = x · wᵀ + bias. Checked before it comes here: sizes fit together and into memory, K ≥ 1, N ≥ 1, M ≥ 1. No array is
 // readable behind its end, and none is aligned to more than its elements; weight from a file usually is, to 64 bytes.
-// The layout of this struct is part of the C ABI (onnxq/runtime/native.py).
+// The layout of this struct is part of the C ABI that tests and measurements use (tests/native/kernels.py).
 struct Problem {
   int64_t M, N, K, block;
   const float* x;             // [M, K]

@@ -1,6 +1,7 @@
 // onnxq::MatMulNBits: y[…, N] = x[…, K] · w[N, K]ᵀ + bias[N], in the type of x.
 
-#include "../ops.h"
+#include "../abi/nodes.h"
+#include "../abi/ops.h"
 #include "product.h"
 
 namespace onnxq {
@@ -8,12 +9,12 @@ namespace {
 
 using namespace ort;
 
-enum Input : size_t { kWeight = 1, kBias = 4 };
-
 class MatMul {
  public:
+  static constexpr const char* provider = "CPUExecutionProvider";
+
   MatMul(const OrtApi* api, const OrtKernelInfo* info)
-      : node_(api, info), weight_(api, info, node_, kWeight), product_(api, info, node_, kBias) {}
+      : node_(api, info), weight_(api, info, node_, kProductWeight), product_(api, info, node_, kProductBias) {}
 
   void compute(OrtKernelContext* context) { product_.compute(context, weight_.at(context, node_)); }
 
@@ -23,19 +24,8 @@ class MatMul {
   Product product_;
 };
 
-template <ElementType x>
-struct MatMulNBits {
-  using Kernel = MatMul;
-  static constexpr const char* name = "MatMulNBits";
-  static constexpr const char* provider = "CPUExecutionProvider";
-  static constexpr std::array<Parameter, 5> inputs = {
-      {{x}, {kUint8}, {kUndefined}, {kUint8, kOptional}, {x, kOptional}}};
-  static constexpr std::array<Parameter, 1> outputs = {{{x}}};
-  static constexpr auto infer = infer_product;
-};
-
-constexpr OrtCustomOp kOps[] = {make_op<MatMulNBits<kFloat>>(), make_op<MatMulNBits<kFloat16>>(),
-                                make_op<MatMulNBits<kBFloat16>>()};
+constexpr OrtCustomOp kOps[] = {make_op<MatMulNBits<MatMul, kFloat>>(), make_op<MatMulNBits<MatMul, kFloat16>>(),
+                                make_op<MatMulNBits<MatMul, kBFloat16>>()};
 
 }  // namespace
 

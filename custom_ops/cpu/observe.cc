@@ -4,7 +4,8 @@
 
 #include <string>
 
-#include "../ops.h"
+#include "../abi/ops.h"
+#include "run.h"
 #include "summary.h"
 
 namespace onnxq {
@@ -38,19 +39,12 @@ struct Observe {
       if (type != ort::kFloat && type != ort::kDouble && type != ort::kFloat16 && type != ort::kBFloat16) {
         throw Refusal("Observe: the input is not of a float type");
       }
-      struct Runtime {
-        const ort::OrtApi* api;
-        const ort::OrtKernelContext* context;
-      } runtime{api_, context};
+      Place place(api_, context);
       const Pool pool{[](void* self, void (*task)(void*, size_t), size_t tasks, void* data) {
-                        const auto* at = static_cast<const Runtime*>(self);
-                        if (tasks == 1) {
-                          task(data, 0);
-                        } else if (tasks) {
-                          check(at->api, at->api->KernelContext_ParallelFor(at->context, task, tasks, tasks, data));
-                        }
+                        static_cast<const Place*>(self)->parallel(
+                            static_cast<int64_t>(tasks), [&](int64_t i) { task(data, static_cast<size_t>(i)); });
                       },
-                      &runtime};
+                      &place};
       summary_->update(x.data, x.type, x.shape, pool);
     }
 

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "../infer.h"
-#include "convert.h"
+#include "../abi/nodes.h"
+#include "../base/convert.h"
 #include "isa.h"
 #include "tuning.h"
 
@@ -12,8 +12,6 @@ namespace onnxq {
 using namespace ort;
 
 namespace {
-
-constexpr size_t kX = 0;
 
 // A bias of any float type and alignment.
 std::vector<float> as_float(const Tensor& bias) {
@@ -43,35 +41,20 @@ Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttri
   }
   const Tensor constant = constant_input(api, info, bias);
   if (constant.type != kUndefined) {
-    check_bias(constant);
+    check_bias(node_, constant);
     bias_ = as_float(constant);
   }
 }
 
 void Product::compute(OrtKernelContext* context, const WeightTensors& weight) const {
   const Place place(api_, context);
-  const Tensor x = input(api_, context, kX);
-  if (!is_aligned(x)) {
-    node_.refuse("x begins at an address that is no multiple of its elements' size");
-  }
-  if (x.shape.empty() || x.shape.back() != node_.K) {
-    node_.refuse("x has shape " + text(x.shape) + ", whose last dimension must be K = " + std::to_string(node_.K));
-  }
+  const Tensor x = input(api_, context, kProductX);
+  const std::vector<int64_t> shape = product_shape(node_, x);
   const Tensor bias = bias_.empty() ? input(api_, context, bias_input_) : Tensor{};
-  if (bias.type != kUndefined) {
-    check_bias(bias);
-  }
-  std::vector<int64_t> shape = x.shape;
-  shape.back() = node_.N;
+  check_bias(node_, bias);
   const Tensor y = output(api_, context, 0, shape);
   if (x.size() > 0) {
     multiply(place, weight, x, bias.type == kUndefined ? bias_ : as_float(bias), y);
-  }
-}
-
-void Product::check_bias(const Tensor& bias) const {
-  if (bias.shape != std::vector<int64_t>{node_.N}) {
-    node_.refuse("bias has shape " + text(bias.shape) + ", but must be [" + std::to_string(node_.N) + "]");
   }
 }
 
@@ -100,16 +83,6 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
   run(place, kernel, p, shared);
   if (converts) {
     from_float(place, x.type, p.y, y.data, p.M * p.N);
-  }
-}
-
-void infer_product(const OrtApi* api, const OrtShapeInferContext* context) {
-  Shape shape = inferred_input(api, context, kX);
-  const int64_t N = inferred_attribute(api, context, "N", 0);
-  if (!shape.dims.empty() && N > 0) {
-    shape.dims.back() = N;
-    shape.names.back().clear();
-    infer_output(api, context, 0, shape);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../weight.h"
+#include "../abi/weight.h"
 #include "run.h"
 
 namespace onnxq {
@@ -21,7 +21,6 @@ class Product {
   void compute(ort::OrtKernelContext* context, const WeightTensors& weight) const;
 
  private:
-  void check_bias(const Tensor& bias) const;
   void multiply(const Place& place, const WeightTensors& weight, const Tensor& x, const std::vector<float>& bias,
                 const Tensor& y) const;
 
@@ -31,9 +30,6 @@ class Product {
   std::vector<float> bias_;  // where it is in the file
   std::string isa_;          // forced, or empty
 };
-
-// The shape of y.
-void infer_product(const ort::OrtApi* api, const ort::OrtShapeInferContext* context);
 
 }  // namespace onnxq
 

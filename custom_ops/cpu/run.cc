@@ -8,7 +8,7 @@
 #include <sched.h>
 #endif
 
-#include "convert.h"
+#include "../base/convert.h"
 
 namespace onnxq {
 

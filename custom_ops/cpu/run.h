@@ -3,8 +3,8 @@
 #ifndef ONNXQ_CPU_RUN_H_
 #define ONNXQ_CPU_RUN_H_
 
-#include "../tsan.h"
-#include "../weight.h"
+#include "../base/tsan.h"
+#include "../abi/weight.h"
 #include "kernel.h"
 
 namespace onnxq {
@@ -14,11 +14,13 @@ class Place {
  public:
   Place(const ort::OrtApi* api, ort::OrtKernelContext* context) : api_(api), context_(context) {}
 
-  // body(i) for i = 0 … tasks - 1 on the runtime's threads; must not throw.
+  // body(i) for i = 0 … tasks - 1 on the runtime's threads; must not throw. No tasks are no call.
   template <typename Body>
   void parallel(int64_t tasks, const Body& body) const {
-    if (tasks == 1) {
-      body(int64_t{0});
+    if (tasks <= 1) {
+      if (tasks == 1) {
+        body(int64_t{0});
+      }
       return;
     }
     const auto call = [](void* data, size_t i) {

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "../clones.h"
+#include "../base/clones.h"
 
 namespace onnxq {
 namespace {

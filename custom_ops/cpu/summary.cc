@@ -8,7 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "../export.h"
+#include "../abi/export.h"
+#include "../base/convert.h"
 #include "scan.h"
 
 namespace onnxq {
@@ -39,31 +40,6 @@ int least_exponent(double low, double high) {
     ++exponent;
   }
   return exponent;
-}
-
-float from_half(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half >> 15) << 31;
-  const int exponent = half >> 10 & 31;
-  const uint32_t fraction = half & 1023u;
-  uint32_t bits;
-  if (exponent == 31) {
-    bits = sign | 0x7f800000u | fraction << 13;
-  } else if (exponent) {
-    bits = sign | static_cast<uint32_t>(exponent + 112) << 23 | fraction << 13;
-  } else {
-    const float magnitude = ldexpf(static_cast<float>(fraction), -24);
-    return sign ? -magnitude : magnitude;
-  }
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-float from_bfloat16(uint16_t half) {
-  const uint32_t bits = static_cast<uint32_t>(half) << 16;
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
 }
 
 template <typename Task>
@@ -112,7 +88,7 @@ void Summary::update(const void* data, ort::ElementType type, const std::vector<
   } else {
     const auto widen = type == ort::kFloat16 ? from_half : from_bfloat16;
     std::vector<float> wide(n);
-    std::transform(static_cast<const uint16_t*>(data), static_cast<const uint16_t*>(data) + n, wide.begin(), widen);
+    widen(static_cast<const uint16_t*>(data), wide.data(), static_cast<int64_t>(n));
     update_as(wide.data(), shape, pool);
   }
 }

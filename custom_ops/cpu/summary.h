@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "../ort_abi.h"
+#include "../abi/ort_abi.h"
 
 namespace onnxq {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "../export.h"
+#include "../abi/export.h"
 #include "isa.h"
 
 #if defined(__x86_64__)

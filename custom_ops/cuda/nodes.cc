@@ -5,14 +5,14 @@
 // as they lie (layout.h), so an initializer is uploaded once by onnxruntime and no second copy of it is made. A weight
 // that other nodes compute, as the scales of nf4_dq where the optimizer is off, is read in the same way.
 
-#include "../infer.h"
-#include "../ops.h"
-#include "../weight.h"
+#include "../abi/nodes.h"
+#include "../abi/ops.h"
 #include "matmul.h"
 
 namespace onnxq {
 namespace {
 
+constexpr const char* kProvider = "CUDAExecutionProvider";
 constexpr int kResourceVersion = 1, kCublasHandle = 10002;  // CudaResource::cublas_handle_t in cuda_resource.h
 
 void check_launched(const WeightAttributes& node, const Error& error) {
@@ -40,19 +40,16 @@ void* cublas_of(const ort::OrtApi* api, const ort::OrtKernelContext* context, St
 
 class CudaMatMul {
  public:
+  static constexpr const char* provider = kProvider;
+
   CudaMatMul(const ort::OrtApi* api, const ort::OrtKernelInfo* info) : api_(api), node_(api, info) {}
 
   void compute(ort::OrtKernelContext* context) {
-    const Tensor x = input(api_, context, 0), bias = input(api_, context, 4);
-    if (x.shape.empty() || x.shape.back() != node_.K) {
-      node_.refuse("x has shape " + text(x.shape) + ", whose last dimension must be K = " + std::to_string(node_.K));
-    }
-    if (bias.type != ort::kUndefined && bias.shape != std::vector<int64_t>{node_.N}) {
-      node_.refuse("bias has shape " + text(bias.shape) + ", but must be [" + std::to_string(node_.N) + "]");
-    }
-    const WeightTensors w{node_, input(api_, context, 1), input(api_, context, 2), input(api_, context, 3)};
-    std::vector<int64_t> shape = x.shape;
-    shape.back() = node_.N;
+    const Tensor x = input(api_, context, kProductX), bias = input(api_, context, kProductBias);
+    const std::vector<int64_t> shape = product_shape(node_, x);
+    check_bias(node_, bias);
+    const WeightTensors w{node_, input(api_, context, kProductWeight), input(api_, context, kProductScales),
+                          input(api_, context, kProductZeroPoints)};
     const Tensor y = output(api_, context, 0, shape);
     const Stream stream = stream_of(api_, context);
     const Matmul p{x.size() / node_.K,
@@ -95,19 +92,20 @@ class TypedCudaMatMul : public CudaMatMul {
 
 class CudaGather {
  public:
-  CudaGather(const ort::OrtApi* api, const ort::OrtKernelInfo* info) : api_(api), node_(api, info) {
+  static constexpr const char* provider = kProvider;
+
+  CudaGather(const ort::OrtApi* api, const ort::OrtKernelInfo* info)
+      : api_(api), node_(api, info), dtype_(gathered_type(api, info, node_)) {
     check_launched(node_, prepare_gather());
   }
 
   void compute(ort::OrtKernelContext* context) {
-    const Tensor indices = input(api_, context, 3);
-    if (indices.type != ort::kInt32 && indices.type != ort::kInt64) {
-      node_.refuse("indices must be int32 or int64");
-    }
-    const WeightTensors w{node_, input(api_, context, 0), input(api_, context, 1), input(api_, context, 2)};
-    std::vector<int64_t> shape = indices.shape;
-    shape.push_back(node_.K);
+    const Tensor indices = input(api_, context, kGatherIndices);
+    const std::vector<int64_t> shape = gathered_shape(node_, indices);
+    const WeightTensors w{node_, input(api_, context, kGatherWeight), input(api_, context, kGatherScales),
+                          input(api_, context, kGatherZeroPoints)};
     const Tensor y = output(api_, context, 0, shape);
+    check_gathered(node_, dtype_, y);
     const Gather p{indices.size(),
                    node_.N,
                    node_.K,
@@ -128,56 +126,16 @@ class CudaGather {
  private:
   const ort::OrtApi* api_;
   WeightAttributes node_;
+  ort::ElementType dtype_;
 };
-
-void infer_matmul(const ort::OrtApi* api, const ort::OrtShapeInferContext* context) {
-  Shape shape = inferred_input(api, context, 0);
-  const int64_t N = inferred_attribute(api, context, "N", 0);
-  if (!shape.dims.empty() && N > 0) {
-    shape.dims.back() = N;
-    shape.names.back().clear();
-    infer_output(api, context, 0, shape);
-  }
-}
-
-void infer_gather(const ort::OrtApi* api, const ort::OrtShapeInferContext* context) {
-  Shape shape = inferred_input(api, context, 3);
-  const int64_t K = inferred_attribute(api, context, "K", 0);
-  if (!shape.dims.empty() && K > 0) {
-    shape.type = static_cast<ort::ElementType>(inferred_attribute(api, context, "dtype", ort::kFloat));
-    shape.push_back(K);
-    infer_output(api, context, 0, shape);
-  }
-}
-
-constexpr const char* kProvider = "CUDAExecutionProvider";
 
 template <ort::ElementType x>
-struct MatMulNBits {
-  using Kernel = TypedCudaMatMul<x>;
-  static constexpr const char* name = "MatMulNBits";
-  static constexpr const char* provider = kProvider;
-  static constexpr std::array<Parameter, 5> inputs = {
-      {{x}, {ort::kUint8}, {ort::kUndefined}, {ort::kUint8, ort::kOptional}, {x, ort::kOptional}}};
-  static constexpr std::array<Parameter, 1> outputs = {{{x}}};
-  static constexpr auto infer = infer_matmul;
-};
-
+constexpr ort::OrtCustomOp kMatMul = make_op<MatMulNBits<TypedCudaMatMul<x>, x>>();
 template <ort::ElementType y>
-struct GatherNBits {
-  using Kernel = CudaGather;
-  static constexpr const char* name = "GatherNBits";
-  static constexpr const char* provider = kProvider;
-  static constexpr std::array<Parameter, 4> inputs = {
-      {{ort::kUint8}, {ort::kUndefined}, {ort::kUint8, ort::kOptional}, {ort::kUndefined}}};
-  static constexpr std::array<Parameter, 1> outputs = {{{y}}};
-  static constexpr auto infer = infer_gather;
-};
+constexpr ort::OrtCustomOp kGather = make_op<GatherNBits<CudaGather, y>>();
 
-constexpr ort::OrtCustomOp kMatMuls[] = {make_op<MatMulNBits<ort::kFloat>>(), make_op<MatMulNBits<ort::kFloat16>>(),
-                                         make_op<MatMulNBits<ort::kBFloat16>>()};
-constexpr ort::OrtCustomOp kGathers[] = {make_op<GatherNBits<ort::kFloat>>(), make_op<GatherNBits<ort::kFloat16>>(),
-                                         make_op<GatherNBits<ort::kBFloat16>>()};
+constexpr ort::OrtCustomOp kMatMuls[] = {kMatMul<ort::kFloat>, kMatMul<ort::kFloat16>, kMatMul<ort::kBFloat16>};
+constexpr ort::OrtCustomOp kGathers[] = {kGather<ort::kFloat>, kGather<ort::kFloat16>, kGather<ort::kBFloat16>};
 
 }  // namespace
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "../format.h"
+#include "../base/format.h"
 
 namespace onnxq {
 

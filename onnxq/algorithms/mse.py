@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
-from onnxq.formats.kinds import codebook
+from onnxq.formats import CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.runtime import native
 
 #: Factors of the format's own scale that are tried; the scale itself is always among the candidates.
@@ -27,9 +26,8 @@ def quantize(
     zero_points: CodeArray | None = None,
 ) -> QuantizedTensor:
     """`w` in `format`, each group with the best of the scales tried. Formats without scales are only encoded."""
-    base = getattr(format, "base", None)
-    if base is not None:  # all blocks first, then their scales
-        return format.nest(quantize(w, base, granularity, scales, zero_points))  # type: ignore[attr-defined]
+    if format.base is not None:  # all blocks first, then their scales
+        return format.nest(quantize(w, format.base, granularity, scales, zero_points))
     if scales is None and granularity.block is not None and w.size:
         found = _native(w, format, granularity)
         if found is not None:
@@ -40,7 +38,7 @@ def quantize(
         return format.encode(w, granularity)
     best = format.encode(w, granularity, scales, zero_points)
     least = squared_errors(w, best)
-    for factor in POWERS if getattr(format, "powers_of_two", False) else FACTORS:
+    for factor in POWERS if format.powers_of_two else FACTORS:
         with np.errstate(over="ignore"):
             tried = scales * factor
         usable = (np.abs(tried) >= np.finfo(np.float32).tiny) & np.isfinite(tried)
@@ -76,11 +74,10 @@ def _native(w: FloatArray, format: Format, granularity: Granularity) -> Quantize
     axis, block = granularity.axis, granularity.block
     assert axis is not None
     assert block is not None
-    tables: codebook.Tables | None = getattr(format, "tables", None)
-    if tables is not None and not getattr(format, "powers_of_two", False):
-        made = native.encode_level_blocks(w, axis, block, *tables, FACTORS)
+    if format.tables is not None and not format.powers_of_two:
+        made = native.encode_level_blocks(w, axis, block, *format.tables, FACTORS)
         return None if made is None else QuantizedTensor(format, granularity, *made)
-    if format.name in ("uint4", "uint8"):
-        affine = native.encode_affine_blocks(w, axis, block, (1 << format.bits) - 1, FACTORS)
+    if format.rule is not None and format.rule.fit is Fit.RANGE:
+        affine = native.encode_affine_blocks(w, axis, block, format.rule.qmax, FACTORS)
         return None if affine is None else QuantizedTensor(format, granularity, *affine)
     return None

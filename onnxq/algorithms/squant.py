@@ -65,8 +65,7 @@ def _is_affine(q: QuantizedTensor) -> bool:
     """Whether numbers are the products of a float32 scale and integers."""
     if q.scales is None or q.scales.dtype != np.float32 or q.codes.dtype.kind not in "iu":
         return False
-    has_minimum = q.zero_points is not None and q.zero_points.dtype != q.codes.dtype
-    return not has_minimum and not hasattr(q.format, "levels")
+    return not q.format.has_minimum and q.format.levels is None
 
 
 def _flip(codes: NDArray[np.int32], gain: FloatArray, surplus: FloatArray) -> NDArray[np.int32]:

@@ -30,7 +30,7 @@ def parse(word: str, role: Role) -> Granularity:
         return Granularity(role.channel)
     found = re.fullmatch(r"block([1-9]\d{0,8})", word)
     if found is None:
-        raise BadRecipe(f"there is no granularity '{word}'; choose one of {', '.join(WORDS)}, or a block of any size")
+        raise BadRecipe(f"unknown granularity '{word}'; choose one of {', '.join(WORDS)}, or a block of any size")
     return Granularity(role.contraction, int(found[1]))
 
 

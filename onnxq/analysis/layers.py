@@ -22,8 +22,8 @@ from onnxq.model.load import load_model
 from onnxq.model.weights import Weight, find_weights
 from onnxq.passes.prepare import prepare
 from onnxq.progress import QUIET, Progress
-from onnxq.samples.reading import How
-from onnxq.samples.source import DataSource, inputs_of, open_data
+from onnxq.samples.sampling import Sampling
+from onnxq.samples.source import DataSource
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,7 @@ def analyze_model(
     words: Sequence[str] = (),
     wanted: Sequence[str] = (),
     *,
-    data: DataSource | None = None,
-    preprocessing: How = None,
-    limit: int | None = None,
-    seed: int | None = None,
+    data: DataSource | Sampling | None = None,
     algorithm: str = "rtn",
     progress: Progress = QUIET,
 ) -> ModelAnalysis:
@@ -187,9 +184,9 @@ def analyze_model(
 
     Args:
         words, wanted: formats and granularities, as `forms_for` takes them.
-        data: samples (`data.open_data` says in which forms); with them the model is run with one weight quantized at a
-            time, on as many samples as the float model manages in half a second, at least two.
-        limit, seed: use at most so many samples: the first, or with a seed a random choice of them.
+        data: samples (`source.open_data` says in which forms), or a `Sampling`, which says which of them; with them the
+            model is run with one weight quantized at a time, on as many samples as the float model manages in half a
+            second, at least two.
         algorithm: a word of `algorithms.DATA_FREE`.
 
     Raises:
@@ -198,10 +195,10 @@ def analyze_model(
     forms = forms_for(words, wanted)
     loaded, weights = open_weights(model)
     trial = None
-    if data is not None:
+    samples = Sampling.of(data, limit=None).open(loaded, model)
+    if samples is not None:
         progress.start("running the float model")
-        samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model)
-        trial = Trial(loaded, weights, samples.limited(limit, seed))
+        trial = Trial(loaded, weights, samples)
     progress.start("quantizing", len(weights) * len(forms))
     sums = {form: ErrorSums() for form in forms}
     layers = []

@@ -41,7 +41,7 @@ def levels_range(q: QuantizedTensor) -> tuple[FloatArray, FloatArray] | None:
     else:
         probe, each = shape, Granularity(axis, 1)
     # Of a format that stores its scales in fewer bits, the one below, which takes any scale.
-    format = getattr(q.format, "base", q.format)
+    format = q.format.base or q.format
     try:
         with np.errstate(over="ignore"):
             low, high = (

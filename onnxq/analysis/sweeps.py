@@ -38,7 +38,7 @@ def scale_sweep(
     found, how = formats.get(format), granularity or Granularity()
     scales, zero_points = found.fit(w, how)
     if scales is None:
-        raise BadRecipe(f"{format} has no scale that could be changed")
+        raise BadRecipe(f"{format} has no scales to change; choose a format that has")
     points = []
     for factor in factors:
         sums = ErrorSums()

@@ -43,7 +43,7 @@ def levels_sqnr(levels: int) -> float:
         ValueError: fewer than two levels.
     """
     if levels < 2:
-        raise ValueError(f"{levels} levels make no step")
+        raise ValueError(f"{levels} levels: at least 2 are needed")
     return 20 * math.log10(levels - 1)
 
 

@@ -29,7 +29,7 @@ class Trial:
     Args:
         model: prepared; not changed.
         weights: those of `find_weights(model)`.
-        data: samples, of which as many are used as the float model runs in `measure.QUALITY_SECONDS`.
+        data: samples, of which as many are used as the float model runs in `plan_bench.QUALITY_SECONDS`.
 
     Raises:
         BadModel: the model does not run.
@@ -72,7 +72,7 @@ class Trial:
     ) -> tuple[float | None, float | None]:
         """(SQNR at the output of the node, at the model's worst output), in dB, with only this weight quantized.
 
-        None where there is nothing to measure: the node is in a body, or nothing that comes out is a float.
+        None where there is nothing to measure: the node is in a subgraph, or nothing that comes out is a float.
         """
         changed = {self._inputs[_key(weight)]: quantized(weight.tensor, format, granularity, algorithm)}
         watched = self._watched.get(weight.node.name or "")
@@ -147,7 +147,7 @@ def _key(weight: Weight) -> tuple[str, int]:
 
 
 def _to_input(model: ir.Model, weight: Weight, names: graph.Names) -> str:
-    """Let the node read its weight from a new input of the model, visible in all bodies too; the input's name."""
+    """Let the node read its weight from a new input of the model, visible in all subgraphs too; the input's name."""
     name = names.fresh("onnxq_weight")
     shape = ir.Shape(weight.shape)
     value = ir.Value(name=name, shape=shape, type=ir.TensorType(weight.tensor.dtype))

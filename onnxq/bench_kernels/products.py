@@ -58,7 +58,7 @@ def random_weight(format: str, block: int, N: int, K: int, rng: np.random.Genera
 
 
 def tiled(w: Weight) -> tuple[NDArray[np.uint8], NDArray]:
-    """Codes and scales as custom_ops/format.h draws them."""
+    """Codes and scales as custom_ops/base/format.h draws them."""
     N, K = w.codes.shape
     tiles: NDArray[np.uint8]
     if w.bits == 8:

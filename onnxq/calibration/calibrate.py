@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxq import collectors
 from onnxq.calibration.observations import Observations
-from onnxq.calibration.observers import HIDDEN, open_observer
+from onnxq.calibration.observers import HIDDEN, Observer, open_observer
 from onnxq.calibration.resume import EVERY, Checkpoint, Every, State, pending
 from onnxq.encoding import lazy
 from onnxq.runtime.session import THREADS, Feed, Session
@@ -36,6 +36,41 @@ SUMMARY_BYTES = 1 << 16
 Progress = Callable[[int], None]
 
 
+@dataclass(frozen=True)
+class Keep:
+    """What is kept of an activation besides its extremes and sums.
+
+    Attributes:
+        histograms: without, methods that need none are served, in less time.
+        channels: by name, the axis of the channels whose extremes are kept.
+    """
+
+    histograms: bool = True
+    channels: Mapping[str, int] = field(default_factory=dict)
+
+    def empty(self, name: str) -> Summary:
+        return Summary(histogram=Histogram() if self.histograms else None, axis=self.channels.get(name))
+
+
+@dataclass(frozen=True)
+class Means:
+    """What observing may take.
+
+    Attributes:
+        threads: of one operator; 0 leaves it to onnxruntime.
+        memory: bytes that may be spent, besides running the model. Names that need more are observed in groups, each
+            in a pass of its own over the data. None: 512 MiB.
+        checkpoint: a file in which progress is left, from which an interrupted call of the same kind goes on. It stays
+            until the caller has saved what follows from it: `checkpoint.remove`.
+        every: how often that is.
+    """
+
+    threads: int = THREADS
+    memory: int | None = None
+    checkpoint: Path | None = None
+    every: Every = EVERY
+
+
 def calibrate(
     model: ir.Model,
     names: Sequence[str],
@@ -55,20 +90,16 @@ def calibrate(
     Values that are never computed, or hold no finite number, get no range and a line in `problems`.
     """
     histograms = collectors.get(method).needs_histogram
-    return observe(model, names, data, histograms=histograms, threads=threads, progress=progress).ranges(method)
+    return observe(model, names, data, Keep(histograms), means=Means(threads), progress=progress).ranges(method)
 
 
 def observe(
     model: ir.Model,
     names: Sequence[str],
     data: Data,
+    keep: Keep = Keep(),
     *,
-    histograms: bool = True,
-    channels: Mapping[str, int] = MappingProxyType({}),
-    threads: int = THREADS,
-    memory: int | None = None,
-    checkpoint: Path | None = None,
-    every: Every = EVERY,
+    means: Means = Means(),
     shard: tuple[int, int] | None = None,
     start: Progress = lambda runs: None,
     progress: Progress = lambda runs: None,
@@ -76,13 +107,6 @@ def observe(
     """A summary of each activation in `names`, over all samples of `data`.
 
     Args:
-        histograms: keep them; without, methods that need none are served, in less time.
-        channels: by name, the axis of the channels whose extremes are kept.
-        memory: bytes that may be spent on observing, besides running the model. Names that need more are observed in
-            groups, each in a pass of its own over the data.
-        checkpoint: a file in which progress is left, from which an interrupted call of the same kind goes on. It stays
-            until the caller has saved what follows from it: `checkpoint.remove`.
-        every: how often that is.
         shard: (number, count): take only every count-th sample, from the number-th on.
         start, progress: called with the runs of the model that there will be, and with 1 after each.
 
@@ -90,33 +114,25 @@ def observe(
         BadModel, BadData: the model or the data fail on some sample.
         BadOutput: the checkpoint cannot be written.
     """
-    memory = GROUP_BYTES if memory is None else memory
     samples = data if shard is None else data.shard(*shard)
     identity = {"model": hash_model(model), "data": data.hash()}
-    key = {**identity, "names": list(names), "histograms": histograms, "channels": dict(channels), "shard": shard}
-    saved = Checkpoint(checkpoint, key, every)
+    kind = {"names": list(names), "histograms": keep.histograms, "channels": dict(keep.channels), "shard": shard}
+    saved = Checkpoint(means.checkpoint, {**identity, **kind}, means.every)
     state = saved.load()
-    groups = _groups(model, pending(names, state), samples, threads, memory)
+    groups = _groups(model, pending(names, state), samples, means)
     if state.current:
         groups.insert(0, list(state.current))
     # A finished group has not been looked at again: what it took counts as done, as far as anybody can tell.
     start((len(groups) + bool(state.finished)) * samples.count)
     progress(bool(state.finished) * samples.count + state.done)
     for group in groups:
-        first = state.current or {name: _empty(histograms, channels.get(name)) for name in group}
-        observer = open_observer(model, first, threads, names)
-        problems = state.problems | dict.fromkeys(observer.hidden, HIDDEN)
-        seen = state.done
-        with contextlib.closing(prefetch(samples.after(seen))) as rest:
-            for sample in rest:
-                observer.run(sample)
-                seen += 1
-                progress(1)
-                if saved.is_due():
-                    saved.save(State(state.finished, observer.read(), seen, problems))
-        state = State(state.finished | observer.read(), problems=problems)
+        first = state.current or {name: keep.empty(name) for name in group}
+        observer = open_observer(model, first, means.threads, names)
+        state = replace(state, problems=state.problems | dict.fromkeys(observer.hidden, HIDDEN))
+        _watch(observer, samples, state, saved, progress)
+        state = State(state.finished | observer.read(), problems=state.problems)
         saved.save(state)
-    # Of values in bodies, which one of the observers sees in another form (expose_values.py), the rank is not told.
+    # Of values in subgraphs, which one of the observers sees in another form (expose_values.py), the rank is not told.
     outside = {value.name for node in model.graph for value in node.outputs} | {i.name for i in model.graph.inputs}
     found = {name: state.finished[name] for name in names}
     unranked = frozenset(names) - outside
@@ -125,18 +141,27 @@ def observe(
     )
 
 
-def _empty(histogram: bool, axis: int | None) -> Summary:
-    return Summary(histogram=Histogram() if histogram else None, axis=axis)
+def _watch(observer: Observer, samples: Data, state: State, saved: Checkpoint, progress: Progress) -> None:
+    """One pass over the samples that `state` has not seen, of which it is the beginning."""
+    seen = state.done
+    with contextlib.closing(prefetch(samples.after(seen))) as rest:
+        for sample in rest:
+            observer.run(sample)
+            seen += 1
+            progress(1)
+            if saved.is_due():
+                saved.save(replace(state, current=observer.read(), done=seen))
 
 
-def _groups(model: ir.Model, names: Sequence[str], data: Data, threads: int, memory: int) -> list[list[str]]:
-    """`names` in groups that take at most `memory` bytes each, or are of one name."""
+def _groups(model: ir.Model, names: Sequence[str], data: Data, means: Means) -> list[list[str]]:
+    """`names` in groups that take at most the memory given each, or are of one name."""
     if not names:
         return []
     sizes = dict.fromkeys(names, SUMMARY_BYTES)
     if not native.available():
-        counts = element_counts(model, names, next(iter(data)), threads)
+        counts = element_counts(model, names, next(iter(data)), means.threads)
         sizes = {name: SUMMARY_BYTES + 4 * counts[name] for name in names}
+    memory = GROUP_BYTES if means.memory is None else means.memory
     groups: list[list[str]] = [[]]
     total = 0
     for name in names:
@@ -180,7 +205,7 @@ def _sample(tensor: ir.TensorProtocol) -> bytes:
 def element_counts(model: ir.Model, names: Sequence[str], sample: Feed, threads: int = THREADS) -> dict[str, int]:
     """Elements of each value on one sample, found without keeping the values: only their sizes are made outputs.
 
-    Values inside bodies, which may not be computed at all, count as 0.
+    Values in subgraphs, which may not be computed at all, count as 0.
     """
     measured = model.clone()
     known = {output.name: output for node in measured.graph for output in node.outputs}

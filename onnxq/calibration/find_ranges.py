@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnxq import collectors
 from onnxq.calibration import calibrate, pick_method, resume
-from onnxq.calibration.calibrate import hash_model
+from onnxq.calibration.calibrate import Keep, Means, hash_model
 from onnxq.calibration.observations import Observations, load_observations, to_json
 from onnxq.calibration.resume import EVERY, Every
 from onnxq.calibration.workers import WorkerTask, observe_in_processes, task_of
@@ -88,7 +88,7 @@ def observe(
     """A run of the float model over `samples`, or over a shard of them.
 
     Args:
-        partial: where progress is saved; the caller removes it (`checkpoint.remove`) once its result is.
+        partial: where progress is saved; the caller removes it (`resume.remove`) once its result is.
     """
 
     def start(runs: int) -> None:
@@ -98,49 +98,22 @@ def observe(
     for path in resume.parts(partial, jobs) if effort.jobs > 1 else [partial]:
         if path is not None:
             job.guard.writes(path, "--ranges or -o", resume.is_progress)
+    keep = Keep(_needs_histogram(job))
     if effort.jobs > 1:
-        task = dataclasses.replace(
-            task_of(job),
-            names=tuple(names),
-            histograms=_needs_histogram(job),
-            memory=effort.memory,
-            checkpoint=partial,
-            every=effort.every,
-        )
+        means = Means(memory=effort.memory, checkpoint=partial, every=effort.every)
         start(samples.count)
-        return observe_in_processes(task, jobs, start, job.progress.advance)
-    return calibrate.observe(
-        job.model,
-        names,
-        samples,
-        histograms=_needs_histogram(job),
-        threads=0,
-        memory=effort.memory,
-        checkpoint=partial,
-        every=effort.every,
-        shard=shard,
-        start=start,
-        progress=job.progress.advance,
-    )
+        return observe_in_processes(task_of(job, names, keep, means), jobs, start, job.progress.advance)
+    means = Means(0, effort.memory, partial, effort.every)
+    progress = job.progress.advance
+    return calibrate.observe(job.model, names, samples, keep, means=means, shard=shard, start=start, progress=progress)
 
 
 def observe_shard(
     job: Job, task: WorkerTask, start: Callable[[int], None], progress: Callable[[int], None]
 ) -> Observations:
     """What one of several processes does."""
-    return calibrate.observe(
-        job.model,
-        task.names,
-        calibration_samples(job),
-        histograms=task.histograms,
-        threads=task.threads,
-        memory=task.memory,
-        checkpoint=task.checkpoint,
-        every=task.every,
-        shard=task.shard,
-        start=start,
-        progress=progress,
-    )
+    samples, how = calibration_samples(job), {"start": start, "progress": progress}
+    return calibrate.observe(job.model, task.names, samples, task.keep, means=task.means, shard=task.shard, **how)
 
 
 def calibration_samples(job: Job) -> Data:

@@ -15,11 +15,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration import calibrate
+from onnxq.calibration.calibrate import Keep, Means
 from onnxq.errors import BadModel
 from onnxq.made_up.dims import Dims
 from onnxq.made_up.roles import Part, Role, parts_of
 from onnxq.made_up.steps import sizes_of
-from onnxq.quality import Quality, measure, unrepeatable
+from onnxq.quality import Quality, compare_outputs, unrepeatable
 from onnxq.runtime.session import Feed, Input, Session
 from onnxq.samples.source import Data
 from onnxq.samples.trials import GIVEN, Trial, Trials
@@ -89,7 +90,7 @@ def fit_ranges(
     if not reads:
         return found
     data = Data("the data at other lengths", lambda: iter(reads))
-    wide = _union(found, calibrate.observe(model, names, data, histograms=False, threads=0).ranges("minmax"))
+    wide = _union(found, _minmax(model, names, data))
     after = contrasts(wide)
     return wide if min(after.values()) > min(before.values()) + GAINED else found
 
@@ -114,6 +115,10 @@ class _Others:
                     yield label, changed
 
 
+def _minmax(model: ir.Model, names: Sequence[str], data: Data) -> Ranges:
+    return calibrate.observe(model, names, data, Keep(histograms=False), means=Means(threads=0)).ranges("minmax")
+
+
 def _union(found: Ranges, seen: Ranges) -> Ranges:
     values: dict[str, Range] = {
         name: r.union(seen.values[name]) if name in seen.values else r for name, r in found.values.items()
@@ -122,7 +127,7 @@ def _union(found: Ranges, seen: Ranges) -> Ranges:
 
 
 def _quality(session: Session, wanted: Sequence[list[NDArray]], trials: Trials, random: frozenset[str]) -> Quality:
-    return measure(session.outputs, wanted, map(session.run, trials.feeds), random, trials.labels)
+    return compare_outputs(session.outputs, wanted, map(session.run, trials.feeds), random, trials.labels)
 
 
 def _single(dims: Dims, inputs: Sequence[Input], feeds: Sequence[Feed]) -> list[Axis]:

@@ -23,7 +23,7 @@ class Observations:
         model, data: hashes of what they are true for.
         samples: how many were seen.
         shard: (number, count) if only every count-th sample was seen, from the number-th on.
-        unranked: names whose rank the arrays do not tell (values in bodies).
+        unranked: names whose rank the arrays do not tell (values in subgraphs).
         problems: why a value could not be observed, by name.
         chosen: the method that was found best by measuring; empty if none was.
     """
@@ -123,9 +123,9 @@ def from_table(table: Mapping[str, Any]) -> Observations:
     """
     t = schemas.checked(table, schemas.ObservationsFile)
     if t.shard is not None and not 1 <= t.shard[0] <= t.shard[1]:
-        raise ValueError(f"there is no shard {t.shard[0]} of {t.shard[1]}")
+        raise ValueError(f"invalid shard {t.shard[0]} of {t.shard[1]}")
     if t.chosen and t.chosen not in collectors.names():
-        raise ValueError(f"there is no method '{t.chosen}'")
+        raise ValueError(f"unknown calibration method '{t.chosen}'")
     summaries = {name: from_dict(summary) for name, summary in t.summaries.items()}
     return Observations(t.model, t.data, t.samples, summaries, t.shard, frozenset(t.unranked), t.problems, t.chosen)
 
@@ -146,13 +146,14 @@ def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:
             raise BadRecipe(f"{name} is not a shard: it holds ranges of all the data already")
         for what in ("model", "data"):
             if getattr(part, what) != getattr(first, what):
-                raise BadRecipe(f"{name} is of another {what} than {first_name}")
+                other = "other data" if what == "data" else f"another {what}"
+                raise BadRecipe(f"{name} was made with {other} than {first_name}")
         number, count = part.shard
         assert first.shard is not None
         if count != first.shard[1] or part.summaries.keys() != first.summaries.keys():
-            raise BadRecipe(f"{name} is not a part of the same whole as {first_name}: calibrate both in the same way")
+            raise BadRecipe(f"{name} was made with other options than {first_name}: calibrate both in the same way")
         if number in found:
-            raise BadRecipe(f"shard {number} of {count} is there twice: {found[number][0]} and {name}")
+            raise BadRecipe(f"shard {number} of {count} is given twice: {found[number][0]} and {name}")
         found[number] = (name, part)
     count = first.shard[1] if first.shard else 1
     missing = [str(number) for number in range(1, count + 1) if number not in found]

@@ -2,7 +2,7 @@
 
 Both fill the same summaries with the same numbers. Inside the graph nothing is copied and nothing is kept, a value is
 seen wherever it is computed, and onnxruntime optimizes all the rest as usual. In numpy every value becomes an output;
-of those in Loop and Scan bodies only each turn's extremes do (`passes/observe/expose_values.py`).
+of those in subgraphs of Loop and Scan only each turn's extremes do (`passes/observe/expose_values.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onnxq.summaries.summary import Summary
 #: Models with more bytes of constants are not written and read once more for the sake of their convolutions.
 BLOCKED_BYTES = 1 << 29
 #: What happened to a value that neither can see.
-HIDDEN = "inside a body that cannot be observed"
+HIDDEN = "inside a subgraph that cannot be observed"
 
 
 class Observer(Protocol):
@@ -121,7 +121,7 @@ def _session(tapped: ir.Model, threads: int, *, blocked: bool) -> Session:
         optimized = ir.load(path)
         # What lay beside the model still does: onnxruntime writes the places down as they were.
         ir.external_data.set_base_dir(optimized.graph, data_folder(tapped) or str(folder))
-        UniqueNames()(optimized)  # it calls the values that it adds to a body as those of the graph around
+        UniqueNames()(optimized)  # it calls the values that it adds to a subgraph as those of the graph around
         if not ObserveBeforeReorder()(optimized).modified:
             return session
         return Session(optimized, threads=threads, optimize=False)

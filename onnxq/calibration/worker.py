@@ -37,7 +37,7 @@ def _work() -> None:
     is_over = threading.Event()
     threading.Thread(target=_end_with_parent, args=(is_over,), daemon=True).start()
     try:
-        job = open_job(task.model, task.recipe, task.target, task.data, task.preprocessing, task.limit, seed=task.seed)
+        job = open_job(task.model, task.recipe, task.target, task.sampling)
         seen = observe_shard(job, task, lambda n: send("start", n), lambda n: send("progress", n))
         send("result", seen.to_dict())
     except OnnxqError as error:

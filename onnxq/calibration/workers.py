@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from onnxq import errors
+from onnxq.calibration.calibrate import Keep, Means
 from onnxq.calibration.observations import Observations, from_table, merge
-from onnxq.calibration.resume import EVERY, Every, parts
+from onnxq.calibration.resume import parts
 from onnxq.errors import BadData, BadRecipe, OnnxqError
 from onnxq.job import Job
 from onnxq.recipe import Recipe
 from onnxq.runtime import native
-from onnxq.samples.reading import How
+from onnxq.samples.sampling import Sampling
 
 #: Seconds for a process to end by itself.
 PATIENCE = 3.0
@@ -40,47 +41,41 @@ class WorkerTask:
     model: Path
     recipe: Recipe
     target: str
-    data: str
-    preprocessing: How
-    limit: int | None
-    seed: int | None
-    names: tuple[str, ...] = ()
-    histograms: bool = True
-    memory: int | None = None
-    checkpoint: Path | None = None
-    every: Every = EVERY
-    threads: int = 1
+    sampling: Sampling
+    names: tuple[str, ...]
+    keep: Keep
+    means: Means
     shard: tuple[int, int] = (1, 1)
 
 
-def task_of(job: Job) -> WorkerTask:
+def task_of(job: Job, names: Sequence[str], keep: Keep, means: Means) -> WorkerTask:
     """The job as another process can open it.
 
     Raises:
         BadData: other processes cannot open its data.
     """
-    data, target = require_openable(job.source), job.target.name
-    return WorkerTask(job.path, job.recipe, target, data, job.preprocessing, job.limit, job.seed)
+    sampling = replace(job.sampling, source=require_openable(job.sampling.source))
+    return WorkerTask(job.path, job.recipe, job.target.name, sampling, tuple(names), keep, means)
 
 
 def observe_in_processes(
     whole: WorkerTask, jobs: int, start: Callable[[int], None], progress: Callable[[int], None]
 ) -> Observations:
-    """What `calibrate.observe` finds, from `jobs` processes that share the processor's cores and `whole.memory`.
+    """What `calibrate.observe` finds, from `jobs` processes that share the processor's cores and the memory.
 
     Raises:
         OnnxqError: what one of them raised; the others are stopped.
     """
     cores = native.cores()
-    threads, memory = max(1, cores // jobs), None if whole.memory is None else whole.memory // jobs
+    threads, memory = max(1, cores // jobs), None if whole.means.memory is None else whole.means.memory // jobs
     messages: queue.Queue[tuple[int, list[Any] | None]] = queue.Queue()
     processes: list[subprocess.Popen[bytes]] = []
     found: list[tuple[str, Observations]] = []
     totals: dict[int, int] = {}
     try:
-        for i, path in enumerate(parts(whole.checkpoint, jobs), 1):
-            task = replace(whole, shard=(i, jobs), threads=threads, memory=memory, checkpoint=path)
-            processes.append(_start(task, i, messages))
+        for i, path in enumerate(parts(whole.means.checkpoint, jobs), 1):
+            means = replace(whole.means, threads=threads, memory=memory, checkpoint=path)
+            processes.append(_start(replace(whole, means=means, shard=(i, jobs)), i, messages))
         running = jobs
         while running:
             number, message = messages.get()

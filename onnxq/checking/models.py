@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ import onnx_ir as ir
 from onnxq import own_ops
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
-from onnxq.quality import MAX_DB, Quality, unrepeatable
+from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import is_below, race
@@ -118,57 +119,74 @@ def check_models(
         CheckFailed: the quantized model does not load, does not run, or has other outputs than the float one.
         BadModel: the float model does not run on `trials`.
     """
-    feeds, inputs = trials.feeds, trials.words
+    feeds = trials.feeds
     wanted = [in_float.run(feed) for feed in feeds]
     random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
-    on, off, alone = (Quality(ignored=random) for _ in range(3))
+    compared = functools.partial(compare_outputs, in_float.outputs, wanted, ignored=random, labels=trials.labels)
     try:
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)
-        if optimized.outputs != in_float.outputs:
-            ours, wanted_names = (", ".join(session.outputs) for session in (optimized, in_float))
-            raise CheckFailed(f"the quantized model has other outputs ({ours}) than the float one ({wanted_names})")
+        _require_outputs(in_float, optimized)
         if not feeds:
-            nothing = float("nan")
-            return Check(
-                inputs, nothing, nothing, nothing, threads=threads, proves=False, notes=(NOT_RUN, *trials.notes)
-            )
-        for feed, label, outputs in zip(feeds, trials.labels, wanted, strict=True):
-            on.add(in_float.outputs, outputs, optimized.run(feed), label)
-            off.add(in_float.outputs, outputs, plain.run(feed), label)
+            nan, notes = math.nan, (NOT_RUN, *trials.notes)
+            return Check(trials.words, nan, nan, nan, threads=threads, proves=False, notes=notes)
+        on, off, alone = compared(map(optimized.run, feeds)), compared(map(plain.run, feeds)), Quality()
         timed = [in_float, optimized]
         if bare and native.path() is not None:
             timed.append(Session(quantized, threads=threads, library=False))
-            for feed, label, outputs in zip(feeds, trials.labels, wanted, strict=True):
-                alone.add(in_float.outputs, outputs, timed[-1].run(feed), label)
+            alone = compared(map(timed[-1].run, feeds))
         timing = race(timed, [feeds[0]] * len(timed), seconds=seconds, bound=bound)
-        times = timing.seconds
-        profiled = Session(quantized, threads=threads, profile=True)
-        for feed in feeds:
-            profiled.run(feed)
+        kernels = _kernels_of(quantized, feeds, threads)
     except BadModel as error:
         raise CheckFailed(f"the saved model is broken: {error}") from None
-    is_known = bool(on.outputs) or not random
+    is_known, is_bare = bool(on.outputs) or not random, len(timed) > 2
+    times = [1e3 * each for each in timing.seconds]
     check = Check(
-        inputs,
-        on.sqnr if is_known else math.nan,
-        on.contrast if is_known else math.nan,
-        off.sqnr if is_known else math.nan,
-        on.by_output(),
-        1e3 * times[0],
-        1e3 * times[1],
-        threads,
-        quantized_kernels(profiled.kernels()),
-        alone.sqnr if is_known and len(times) > 2 else math.nan,
-        1e3 * times[2] if len(times) > 2 else 0.0,
+        trials.words,
+        sqnr=on.sqnr if is_known else math.nan,
+        contrast=on.contrast if is_known else math.nan,
+        sqnr_plain=off.sqnr if is_known else math.nan,
+        outputs=on.by_output(),
+        float_ms=times[0],
+        quantized_ms=times[1],
+        threads=threads,
+        kernels=kernels,
+        bare_sqnr=alone.sqnr if is_known and is_bare else math.nan,
+        bare_ms=times[2] if is_bare else 0.0,
         latency_spread=timing.spreads[1],
         kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
         proves=trials.proves,
         notes=trials.notes,
     )
+    return _noted(check, random, on, off, alone)
+
+
+def _require_outputs(in_float: Session, quantized: Session) -> None:
+    if quantized.outputs != in_float.outputs:
+        ours, wanted = (", ".join(session.outputs) for session in (quantized, in_float))
+        raise CheckFailed(f"the quantized model has other outputs ({ours}) than the float one ({wanted})")
+
+
+def _kernels_of(quantized: Path, feeds: Sequence[Feed], threads: int) -> dict[str, int]:
+    profiled = Session(quantized, threads=threads, profile=True)
+    for feed in feeds:
+        profiled.run(feed)
+    return quantized_kernels(profiled.kernels())
+
+
+def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alone: Quality) -> Check:
+    """`check` with what is odd about it.
+
+    Args:
+        on, off, alone: quality with the runtime's optimizer, without it, and without onnxq's library.
+
+    Raises:
+        CheckFailed: without the library the model computes something else.
+    """
     if random:
         names = ", ".join(f"'{name}'" for name in sorted(random))
-        check = check.noting(f"the float model itself gives another {names} in every run: not compared")
+        one = len(random) == 1
+        check = check.noting(f"{'output' if one else 'outputs'} {names} {'is' if one else 'are'} random: not compared")
     if check.bare_ms and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB):
         alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
         raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")
@@ -233,14 +251,14 @@ def check_nodes(
     note = f"too large to be run whole: {len(chosen)} of {len(names)} nodes were checked one by one"
     return Check(
         "random activations",
-        worst,
-        worst,
-        worst,
-        quality,
-        1e3 * times[0],
-        1e3 * times[1],
-        threads,
-        dict(kernels),
+        sqnr=worst,
+        contrast=worst,
+        sqnr_plain=worst,
+        outputs=quality,
+        float_ms=1e3 * times[0],
+        quantized_ms=1e3 * times[1],
+        threads=threads,
+        kernels=dict(kernels),
         whole=False,
         proves=False,
         notes=(note,),

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxq import layouts, targets
+from onnxq import formats, targets
 from onnxq.checking.models import Check
 from onnxq.errors import CheckFailed
-from onnxq.own_ops import KERNEL_FORMATS
-from onnxq.plan import COMPUTING, Method, Plan
+from onnxq.job import Job
+from onnxq.model import graph
+from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.recipe import Recipe
 
 #: dB that are asked for beyond what was missed, when the plan is tuned once more.
 MARGIN = 0.5
+#: The quantized file may be this much slower than float in the final timing before its kernels go back to float.
+SLOWER = 1.05
+
+
+def judged(job: Job, plan: Plan, proof: Check) -> Check:
+    """`proof`, with what the user should know of the file in which `plan` was carried out.
+
+    Raises:
+        CheckFailed: its outputs are below the floor that the user named.
+    """
+    if not proof.whole:
+        return proof
+    proof = require_quality(proof, job.recipe)
+    if is_slow(proof) and (why := why_slow(plan)):
+        proof = proof.noting(why)
+    if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
+        proof = proof.noting(price)
+    return proof
+
+
+def is_slow(proof: Check) -> bool:
+    """Whether the saved file is clearly slower than float."""
+    return proof.is_slower(SLOWER)
 
 
 def misses_floor(proof: Check, recipe: Recipe) -> bool:
@@ -51,8 +75,8 @@ def require_quality(proof: Check, recipe: Recipe) -> Check:
 
 def why_slow(plan: Plan) -> str:
     """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
-    has_bnb4 = targets.get(plan.target).has_contrib_ops
-    if has_bnb4 and any(choice.format in layouts.BNB4_FORMATS for choice in plan.those(Method.PACKED)):
+    has_bnb4 = graph.MICROSOFT in targets.get(plan.target).domains
+    if has_bnb4 and any(_format(choice).bnb4 is not None for choice in plan.those(Method.PACKED)):
         return (
             "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
             "matrix in every run; w4a16 has a fast one"
@@ -71,7 +95,7 @@ def without_library(plan: Plan, proof: Check) -> str:
     def count(n: int) -> str:
         return f"{n} products" if n > 1 else "one product"
 
-    in_integers = sum(KERNEL_FORMATS.get(choice.format or "") in ("int4", "int8") for choice in products)
+    in_integers = sum(_format(choice).is_integer for choice in products)
     costs = []
     if in_integers:
         costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
@@ -82,3 +106,7 @@ def without_library(plan: Plan, proof: Check) -> str:
     if proof.bare_ms:
         measured = f": {proof.bare_sqnr:.1f} dB, {proof.float_ms / proof.bare_ms:.2f}× as fast as float"
     return f"without onnxq's library, {' and '.join(costs)}{measured}" if costs else ""
+
+
+def _format(choice: Choice) -> formats.Format:
+    return formats.get(choice.format or "")

@@ -15,7 +15,7 @@ from onnxq.checkpoints import linear4bit
 from onnxq.checkpoints.linear4bit import Match
 from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.errors import BadModel
-from onnxq.files.guard import Guard
+from onnxq.job import Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
@@ -25,13 +25,12 @@ from onnxq.output import write
 from onnxq.passes.prepare import prepare
 from onnxq.passes.rewrite import rewrite
 from onnxq.pipeline import WHOLE_MODEL_BYTES
-from onnxq.plan import Choice, Method, Plan
+from onnxq.plan import Choice, Method, Plan, in_float
 from onnxq.planning.first_plan import MATMULS
-from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
-from onnxq.runtime.session import THREADS, Session
+from onnxq.runtime.session import Session
 from onnxq.summaries.ranges import NO_RANGES
-from onnxq.targets import Placement, Target
+from onnxq.targets import Target
 from onnxq.version import __version__
 
 FORMAT = "int4"
@@ -57,11 +56,8 @@ def import_weights(
     *,
     target: str = "ort-cpu",
     partial: bool = False,
-    force: bool = False,
     check: bool = True,
-    threads: int = THREADS,
-    guard: Guard | None = None,
-    progress: Progress = QUIET,
+    environment: Environment | None = None,
 ) -> Imported:
     """Write `model` with the products that `checkpoint` names on its packed weights.
 
@@ -69,7 +65,8 @@ def import_weights(
         checkpoint: a `.safetensors` or `.npz` file with tensors `{prefix}.weight_4bit` uint8 [out, in / 2],
             `{prefix}.scales_4bit` float16 [out, groups] and, where there is one, `{prefix}.bias` [out].
         partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
-        guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
+        check: run the saved file.
+        environment: its guard says whether `output` may be replaced.
 
     Raises:
         BadModel: the model cannot be read, or the checkpoint does not fit it.
@@ -77,10 +74,10 @@ def import_weights(
         BadOutput: the output cannot be written.
         CheckFailed: the saved file does not compute what the unpacked weights do.
     """
-    path, place = Path(model), targets.get(target)
+    path, place, environment = Path(model), targets.get(target), environment or Environment()
+    guard, progress = environment.guard, environment.progress
     destination = Path(output) if output is not None else Path(f"{path.stem}.linear4bit.onnx")
     write.require_onnx(destination)
-    guard = Guard(force) if guard is None else guard
     guard.reads(path, checkpoint)
     guard.writes(destination)
     progress.start("loading")
@@ -104,7 +101,7 @@ def import_weights(
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(rewritten))
         nbytes = write.save(rewritten, staged, progress.advance)
-        proof = _check(loaded, plan, staged, threads, progress) if check else None
+        proof = _check(loaded, plan, staged, environment) if check else None
         guard.publish(staged, destination)
     before = sum(file.stat().st_size for file in files)
     return Imported(destination, plan, match, proof, before, nbytes)
@@ -129,20 +126,20 @@ def _plan(model: ir.Model, match: Match, target: Target, refusal: str) -> Plan:
         weights = list(weights_of(node))
         name, elements = node.name or "", sum(weight.elements for weight in weights)
         if name in match.blocks:
-            wish = Placement(Method.PACKED, FORMAT, match.blocks[name])
-            if refusal and not target.has_contrib_ops:
-                wish = targets.stored(wish, refusal)
-            found = target.place(weights[0], wish)
-            choices[name] = Choice(name, node.op_type, found.method, found.format, found.block, elements, found.reason)
+            wish = Choice(name, node.op_type, Method.PACKED, FORMAT, match.blocks[name], elements)
+            if refusal and graph.MICROSOFT not in target.domains:
+                wish = in_float(wish, refusal)
+            choices[name] = target.place(weights[0], wish)
         elif weights:
             reason = "not in the checkpoint" if node.op_type in MATMULS else f"{node.op_type} is never imported"
             choices[name] = Choice(name, node.op_type, Method.KEEP, None, None, elements, reason)
     return Plan("linear4bit", target.name, choices)
 
 
-def _check(model: ir.Model, plan: Plan, staged: Path, threads: int, progress: Progress) -> Check:
+def _check(model: ir.Model, plan: Plan, staged: Path, environment: Environment) -> Check:
     """Against the float model with the unpacked weights."""
-    progress.start("checking the saved file")
+    threads = environment.threads
+    environment.progress.start("checking the saved file")
     if write.nbytes_to_write(model) > WHOLE_MODEL_BYTES:
         names = [choice.node for choice in plan if choice.method is not Method.KEEP]
         return check_nodes(model, staged, names, threads=threads)

@@ -70,7 +70,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
 def refuse_options_of_folders(model: Path, options: dict[str, Any]) -> None:
     wrong = next((word for key, word in _OF_FOLDERS.items() if options[key]), None)
     if wrong is not None:
-        raise BadRecipe(f"{wrong} is for a folder of models, and {model} is none")
+        raise BadRecipe(f"{wrong} is for a folder of models, and {model} is not one")
 
 
 def refuse_folders(*paths: Path) -> None:

@@ -16,10 +16,10 @@ from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
-from onnxq.job import LIMIT
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
+from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.texts.text import LENGTHS
 
 MODEL = click.Path(path_type=Path)
@@ -98,7 +98,7 @@ THREADS_OPTION = click.option(
     type=click.IntRange(0),
     default=THREADS,
     show_default=True,
-    help="Threads for timing; 0: as many as onnxruntime likes.",
+    help="Threads for timing; 0: onnxruntime's default.",
 )
 CALIBRATION_OPTION = click.option(
     "--calibration",
@@ -234,7 +234,7 @@ def _bytes(text: str) -> int:
     """Of words like 200MB, 1.5 GiB or 4000000."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?) *([KMGT]?)(I?)B?", text.strip().upper())
     if match is None:
-        raise BadRecipe(f"--max-memory does not understand '{text}'; say it like 200MB or 2GB")
+        raise BadRecipe(f"--max-memory: invalid size '{text}'; example: 200MB")
     number, unit, is_binary = match.groups()
     return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
 
@@ -242,10 +242,15 @@ def _bytes(text: str) -> int:
 def _every(text: str) -> Every:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?)(s?)", text.strip())
     if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
-        raise BadRecipe(f"--checkpoint-every does not understand '{text}'; say it like 100 (samples) or 60s (seconds)")
+        raise BadRecipe(f"--checkpoint-every: invalid interval '{text}'; examples: 100 (samples), 60s (seconds)")
     return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
 
 
 def preprocessing_of(options: dict[str, Any]) -> Reading:
     """How `--preprocess`, `--tokenizer` and `--length` have samples read."""
     return reading_of(options["preprocess"] or None, options["tokenizer"], options["lengths"])
+
+
+def sampling_of(options: dict[str, Any]) -> Sampling:
+    """Which samples the options of `data_options` ask for."""
+    return Sampling(options["data"], preprocessing_of(options), options["limit"], options["seed"])

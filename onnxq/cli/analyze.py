@@ -10,7 +10,7 @@ import click
 from onnxq.algorithms import DATA_FREE
 from onnxq.analysis import analyze_model, report
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, preprocessing_of
+from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, sampling_of
 from onnxq.errors import one_line
 
 
@@ -37,10 +37,7 @@ def analyze(model: Path, **options: Any) -> None:
             model,
             options["weights"],
             options["granularity"],
-            data=options["data"],
-            preprocessing=preprocessing_of(options),
-            limit=options["limit"],
-            seed=options["seed"],
+            data=sampling_of(options),
             algorithm=options["algorithm"],
             progress=bars,
         )

@@ -20,12 +20,12 @@ from onnxq.cli._options import (
     PLAN_OPTIONS,
     effort_of,
     guard_of,
-    preprocessing_of,
     recipe_of,
+    sampling_of,
 )
 from onnxq.errors import BadData, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
-from onnxq.job import open_job
+from onnxq.job import Environment, open_job
 from onnxq.planning.scales import values_to_observe
 from onnxq.summaries.ranges import Ranges
 
@@ -68,12 +68,8 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
             model,
             recipe_of(options),
             options["target"],
-            options["data"],
-            preprocessing_of(options),
-            options["limit"],
-            progress=bars,
-            seed=options["seed"],
-            guard=guard,
+            sampling_of(options),
+            Environment(progress=bars, guard=guard),
         )
         effort, partial = effort_of(options), Path(f"{options['output']}.partial")
         if names := values_to_observe(job.model, job.plan):
@@ -91,7 +87,8 @@ def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> No
     for file in files:
         seen = load_observations(file)
         if seen is None:
-            raise BadRecipe(f"{file} holds ranges, but not what they were found from: it cannot be merged")
+            why = "without the observations they come from, so it cannot be merged"
+            raise BadRecipe(f"{file} holds ranges {why}; calibrate again with --shard")
         parts.append((str(file), seen))
     whole = merge(parts)
     method = _of_shard(options["calibration"] or ("auto" if whole.has_histograms else "minmax"))
@@ -113,7 +110,7 @@ def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> Non
 def _shard(text: str, jobs: int) -> tuple[int, int]:
     number, slash, count = text.partition("/")
     if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
-        raise BadRecipe(f"--shard does not understand '{text}'; the second of four parts is 2/4")
+        raise BadRecipe(f"--shard: invalid part '{text}'; example: 2/4, the second of four")
     if jobs > 1:
         raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
     return int(number), int(count)

@@ -12,14 +12,14 @@ from onnxq.checking.models import check_models
 from onnxq.cli import _tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import MODEL, THREADS_OPTION, data_options, preprocessing_of
+from onnxq.cli._options import MODEL, THREADS_OPTION, data_options, sampling_of
 from onnxq.errors import BadModel
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.runtime.session import Session
-from onnxq.samples.source import inputs_of, open_data
+from onnxq.samples.source import inputs_of
 from onnxq.samples.trials import Trials
 
 
@@ -39,8 +39,7 @@ def check(a: Path, b: Path, **options: Any) -> None:
         raise BadModel(f"the models cannot be compared: {words}")
     in_float = Session(a, threads=options["threads"])
     if options["data"]:
-        data = open_data(options["data"], inputs_of(model), preprocessing_of(options), model=model, path=a)
-        feeds = list(data.limited(options["limit"], options["seed"]))
+        feeds = list(sampling_of(options).open(model, a) or ())
         trials = Trials.given(feeds, f"{len(feeds)} samples")
     else:
         UniqueNames()(model)

@@ -16,6 +16,7 @@ from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
 from onnxq.errors import one_line
+from onnxq.job import Environment
 
 
 @click.command(short_help="Put the weights of a 4-bit checkpoint into a float model.")
@@ -50,9 +51,7 @@ def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
             target=options["target"],
             partial=options["partial"],
             check=not options["no_check"],
-            threads=options["threads"],
-            guard=guard_of(options),
-            progress=bars,
+            environment=Environment(options["threads"], bars, guard_of(options)),
         )
     if options["as_json"]:
         click.echo(json.dumps(_as_dict(done), indent=1))

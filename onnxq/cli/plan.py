@@ -10,8 +10,8 @@ import click
 from onnxq.cli import _tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS, guard_of, preprocessing_of, recipe_of
-from onnxq.job import open_job
+from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS, guard_of, recipe_of, sampling_of
+from onnxq.job import Environment, open_job
 
 
 @click.command(short_help="Show what would become of each node, and why.")
@@ -31,15 +31,7 @@ def plan(model: Path, **options: Any) -> None:
     guard = guard_of(options)
     if options["output"]:
         guard.writes(options["output"])
-    job = open_job(
-        model,
-        recipe_of(options),
-        options["target"],
-        options["data"],
-        preprocessing_of(options),
-        options["limit"],
-        guard=guard,
-    )
+    job = open_job(model, recipe_of(options), options["target"], sampling_of(options), Environment(guard=guard))
     if options["output"]:
         guard.write_text(options["output"], job.plan.to_json())
     if options["as_json"]:

@@ -1,7 +1,7 @@
 """How a range is chosen from what was seen of an activation: a summary of constant size over all samples.
 
 One file each; the file name is the word on the command line (`_` for `-`) and, in camel case, the class inside. All
-read the same summary (`_summary.py`), so that one run of the model serves every method.
+read the same summary (`summaries/summary.py`), so that one run of the model serves every method.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxq.summaries.summary import Summary
 
 
 class Collector(Protocol):
-    """What every file of this folder defines, on top of `Observed`."""
+    """What every file of this folder defines, on top of `SummaryCollector`."""
 
     #: Whether the range is read off the histogram, which takes longer to fill than the extremes.
     needs_histogram: bool
@@ -37,7 +37,7 @@ class Collector(Protocol):
         """The range to represent on `grid`; None if no finite number was seen."""
 
 
-class Observed:
+class SummaryCollector:
     """A collector's summary; its own, or one that was filled elsewhere and serves several collectors."""
 
     needs_histogram = True
@@ -68,7 +68,7 @@ def get(name: str) -> type[Collector]:
         BadRecipe: no file of that name; the message lists those there are.
     """
     if name not in names():
-        raise BadRecipe(f"there is no calibration method '{name}'; choose one of {', '.join(names())}")
+        raise BadRecipe(f"unknown calibration method '{name}'; choose one of {', '.join(names())}")
     stem = name.replace("-", "_")
     module = importlib.import_module(f"onnxq.collectors.{stem}")
     found: type[Collector] = getattr(module, "".join(part.capitalize() for part in stem.split("_")))

@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.collectors import Observed
+from onnxq.collectors import SummaryCollector
 from onnxq.summaries.ranges import UINT8, Grid, Range
 
 #: Thresholds tried, evenly spaced up to the largest magnitude.
 CANDIDATES = 128
 
 
-class Entropy(Observed):
+class Entropy(SummaryCollector):
     """Keeps the distribution's shape; meant for activations with many values, not for few or discrete ones."""
 
     def range(self, grid: Grid = UINT8) -> Range | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onnxq.collectors import Observed
+from onnxq.collectors import SummaryCollector
 from onnxq.summaries.ranges import UINT8, Grid, Range
 
 
-class Minmax(Observed):
+class Minmax(SummaryCollector):
     """Clips nothing that the calibration data hold; one outlier widens the range for good."""
 
     needs_histogram = False

@@ -5,11 +5,11 @@ Source: Jacob et al., Quantization and Training of Neural Networks (2018), secti
 
 from __future__ import annotations
 
-from onnxq.collectors import Observed
+from onnxq.collectors import SummaryCollector
 from onnxq.summaries.ranges import UINT8, Grid, Range
 
 
-class MovingAverage(Observed):
+class MovingAverage(SummaryCollector):
     """Smooths single outlying batches away: a new batch counts for a tenth (`MOMENTUM`), the first one fully.
 
     The order of batches matters. `merge` is deterministic, but weighs by the number of batches: it is not what one run

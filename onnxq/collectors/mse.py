@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.collectors import Observed
+from onnxq.collectors import SummaryCollector
 from onnxq.summaries.histogram import BINS, Histogram
 from onnxq.summaries.ranges import UINT8, Grid, Range
 
@@ -19,7 +19,7 @@ CANDIDATES, TURNS, REFINEMENTS = 33, 2, 3
 WORTHWHILE = 0.99
 
 
-class Mse(Observed):
+class Mse(SummaryCollector):
     """Clips where the finer steps inside gain more than the clipped numbers lose."""
 
     def range(self, grid: Grid = UINT8) -> Range | None:

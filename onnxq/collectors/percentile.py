@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.collectors import Observed
+from onnxq.collectors import SummaryCollector
 from onnxq.summaries.ranges import UINT8, Grid, Range
 
 #: Share of the values, in percent, inside the range as seen from each end.
 PERCENTILE = 99.999
 
 
-class Percentile(Observed):
+class Percentile(SummaryCollector):
     """Insensitive to a few outliers, at the price of clipping them."""
 
     def range(self, grid: Grid = UINT8) -> Range | None:

@@ -1,4 +1,4 @@
 """A weight in a format, computed row by row when somebody reads it.
 
-Imports formats and algorithms.
+Imports formats, layouts and algorithms.
 """

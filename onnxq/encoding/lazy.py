@@ -18,9 +18,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import algorithms, formats
+from onnxq import algorithms, formats, layouts
 from onnxq.errors import BadModel
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
+from onnxq.layouts import Layout, Outline
 
 #: Elements converted to float32 and encoded at a time; bounds the temporary memory to some tens of megabytes.
 SLICE_ELEMENTS = 1 << 22
@@ -61,18 +62,24 @@ class Encoding:
         """The quantized weight, computed anew unless it was the last one asked for."""
         return _last(self)
 
-    def part(
-        self, select: Callable[[QuantizedTensor], NDArray], dtype: ir.DataType, shape: tuple[int, ...]
-    ) -> ir.LazyTensor:
-        """An initializer whose bytes are `select(self.result())`; `dtype` may be a packed type of 4 bits."""
+    @property
+    def outline(self) -> Outline:
+        """What is known of the result before it is computed."""
+        scale_type = np.dtype(np.float16) if self.half_scales else self.format.scale_type
+        return Outline(self.format, self.granularity, self.shape, scale_type)
+
+    def part(self, layout: Layout, dtype: ir.DataType | None = None) -> ir.LazyTensor:
+        """An initializer that holds the result in this layout; scales in the type that an operator wants, if named."""
+        form = layout.form(self.outline)
+        written, shape = dtype or ir.DataType.from_numpy(form.dtype), ir.Shape(form.shape)
 
         def evaluate() -> ir.TensorProtocol:
-            array = np.ascontiguousarray(select(self.result())).reshape(shape if dtype.bitwidth >= 8 else -1)
-            if dtype.bitwidth < 8:
-                return ir.PackedTensor(array, dtype, shape=ir.Shape(shape))
-            return ir.tensor(array.astype(dtype.numpy(), copy=False))
+            array = np.ascontiguousarray(layout(self.result()))
+            if written.bitwidth < 8:
+                return ir.PackedTensor(layouts.low_first(array.reshape(-1), written.bitwidth), written, shape=shape)
+            return ir.tensor(array.reshape(form.shape).astype(written.numpy(), copy=False))
 
-        return ir.LazyTensor(evaluate, dtype=dtype, shape=ir.Shape(shape))
+        return ir.LazyTensor(evaluate, dtype=written, shape=shape)
 
 
 class GivenTensor(ir.LazyTensor):
@@ -86,22 +93,6 @@ class GivenTensor(ir.LazyTensor):
 
         super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
         self.given, self.half_scales = given, half_scales
-
-
-def codes(q: QuantizedTensor) -> NDArray:
-    return q.codes
-
-
-def scales(q: QuantizedTensor) -> NDArray:
-    """The scales of a format that has them."""
-    assert q.scales is not None
-    return q.scales
-
-
-def zero_points(q: QuantizedTensor) -> NDArray:
-    """The zero points of a format that has them."""
-    assert q.zero_points is not None
-    return q.zero_points
 
 
 class Memory:
@@ -182,9 +173,9 @@ def release(tensor: ir.TensorProtocol) -> None:
 def _encode(encoding: Encoding) -> QuantizedTensor:
     if encoding.given is not None:
         return encoding.given()
-    base = getattr(encoding.format, "base", None)
+    base = encoding.format.base
     if base is not None:  # all blocks first, then their scales together
-        return encoding.format.nest(_encode(replace(encoding, format=base, half_scales=False)))  # type: ignore[attr-defined]
+        return encoding.format.nest(_encode(replace(encoding, format=base, half_scales=False)))
     axis = _slicing_axis(encoding)
     try:
         if axis is None:

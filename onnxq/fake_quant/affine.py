@@ -39,7 +39,7 @@ class AffineGrid:
         if not (self.scale > 0).all() or not np.isfinite(self.scale).all():
             raise ValueError("every scale must be finite and above zero")
         if self.qmin >= self.qmax:
-            raise ValueError(f"codes {self.qmin}…{self.qmax} make no step")
+            raise ValueError(f"codes {self.qmin}…{self.qmax}: at least 2 are needed")
 
     def spread(self, x: NDArray, parameter: NDArray) -> NDArray:
         """`parameter` so shaped that it broadcasts against `x`."""
@@ -61,7 +61,7 @@ def codes_of(bits: int, *, symmetric: bool) -> tuple[int, int]:
         ValueError: fewer than 2 or more than 16 bits.
     """
     if not 2 <= bits <= 16:
-        raise ValueError(f"{bits} bits: a grid has 2 to 16")
+        raise ValueError(f"{bits} bits: choose 2 to 16")
     return (1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1) if symmetric else (0, 2**bits - 1)
 
 

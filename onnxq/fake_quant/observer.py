@@ -48,7 +48,7 @@ class Observer:
             BadData: nothing was seen.
         """
         if not self._seen:
-            raise BadData("the observer has seen no batch: call update first")
+            raise BadData("the observer has not seen a batch yet: call update first")
         ranges = [collector.range() for collector in self._seen]
         low = np.array([0.0 if r is None else r.low for r in ranges])
         high = np.array([0.0 if r is None else r.high for r in ranges])

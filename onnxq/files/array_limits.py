@@ -36,7 +36,7 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
         raise ValueError(f"its shape is {shape}")
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != size - file.tell():
-        raise ValueError(f"its header speaks of {nbytes} bytes of numbers, there are {size - file.tell()}")
+        raise ValueError(f"its header declares {nbytes} bytes of numbers, the file holds {size - file.tell()}")
     return shape, dtype
 
 

@@ -93,7 +93,7 @@ def is_model(path: Path) -> bool:
 
 
 def locations(model: Path) -> set[str]:
-    """Where a model's file says that its data lie, wherever in it: graphs, bodies, functions, attributes.
+    """Where a model's file says that its data lie, wherever in it: graphs, subgraphs, functions, attributes.
 
     The bytes are searched and not parsed, so that no model is too large or too damaged for it.
     """

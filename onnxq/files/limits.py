@@ -18,9 +18,9 @@ from onnxq.errors import BadModel, BadRecipe, OnnxqError
 MODEL_BYTES = (1 << 31) - 1
 #: Of recipes and plans; and of ranges, which hold a histogram for each activation.
 TEXT_BYTES, RANGES_BYTES = 1 << 26, 1 << 30
-#: Nodes of all graphs and bodies, every call of a local function counted with what it becomes.
+#: Nodes of all graphs and subgraphs, every call of a local function counted with what it becomes.
 NODES = 500_000
-#: Bodies in bodies, and functions that call functions.
+#: Subgraphs in subgraphs, and functions that call functions.
 DEPTH = 64
 #: A dimension beyond this is a mistake or an attack: nothing has so many of anything.
 DIMENSION = 1 << 40

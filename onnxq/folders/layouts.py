@@ -84,6 +84,6 @@ def require_layout(layout: str, folder: Folder) -> None:
         BadRecipe: no such layout, or not one for such a folder.
     """
     if layout not in LAYOUTS:
-        raise BadRecipe(f"there is no layout '{layout}'; choose one of {', '.join(LAYOUTS)}")
+        raise BadRecipe(f"unknown layout '{layout}'; choose one of {', '.join(LAYOUTS)}")
     if layout == TRANSFORMERS_JS and folder.kind not in ("transformers", "models"):
         raise BadRecipe(f"{folder.path} is a folder of {folder.kind}, which transformers.js does not load")

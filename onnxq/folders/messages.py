@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq.planning.unused_options import IdleWish
+from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress
 
 
@@ -28,18 +28,17 @@ class OfPart:
 
 @contextlib.contextmanager
 def collected_warnings(folder: Path, models: Sequence[Path], count: Callable[[], int]) -> Iterator[None]:
-    """A wish is idle only if it is in all of the `count()` parts that were quantized; what else is warned of is said
-    once."""
+    """An option is unused if it is in all `count()` parts that were quantized; other warnings are given once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     said: dict[tuple[type[Warning], str], int] = {}
     for each in caught:
         message = str(each.message)
-        for model in models if issubclass(each.category, IdleWish) else ():
+        for model in models if issubclass(each.category, UnusedOption) else ():
             message = message.replace(str(model), str(folder))
         key = (each.category, message)
         said[key] = said.get(key, 0) + 1
     for (category, message), times in said.items():
-        if not issubclass(category, IdleWish) or times >= count():
+        if not issubclass(category, UnusedOption) or times >= count():
             warnings.warn(message, category, stacklevel=4)

@@ -29,7 +29,7 @@ def check_destination(output: Path, source: Path, force: bool) -> None:
     """
     here, there = output.resolve(), source.resolve()
     if here == there or here.is_relative_to(there) or there.is_relative_to(here):
-        raise BadOutput(f"'{output}' and '{source}' lie in each other; choose another folder with -o")
+        raise BadOutput(f"of '{output}' and '{source}', one contains the other; choose another folder with -o")
     if not here.parent.is_dir():
         raise BadOutput(f"the folder '{output.parent}' does not exist")
     if not os.access(here.parent, os.W_OK):

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
-from onnxq.folders import contents, layouts, place, wishes
+from onnxq.folders import contents, layouts, options_of_part, place
 from onnxq.folders.result import FolderResult
 from onnxq.folders.run import Run
 from onnxq.output import write
@@ -24,7 +24,7 @@ def quantize_folder(
     output: str | Path | None = None,
     recipe: Recipe | str = "auto",
     *,
-    data: wishes.FolderData | None = None,
+    data: options_of_part.FolderData | None = None,
     layout: str = layouts.KEEP_NAMES,
     variants: bool = False,
     force: bool = False,
@@ -51,7 +51,7 @@ def quantize_folder(
     found = contents.open_folder(folder, variants=variants)
     layouts.require_layout(layout, found)
     wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
-    samples, unused = wishes.data_of([part.name for part in found.parts], data)
+    samples, unused = options_of_part.data_of([part.name for part in found.parts], data)
     scheme = wanted.resolve(has_data=bool(samples)).scheme
     files = {part.name: layouts.file_of(part, layout, scheme) for part in found.parts}
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")

@@ -13,14 +13,14 @@ import onnx
 
 from onnxq import own_ops, pipeline
 from onnxq.errors import BadModel, NothingToDo, OnnxqError
-from onnxq.folders import data_files, genai, layouts, place, shared, wishes
+from onnxq.folders import data_files, genai, layouts, options_of_part, place, shared
 from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.job import open_job
 from onnxq.pipeline import Result
 from onnxq.plan import Plan
-from onnxq.planning.unused_options import IdleWish
+from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress
 from onnxq.recipe import Recipe
 from onnxq.samples.source import DataSource
@@ -77,8 +77,8 @@ class Run:
 
     def _quantize(self, part: Part) -> None:
         names = [each.name for each in self.folder.parts]
-        recipe = wishes.recipe_of(part.name, names, self.recipe, part.name in self.samples)
-        if wishes.is_kept(recipe):
+        recipe = options_of_part.recipe_of(part.name, names, self.recipe, part.name in self.samples)
+        if options_of_part.is_kept(recipe):
             self.notes[part.name] = "as it was: kept, as asked"
             return
         if part.quantized is not None and not recipe.requantize:
@@ -135,7 +135,7 @@ class Run:
             return
         models = {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", IdleWish)  # said once already
+            warnings.simplefilter("ignore", UnusedOption)  # said once already
             for part in parts:
                 result = self.results[part.name]
                 data: DataSource | None = [] if part.name in self.samples else None  # none is read here

@@ -13,8 +13,9 @@ import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +23,9 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats.kinds.nested import NestedScales
+
+if TYPE_CHECKING:
+    from onnxq.formats.kinds.codebook import Tables
 
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.generic]
@@ -123,12 +127,26 @@ class QuantizedTensor:
         return 8 * self.nbytes / max(1, self.codes.size)
 
 
-class Format(Protocol):
-    """What every file of this folder defines, under its own file name.
+class Fit(IntEnum):
+    """What a scale follows from, as the compiled encoder (encode_rows.cc) numbers it."""
 
-    Some have more: `levels`, the numbers that codes index, and `tables` to find them (`_codebook.py`); `base`, the
-    format whose scales this one stores in fewer bits (`_nested.py`); `powers_of_two`, if scales can be nothing else;
-    `has_fixed_block`, if its definition has no other block than the default.
+    RANGE, ABSMAX, EXTREME, LEVELS, MICRO, GGUF_SIGNED, GGUF_ABSMAX = range(7)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the compiled encoder finds scales and codes."""
+
+    fit: Fit
+    #: The largest code, where the fit does not imply it.
+    qmax: int = 0
+
+
+class Format:
+    """What every file of this folder defines, under its own file name: facts and three functions.
+
+    All that others need to know of a format is here, so that a new one is one new file. What a format does not say is
+    as the defaults below.
     """
 
     name: str
@@ -136,12 +154,54 @@ class Format(Protocol):
     bits: int
     code_type: np.dtype
     #: Type of the scales as the format itself makes them; None: there are none.
-    scale_type: np.dtype | None
+    scale_type: np.dtype | None = np.dtype(np.float32)
+    #: Of the zero points, or of the (floating-point) minima; None: there are neither.
+    offset_type: np.dtype | None = None
     #: Weights a scale covers along the contraction axis when the user names no block; None: one scale a channel.
-    default_block: int | None
+    default_block: int | None = None
+    #: Whether its definition has no other block than the default.
+    has_fixed_block: bool = False
+    #: Whether scales can be nothing but powers of two.
+    powers_of_two: bool = False
+    #: Numbers that its word may end in, each of which is a format of its own.
+    parameters: range = range(0)
+    #: The numbers that codes index, and the tables to find them by; None: codes are numbers themselves.
+    levels: FloatArray | None = None
+    tables: Tables | None = None
+    #: The format whose scales this one stores in 8 bits; its `nest` does that.
+    base: Format | None = None
+    #: Of the scales in 8 bits: int8 numbers that are divided by a factor, or uint8 indices of the dynamic map.
+    nested_type: np.dtype | None = None
+    #: How the compiled library encodes it; None: numpy has to.
+    rule: Rule | None = None
+    #: What the kernels of the onnxq domain call its codes; None: they read none. Formats that differ in how their
+    #: scales are chosen have one name, any other has that of the format; without scales the product is DenseMatMul.
+    kernel: str | None = None
+    #: `quant_type` of onnxruntime's MatMulBnb4; None: it does not multiply by it.
+    bnb4: int | None = None
+    #: GGUF's own name of it; None: it has none.
+    gguf: str | None = None
+    #: The version of the standard operators that brought the type of its codes; 0: one of the oldest.
+    opset: int = 0
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether codes are integers, which stand for themselves times a scale, less a zero point if there is one."""
+        return self.levels is None and self.code_type.kind in "iu"
+
+    @property
+    def has_minimum(self) -> bool:
+        """Whether code 0 stands for a floating-point number of its own in each group."""
+        return self.offset_type is not None and self.offset_type.kind == "f"
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether a kernel multiplies by the numbers as they are, without scales."""
+        return self.kernel is not None and self.scale_type is None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray | None, NDArray | None]:
         """The format's own scales and zero points for `w` (round to nearest, nothing clipped)."""
+        raise NotImplementedError
 
     def encode(
         self,
@@ -151,9 +211,15 @@ class Format(Protocol):
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
         """Codes of the finite weight `w`; with `scales` None those of `fit` are used."""
+        raise NotImplementedError
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         """The float32 weight of `q`."""
+        raise NotImplementedError
+
+    def nest(self, q: QuantizedTensor) -> QuantizedTensor:
+        """The weight `q` of `base` with all its scales in 8 bits."""
+        raise NotImplementedError
 
 
 @functools.cache
@@ -172,12 +238,12 @@ def get(name: str) -> Format:
     if name in names():
         return _class(name)()
     word, digits = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
-    if digits and word in names() and hasattr(_class(word), "parameters"):
+    if digits and word in names() and _class(word).parameters:
         if int(digits) not in _class(word).parameters:
             allowed = _class(word).parameters
             raise BadRecipe(f"'{name}': {word} takes {allowed[0]} to {allowed[-1]} bits, as in {word}{allowed[0]}")
         return _class(word)(int(digits))
-    raise BadRecipe(f"there is no number format '{name}'; choose one of {', '.join(names())}")
+    raise BadRecipe(f"unknown number format '{name}'; choose one of {', '.join(names())}")
 
 
 def _class(word: str) -> Any:
@@ -218,9 +284,8 @@ def encode(
     """
     from onnxq.formats.kinds import fast
 
-    base = getattr(format, "base", None)
-    if base is not None:
-        return format.nest(encode(base, w, granularity, name, axis, start))  # type: ignore[attr-defined]
+    if format.base is not None:
+        return format.nest(encode(format.base, w, granularity, name, axis, start))
     made = fast.encode(format, w, granularity)
     return made if made is not None else format.encode(as_float32(w, name, axis, start), granularity)
 

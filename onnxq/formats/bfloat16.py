@@ -5,11 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import cast
 
 
-class bfloat16:
+class bfloat16(Format):
     """No scales: the code is the number."""
 
     name = "bfloat16"
@@ -17,6 +17,9 @@ class bfloat16:
     code_type = np.dtype(ml_dtypes.bfloat16)
     scale_type: np.dtype | None = None
     default_block: int | None = None
+    kernel = "bfloat16"
+    gguf = "BF16"
+    opset = 13
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[None, None]:
         return None, None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import cast
 
 
-class float16:
+class float16(Format):
     """No scales: the code is the number."""
 
     name = "float16"
@@ -16,6 +16,7 @@ class float16:
     code_type = np.dtype(np.float16)
     scale_type: np.dtype | None = None
     default_block: int | None = None
+    gguf = "F16"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[None, None]:
         return None, None

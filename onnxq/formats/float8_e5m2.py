@@ -5,11 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import cast
 
 
-class float8_e5m2:
+class float8_e5m2(Format):
     """The largest magnitude of a channel or tensor becomes 57344."""
 
     name = "float8_e5m2"
@@ -17,6 +17,7 @@ class float8_e5m2:
     code_type = np.dtype(ml_dtypes.float8_e5m2)
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = None
+    opset = 19
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return cast.fit(w, granularity, self.code_type), None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor, Rule, ScaleArray
 from onnxq.formats.kinds import codebook
 
 LEVELS = np.array(
@@ -33,7 +33,7 @@ LEVELS = np.array(
 )
 
 
-class fp4:
+class fp4(Format):
     """Codes 0…15 index `LEVELS`; one float32 absmax a block."""
 
     name = "fp4"
@@ -43,6 +43,9 @@ class fp4:
     default_block: int | None = 64
     levels = LEVELS
     tables = codebook.plain_tables(LEVELS)
+    rule = Rule(Fit.LEVELS)
+    kernel = "fp4"
+    bnb4 = 0
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return codebook.fit(w, granularity), None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import affine
 
 
-class int16:
+class int16(Format):
     """Symmetric: codes -32767…32767, zero point 0."""
 
     name = "int16"

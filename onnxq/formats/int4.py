@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor, Rule, ScaleArray
 from onnxq.formats.kinds import affine
 
 
-class int4:
+class int4(Format):
     """Codes -8…7, zero point 0; in blocks the scale has the sign that puts the largest weight on -8."""
 
     name = "int4"
@@ -16,6 +16,8 @@ class int4:
     code_type = np.dtype(np.int8)
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 32
+    rule = Rule(Fit.EXTREME, 7)
+    kernel = "int4"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return affine.fit_small(w, granularity, 4), None

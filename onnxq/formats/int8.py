@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor, Rule, ScaleArray
 from onnxq.formats.kinds import affine, fast
 
 
-class int8:
+class int8(Format):
     """Symmetric: codes -127…127, zero point 0."""
 
     name = "int8"
@@ -16,6 +16,8 @@ class int8:
     code_type = np.dtype(np.int8)
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = None
+    rule = Rule(Fit.ABSMAX, 127)
+    kernel = "int8"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return affine.fit_symmetric(w, granularity, 127), None

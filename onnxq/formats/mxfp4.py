@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import E8M0, CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import E8M0, CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor, Rule, ScaleArray
 from onnxq.formats.kinds import codebook, fast
 
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -17,7 +17,7 @@ LEVELS = np.concatenate([MAGNITUDES, -MAGNITUDES])
 EMAX = 2
 
 
-class mxfp4:
+class mxfp4(Format):
     """Codes 0…15 index `LEVELS` (sign in bit 3); the scale is 2^(floor(log2 absmax) − 2), which clips beyond 6."""
 
     name = "mxfp4"
@@ -29,6 +29,9 @@ class mxfp4:
     levels = LEVELS
     tables = codebook.signed_tables(MAGNITUDES, negative_zero=0)
     powers_of_two = True
+    rule = Rule(Fit.MICRO)
+    kernel = "mxfp4"
+    gguf = "MXFP4"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         exponent = np.frexp(codebook.fit(w, granularity))[1] - 1

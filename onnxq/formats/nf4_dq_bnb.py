@@ -1,17 +1,17 @@
 """nf4_dq_bnb: nf4 with its scales quantized once more to 8 bits, by the dynamic map of bitsandbytes.
 
-Source: see `_nested.py`.
+Source: see `kinds/nested.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray, nf4
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray, nf4
 from onnxq.formats.kinds import codebook, nested
 
 
-class nf4_dq_bnb:
+class nf4_dq_bnb(Format):
     """Codes as of nf4, chosen for the exact absmax; the scales are what is left of it in 8 bits."""
 
     name = "nf4_dq_bnb"
@@ -22,6 +22,8 @@ class nf4_dq_bnb:
     levels = nf4.LEVELS
     tables = nf4.nf4.tables
     base = nf4.nf4()
+    kernel = "nf4"
+    nested_type = np.dtype(np.uint8)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return codebook.fit(w, granularity), None

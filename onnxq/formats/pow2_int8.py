@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import affine, pow2
 
 
-class pow2_int8:
+class pow2_int8(Format):
     """Codes -127…127; scale 2^k, of the two powers around the exact scale the one with the least squared error."""
 
     name = "pow2_int8"
@@ -17,6 +17,7 @@ class pow2_int8:
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = None
     powers_of_two = True
+    kernel = "int8"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return pow2.fit(w, granularity, 127), None

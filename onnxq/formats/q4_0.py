@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor, Rule, ScaleArray
 from onnxq.formats.kinds import affine, gguf
 
 
-class q4_0:
+class q4_0(Format):
     """Codes -8…7 (in GGUF with 8 added) times a float16 scale of the sign that puts the largest weight on -8."""
 
     name = "q4_0"
@@ -20,6 +20,9 @@ class q4_0:
     scale_type: np.dtype | None = np.dtype(np.float16)
     default_block: int | None = 32
     has_fixed_block = True
+    rule = Rule(Fit.GGUF_SIGNED, 7)
+    kernel = "int4"
+    gguf = "Q4_0"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return gguf.fit_signed(w, granularity, -8), None

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import gguf
 
 
-class q5_1:
+class q5_1(Format):
     """Codes 0…31 times a float16 scale, plus a float16 minimum. Zero is not exact."""
 
     name = "q5_1"
@@ -20,6 +20,8 @@ class q5_1:
     scale_type: np.dtype | None = np.dtype(np.float16)
     default_block: int | None = 32
     has_fixed_block = True
+    offset_type: np.dtype | None = np.dtype(np.float16)
+    gguf = "Q5_1"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, FloatArray]:
         return gguf.fit_minimum(w, granularity, 31)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor, Rule, ScaleArray
 from onnxq.formats.kinds import affine, gguf
 
 
-class q8_0:
+class q8_0(Format):
     """Codes -127…127 times a float16 scale; rounding half away from zero."""
 
     name = "q8_0"
@@ -20,6 +20,9 @@ class q8_0:
     scale_type: np.dtype | None = np.dtype(np.float16)
     default_block: int | None = 32
     has_fixed_block = True
+    rule = Rule(Fit.GGUF_ABSMAX, 127)
+    kernel = "int8"
+    gguf = "Q8_0"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return gguf.fit_absmax(w, granularity), None

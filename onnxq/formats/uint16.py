@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import affine
 
 
-class uint16:
+class uint16(Format):
     """Affine: codes 0…65535; the range of each group includes zero, so zero is exact."""
 
     name = "uint16"
@@ -16,6 +16,7 @@ class uint16:
     code_type = np.dtype(np.uint16)
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = None
+    offset_type: np.dtype | None = code_type
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, CodeArray]:
         return affine.fit_range(w, granularity, 0, 65535, self.code_type)

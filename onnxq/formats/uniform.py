@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import affine
 
 
-class uniform:
+class uniform(Format):
     """Codes 0…2^bits − 1; a float32 scale and a float32 minimum a group."""
 
     parameters = range(2, 17)
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = None
+    offset_type: np.dtype | None = np.dtype(np.float32)
 
     def __init__(self, bits: int | None = None) -> None:
         self.name = "uniform" if bits is None else f"uniform{bits}"

@@ -1,6 +1,7 @@
 """Which bytes: how the codes of a quantized weight are laid out for the operators that read them.
 
-Every function takes a `QuantizedTensor` and returns arrays as they go to disk; its inverse is called `from_…`. `K` is
+A `Layout` takes a `QuantizedTensor` and returns an array as it goes to disk; its `form` is the type and shape of that
+array, known before the weight is computed. Its inverse is called `from_…`. `K` is
 the contraction, `N` the output dimension, `B` the block. Element counts that do not fill the last block are padded with
 codes that decode to zero.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 from onnxq.layouts._bits import from_low_first, high_first, low_first, nibbles_low_first, pack_codes, unpack_codes
 from onnxq.layouts._compact import compact, from_compact
 from onnxq.layouts._contrib import (
-    BNB4_FORMATS,
     from_matmul_bnb4,
     from_matmul_nbits,
     gather_block,
@@ -19,28 +19,39 @@ from onnxq.layouts._contrib import (
     matmul_nbits,
     matmul_nbits_zero_points,
 )
-from onnxq.layouts._fields import as_rows, bit_fields, fields_of, group_rows
+from onnxq.layouts._fields import as_rows, bit_fields, fields_of, group_offsets, group_rows, group_scales, moved_axes
 from onnxq.layouts._gguf import from_gguf, gguf
+from onnxq.layouts._layout import Form, Layout, Outline, by_channel, column, flat, layout, stacked, turned
 from onnxq.layouts._linear4bit import from_linear4bit, linear4bit
-from onnxq.layouts._rows import blocks_last, scales_by_row, zero_points_by_row
+from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
+from onnxq.layouts._plain import codes, scales, zero_points
+from onnxq.layouts._rows import block_rows, blocks_last, scales_by_row, zero_points_by_row
 from onnxq.layouts._tiles import (
-    DENSE_BLOCK,
+    dense,
     dense_tiles,
     from_onnxq_tiles,
     onnxq_scales,
     onnxq_tiles,
+    onnxq_width,
     onnxq_zero_points,
 )
 
 __all__ = [
-    "BNB4_FORMATS",
-    "DENSE_BLOCK",
+    "Form",
+    "Layout",
+    "Outline",
     "as_rows",
     "bit_fields",
+    "block_rows",
     "blocks_last",
+    "by_channel",
+    "codes",
+    "column",
     "compact",
+    "dense",
     "dense_tiles",
     "fields_of",
+    "flat",
     "from_compact",
     "from_gguf",
     "from_linear4bit",
@@ -50,20 +61,32 @@ __all__ = [
     "from_onnxq_tiles",
     "gather_block",
     "gguf",
+    "group_offsets",
     "group_rows",
+    "group_scales",
     "halves",
     "high_first",
+    "layout",
     "linear4bit",
     "low_first",
     "matmul_bnb4",
     "matmul_nbits",
     "matmul_nbits_zero_points",
+    "moved_axes",
+    "nested_codes",
+    "nested_factors",
+    "nested_offset",
     "nibbles_low_first",
     "onnxq_scales",
     "onnxq_tiles",
+    "onnxq_width",
     "onnxq_zero_points",
     "pack_codes",
+    "scales",
     "scales_by_row",
+    "stacked",
+    "turned",
     "unpack_codes",
+    "zero_points",
     "zero_points_by_row",
 ]

@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.layouts._bits import from_low_first, high_first, low_first
+from onnxq.layouts._layout import layout
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
-#: What MatMulBnb4 multiplies by.
-BNB4_FORMATS = ("nf4", "fp4")
 
-
+@layout(np.uint8, lambda w: (w.rows, w.blocks, w.block * w.format.bits // 8))
 def matmul_nbits(q: QuantizedTensor) -> Bytes:
     """MatMulNBits' B, [N, ceil(K / B), B · bits / 8]: unsigned codes, the first k in the lowest bits; 2, 4, 8 bits."""
     middle = {2: 0xAA, 4: 0x88, 8: 0x80}[q.format.bits] if q.codes.dtype == np.int8 else 0
     return low_first(blocks_last(q, q.codes), q.format.bits, middle)
 
 
+@layout(np.uint8, lambda w: (w.rows, -(-w.blocks * w.format.bits // 8)))
 def matmul_nbits_zero_points(q: QuantizedTensor) -> Bytes:
     """MatMulNBits' zero points, [N, ceil(ceil(K / B) · bits / 8)]; the middle code where the format has none."""
     if q.zero_points is None:
@@ -52,6 +54,7 @@ def from_matmul_nbits(
     return QuantizedTensor(format, Granularity(1, block), np.ascontiguousarray(codes), scales.reshape(n, blocks), zeros)
 
 
+@layout(np.uint8, lambda w: (w.rows, -(-w.k * w.format.bits // 8)))
 def gather_block(q: QuantizedTensor) -> Bytes:
     """GatherBlockQuantized's data, [rows, K · bits / 8]: as `matmul_nbits`, without the padding of the last block."""
     packed = matmul_nbits(q)
@@ -60,6 +63,7 @@ def gather_block(q: QuantizedTensor) -> Bytes:
     return packed.reshape(n, blocks * row_bytes)[:, : -(-q.shape[axis] * q.format.bits // 8)]
 
 
+@layout(np.uint8, lambda w: (-(-math.prod(w.shape) // 2),))
 def matmul_bnb4(q: QuantizedTensor) -> Bytes:
     """MatMulBnb4's B: the codes of [N, K] flattened, blocks counted through, the first of two in the high nibble."""
     return high_first(q.codes)
@@ -71,6 +75,7 @@ def from_matmul_bnb4(format: Format, packed: Bytes, absmax: ScaleArray, size: in
     return QuantizedTensor(format, Granularity(0, block), codes, absmax.reshape(-1))
 
 
+@layout(np.uint8, lambda w: (w.rows * w.blocks, w.block // 2))
 def halves(q: QuantizedTensor) -> Bytes:
     """[rows · blocks, B / 2]: the first half of each block in the low nibbles, the second in the high ones, so that
     standard operators unpack it with one Concat. Signed codes are moved up by 8."""

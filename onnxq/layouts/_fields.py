@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.layouts._bits import low_first
+from onnxq.layouts._layout import Outline, layout
+from onnxq.layouts._plain import exponent_type, exponents
 from onnxq.layouts._rows import Bytes
 
 #: Widths that divide a byte, the widest first.
@@ -34,6 +36,7 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
     return found
 
 
+@layout(np.uint8, lambda w: (w.rows, -(-w.k // 8) * w.format.bits))
 def bit_fields(q: QuantizedTensor) -> Bytes:
     """[rows, bytes] of a weight of any granularity (`as_rows`); signed codes are moved up by 2^(bits − 1)."""
     bits = q.format.bits
@@ -62,3 +65,27 @@ def group_rows(groups: NDArray, granularity: Granularity) -> NDArray:
     if granularity.block is None:
         return groups.reshape(-1, 1)
     return as_rows(groups, granularity)
+
+
+@layout(exponent_type, lambda w: (w.rows, w.blocks))
+def group_scales(q: QuantizedTensor) -> NDArray:
+    """[rows, blocks]; powers of two of 8 bits (E8M0) as the uint8 of their exponent."""
+    assert q.scales is not None
+    return group_rows(exponents(q.scales), q.granularity)
+
+
+@layout(lambda w: w.format.offset_type, lambda w: (w.rows, w.blocks))
+def group_offsets(q: QuantizedTensor) -> NDArray:
+    """[rows, blocks] zero points or minima, of a format that has them."""
+    assert q.zero_points is not None
+    return group_rows(q.zero_points, q.granularity)
+
+
+def moved_axes(w: Outline) -> tuple[list[int], list[int]]:
+    """(shape of the weight as `as_rows` lays it out, before that makes rows of it; the axes that bring it back)."""
+    axes, axis = list(range(len(w.shape))), w.granularity.axis
+    if axis is None:
+        return list(w.shape), axes
+    others = [i for i in axes if i != axis]
+    order = [axis, *others] if w.granularity.block is None else [*others, axis]
+    return [w.shape[i] for i in order], [order.index(i) for i in axes]

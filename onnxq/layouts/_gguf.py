@@ -19,38 +19,28 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq import formats
 from onnxq.errors import BadModel
 from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 BLOCK = 32
-#: GGUF's own names.
-TYPES = {
-    "q4_0": "Q4_0",
-    "q4_1": "Q4_1",
-    "q5_0": "Q5_0",
-    "q5_1": "Q5_1",
-    "q8_0": "Q8_0",
-    "mxfp4": "MXFP4",
-    "float16": "F16",
-    "bfloat16": "BF16",
-}
 
 
 def gguf(q: QuantizedTensor) -> Bytes:
-    """[rows, bytes of a row] of a weight in one of the formats of `TYPES`, in blocks of 32.
+    """[rows, bytes of a row] of a weight in a format that GGUF has a name for, in blocks of 32.
 
     Raises:
         BadModel: GGUF has no such format, or rows are not whole blocks of 32.
     """
-    word = q.format.name
-    if word not in TYPES:
-        raise BadModel(f"GGUF has no {word}; choose one of {', '.join(TYPES)}")
+    if q.format.gguf is None:
+        known = [word for word in formats.names() if formats.get(word).gguf]
+        raise BadModel(f"GGUF has no {q.format.name}; choose one of {', '.join(known)}")
     if q.scales is None:
         return np.ascontiguousarray(q.codes).reshape(-1, q.shape[-1]).view(np.uint8)
     axis, block = blocked(q)
     if block != BLOCK or q.shape[axis] % BLOCK:
-        raise BadModel(f"GGUF wants rows of whole blocks of {BLOCK}, not of {q.shape[axis]} in blocks of {block}")
+        raise BadModel(f"GGUF needs rows of whole blocks of {BLOCK}, not of {q.shape[axis]} in blocks of {block}")
     codes = unsigned(blocks_last(q, q.codes), q.format.bits)
     rows, blocks, _ = codes.shape
     parts = [_bytes_of(scales_by_row(q))]
@@ -75,7 +65,7 @@ def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTen
     rest = data.reshape(math.prod(scale_shape), -1)
     scales, rest = _take(rest, format.scale_type)
     zeros = None
-    if format.name in ("q4_1", "q5_1"):
+    if format.has_minimum:
         minima, rest = _take(rest, format.scale_type)
         zeros = minima.reshape(scale_shape)
     if format.bits == 8:

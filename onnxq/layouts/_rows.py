@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.formats.kinds import fast
+from onnxq.layouts._layout import layout
 
 Bytes = NDArray[np.uint8]
 
@@ -30,6 +31,13 @@ def blocks_last(q: QuantizedTensor, codes: NDArray) -> NDArray:
     return rows.reshape(len(rows), -(-k // block), block)
 
 
+@layout(lambda w: w.format.code_type, lambda w: (w.rows * w.blocks, w.block))
+def block_rows(q: QuantizedTensor) -> NDArray:
+    """The codes, a block a row."""
+    rows = blocks_last(q, q.codes)
+    return rows.reshape(-1, rows.shape[-1])
+
+
 def blocked(q: QuantizedTensor) -> tuple[int, int]:
     """(axis, block) of a weight in blocks."""
     axis, block = q.granularity.axis, q.granularity.block
@@ -37,12 +45,14 @@ def blocked(q: QuantizedTensor) -> tuple[int, int]:
     return axis, block
 
 
+@layout(lambda w: w.scale_type, lambda w: (w.rows, w.blocks))
 def scales_by_row(q: QuantizedTensor) -> NDArray:
     """Scales as [rows, ceil(K / B)], in the order of `blocks_last`."""
     assert q.scales is not None
     return by_row(q.granularity, q.scales)
 
 
+@layout(lambda w: w.format.offset_type, lambda w: (w.rows, w.blocks))
 def zero_points_by_row(q: QuantizedTensor) -> NDArray:
     """Zero points as [rows, ceil(K / B)], in the order of `blocks_last`."""
     assert q.zero_points is not None
@@ -66,7 +76,7 @@ def zero_code(q: QuantizedTensor) -> NDArray:
     """[rows, blocks] of the code that decodes to zero."""
     if q.zero_points is not None:
         return zero_points_by_row(q)
-    levels = getattr(q.format, "levels", None)
+    levels = q.format.levels
     zero = 0 if levels is None else int(np.flatnonzero(levels == 0)[0])
     return np.full(scales_by_row(q).shape, zero, q.codes.dtype)
 

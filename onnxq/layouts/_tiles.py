@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from onnxq import formats
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
+from onnxq.layouts._layout import Form, Layout, Outline, layout
+from onnxq.layouts._plain import exponent_type, exponents
 from onnxq.layouts._rows import Bytes, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 ROWS = 16
@@ -30,6 +32,7 @@ def onnxq_width(q_bits: int) -> int:
     return 4 if q_bits <= 4 else 8
 
 
+@layout(np.uint8, lambda w: (_tiles(w), w.blocks * w.block * onnxq_width(w.format.bits) // 32, ROWS, 4))
 def onnxq_tiles(q: QuantizedTensor) -> Bytes:
     """The codes of a weight in blocks of a multiple of 16, [T, Kp/8, 16, 4] or, above 4 bits, [T, Kp/4, 16, 4].
 
@@ -59,20 +62,33 @@ def dense_tiles(rows: NDArray) -> NDArray:
     )
 
 
+def dense(k_axis: int) -> Layout:
+    """`dense_tiles` of a matrix whose axis `k_axis` is K."""
+
+    def form(w: Outline) -> Form:
+        n, k = w.shape[1 - k_axis], w.shape[k_axis]
+        return Form(w.format.code_type, (-(-n // ROWS), -(-k // DENSE_BLOCK) * DENSE_BLOCK // 2, ROWS, 2))
+
+    return Layout(lambda q: dense_tiles(q.codes.T if k_axis == 0 else q.codes), form)
+
+
+def _tiles(w: Outline) -> int:
+    return -(-w.rows // ROWS)
+
+
 def _padding(q: QuantizedTensor) -> int:
     """What rows behind N hold: of a codebook the code of zero, else the middle. Their scale is 0 anyway."""
-    levels = getattr(q.format, "levels", None)
+    levels = q.format.levels
     return 1 << (onnxq_width(q.format.bits) - 1) if levels is None else int(np.flatnonzero(levels == 0)[0])
 
 
+@layout(exponent_type, lambda w: (_tiles(w), w.blocks, ROWS))
 def onnxq_scales(q: QuantizedTensor) -> NDArray:
     """[T, Kp/B, 16] in the type that the scales have; powers of two of 8 bits (E8M0) as the uint8 of their exponent."""
-    scales = scales_by_row(q)
-    if scales.dtype == E8M0:
-        scales = scales.view(np.uint8)
-    return _row_tiles(scales)
+    return _row_tiles(exponents(scales_by_row(q)))
 
 
+@layout(np.uint8, lambda w: (_tiles(w), w.blocks, ROWS))
 def onnxq_zero_points(q: QuantizedTensor) -> Bytes:
     """[T, Kp/B, 16], one byte each, of a format that has zero points."""
     return _row_tiles(zero_points_by_row(q).astype(np.uint8, copy=False))

@@ -17,7 +17,7 @@ MICROSOFT = "com.microsoft"
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, then the bodies of If, Loop and Scan, wherever they nest."""
+    """The main graph, then the subgraphs of If, Loop and Scan, wherever they nest."""
     yield model.graph
     yield from model.graph.subgraphs()
 
@@ -91,12 +91,12 @@ class Names:
                 self._taken.add(node.name or "")
                 self._taken.update(output.name or "" for output in node.outputs)
 
-    def fresh(self, wish: str) -> str:
-        """`wish`, with a number behind it if that is taken."""
-        name, number = wish, 1
+    def fresh(self, name: str) -> str:
+        """`name`, with a number behind it if that is taken."""
+        base, number = name, 1
         while name in self._taken:
             number += 1
-            name = f"{wish}_{number}"
+            name = f"{base}_{number}"
         self._taken.add(name)
         return name
 

@@ -12,7 +12,7 @@ import onnx
 
 from onnxq.errors import BadModel
 from onnxq.files import limits
-from onnxq.model.scopes import bodies
+from onnxq.model.scopes import subgraphs
 
 #: Domain, name and overload: what a call names a function by.
 Key = tuple[str, str, str]
@@ -27,7 +27,7 @@ def require_few_nodes(proto: onnx.ModelProto, path: Path) -> None:
     """Count.
 
     Raises:
-        BadModel: there would be too many nodes, or bodies in bodies, or a function calls itself.
+        BadModel: there would be too many nodes, or subgraphs in subgraphs, or a function calls itself.
     """
     functions = {key_of(function): function for function in proto.functions}
     sizes: dict[Key, tuple[int, int]] = {}
@@ -38,15 +38,15 @@ def require_few_nodes(proto: onnx.ModelProto, path: Path) -> None:
         many = f"{count:,}" if count < 10**12 else "countless"
         raise BadModel(f"{path}: it has {many} nodes once its functions are inlined, more than {limits.NODES:,}")
     if depth > limits.DEPTH:
-        raise BadModel(f"{path}: bodies and functions nest {depth} deep, more than {limits.DEPTH}")
+        raise BadModel(f"{path}: subgraphs and functions nest {depth} deep, more than {limits.DEPTH}")
 
 
 def _size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[Key, tuple[int, int]]) -> tuple[int, int]:
-    """Nodes and depth of a body, calls counted as what they become."""
+    """Nodes and depth of a graph, calls counted as what they become."""
     count = depth = 0
     for node in nodes:
         more, deeper = sizes.get(key_of(node), (1, 0))
-        for body in bodies(node):
+        for body in subgraphs(node):
             inner, below = _size(body.node, sizes)
             more, deeper = more + inner, max(deeper, below + 1)
         count, depth = count + more, max(depth, deeper)
@@ -77,5 +77,5 @@ def _callees_first(functions: Mapping[Key, onnx.FunctionProto], path: Path) -> l
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
-        for body in bodies(node):
+        for body in subgraphs(node):
             yield from _all_nodes(body.node)

@@ -1,8 +1,8 @@
 """Whether a model is one that the other steps can rely on, before anything is built from it.
 
 What is looked at: names, types, the inputs and attributes that operators must have, every tensor (`tensor_protos.py`),
-how deeply bodies nest, and how many nodes there are once local functions are inlined. All of it costs less than reading
-the model, and none of it depends on libraries that trust what they are given.
+how deeply subgraphs nest, and how many nodes there are once local functions are inlined. All of it costs less than
+reading the model, and none of it depends on libraries that trust what they are given.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from onnxq.errors import BadModel
 
 
 def require_values(proto: onnx.ModelProto, path: Path) -> None:
-    """Check the names of values in all graphs, bodies and functions.
+    """Check the names of values in all graphs, subgraphs and functions.
 
     Raises:
         BadModel: a value is read that nothing makes, is made twice, or an output is not made.
@@ -24,7 +24,7 @@ def require_values(proto: onnx.ModelProto, path: Path) -> None:
         _outputs(function.output, made, path)
 
 
-def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Of If, Loop and Scan, and whatever else has any."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -58,7 +58,7 @@ def _nodes(nodes: Iterable[onnx.NodeProto], seen: frozenset[str], path: Path) ->
             if name and name not in seen:
                 where = f"node '{node.name or node.op_type}' ({node.op_type})"
                 raise BadModel(f"{path}: {where} reads '{name}', which nothing makes")
-        for body in bodies(node):
+        for body in subgraphs(node):
             _graph(body, seen, path)
 
 

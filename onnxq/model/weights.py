@@ -1,7 +1,7 @@
 """The one walker that sees every weight, wherever it is, and knows how its operator uses it.
 
-It runs on a prepared model (`passes/prepare.py`), where each weight is an initializer of the graph or body that reads
-it, or of one around it. A weight read by several nodes is found once for each.
+It runs on a prepared model (`passes/prepare.py`), where each weight is an initializer of the graph or subgraph that
+reads it, or of one around it. A weight read by several nodes is found once for each.
 """
 
 from __future__ import annotations

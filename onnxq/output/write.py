@@ -19,7 +19,7 @@ from onnxq.files.data_files import data_name, own_data
 from onnxq.files.guard import Guard
 from onnxq.files.publish import publish
 from onnxq.files.staging import as_sentences, staging, write
-from onnxq.passes.quantize.share_codes import Sharing
+from onnxq.output.share_codes import Sharing
 
 __all__ = [
     "check_destination",

@@ -22,33 +22,15 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxq.formats import Format, Granularity
+from onnxq import formats, layouts
+from onnxq.formats import Format
 
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
 DENSE = "DenseMatMul"
-#: What DenseMatMul multiplies by: formats without scales.
-DENSE_FORMATS = ("bfloat16",)
-#: What a kernel calls the codes of a format; formats of one name differ in how their scales are chosen.
-KERNEL_FORMATS = {
-    "int4": "int4",
-    "uint4": "int4",
-    "q4_0": "int4",
-    "pow2_int4": "int4",
-    "int8": "int8",
-    "uint8": "int8",
-    "q8_0": "int8",
-    "pow2_int8": "int8",
-    "nf4": "nf4",
-    "nf4_dq": "nf4",
-    "nf4_dq_bnb": "nf4",
-    "fp4": "fp4",
-    "mxfp4": "mxfp4",
-}
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
 IR_VERSION, OPSET = 10, 21
 _FILES = {MATMUL: "_matmul", DENSE: "_dense", GATHER: "_gather", DEQUANTIZE: "_dequantize", NESTED: "_nested"}
@@ -60,8 +42,7 @@ class Variant:
 
     Attributes:
         op: one of the operators.
-        format: a kernel's word, a value of `KERNEL_FORMATS` or one of `DENSE_FORMATS`; of the operators without
-            kernels, any format.
+        format: `kernel` of the weight's format; of the operators without kernels, the format's own word.
         zero_points, bias: whether the node has that input.
         exact: activations are not rounded, whoever computes.
         moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank).
@@ -80,19 +61,14 @@ class Variant:
         return "_".join(word for word in words if word)
 
     @property
-    def is_integer(self) -> bool:
-        return self.format in ("int4", "int8")
+    def decoded(self) -> Format:
+        """The format that says what the codes stand for: a kernel's word is that of a format too."""
+        return formats.get(self.format)
 
     @property
     def bits(self) -> int:
         """Of a code in the tiles that kernels read."""
-        return 8 if self.format == "int8" else 4
-
-
-def offset_type(format: Format) -> np.dtype | None:
-    """Of the zero points or (floating-point) minima of a format; None if it has neither."""
-    made = format.encode(np.zeros((1, 1), np.float32), Granularity(1, 1)).zero_points
-    return None if made is None else made.dtype
+        return layouts.onnxq_width(self.decoded.bits)
 
 
 def add_functions(model: ir.Model, variants: Iterable[Variant]) -> None:

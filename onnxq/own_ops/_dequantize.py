@@ -8,24 +8,20 @@ end.
 
 from __future__ import annotations
 
-from onnxq import formats
 from onnxq.formats import E8M0
 from onnxq.layouts import fields_of
-from onnxq.own_ops import DEQUANTIZE, Variant, offset_type
+from onnxq.own_ops import DEQUANTIZE, Variant
 from onnxq.own_ops._parts import FLOAT, K_AND_BLOCK, level_values, middle_values, scale_values, scaled, shifted_values
 
 
 def lines(v: Variant) -> list[str]:
-    format = formats.get(v.format)
-    offset = offset_type(format)
-    table = getattr(format, "levels", None)
-    inputs = "codes, scales" if offset is None else "codes, scales, offsets"
-    has_minimum = offset is not None and offset.kind == "f"
-    if table is not None:
-        values = level_values(table, "code_rows")
-    elif has_minimum:
+    format = v.decoded
+    inputs = "codes, scales" if format.offset_type is None else "codes, scales, offsets"
+    if format.levels is not None:
+        values = level_values(format.levels, "code_rows")
+    elif format.has_minimum:
         values = [f"value = Cast <to = {FLOAT}> (code_rows)"]
-    elif offset is not None:
+    elif format.offset_type is not None:
         values = shifted_values("code_rows", "offsets", axis=1)
     else:
         values = middle_values(1 << (format.bits - 1), "code_rows")
@@ -37,13 +33,13 @@ def lines(v: Variant) -> list[str]:
         *values,
         *scaled(axis=1),
     ]
-    if has_minimum:
+    if format.has_minimum:
         text += [
             f"minima = Cast <to = {FLOAT}> (offsets)",
             "each_minimum = Gather <axis = 1> (minima, block_of_k)",
             "shifted = Add (w, each_minimum)",
         ]
-    rows = "shifted" if has_minimum else "w"
+    rows = "shifted" if format.has_minimum else "w"
     if v.moved == "turned":
         return [*text, f"y = Transpose <perm: ints = @perm> ({rows})", "}"]
     if v.moved == "shaped":

@@ -5,6 +5,7 @@ Rows are taken while they are packed, so only those that are looked up become fl
 
 from __future__ import annotations
 
+from onnxq.formats import E8M0
 from onnxq.own_ops import GATHER, Variant
 from onnxq.own_ops._parts import TILES, kernel_values, nibbles, scale_values, scaled
 
@@ -27,7 +28,7 @@ def lines(v: Variant) -> list[str]:
         "padded = Reshape (unpacked, codes_shape)",
         "codes = Slice (padded, zero, k, one)",
         *_found("scales"),
-        *scale_values("scales_found", exponents=v.format == "mxfp4"),
+        *scale_values("scales_found", exponents=v.decoded.scale_type == E8M0),
         *(_found("zero_points") if v.zero_points else []),
         *kernel_values(v, "codes", "zero_points_found", axis=1),
         *scaled(axis=1),

@@ -7,6 +7,7 @@ has a table of levels, is decoded by Mul, which onnxruntime folds: the weight is
 
 from __future__ import annotations
 
+from onnxq.formats import E8M0
 from onnxq.own_ops import MATMUL, Variant
 from onnxq.own_ops._parts import FLOAT, TILES, UINT4, kernel_values, nibbles, scale_values, scaled
 
@@ -24,11 +25,11 @@ def lines(v: Variant) -> list[str]:
         "kn = Concat <axis = 0> (k, n)",
         "codes = Slice (padded, origin, kn)",
         *_turned("scales"),
-        *scale_values("scales_n", exponents=v.format == "mxfp4"),
+        *scale_values("scales_n", exponents=v.decoded.scale_type == E8M0),
     ]
     if v.zero_points:
         text += _turned("zero_points")
-    if v.is_integer and not v.exact:
+    if v.decoded.is_integer and not v.exact:
         text += _dequantized(v)
     else:
         text += [*kernel_values(v, "codes", "zero_points_n", axis=0), *scaled(axis=0)]

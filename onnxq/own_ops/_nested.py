@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq import formats
 from onnxq.formats.kinds import nested
 from onnxq.own_ops import NESTED, Variant
 from onnxq.own_ops._parts import FLOAT, INT32, vector
 
 
-def is_linear(word: str) -> bool:
-    """Whether the codes are int8 numbers to be divided by the factor, not indices of the dynamic map."""
-    q = formats.quantize(np.ones((1, 16), np.float32), word)
-    assert q.nested is not None
-    return q.nested.codes.dtype == np.int8
-
-
 def lines(v: Variant) -> list[str]:
-    if is_linear(v.format):
+    if v.decoded.nested_type == np.int8:
         rest = [f"code = Cast <to = {FLOAT}> (codes)", "difference = Div (code, factors)"]
     else:
         rest = [

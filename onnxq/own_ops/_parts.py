@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import formats
 from onnxq.own_ops import Variant
 
 FLOAT, INT32, UINT4 = (int(dtype) for dtype in (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT4))
@@ -90,8 +89,8 @@ def shifted_values(codes: str, zero_points: str, axis: int) -> list[str]:
 
 def kernel_values(v: Variant, codes: str, zero_points: str, axis: int) -> list[str]:
     """`value`: what the codes of a kernel's format stand for, before the scale."""
-    if not v.is_integer:
-        return level_values(levels(v.format), codes)
+    if v.decoded.levels is not None:
+        return level_values(v.decoded.levels, codes)
     if v.zero_points:
         return shifted_values(codes, zero_points, axis)
     return middle_values(1 << (v.bits - 1), codes)
@@ -100,12 +99,6 @@ def kernel_values(v: Variant, codes: str, zero_points: str, axis: int) -> list[s
 def scaled(axis: int) -> list[str]:
     """`w`: `value` times the `scale` of its block; blocks lie along `axis`."""
     return [f"each_scale = Gather <axis = {axis}> (scale, block_of_k)", "w = Mul (value, each_scale)"]
-
-
-def levels(format: str) -> NDArray[np.float32]:
-    """What the 16 codes of a table format stand for."""
-    found: NDArray[np.float32] = getattr(formats.get(format), "levels")  # noqa: B009
-    return found
 
 
 def vector(array: NDArray[np.float32]) -> str:

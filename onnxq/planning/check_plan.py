@@ -10,18 +10,9 @@ from onnxq import formats, targets
 from onnxq.errors import BadRecipe
 from onnxq.model import graph
 from onnxq.model.weights import weights_of
-from onnxq.own_ops import DENSE_FORMATS, KERNEL_FORMATS
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.planning import experts
-from onnxq.targets import Placement, Target
-
-_PRODUCTS = ("MatMul", "Gemm")
-#: Operators that have a kernel for each way to compute.
-_OPERATORS = {
-    Method.STATIC: ("Conv", *_PRODUCTS),
-    Method.DYNAMIC: ("LSTM", *_PRODUCTS),
-    Method.PACKED: ("Gather", "MoE", *_PRODUCTS),
-}
+from onnxq.targets import Target
 
 
 def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) -> None:
@@ -37,7 +28,7 @@ def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) ->
     for choice in plan:
         node = known.get(choice.node)
         if node is None:
-            raise BadRecipe(f"the plan speaks of node '{choice.node}', which {path} does not have")
+            raise BadRecipe(f"the plan names node '{choice.node}', which {path} does not have")
         if choice.format is not None:
             targets.require_format(target, choice.format)
         if choice.format is not None and choice.method in COMPUTING and (why := _refusal(choice, node, target)):
@@ -49,23 +40,19 @@ def _refusal(choice: Choice, node: ir.Node, target: Target) -> str:
     weights = list(weights_of(node))
     if not weights:
         return "it has no constant weights"
-    if node.op_type not in _OPERATORS[choice.method]:
-        return f"there is no such kernel for {node.op_type}"
     if any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights):
         return "it computes in float64"
     format = formats.get(choice.format or "")
     if node.op_type == "MoE":
-        return experts.refusal(node, format.name, choice.block) if target.has_contrib_ops else "the target has no QMoE"
-    if (
-        choice.method is Method.PACKED
-        and format.default_block is None
-        and format.name not in (*KERNEL_FORMATS, *DENSE_FORMATS)
-    ):
+        return experts.refusal(node, format.name, choice.block, target)
+    if not target.has_kernel(choice.method, node.op_type):
+        return f"there is no such kernel for {node.op_type}"
+    if choice.method is Method.PACKED and format.default_block is None and format.kernel is None:
         return "no kernel reads it packed"
     # Dense formats are asked for as stored ones, and placed on a kernel where there is one.
-    asked = Method.STORED if format.name in DENSE_FORMATS else choice.method
+    asked = Method.STORED if format.is_dense else choice.method
     for weight in weights:
-        placed = target.place(weight, Placement(asked, format.name, choice.block))
+        placed = target.place(weight, choice.to(asked, format.name, choice.block))
         if (placed.method, placed.format) != (choice.method, format.name):
             return placed.reason or "no kernel does"
     return ""

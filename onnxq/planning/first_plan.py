@@ -20,11 +20,10 @@ from onnxq.model.weights import (
     weights_of,
     why_no_weight,
 )
-from onnxq.own_ops import KERNEL_FORMATS
-from onnxq.plan import COMPUTING, Choice, Method, Plan
+from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import experts, int8_regions, shared_weights
 from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe
-from onnxq.targets import Placement, Target
+from onnxq.targets import Target
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
 MATMULS = ("MatMul", "Gemm")
@@ -88,64 +87,64 @@ def _choose(
     scheme = recipe.scheme_for(name, node.op_type)
     if scheme == KEEP:
         return _kept(node, [weight.value for weight in weights], elements, KEPT)
-    wish = _wish(scheme, node.op_type, recipe.block_size)
+    values = [weight.value for weight in weights]
+    asked = Choice(name, node.op_type, Method.KEEP, elements=elements, half=_half(values))
+    wish = _wish(scheme, asked, recipe.block_size)
     if any(len(weight.shape) > 2 and node.op_type in STACKED for weight in weights):
         wish = _of_stacked(wish, node, target)
-    is_contrib = wish.method is Method.PACKED and target.has_contrib_ops
+    is_contrib = wish.method is Method.PACKED and graph.MICROSOFT in target.domains
     if opset_note and wish.method in COMPUTING and not is_contrib:
-        wish = targets.stored(wish, opset_note)
+        wish = in_float(wish, opset_note)
     if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
-        wish = targets.stored(wish, "its weights are not both constant")
+        wish = in_float(wish, "its weights are not both constant")
     if wish.method is Method.STATIC and node.op_type == "Conv" and _computes_bias(node):
-        wish = targets.stored(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
+        wish = in_float(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
     in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
     if in_float64 and wish.method in (*COMPUTING, Method.HALF):
-        wish = targets.stored(wish, "computes in float64, which no packed or int8 kernel does")
-    values = [weight.value for weight in weights]
-    if opset_note and formats.get(wish.format).code_type.kind not in "iu" and wish.format != "float16":
+        wish = in_float(wish, "computes in float64, which no packed or int8 kernel does")
+    if opset_note and formats.get(wish.format or "").code_type.kind not in "iu" and wish.format != "float16":
         return _kept(node, values, elements, opset_note)
     if wish.format == "float16" and (unfit := _unfit(values)):
         return _kept(node, values, elements, unfit)
     if is_scattered:
         wish = _of_several_graphs(wish, node, target)
     for weight in weights:
-        placed = target.place(weight, wish)
-        if placed != wish:
-            wish = placed
+        wish = target.place(weight, wish)
     if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
-        wish = Placement(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
-    return Choice(name, node.op_type, wish.method, wish.format, wish.block, elements, wish.reason, _half(values))
+        return wish.to(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
+    return wish
 
 
-def _of_stacked(wish: Placement, node: ir.Node, target: Target) -> Placement:
+def _of_stacked(wish: Choice, node: ir.Node, target: Target) -> Choice:
     """For matrices of several experts in one weight: blocks, so that none shares a scale with another."""
     block = wish.block or 32
-    if node.op_type == "MoE" and wish.method is not Method.HALF and formats.get(wish.format).scale_type is not None:
-        wish = Placement(Method.PACKED, wish.format, block)
-        reason = experts.refusal(node, wish.format, block) if target.has_contrib_ops else "the target has no QMoE"
+    has_scales = formats.get(wish.format or "").scale_type is not None
+    if node.op_type == "MoE" and wish.method is not Method.HALF and has_scales:
+        wish = wish.to(Method.PACKED, wish.format, block)
+        reason = experts.refusal(node, wish.format or "", block, target)
         if not reason:
             return wish
-        wish = targets.stored(wish, f"{reason}: unpacked when the model loads")
+        wish = in_float(wish, f"{reason}: unpacked when the model loads")
     if wish.method is Method.PACKED:
-        wish = targets.stored(wish, "no kernel looks matrices up: unpacked when the model loads")
-    format = formats.get(wish.format)
+        wish = in_float(wish, "no kernel looks matrices up: unpacked when the model loads")
+    format = formats.get(wish.format or "")
     if format.scale_type is None or (format.bits in (4, 8) and wish.block is not None):
         return wish
-    return Placement(Method.STORED, "int8", 32, wish.reason or "8 bits for each matrix that is looked up")
+    return wish.to(Method.STORED, "int8", 32, wish.reason or "8 bits for each matrix that is looked up")
 
 
-def _of_several_graphs(wish: Placement, node: ir.Node, target: Target) -> Placement:
+def _of_several_graphs(wish: Choice, node: ir.Node, target: Target) -> Choice:
     """For weights that, say, both branches of an If read: in a form that is stored once, in the graph around them.
 
     What a DequantizeLinear reads must lie in its own graph.
     """
     if wish.method is Method.STATIC and node.op_type in MATMULS:
-        reason = "bodies share its weight, each with ranges of its own: they are measured in every run"
-        return Placement(Method.DYNAMIC, wish.format, wish.block, reason)
+        reason = "subgraphs share its weight, each with ranges of its own: they are measured in every run"
+        return wish.to(Method.DYNAMIC, wish.format, wish.block, reason)
     if wish.method is Method.STATIC:
-        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
-    if wish.method is Method.PACKED and not (target.has_contrib_ops or target.has_onnxq_ops):
-        return targets.stored(wish, "bodies share its weight: unpacked when the model loads")
+        return in_float(wish, "subgraphs share its weight: unpacked when the model loads")
+    if wish.method is Method.PACKED and not target.domains:
+        return in_float(wish, "subgraphs share its weight: unpacked when the model loads")
     return wish
 
 
@@ -159,30 +158,31 @@ def _computes_bias(node: ir.Node) -> bool:
     return bias is not None and graph.constant(bias) is None
 
 
-def _wish(scheme: str, op: str, block_size: int | None) -> Placement:
+def _wish(scheme: str, asked: Choice, block_size: int | None) -> Choice:
     """What a scheme asks for an operator, before the target has its say."""
+    op = asked.op
     if scheme in _CASTS:
-        return Placement(Method.HALF if scheme == "fp16" else Method.STORED, _CASTS[scheme], None)
+        return asked.to(Method.HALF if scheme == "fp16" else Method.STORED, _CASTS[scheme], None)
     if scheme == "w8a8":
         if op in ("Conv", *MATMULS):
-            return Placement(Method.STATIC, "int8", None)
-        return Placement(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
+            return asked.to(Method.STATIC, "int8", None)
+        return asked.to(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
     if scheme == "w8a8-dynamic":
         if op in (*MATMULS, "LSTM"):
-            return Placement(Method.DYNAMIC, "int8", None)
+            return asked.to(Method.DYNAMIC, "int8", None)
         reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
-        return Placement(Method.STORED, "int8", None, reason)
+        return asked.to(Method.STORED, "int8", None, reason)
     word = _WEIGHTS.get(scheme, scheme)
     format = formats.get(word)
     if format.scale_type is None:
-        return Placement(Method.STORED, word, None)
-    block = block_size or format.default_block or (32 if word in KERNEL_FORMATS else None)
+        return asked.to(Method.STORED, word, None)
+    block = block_size or format.default_block or (32 if format.kernel else None)
     if op in (*MATMULS, *STACKED):
-        return Placement(Method.STORED if block is None else Method.PACKED, word, block)
+        return asked.to(Method.STORED if block is None else Method.PACKED, word, block)
     if format.bits >= 8 and format.default_block is None:
-        return Placement(Method.STORED, word, None)
+        return asked.to(Method.STORED, word, None)
     reason = "" if format.bits >= 8 else f"{format.bits} bits lose too much in {op}: 8 bits a channel"
-    return Placement(Method.STORED, "int8", None, reason)
+    return asked.to(Method.STORED, "int8", None, reason)
 
 
 def _unfit(values: list[ir.Value]) -> str:

@@ -27,7 +27,7 @@ ABSORBED = frozenset({"Relu", "Clip"})
 def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     """`plan` with a choice for every operator that can run in int8 between static int8 convolutions.
 
-    An operator rides along only if all it reads comes from int8 kernels and something int8 reads what it makes:
+    An operator is taken in only if all it reads comes from int8 kernels and something int8 reads what it makes:
     otherwise it would add conversions instead of saving them.
     """
     convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"}
@@ -36,10 +36,10 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     candidates = {
         node.name or ""
         for node in graph.nodes(model)
-        if _can_ride(node, types) and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
+        if _can_join(node, types) and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
     }
-    riding = _between(model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates)
-    extra = (Choice(n.name or "", n.op_type, Method.STATIC) for n in graph.nodes(model) if n.name in riding)
+    members = _between(model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates)
+    extra = (Choice(n.name or "", n.op_type, Method.STATIC) for n in graph.nodes(model) if n.name in members)
     return plan.replacing(extra)
 
 
@@ -47,19 +47,19 @@ def prune(plan: Plan, model: ir.Model) -> Plan:
     """`plan` without the operators that no longer lie between int8 kernels, after some of those went back to float."""
     static = plan.those(Method.STATIC)
     convolutions = {choice.node for choice in static if choice.op == "Conv"}
-    riding = {choice.node for choice in static if is_passenger(choice)}
-    left = _between(model, convolutions, {choice.node for choice in static} - riding, riding)
-    gone = [choice for choice in static if choice.node in riding - left]
+    members = {choice.node for choice in static if has_no_weights(choice)}
+    left = _between(model, convolutions, {choice.node for choice in static} - members, members)
+    gone = [choice for choice in static if choice.node in members - left]
     return plan.replacing(Choice(c.node, c.op, Method.KEEP, reason="no longer between int8 operators") for c in gone)
 
 
-def is_passenger(choice: Choice) -> bool:
+def has_no_weights(choice: Choice) -> bool:
     """Whether this static choice is for an operator without weights."""
     return choice.method is Method.STATIC and choice.format is None
 
 
 def makes_int8(choice: Choice | None) -> bool:
-    """Whether the node's output is int8: convolutions and their passengers. MatMul and Gemm return float."""
+    """Whether the node's output is int8: convolutions and the operators between them. MatMul and Gemm return float."""
     return choice is not None and choice.method is Method.STATIC and choice.op not in ("MatMul", "Gemm")
 
 
@@ -93,7 +93,7 @@ def activations(node: ir.Node) -> list[int]:
     return [index for index, value in enumerate(node.inputs) if value is not None]
 
 
-def _can_ride(node: ir.Node, types: Types) -> bool:
+def _can_join(node: ir.Node, types: Types) -> bool:
     if node.domain != "" or node.op_type not in OWN_SCALE | SAME_SCALE:
         return False
     if node.op_type == "Resize" and graph.attribute_string(node, "mode", "nearest") != "nearest":
@@ -109,14 +109,14 @@ def _can_ride(node: ir.Node, types: Types) -> bool:
 
 def _between(model: ir.Model, convolutions: set[str], static: set[str], candidates: set[str]) -> set[str]:
     """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator."""
-    riding = set(candidates)
+    members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
     while True:
-        int8 = convolutions | riding
-        lost = {name for name in riding if not _is_between(by_name[name], int8, static | riding)}
+        int8 = convolutions | members
+        lost = {name for name in members if not _is_between(by_name[name], int8, static | members)}
         if not lost:
-            return riding
-        riding -= lost
+            return members
+        members -= lost
 
 
 def _is_between(node: ir.Node, int8: set[str], readers: set[str]) -> bool:

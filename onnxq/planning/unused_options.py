@@ -13,11 +13,11 @@ from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe
 
 
-class IdleWish(RuntimeWarning):
+class UnusedOption(RuntimeWarning):
     """Something that was asked for has no effect."""
 
 
-def idle_wishes(recipe: Recipe, model: ir.Model, plan: Plan, path: str | Path) -> Iterator[str]:
+def unused_options(recipe: Recipe, model: ir.Model, plan: Plan, path: str | Path) -> Iterator[str]:
     """A sentence for each part of `recipe` that changes nothing in `plan`, which was made of it."""
     nodes = [(node.name or "", node.op_type) for node in graph.nodes(model)]
     for rule in recipe.rules:

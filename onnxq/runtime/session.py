@@ -262,7 +262,7 @@ def _from_value(value: onnxruntime.OrtValue) -> NDArray:
 
 
 def data_folder(model: ir.Model) -> str | None:
-    """The folder beside or below which all external initializers lie, those of bodies included.
+    """The folder beside or below which all external initializers lie, those of subgraphs included.
 
     Those that were given relative to another folder are given relative to this one afterwards.
     """

@@ -34,7 +34,7 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
         rank = x.ndim if shape is None else len(shape)
         if x.ndim not in (rank, rank + 1):
             raise BadData(
-                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}, "
+                f"{where}: '{name}' has shape {list(x.shape)}, the model expects {_words(shape)}, "
                 "or one axis more that counts samples"
             )
         if x.ndim == rank + 1:
@@ -45,7 +45,7 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
         steps[name], counts[name] = step, x.shape[0] // step if rank else 1
         if rank and x.shape[0] % step:
             raise BadData(
-                f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(shape)}: "
+                f"{where}: '{name}' has shape {list(x.shape)}, the model expects {_words(shape)}: "
                 f"{x.shape[0]} is not a multiple of {step}"
             )
     if len(set(counts.values())) > 1:
@@ -78,7 +78,7 @@ def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
             )
         )
         if not legal:
-            raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model wants {_words(i.shape)}")
+            raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model expects {_words(i.shape)}")
         feed[name] = _converted(x, i.dtype, f"{where}: '{name}'")
     return feed
 
@@ -90,7 +90,7 @@ _KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
 def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
     """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds. NaN may mean a missing value."""
     if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
-        raise BadData(f"{what} has type {x.dtype}, the model wants {dtype}")
+        raise BadData(f"{what} has type {x.dtype}, the model expects {dtype}")
     if x.dtype == dtype:
         return x
     with np.errstate(over="ignore"):

@@ -76,5 +76,5 @@ def _lengths(text: Sequence[int] | int | str | None) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise BadRecipe(f"--length does not understand '{text}'; say it like 128, or 16,128 for a mix")
+        raise BadRecipe(f"--length: invalid lengths '{text}'; examples: 128, or 16,128 for a mix")
     return found

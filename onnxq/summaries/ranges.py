@@ -55,7 +55,7 @@ class Ranges:
     """`Range` by value name of the prepared model.
 
     Attributes:
-        ranks: number of dimensions of the observed values, where it was always the same. Not of those in bodies.
+        ranks: number of dimensions of the observed values, where it was always the same. Not of those in subgraphs.
         problems: why a value has no range (never computed, NaN only …), by name.
         notes: what is odd about a value that has one (some NaN, always the same number), by name.
     """

@@ -1,4 +1,4 @@
-"""Where a model will run: which formats have a kernel there, and how they are spelt.
+"""Where a model will run: a description of what there is, by which a plan is made and carried out.
 
 One file each; the file name is the word on the command line and the name of the class inside.
 """
@@ -7,56 +7,80 @@ from __future__ import annotations
 
 import functools
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from onnxq import formats, own_ops
 from onnxq.errors import BadRecipe
 from onnxq.model.weights import Weight
-from onnxq.plan import COMPUTING, Method
+from onnxq.plan import COMPUTING, Choice, Method, in_float
+from onnxq.recipe import SCHEMES
+
+#: Standard opsets that brought what schemes need: dynamic quantization, one scale a channel, bfloat16.
+OPSETS = {"w8a8-dynamic": 11, "w8a8": 13, "bf16": 13}
 
 
-@dataclass(frozen=True)
-class Placement:
-    """What a target makes of a wish: the method and format it can really give, and the reason if they differ."""
+class Target:
+    """What every file of this folder defines, under its own file name.
 
-    method: Method
-    format: str
-    block: int | None
-    reason: str = ""
-
-
-#: Standard opsets that brought what schemes need: dynamic quantization, one scale a channel and bfloat16, float8.
-OPSETS = {
-    "w8a8-dynamic": 11,
-    "w8a8": 13,
-    "bf16": 13,
-    "bfloat16": 13,
-    "float8_e4m3": 19,
-    "float8_e5m2": 19,
-}
-
-
-class Target(Protocol):
-    """What every file of this folder defines, under its own file name."""
+    What a target does not say is as here: it computes in float32 with standard operators, and weights are unpacked when
+    the model is loaded.
+    """
 
     name: str
-    #: Float types other than float32 have no fast kernels there: compute in float32, keeping the interface.
-    widens_half: bool
-    #: Operators of the com.microsoft domain may be used.
-    has_contrib_ops: bool
-    #: Operators of the onnxq domain may be used.
-    has_onnxq_ops: bool
+    #: Types in which it computes fast; models in others compute in float32, their interface staying as it is.
+    float_types: tuple[str, ...] = ("float32",)
+    #: Operators that it has a kernel for, by method: int8 with ranges known before, int8 with ranges measured in every
+    #: run, and packed weights.
+    static: tuple[str, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    packed: tuple[str, ...] = ()
+    #: Domains of the operators that it has besides the standard ones.
+    domains: tuple[str, ...] = ()
+    #: What carries a plan out, in order: files of `passes/quantize`.
+    passes: tuple[str, ...] = ("store_weights",)
+
+    @property
+    def widens_half(self) -> bool:
+        """Whether models in half precision compute in float32 there."""
+        return "float16" not in self.float_types
+
+    @property
+    def has_onnxq_ops(self) -> bool:
+        """Whether operators of the onnxq domain may be used."""
+        return own_ops.DOMAIN in self.domains
+
+    def has_kernel(self, method: Method, op: str) -> bool:
+        """Whether an operator can be computed so."""
+        kernels = {Method.STATIC: self.static, Method.DYNAMIC: self.dynamic, Method.PACKED: self.packed}
+        return op in kernels.get(method, ())
 
     def opset_for(self, scheme: str) -> int:
         """The lowest standard opset in which the scheme can be spelt for this target; 0: any."""
+        if scheme in SCHEMES:
+            return OPSETS.get(scheme, 0)
+        return formats.get(scheme).opset
 
-    def refusal(self, format: str) -> str:
+    def refusal(self, word: str) -> str:
         """Why no weight can be stored in this number format there; empty if it can."""
+        format = formats.get(word)
+        if format.has_minimum:
+            return "no operator adds the minimum of a block"
+        if format.base is not None:
+            return "no operator reads scales of 8 bits"
+        if format.scale_type == formats.E8M0:
+            return "no operator multiplies by powers of two in 8 bits"
+        if format.bits not in (2, 4, 8, 16):
+            return f"no operator reads codes of {format.bits} bits"
+        return ""
 
-    def place(self, weight: Weight, wish: Placement) -> Placement:
-        """The nearest thing to `wish` that this target can run for `weight`."""
+    def place(self, weight: Weight, wish: Choice) -> Choice:
+        """The nearest thing to `wish` that this target can run for `weight`, with the reason where that differs."""
+        if wish.method is Method.HALF and self.widens_half:
+            wish = in_float(wish, f"{self.name} computes in float32: unpacked when the model loads")
+        if wish.method in COMPUTING and not self.has_kernel(wish.method, wish.op):
+            reason = f"{self.name} has no such kernel for {wish.op}: unpacked when the model loads"
+            wish = in_float(wish, reason)
+        return at_least_four_bits(needs_plain_matmul(weight, wish))
 
 
 @functools.cache
@@ -73,7 +97,7 @@ def get(name: str) -> Target:
         BadRecipe: no file of that name; the message lists those there are.
     """
     if name not in names():
-        raise BadRecipe(f"there is no target '{name}'; choose one of {', '.join(names())}")
+        raise BadRecipe(f"unknown target '{name}'; choose one of {', '.join(names())}")
     stem = name.replace("-", "_")
     found: Target = getattr(importlib.import_module(f"onnxq.targets.{stem}"), stem)()
     return found
@@ -91,35 +115,15 @@ def require_format(target: Target, word: str) -> None:
         raise BadRecipe(f"{target.name} cannot hold {word} weights: {reason}; give --target {' or '.join(others)}")
 
 
-def refuse_own_formats(word: str) -> str:
-    """The reason that holds for targets without operators of the onnxq domain; empty if there is none."""
-    format = formats.get(word)
-    offset = own_ops.offset_type(format)
-    if offset is not None and offset.kind == "f":
-        return "no operator adds the minimum of a block"
-    if hasattr(format, "base"):
-        return "no operator reads scales of 8 bits"
-    if format.scale_type == formats.E8M0:
-        return "no operator multiplies by powers of two in 8 bits"
-    if format.bits not in (2, 4, 8, 16):
-        return f"no operator reads codes of {format.bits} bits"
-    return ""
-
-
-def stored(wish: Placement, reason: str) -> Placement:
-    """The wish's format, unpacked when the model is loaded."""
-    return Placement(Method.STORED, wish.format, wish.block, reason)
-
-
-def no_table_kernel(wish: Placement) -> Placement:
+def no_table_kernel(wish: Choice) -> Choice:
     """For a Gather on a table whose format no kernel looks up: 8 bits a row."""
-    return Placement(Method.STORED, "int8", None, f"no kernel looks rows up in {wish.format}: 8 bits a row")
+    return wish.to(Method.STORED, "int8", None, f"no kernel looks rows up in {wish.format}: 8 bits a row")
 
 
-def at_least_four_bits(wish: Placement) -> Placement:
+def at_least_four_bits(wish: Choice) -> Choice:
     """For weights that standard operators unpack: 8 bits in the place of fewer than 4."""
-    if wish.method is Method.STORED and formats.get(wish.format).bits < 4:
-        return Placement(Method.STORED, "int8", None, f"{wish.reason or 'nothing unpacks 2 bits'}: 8 bits a channel")
+    if wish.method is Method.STORED and formats.get(wish.format or "").bits < 4:
+        return wish.to(Method.STORED, "int8", None, f"{wish.reason or 'nothing unpacks 2 bits'}: 8 bits a channel")
     return wish
 
 
@@ -128,9 +132,9 @@ def is_plain_matmul(weight: Weight) -> bool:
     return weight.node.op_type in ("MatMul", "Gemm") and weight.role.index == 1 and len(weight.shape) == 2
 
 
-def needs_plain_matmul(weight: Weight, wish: Placement) -> Placement:
+def needs_plain_matmul(weight: Weight, wish: Choice) -> Choice:
     """The wish, if the node is no product, or one of x with a matrix on the right, which kernels multiply."""
     is_product = weight.node.op_type in ("MatMul", "Gemm")
     if not is_product or wish.method not in COMPUTING or is_plain_matmul(weight):
         return wish
-    return stored(wish, "the weight is not a matrix on the right: unpacked when the model loads")
+    return in_float(wish, "the weight is not a matrix on the right: unpacked when the model loads")

@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-from onnxq import formats, layouts
+from onnxq import formats
 from onnxq.model.weights import Weight
-from onnxq.plan import Method
-from onnxq.targets import (
-    OPSETS,
-    Placement,
-    at_least_four_bits,
-    needs_plain_matmul,
-    no_table_kernel,
-    refuse_own_formats,
-    stored,
-)
+from onnxq.plan import Choice, Method, in_float
+from onnxq.recipe import SCHEMES
+from onnxq.targets import Target, at_least_four_bits, no_table_kernel
 
-#: Opset 21 brought blocks and 4-bit types, 25 those of 2 bits.
-_OPSETS = {**OPSETS, "w8a16": 21, "w4a16": 21}
-_UNTYPED = {"auto", "fp16", "float16", "int16", "uint16", *layouts.BNB4_FORMATS}
+#: The opsets that brought blocks and types of 4 bits, and types of 2 bits.
+BLOCKS, TWO_BITS = 21, 25
 
 
-class onnx:
+class onnx(Target):
     name = "onnx"
-    widens_half = False
-    has_contrib_ops = False
-    has_onnxq_ops = False
+    float_types = ("float32", "float16")
+    static = ("Conv", "MatMul", "Gemm")
+    dynamic = ("MatMul", "Gemm")
+    packed = ("MatMul", "Gemm")
+    passes = ("insert_qdq", "quantize_dynamically", "replace_matmuls", "store_weights", "convert_to_half")
 
     def opset_for(self, scheme: str) -> int:
-        if scheme in _OPSETS or scheme in _UNTYPED:
-            return _OPSETS.get(scheme, 0)
-        return 21 if formats.get(scheme).bits >= 4 else 25
+        opset = BLOCKS if scheme in ("w8a16", "w4a16") else super().opset_for(scheme)
+        if opset or scheme in SCHEMES:
+            return opset
+        format = formats.get(scheme)
+        if not format.is_integer or format.bits > 8:  # unpacked by operators of any version
+            return 0
+        return BLOCKS if format.bits >= 4 else TWO_BITS
 
-    def refusal(self, format: str) -> str:
-        return refuse_own_formats(format)
-
-    def place(self, weight: Weight, wish: Placement) -> Placement:
-        op = weight.node.op_type
-        if wish.method is Method.DYNAMIC and op == "LSTM":
-            return stored(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
+    def place(self, weight: Weight, wish: Choice) -> Choice:
+        if wish.method is Method.DYNAMIC and wish.op == "LSTM":
+            return in_float(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
         if wish.method is Method.PACKED:
-            has_type = wish.format not in layouts.BNB4_FORMATS
-            if op == "Gather" and not has_type:
+            has_type = formats.get(wish.format or "").is_integer
+            if wish.op == "Gather" and not has_type:
                 return no_table_kernel(wish)
-            if op == "Gather":
+            if wish.op == "Gather":
                 reason = "standard ONNX has no Gather on blocks: unpacked when the model loads"
-                return at_least_four_bits(stored(wish, reason))
+                return at_least_four_bits(in_float(wish, reason))
             if not has_type:
-                return stored(wish, f"standard ONNX has no {wish.format} type: unpacked when the model loads")
-        return at_least_four_bits(needs_plain_matmul(weight, wish))
+                return in_float(wish, f"standard ONNX has no {wish.format} type: unpacked when the model loads")
+        return super().place(weight, wish)

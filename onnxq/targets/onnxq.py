@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq import own_ops
+from onnxq import formats, own_ops
 from onnxq.model.weights import Weight
-from onnxq.plan import Method
-from onnxq.targets import OPSETS, Placement, is_plain_matmul, needs_plain_matmul, stored
+from onnxq.plan import Choice, Method, in_float
+from onnxq.recipe import SCHEMES
+from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
 
 
-class onnxq:
+class onnxq(Target):
     name = "onnxq"
-    widens_half = False
-    has_contrib_ops = False
-    has_onnxq_ops = True
+    float_types = ("float32", "float16")
+    static = ("Conv", "MatMul", "Gemm")
+    dynamic = ("MatMul", "Gemm")
+    packed = ("MatMul", "Gemm", "Gather")
+    domains = (own_ops.DOMAIN,)
+    passes = ("insert_qdq", "quantize_dynamically", "insert_onnxq_nodes", "store_weights", "convert_to_half")
 
     def opset_for(self, scheme: str) -> int:
-        others = {word: opset for word, opset in OPSETS.items() if word not in ("bf16", "bfloat16")}
-        return {**others, "fp16": 0, "float16": 0}.get(scheme, own_ops.OPSET)
+        if scheme in ("w8a8", "w8a8-dynamic", "fp16", "float16"):
+            return super().opset_for(scheme)
+        if scheme not in SCHEMES and formats.get(scheme).kernel is None and super().opset_for(scheme):
+            return super().opset_for(scheme)
+        return own_ops.OPSET
 
-    def refusal(self, format: str) -> str:
+    def refusal(self, word: str) -> str:
         return ""
 
-    def place(self, weight: Weight, wish: Placement) -> Placement:
-        if wish.method is Method.DYNAMIC and weight.node.op_type == "LSTM":
-            return stored(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
-        if wish.method is Method.PACKED and wish.format not in own_ops.KERNEL_FORMATS:
-            return stored(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
-        if wish.method is Method.STORED and wish.format in own_ops.DENSE_FORMATS and is_plain_matmul(weight):
+    def place(self, weight: Weight, wish: Choice) -> Choice:
+        format = formats.get(wish.format or "")
+        if wish.method is Method.DYNAMIC and wish.op == "LSTM":
+            return in_float(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
+        if wish.method is Method.PACKED and format.kernel is None:
+            return in_float(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
+        if wish.method is Method.STORED and format.is_dense and is_plain_matmul(weight):
             is_float = weight.tensor.dtype is ir.DataType.FLOAT  # products in other types stay what they are
-            return Placement(Method.PACKED, wish.format, None) if is_float else wish
+            return wish.to(Method.PACKED, format.name, None) if is_float else wish
         return needs_plain_matmul(weight, wish)

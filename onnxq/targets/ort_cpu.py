@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from onnxq import formats, layouts
+from onnxq import formats
+from onnxq.model import graph
 from onnxq.model.weights import Weight
-from onnxq.plan import Method
-from onnxq.targets import (
-    OPSETS,
-    Placement,
-    at_least_four_bits,
-    needs_plain_matmul,
-    no_table_kernel,
-    refuse_own_formats,
-    stored,
-)
+from onnxq.plan import Choice, Method, in_float
+from onnxq.targets import Target, no_table_kernel
 
 
-class ort_cpu:
+class ort_cpu(Target):
     name = "ort-cpu"
-    widens_half = True
-    has_contrib_ops = True
-    has_onnxq_ops = False
+    static = ("Conv", "MatMul", "Gemm")
+    dynamic = ("MatMul", "Gemm", "LSTM")
+    packed = ("MatMul", "Gemm", "Gather", "MoE")
+    domains = (graph.MICROSOFT,)
+    passes = (
+        "insert_qdq",
+        "quantize_dynamically",
+        "replace_matmuls",
+        "quantize_gathers",
+        "quantize_experts",
+        "store_weights",
+        "convert_to_half",
+    )
 
-    def opset_for(self, scheme: str) -> int:
-        return OPSETS.get(scheme, 0)
-
-    def refusal(self, format: str) -> str:
-        return refuse_own_formats(format)
-
-    def place(self, weight: Weight, wish: Placement) -> Placement:
-        op = weight.node.op_type
+    def place(self, weight: Weight, wish: Choice) -> Choice:
         if wish.method is Method.HALF:
-            return stored(wish, "onnxruntime's processor kernels compute in float32: unpacked when the model loads")
-        if wish.method is Method.DYNAMIC and op == "LSTM":
+            return in_float(wish, "onnxruntime's processor kernels compute in float32: unpacked when the model loads")
+        if wish.method is Method.DYNAMIC and wish.op == "LSTM":
             if weight.node.attributes.get("layout") is not None:
-                return stored(wish, "DynamicQuantizeLSTM has no layout attribute")
+                return in_float(wish, "DynamicQuantizeLSTM has no layout attribute")
             return wish
-        if wish.method is Method.PACKED and op == "Gather" and wish.format in layouts.BNB4_FORMATS:
-            return no_table_kernel(wish)
-        bits = formats.get(wish.format).bits
-        if wish.method is Method.PACKED and op == "Gather" and bits == 4 and weight.shape[1] % 2:
-            return replace(wish, format="int8", reason="rows of odd length do not fill whole bytes in 4 bits: 8 bits")
-        if wish.method is Method.PACKED and op == "Gather" and bits == 2:
-            return replace(wish, format="int8", reason="no kernel looks rows up in 2 bits: 8 bits")
-        if wish.method is Method.PACKED and bits > 8:
-            return stored(
-                replace(wish, block=None), f"no kernel multiplies by {wish.format}: unpacked when the model loads"
-            )
-        return at_least_four_bits(needs_plain_matmul(weight, wish))
+        format = formats.get(wish.format or "")
+        if wish.method is Method.PACKED and wish.op == "Gather":
+            if format.levels is not None:
+                return no_table_kernel(wish)
+            if format.bits == 4 and weight.shape[1] % 2:
+                reason = "rows of odd length do not fill whole bytes in 4 bits: 8 bits"
+                return wish.to(Method.PACKED, "int8", wish.block, reason)
+            if format.bits == 2:
+                return wish.to(Method.PACKED, "int8", wish.block, "no kernel looks rows up in 2 bits: 8 bits")
+        has_product = format.bits <= 8 if format.is_integer else format.bnb4 is not None
+        if wish.method is Method.PACKED and not has_product:
+            block = wish.block if format.bits <= 8 else None
+            reason = f"no kernel multiplies by {wish.format}: unpacked when the model loads"
+            return wish.to(Method.STORED, wish.format, block, reason)
+        return super().place(weight, wish)

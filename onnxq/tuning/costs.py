@@ -16,7 +16,7 @@ from onnxq.tuning.mincut import Cut
 
 #: Seconds that a QuantizeLinear or DequantizeLinear takes however small its tensor, and the layout change beside it.
 CONVERSION_SECONDS = 4e-6
-#: Activation functions besides `passengers.ABSORBED` that onnxruntime fuses into a Conv in float.
+#: Activation functions besides `int8_regions.ABSORBED` that onnxruntime fuses into a Conv in float.
 _FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 #: What onnxruntime runs in the place of an operator whose quantization it did not fuse.
 _FLOAT_KERNELS = {
@@ -48,7 +48,7 @@ class Costs:
     conversion: dict[str, float] = field(default_factory=dict)
     total_float: float = 0.0
 
-    def hopeful(self) -> Costs:
+    def optimistic(self) -> Costs:
         """These costs if every quantized kernel took half its float time at most, and conversions none."""
         quantized = {node: min(self.quantized_seconds.get(node, 0.0), t / 2) for node, t in self.float_seconds.items()}
         return Costs(self.float_seconds, quantized, dict.fromkeys(self.conversion, 0.0), self.total_float)
@@ -161,7 +161,7 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
                     cut.apart(unwanted, reader, math.inf)
                 cut.apart(maker, unwanted, price)
             for reader in readers:
-                if int8_regions.is_passenger(plan.choices[reader]):
+                if int8_regions.has_no_weights(plan.choices[reader]):
                     cut.apart(reader, maker, math.inf)
     kept = cut.first_side()
     reason = "float is faster here" if not harm else "costs more accuracy than it gives speed"

@@ -10,11 +10,11 @@ from onnxq.plan import Choice, Plan
 from onnxq.planning import int8_regions
 from onnxq.progress import QUIET, Progress
 from onnxq.quality import noise_ratio
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 
 
 def harm(
-    bench: Bench, base: Plan, choices: Sequence[Choice], measurements: int, progress: Progress = QUIET
+    bench: PlanBench, base: Plan, choices: Sequence[Choice], measurements: int, progress: Progress = QUIET
 ) -> dict[str, float]:
     """The noise that each choice adds to `base`, as noise over variation summed over the outputs.
 

@@ -17,7 +17,7 @@ from onnxq.model import graph
 from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
 from onnxq.plan import Plan
-from onnxq.quality import MAX_DB, Quality, arrays_of, measure, unrepeatable
+from onnxq.quality import MAX_DB, Quality, arrays_of, compare_outputs, unrepeatable
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import Race, coarse, least_seconds, processor_seconds, race
 from onnxq.samples.trials import GIVEN, Trial, Trials
@@ -31,8 +31,8 @@ SECONDS_A_PLAN, SECONDS_A_BYTE, SECONDS_A_NODE = 0.05, 1e-8, 2e-4
 #: Samples of the user's that a plan is measured on: all that the float model runs in so much processor time, but at
 #: least so many.
 QUALITY_SECONDS, LEAST_FEEDS = 1.0, 2
-#: Operators whose time is that of the kernels in their bodies.
-BODIES = ("If", "Loop", "Scan")
+#: Operators whose time is that of the kernels in their subgraphs.
+CONTROL_FLOW = ("If", "Loop", "Scan")
 #: Labels that are looked at while plans are compared: those on which the noise is worst.
 WATCHED = 4
 #: dB by which samples that are not looked at may be worse than those that are.
@@ -46,7 +46,7 @@ LEAST_SCORES, RARE = 64, 0.1
 
 
 @dataclass
-class Bench:
+class PlanBench:
     """Runs plans for one model on a few samples.
 
     Attributes:
@@ -165,7 +165,9 @@ class Bench:
     def _compared(self, model: ir.Model, samples: Sequence[int]) -> Quality:
         session = Session(model, threads=0)
         wanted, labels = [self._wanted[i] for i in samples], [self._samples[i].label for i in samples]
-        return measure(self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels)
+        return compare_outputs(
+            self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels
+        )
 
     def kernels(self, plan: Plan | None) -> list[Kernel]:
         """The kernels that ran, with their times, for `plan` or (None) for the float model.
@@ -184,8 +186,9 @@ class Bench:
             least = min(least, least_seconds(session, self.feeds[0], runs))
             kernels = session.kernels()
             total = sum(kernel.seconds for kernel in kernels)
-            has_bodies = any(kernel.op in BODIES for kernel in kernels)  # whose kernels are counted in theirs too
-            if self.threads == 1 and total > least and not has_bodies:
+            # Their time holds that of the kernels in their subgraphs, which are listed too.
+            has_subgraphs = any(kernel.op in CONTROL_FLOW for kernel in kernels)
+            if self.threads == 1 and total > least and not has_subgraphs:
                 kernels = [dataclasses.replace(k, seconds=k.seconds * least / total) for k in kernels]
             self._kernels[key] = kernels
         return self._kernels[key]

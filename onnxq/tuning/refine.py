@@ -10,7 +10,7 @@ from onnxq.preference import RECURRENT_BAR, preference_of
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import SCHEMES, Recipe
 from onnxq.tuning.harm import harm
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 
 #: Finer weights are looked for only where they might gain more than this share.
 LEAST_GAIN = 0.02
@@ -21,7 +21,7 @@ ADDED = 1.0
 REASON = "a shorter format costs too much accuracy here"
 
 
-def refine(bench: Bench, plan: Plan, recipe: Recipe, measurements: int, progress: Progress = QUIET) -> Plan:
+def refine(bench: PlanBench, plan: Plan, recipe: Recipe, measurements: int, progress: Progress = QUIET) -> Plan:
     """`plan` with finer weights: as many as the quality asked for needs, and in 8-bit schemes as many as pay off.
 
     The most harmful bytes come first.
@@ -43,7 +43,7 @@ def with_finest_weights(plan: Plan) -> Plan:
 
 
 def _refined_once(
-    bench: Bench, plan: Plan, recipe: Recipe, four_bits: bool, measurements: int, progress: Progress
+    bench: PlanBench, plan: Plan, recipe: Recipe, four_bits: bool, measurements: int, progress: Progress
 ) -> Plan:
     """With some weights in the next longer format; `four_bits`: the plan was asked for in fewer than eight."""
     kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
@@ -91,7 +91,7 @@ def _refined_once(
     return plan.replacing(ranked[: min(priced)[1]])
 
 
-def _finer(bench: Bench, choice: Choice) -> Choice | None:
+def _finer(bench: PlanBench, choice: Choice) -> Choice | None:
     found = finer(choice, REASON)
     if found is None or found.format != "float16" or choice.node not in bench.unfit_for_half:
         return found

@@ -1,4 +1,4 @@
-"""Between plan and rewrite: measure, and give back what costs more than it gives.
+"""Step 5: measure the plan, and give back to float what costs more than it gives.
 
 Three questions, in this order. Which nodes lose time (kernels timed one by one, borders between int8 and float
 included)? Which of the plans between "all in int8" and "nothing" is the best bargain of time and noise? Which weights
@@ -19,7 +19,7 @@ from onnxq.quality import Quality
 from onnxq.recipe import Recipe
 from onnxq.tuning.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
-from onnxq.tuning.plan_bench import Bench, plan_key
+from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import refine, with_finest_weights
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
@@ -28,7 +28,7 @@ WORTHWHILE = 0.97
 TIMING_SECONDS = 0.5
 #: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
 AS_SMALL = 1.01
-#: What the whole noise of a plan is taken to be worth, in runs of the float model, from "next to nothing" to "all".
+#: Prices of the total noise of a plan that are tried, in runs of the float model: a thousandth to a hundred.
 PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 #: Prices that are tried between the best of these and its neighbours.
 BETWEEN = 6
@@ -36,7 +36,7 @@ BETWEEN = 6
 LEAST_REGRET = 0.02
 
 
-def tune(bench: Bench, plan: Plan, recipe: Recipe, observed: Sequence[str], progress: Progress = QUIET) -> Plan:
+def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], progress: Progress = QUIET) -> Plan:
     """`plan` with nodes given back to float, or to a finer format, as measured on `bench`.
 
     Args:
@@ -58,7 +58,7 @@ class Terms:
         measurements: plans that may be measured to find out which nodes do harm.
     """
 
-    bench: Bench
+    bench: PlanBench
     recipe: Recipe
     preference: Preference
     bar: float
@@ -66,7 +66,7 @@ class Terms:
     progress: Progress
 
     @classmethod
-    def of(cls, bench: Bench, recipe: Recipe, progress: Progress) -> Terms:
+    def of(cls, bench: PlanBench, recipe: Recipe, progress: Progress) -> Terms:
         kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
         preference = preference_of(recipe.prefer, **kind)
         if recipe.keep_slow:  # integers are wanted: noise well above the bar costs nothing
@@ -92,7 +92,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
     costs = attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements)
     if recipe.keep_slow:
-        costs = costs.hopeful()
+        costs = costs.optimistic()
     float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
     start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
     best = _best_bargain(terms, plan, costs, [start, float_plan])
@@ -104,7 +104,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     return best if _is_worthwhile(bench, best, float_plan) else float_plan
 
 
-def _is_worthwhile(bench: Bench, best: Plan, float_plan: Plan) -> bool:
+def _is_worthwhile(bench: PlanBench, best: Plan, float_plan: Plan) -> bool:
     """Whether `best` is faster than float; where that cannot be told, whether its file is no larger."""
     is_faster = bench.speed(best, TIMING_SECONDS, WORTHWHILE).is_below(WORTHWHILE)
     return bench.size(best) <= AS_SMALL * bench.size(float_plan) if is_faster is None else is_faster
@@ -158,5 +158,5 @@ def _least_regret(terms: Terms, costs: Costs, full: Plan, plans: Iterable[Plan])
     return best
 
 
-def _back(bench: Bench, plan: Plan, choices: Iterable[Choice], reason: str) -> Plan:
+def _back(bench: PlanBench, plan: Plan, choices: Iterable[Choice], reason: str) -> Plan:
     return int8_regions.prune(plan.replacing(in_float(choice, reason) for choice in choices), bench.model)

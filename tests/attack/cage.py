@@ -29,8 +29,8 @@ from typing import Protocol
 
 from click.testing import CliRunner
 
-from onnxq import boundary, cli, pipeline
-from onnxq.checking import models
+from onnxq import boundary, cli
+from onnxq.checking import models, saved
 from onnxq.cli import check as check_command
 from onnxq.tuning import plan_bench, tune
 
@@ -147,7 +147,7 @@ def _be_quick() -> None:
     for module, name in ((tune, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS")):
         if hasattr(module, name):
             setattr(module, name, 0.001)
-    for each in (pipeline, check_command):
+    for each in (saved, check_command):
         if hasattr(each, "check_models"):
             each.check_models = functools.partial(models.check_models, seconds=0.001)  # type: ignore[attr-defined]
 

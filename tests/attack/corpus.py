@@ -363,7 +363,7 @@ CASES: dict[str, Hostile] = {
     # Data
     "archive that unpacks to much": Hostile(file("d.npz", bomb(), *CALIBRATE, "d.npz"), "cannot be read"),
     "header longer than the file": Hostile(
-        file("d.npy", raw_npy("(999999999999, 64)"), *CALIBRATE, "d.npy"), "header speaks of"
+        file("d.npy", raw_npy("(999999999999, 64)"), *CALIBRATE, "d.npy"), "header declares"
     ),
     "negative header": Hostile(file("d.npy", raw_npy("(-1, 64)"), *CALIBRATE, "d.npy"), "its shape is"),
     "header in brackets": Hostile(file("d.npy", raw_npy("(" * 60), *CALIBRATE, "d.npy"), "header is damaged"),

@@ -34,6 +34,7 @@ from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
 from onnxq.samples.pictures.images import parse_preprocessing
+from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import inputs_of, open_data
 
 PEERS = {"minmax": "MinMax", "percentile": "Percentile"}
@@ -92,7 +93,7 @@ def prepare(options: argparse.Namespace, folder: Path, samples: int) -> int:
         onnx.save(network(32 if options.quick else 224), path)
         data = [{"x": picture(32 if options.quick else 224, seed)} for seed in range(samples)]
     preprocessing = parse_preprocessing(options.preprocess) if options.preprocess else None
-    job = open_job(path, Recipe("w8a8"), data=data, preprocessing=preprocessing, limit=samples)
+    job = open_job(path, Recipe("w8a8"), data=Sampling(data, preprocessing, samples))
     ir.save(job.model, folder / "model.onnx")
     assert job.data is not None
     for i, feed in enumerate(job.data):

@@ -31,7 +31,7 @@ from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
 from onnxq.samples.trials import Trials
 from onnxq.summaries.ranges import NO_RANGES
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 
 
 @contextmanager
@@ -67,11 +67,11 @@ def main() -> None:
     Console(width=100).print(table)
 
 
-def bench(model: ir.Model, recipe: Recipe, feeds: list) -> Bench:
+def bench(model: ir.Model, recipe: Recipe, feeds: list) -> PlanBench:
     def carry_out(plan: Plan) -> ir.Model:
         return rewrite(model, plan, NO_RANGES, recipe, targets.get("ort-cpu"))
 
-    return Bench(model, carry_out, Trials.given(feeds, "calibration samples"))
+    return PlanBench(model, carry_out, Trials.given(feeds, "calibration samples"))
 
 
 if __name__ == "__main__":

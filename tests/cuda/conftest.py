@@ -36,10 +36,11 @@ def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     extra = os.environ.get("ONNXQ_EMULATION_FLAGS", "").split()  # of a sanitizer
     sources = [
-        *(SOURCES / name for name in ("cuda/emulated.cc", "cuda/nodes.cc", "infer.cc", "weight.cc")),
+        *(SOURCES / "cuda" / name for name in ("emulated.cc", "nodes.cc")),
+        *(SOURCES / "abi" / name for name in ("infer.cc", "nodes.cc", "weight.cc")),
         Path(__file__).with_name("register_emulated.cc"),
     ]
-    objects = [folder / f"{source.stem}.o" for source in sources]
+    objects = [folder / f"{source.parent.name}_{source.stem}.o" for source in sources]
     for source, made in zip(sources, objects, strict=True):
         subprocess.run([compiler, *flags, *extra, f"-I{SOURCES}", "-c", str(source), "-o", str(made)], check=True)
     library = folder / "libonnxq_cuda_emulated.so"

@@ -2,8 +2,8 @@
 // the same, and the kernels below it are emulated.
 #include <deque>
 
-#include "export.h"
-#include "ops.h"
+#include "abi/export.h"
+#include "abi/ops.h"
 
 ONNXQ_EXPORT onnxq::ort::OrtStatus* RegisterCustomOps(onnxq::ort::OrtSessionOptions* options,
                                                       const onnxq::ort::OrtApiBase* base) {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-FOLDER = Path(__file__).parents[2] / "custom_ops"
+FOLDER = Path(__file__).parents[2] / "custom_ops" / "bench"
 pytest.importorskip("onnxruntime")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,35 @@ def test_wrong_nodes_are_refused_in_a_sentence(open_session: Open) -> None:
     short = open_session(matmul(w, bias=np.zeros(31, np.float16)))
     x = random_x(1, 64, np.dtype(np.float16)).reshape(1, 1, 64)
     assert "bias has shape [31], but must be [32]" in refusal(lambda: short.run(None, {"x": x}))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "x", "reason"),
+    [
+        ({"dtype": 11}, np.zeros((1, 2), np.int64), "dtype must be 1"),
+        ({"dtype": 7}, np.zeros((1, 2), np.int64), "dtype must be 1"),
+        ({}, np.zeros((1, 2), np.float32), "indices must be int32 or int64"),
+        ({}, np.zeros((1, 2), np.uint8), "indices must be int32 or int64"),
+        ({"K": 65}, np.zeros((1, 2), np.int64), "weight has shape"),
+        ({"dtype": TensorProto.FLOAT16}, np.zeros((1, 2), np.int64), "Type|type"),  # y is declared as float32
+    ],
+    ids=str,
+)
+def test_what_the_processor_refuses_the_gpu_refuses(
+    open_session: Open, attributes: dict[str, int], x: NDArray, reason: str
+) -> None:
+    """tests/native/test_refusals.py asks the same of the processor's operators."""
+    fed = ("x", helper.np_dtype_to_tensor_dtype(x.dtype), ["a", "b"])
+    model = make("GatherNBits", random_weight(32, 64), [fed], TensorProto.FLOAT, None, **attributes)
+    assert re.search(reason, refusal(lambda: open_session(model).run(None, {"x": x})))
+
+
+@pytest.mark.parametrize("x", [np.float16(3.0), np.zeros((2, 63), np.float16)], ids=["scalar", "narrow"])
+def test_activations_of_another_shape(open_session: Open, x: Any) -> None:
+    fed = ("x", TensorProto.FLOAT16, [None] * np.ndim(x))
+    arguments = ("MatMulNBits", random_weight(32, 64), [fed], TensorProto.FLOAT16, None)
+    message = refusal(lambda: open_session(make(*arguments)).run(None, {"x": np.array(x)}))
+    assert "whose last dimension must be K = 64" in message
 
 
 def test_the_gpu_library_is_registered_where_onnxruntime_has_the_provider(

@@ -63,7 +63,7 @@ def test_harm_counts_as_seconds() -> None:
     assert int8(CHAIN, gain, harm={"b": 4}) == "abcd"
 
 
-def test_a_passenger_leaves_with_its_neighbours() -> None:
+def test_an_operator_without_weights_leaves_with_its_neighbours() -> None:
     body = "[a] u = Conv(x, f)  [p] v = Sigmoid(u)  [d] z = Conv(v, f)"
     assert int8(body, {"a": 3, "p": 1, "d": 3}) == "adp"
     assert int8(body, {"a": 3, "p": 1, "d": -9}) == "a"
@@ -81,8 +81,8 @@ def test_prediction_is_float_less_what_the_nodes_save() -> None:
     assert predicted_seconds(plan, costs, plan) == pytest.approx(50 - 6 - 2 - 1 + 2)
 
 
-def test_hopeful_costs_never_make_float_the_faster() -> None:
-    costs = Costs({"a": 10.0, "b": 10.0}, {"a": 30.0, "b": 1.0}, {"x": 5.0}, 20.0).hopeful()
+def test_optimistic_costs_never_make_float_the_faster() -> None:
+    costs = Costs({"a": 10.0, "b": 10.0}, {"a": 30.0, "b": 1.0}, {"x": 5.0}, 20.0).optimistic()
     assert costs == Costs({"a": 10.0, "b": 10.0}, {"a": 5.0, "b": 1.0}, {"x": 0.0}, 20.0)
 
 

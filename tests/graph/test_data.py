@@ -135,12 +135,12 @@ def test_infinities_and_missing_values_stay() -> None:
 @pytest.mark.parametrize(
     ("x", "wanted", "message"),
     [
-        (counting(1, 4), "<f4", r"sample 0: 'x' has shape \[1, 4\], the model wants \[\?, 3\]"),
-        (counting(3), "<f4", r"sample 0: 'x' has shape \[3\], the model wants \[\?, 3\]"),
-        (np.ones((1, 3), complex), "<f4", "sample 0: 'x' has type complex128, the model wants float32"),
-        (np.ones((1, 3), "f4,f4"), "<f4", "sample 0: 'x' has type .*, the model wants float32"),
-        (np.array([["a", "b", "c"]]), "<f4", "sample 0: 'x' has type <U1, the model wants float32"),
-        (np.ones((1, 3)), "<i8", "sample 0: 'x' has type float64, the model wants int64"),
+        (counting(1, 4), "<f4", r"sample 0: 'x' has shape \[1, 4\], the model expects \[\?, 3\]"),
+        (counting(3), "<f4", r"sample 0: 'x' has shape \[3\], the model expects \[\?, 3\]"),
+        (np.ones((1, 3), complex), "<f4", "sample 0: 'x' has type complex128, the model expects float32"),
+        (np.ones((1, 3), "f4,f4"), "<f4", "sample 0: 'x' has type .*, the model expects float32"),
+        (np.array([["a", "b", "c"]]), "<f4", "sample 0: 'x' has type <U1, the model expects float32"),
+        (np.ones((1, 3)), "<i8", "sample 0: 'x' has type float64, the model expects int64"),
         (np.array([[0, 0, 2**40]]), "<i4", r"holds 1099511627776 at \[0, 2\], which does not fit int32"),
         (np.array([[0, -1, 0]]), "<u8", r"holds -1 at \[0, 1\], which does not fit uint64"),
         (np.array([[0, 0, 1e300]]), "<f4", r"holds 1e\+300 at \[0, 2\], which does not fit float32"),
@@ -155,9 +155,9 @@ def test_what_does_not_fit_is_said(x: NDArray, wanted: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("x", "wanted", "message"),
     [
-        (counting(3), (None, 3), r"'x' has shape \[3\], the model wants \[\?, 3\], or one axis more"),
-        (counting(5, 3), (2, 3), r"'x' has shape \[5, 3\], the model wants \[2, 3\]: 5 is not a multiple of 2"),
-        (counting(1, 3), ("rows", 2), r"'x' has shape \[1, 3\], the model wants \[rows, 2\]"),
+        (counting(3), (None, 3), r"'x' has shape \[3\], the model expects \[\?, 3\], or one axis more"),
+        (counting(5, 3), (2, 3), r"'x' has shape \[5, 3\], the model expects \[2, 3\]: 5 is not a multiple of 2"),
+        (counting(1, 3), ("rows", 2), r"'x' has shape \[1, 3\], the model expects \[rows, 2\]"),
         (counting(0, 3), (None, 3), "holds no samples"),
     ],
     ids=["rank", "remainder", "width", "empty"],
@@ -354,7 +354,7 @@ def test_preprocessing_words() -> None:
 
 @pytest.mark.parametrize("word", ["size=0x3", "size=axb", "std=0", "scale=0", "mean=", "channels=cmyk", "zoom=2"])
 def test_preprocessing_words_that_are_not_understood(word: str) -> None:
-    with pytest.raises(BadRecipe, match=f"--preprocess does not understand '{word}'; it knows size="):
+    with pytest.raises(BadRecipe, match=f"--preprocess: invalid setting '{word}'; valid settings for images: size="):
         parse_preprocessing(f"layout=nchw {word}")
 
 

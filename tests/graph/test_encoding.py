@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
 from onnxq.encoding import lazy
-from onnxq.encoding.lazy import Encoding, codes, scales
+from onnxq.encoding.lazy import Encoding
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
 
@@ -101,7 +101,7 @@ def test_nothing_is_computed_before_it_is_read_and_then_once() -> None:
 
     tensor = ir.LazyTensor(read, dtype=ir.DataType.FLOAT, shape=ir.Shape((4, 32)))
     made = Encoding(tensor, formats.get("int8"), ROWS)
-    parts = [made.part(codes, ir.DataType.INT8, (4, 32)), made.part(scales, ir.DataType.FLOAT, (4,))]
+    parts = [made.part(layouts.codes), made.part(layouts.scales)]
     assert [part.shape.numpy() for part in parts] == [(4, 32), (4,)]
     assert reads == []
     wanted = formats.get("int8").encode(normal(4, 32), ROWS)
@@ -124,14 +124,15 @@ def test_only_the_last_encoding_is_remembered() -> None:
 @pytest.mark.parametrize("shape", [(3, 32), (3, 17)], ids=["3x32", "3x17"])
 def test_parts_of_four_bits_are_packed(shape: tuple[int, int]) -> None:
     made = Encoding(ir.tensor(normal(*shape)), formats.get("uint4"), BLOCKS)
-    part = made.part(lambda q: layouts.nibbles_low_first(q.codes.reshape(-1)), ir.DataType.UINT4, shape)
+    part = made.part(layouts.codes)
+    assert part.dtype is ir.DataType.UINT4
     np.testing.assert_array_equal(part.numpy().astype(np.uint8), made.result().codes)
     assert part.nbytes == len(part.tobytes()) == -(-shape[0] * shape[1] // 2)
 
 
 def test_scales_in_half_precision_are_converted() -> None:
     made = Encoding(ir.tensor(normal(3, 32)), formats.get("uint4"), BLOCKS)
-    part = made.part(scales, ir.DataType.FLOAT16, (3, 2))
+    part = made.part(layouts.scales, ir.DataType.FLOAT16)
     np.testing.assert_array_equal(part.numpy(), formats.get("uint4").encode(normal(3, 32), BLOCKS).scales.astype("f2"))
 
 

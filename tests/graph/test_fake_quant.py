@@ -179,7 +179,7 @@ def test_observers_give_the_range_their_collector_found(method: str) -> None:
 
 def test_observers_say_what_is_wrong() -> None:
     observer = fake_quant.Observer(axis=0)
-    with pytest.raises(BadData, match="has seen no batch"):
+    with pytest.raises(BadData, match="has not seen a batch yet"):
         observer.grid()
     observer.update(np.full((2, 3), np.nan, np.float32))
     np.testing.assert_array_equal(observer.grid().scale, [1, 1])
@@ -195,7 +195,7 @@ def test_observers_say_what_is_wrong() -> None:
         (0.0, 0, (-7, 7), "finite and above zero"),
         (np.nan, 0, (-7, 7), "finite and above zero"),
         ([1.0, 2.0], [0, 0], (-7, 7), "for axis None"),
-        (1.0, 0, (7, 7), "make no step"),
+        (1.0, 0, (7, 7), "at least 2 are needed"),
     ],
 )
 def test_impossible_grids(scale: object, zero: object, codes: tuple[int, int], words: str) -> None:

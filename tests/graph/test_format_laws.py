@@ -123,7 +123,7 @@ def shape_and_types(q: QuantizedTensor, w: NDArray) -> None:
 
 def decoding_is_a_fixed_point(q: QuantizedTensor) -> None:
     """With the scales it has; nested ones are those of the format below."""
-    format = getattr(q.format, "base", q.format)
+    format = q.format.base or q.format
     again = format.encode(q.dequantize(), q.granularity, q.scales, q.zero_points)
     np.testing.assert_array_equal(again.dequantize(), q.dequantize())
 
@@ -180,7 +180,7 @@ def half_gap(y: NDArray, mantissa: int, least: int) -> NDArray[np.float64]:
 
 def outermost(q: QuantizedTensor) -> tuple[float, float]:
     """The lowest and highest multiple of the scale, counted from zero or from the minimum."""
-    levels = getattr(q.format, "levels", None)
+    levels = q.format.levels
     if levels is not None:
         return float(levels.min()), float(levels.max())
     if q.format.name in FLOAT8:
@@ -193,7 +193,7 @@ def outermost(q: QuantizedTensor) -> tuple[float, float]:
 
 
 def widest(q: QuantizedTensor) -> float:
-    levels = getattr(q.format, "levels", None)
+    levels = q.format.levels
     return 1.0 if levels is None else float(np.diff(np.sort(levels)).max())
 
 

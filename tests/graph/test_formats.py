@@ -88,7 +88,7 @@ def test_every_code_survives(name: str) -> None:
     codes = codes_of(format)
     zeros = zero_of(format)
     q = QuantizedTensor(format, Granularity(), codes, np.array(0.25, format.scale_type), zeros)
-    again = getattr(format, "base", format).encode(q.dequantize(), Granularity(), q.scales, zeros)
+    again = (format.base or format).encode(q.dequantize(), Granularity(), q.scales, zeros)
     np.testing.assert_array_equal(again.dequantize(), q.dequantize())
 
 
@@ -96,7 +96,7 @@ def test_every_code_survives(name: str) -> None:
 def test_the_nearest_number_is_taken(name: str) -> None:
     format, w = formats.get(name), normal((1, 64))
     # As if stored: the scale of mxfp4 and of GGUF's blocks is rounded after the codes were chosen.
-    first = getattr(format, "base", format).encode(w, Granularity())
+    first = (format.base or format).encode(w, Granularity())
     q = first.format.encode(w, Granularity(), first.scales, first.zero_points)
     codes = codes_of(format)
     numbers = QuantizedTensor(format, Granularity(), codes, q.scales, q.zero_points).dequantize()
@@ -104,7 +104,7 @@ def test_the_nearest_number_is_taken(name: str) -> None:
     np.testing.assert_allclose(np.abs(q.dequantize() - w).reshape(-1), least, atol=4 * EPS * np.abs(w).max())
 
 
-@pytest.mark.parametrize("name", [n for n in WITH_SCALES if not hasattr(formats.get(n), "base")])
+@pytest.mark.parametrize("name", [n for n in WITH_SCALES if formats.get(n).base is None])
 @granularities
 def test_a_group_depends_on_its_own_weights_only(name: str, shape: tuple[int, ...], granularity: Granularity) -> None:
     w = normal(shape)

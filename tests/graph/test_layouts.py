@@ -135,7 +135,7 @@ def test_halves(name: str, n: int, k: int, axis: int) -> None:
     assert packed.shape == (n * blocks, BLOCK // 2)
     codes = np.concatenate([packed & 15, packed >> 4], axis=-1).reshape(n, -1)
     np.testing.assert_array_equal(codes[:, :k], by_row(q, q.codes))
-    levels = getattr(q.format, "levels", None)
+    levels = q.format.levels
     if levels is None:
         np.testing.assert_array_equal(codes[:, k:], padding(q, n, k))
     else:

@@ -219,7 +219,7 @@ def riders(body: str, *rules: Rule) -> set[str]:
     """Operators without weights that are int8 in the static plan of a model."""
     made = tiny.read(tiny.model(f"g ({IMAGE} x, {IMAGE} u) => (z) {{ {body} }}", FILTERS))
     plan = planned_model(made, Recipe("w8a8", rules))
-    return {choice.node for choice in plan if int8_regions.is_passenger(choice)}
+    return {choice.node for choice in plan if int8_regions.has_no_weights(choice)}
 
 
 @pytest.mark.parametrize(
@@ -252,14 +252,14 @@ def test_operators_ride_only_between_int8_kernels(body: str, riding: set[str]) -
 BETWEEN = "[a] a = Conv(x, f)  [p] p = Sigmoid(a)  [q] q = Sigmoid(p)  [z] z = Conv(q, h)"
 
 
-def test_passengers_obey_rules() -> None:
+def test_operators_without_weights_obey_rules() -> None:
     """One that is kept takes those behind it with it."""
     assert riders(BETWEEN) == {"p", "q"}
     assert riders(BETWEEN, Rule(KEEP, "q")) == set()
     assert riders(BETWEEN, Rule(KEEP, "a")) == set()
 
 
-def test_passengers_get_off_when_a_convolution_goes_back_to_float() -> None:
+def test_operators_without_weights_go_back_to_float_with_their_convolution() -> None:
     made = tiny.read(tiny.model(f"g ({IMAGE} x) => (z) {{ {BETWEEN} }}", FILTERS))
     plan = planned_model(made, Recipe("w8a8"))
     pruned = int8_regions.prune(plan.replacing([in_float(plan.choices["z"], "slow")]), made)

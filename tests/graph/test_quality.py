@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike
 
-from onnxq.quality import MAX_DB, Quality, measure, noise_ratio
+from onnxq.quality import MAX_DB, Quality, compare_outputs, noise_ratio
 
 
 def of(wanted: ArrayLike, got: ArrayLike, dtype: DTypeLike = np.float32) -> Quality:
@@ -40,7 +40,7 @@ def test_an_offset_counts_for_sqnr_only() -> None:
 
 def test_samples_add_up_whatever_their_shapes() -> None:
     x, y = normal(6, 4), normal(6, 4, seed=1)
-    parts = measure(["y"], [[x[:1]], [x[1:3]], [x[3:].reshape(-1)]], [[y[:1]], [y[1:3]], [y[3:].reshape(-1)]])
+    parts = compare_outputs(["y"], [[x[:1]], [x[1:3]], [x[3:].reshape(-1)]], [[y[:1]], [y[1:3]], [y[3:].reshape(-1)]])
     whole = of(x, y, np.float64)
     assert parts.sqnr == pytest.approx(whole.sqnr)
     assert parts.contrast == pytest.approx(whole.contrast)
@@ -48,7 +48,7 @@ def test_samples_add_up_whatever_their_shapes() -> None:
 
 def test_samples_must_be_as_many() -> None:
     with pytest.raises(ValueError):
-        measure(["y"], [[normal(1)]], [])
+        compare_outputs(["y"], [[normal(1)]], [])
 
 
 def test_the_worst_output_counts() -> None:
@@ -88,9 +88,9 @@ def test_broken_outputs(wanted: ArrayLike, got: ArrayLike) -> None:
 
 def test_one_broken_sample_breaks_the_output() -> None:
     x = normal(4)
-    quality = measure(["y"], [[x], [x]], [[np.full(4, np.nan)], [x]])
+    quality = compare_outputs(["y"], [[x], [x]], [[np.full(4, np.nan)], [x]])
     assert quality.sqnr == -MAX_DB
-    assert measure(["y"], [[x], [x]], [[x[:2]], [x]]).sqnr == -MAX_DB
+    assert compare_outputs(["y"], [[x], [x]], [[x[:2]], [x]]).sqnr == -MAX_DB
 
 
 def test_what_float_itself_does_not_know_is_not_compared() -> None:

@@ -87,12 +87,12 @@ def test_set(text: str, rule: Rule) -> None:
 
 @pytest.mark.parametrize("text", ["w8a16", "=w8a16", ""])
 def test_set_without_a_pattern(text: str) -> None:
-    with pytest.raises(BadRecipe, match=f"--set '{text}' is not of the form"):
+    with pytest.raises(BadRecipe, match=f"--set: invalid rule '{text}'; example: "):
         parse_set(text)
 
 
 def test_unknown_words_list_the_known_ones() -> None:
-    with pytest.raises(BadRecipe, match="there is no scheme 'int9'; choose one of " + ", ".join(SCHEMES)):
+    with pytest.raises(BadRecipe, match="unknown scheme 'int9'; choose one of " + ", ".join(SCHEMES)):
         Recipe("int9")
     with pytest.raises(
         BadRecipe, match=r"'int9'; .* or a number format for the weights: bfloat16, float16, .* uniform"
@@ -103,13 +103,13 @@ def test_unknown_words_list_the_known_ones() -> None:
     with pytest.raises(BadRecipe, match="a rule cannot set 'auto'"):
         Rule("auto")
     words = ", ".join(collector_names())
-    with pytest.raises(BadRecipe, match=f"there is no calibration method 'magic'; choose one of {words}"):
+    with pytest.raises(BadRecipe, match=f"unknown calibration method 'magic'; choose one of {words}"):
         Recipe(calibration="magic")
 
 
 @pytest.mark.parametrize("block", [0, -32, 8, 24, 33, 100, 512])
 def test_blocks_are_those_the_kernels_have(block: int) -> None:
-    with pytest.raises(BadRecipe, match=f"a block of {block} weights is none of 16, 32, 64, 128, 256"):
+    with pytest.raises(BadRecipe, match=f"invalid block size {block}; choose one of 16, 32, 64, 128, 256"):
         Recipe(block_size=block)
 
 
@@ -117,15 +117,15 @@ def test_blocks_are_those_the_kernels_have(block: int) -> None:
     ("text", "message"),
     [
         ("scheme = ", "is not TOML: "),
-        ("schema = 'w8a8'", "has no use for 'schema'; it knows scheme, block_size, min_sqnr, .* and "),
-        ("rules = []", "has no use for 'rules'"),
+        ("schema = 'w8a8'", "unknown key 'schema'; valid keys: scheme, block_size, min_sqnr, .* and "),
+        ("rules = []", "unknown key 'rules'"),
         ("scheme = 8", "scheme = 8 should be of type str"),
         ("block_size = '32'", "block_size = '32' should be of type int"),
         ("block_size = true", "block_size = True should be of type int"),
         ("min_sqnr = true", "min_sqnr = True should be of type float"),
-        ("min_sqnr = nan", "min_sqnr is not a number of dB"),
+        ("min_sqnr = nan", "min_sqnr must be a number of dB, not NaN"),
         ("keep_slow = 1", "keep_slow = 1 should be of type bool"),
-        ("accuracy_level = 5", "accuracy level 5 is not one of 0, 1, 2, 3, 4"),
+        ("accuracy_level = 5", "invalid accuracy level 5; choose one of 0, 1, 2, 3, 4"),
         ("rule = 3", "rules are written as"),
         ("[rule]\nset = 'keep'", "rules are written as"),
         ("rule = [3]", "has 'set', and may have 'nodes' and 'ops', nothing else"),
@@ -187,8 +187,8 @@ def test_preference_effort_and_floor_of_toml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"prefer": "beauty"}, "there is no preference 'beauty'; choose one of speed, balanced, accuracy, size"),
-        ({"effort": "some"}, "there is no effort 'some'; choose one of quick, normal, thorough"),
+        ({"prefer": "beauty"}, "unknown preference 'beauty'; choose one of speed, balanced, accuracy, size"),
+        ({"effort": "some"}, "unknown effort 'some'; choose one of quick, normal, thorough"),
     ],
 )
 def test_unknown_preferences_and_efforts(words: dict[str, str], message: str) -> None:

@@ -196,7 +196,7 @@ def test_damaged_offsets_are_found(tmp_path: Path) -> None:
     [
         ([[1.0, 2.0, 3.0], None], "row 1: 'x' is empty"),
         ([[[1.0], [2.0, 3.0]]], "row 0: 'x' holds lists of different lengths"),
-        ([[1.0, 2.0]], r"'x' has shape \[1, 2\], the model wants \[\?, 3\]"),
+        ([[1.0, 2.0]], r"'x' has shape \[1, 2\], the model expects \[\?, 3\]"),
     ],
 )
 def test_cells_that_do_not_fit(tmp_path: Path, cells: list, message: str) -> None:

@@ -1,11 +1,11 @@
-// Compiles only where custom_ops/ort_abi.h says what onnxruntime's own header says.
+// Compiles only where custom_ops/abi/ort_abi.h says what onnxruntime's own header says.
 
 #include <onnxruntime_c_api.h>
 
 #include <cstddef>
 #include <type_traits>
 
-#include "ort_abi.h"
+#include "abi/ort_abi.h"
 
 using namespace onnxq;
 

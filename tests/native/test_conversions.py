@@ -10,9 +10,10 @@ from kernels import Weight
 from nodes import BFLOAT16, FLOAT16
 from test_ops import run
 
+import onnxq
 from onnxq.runtime import native
 
-pytest.importorskip("onnxruntime")
+ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 
 types = pytest.mark.parametrize(
@@ -45,3 +46,14 @@ def test_what_is_not_finite(dtype: type, type: int) -> None:
     x[0, 3], x[1, 3], x[2, 3] = np.inf, -np.inf, np.nan
     y = run(nodes.matmul(diagonal(1.0), type=type, activations="exact"), x=x).astype(np.float32)
     assert (y[0, 3], y[1, 3]) == (np.inf, -np.inf) and np.isnan(y[2, 3])
+
+
+def test_subnormal_halves_where_the_processor_takes_subnormal_floats_for_zero() -> None:
+    """A subnormal half is a normal float, and the way there must not lead through a subnormal one."""
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    model = nodes.matmul(diagonal(1024.0), type=FLOAT16, activations="exact").SerializeToString()
+    x = np.arange(1, 1024, dtype=np.uint16).view(np.float16)
+    x = np.resize(x, (64, 16))
+    (y,) = onnxq.session(model, options).run(None, {"x": x})
+    np.testing.assert_array_equal(y, x * np.float16(1024))

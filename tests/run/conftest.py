@@ -6,8 +6,7 @@ import functools
 
 import pytest
 
-from onnxq import pipeline
-from onnxq.checking import models
+from onnxq.checking import models, saved
 from onnxq.cli import check as check_command
 from onnxq.tuning import plan_bench, tune
 
@@ -17,5 +16,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are measured for as short as it goes: tests that use this do not depend on them."""
     monkeypatch.setattr(tune, "TIMING_SECONDS", 0.01)
     monkeypatch.setattr(plan_bench, "PROFILE_SECONDS", 0.01)
-    for module in (pipeline, check_command):
+    for module in (saved, check_command):
         monkeypatch.setattr(module, "check_models", functools.partial(models.check_models, seconds=0.01))

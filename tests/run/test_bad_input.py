@@ -150,9 +150,9 @@ def test_quantized_models_are_recognized(tmp_path: Path) -> None:
 
 BAD_DATA: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "another name": ({"z": np.zeros((4, 64), np.float32)}, "the model's inputs are x"),
-    "another shape": ({"x": np.zeros((4, 63), np.float32)}, "has shape [1, 63], the model wants [1, 64]"),
-    "another rank": ({"x": np.zeros((4, 1, 1, 64), np.float32)}, "has shape [4, 1, 1, 64], the model wants [1, 64]"),
-    "another type": ({"x": np.full((4, 64), "a")}, "the model wants float32"),
+    "another shape": ({"x": np.zeros((4, 63), np.float32)}, "has shape [1, 63], the model expects [1, 64]"),
+    "another rank": ({"x": np.zeros((4, 1, 1, 64), np.float32)}, "has shape [4, 1, 1, 64], the model expects [1, 64]"),
+    "another type": ({"x": np.full((4, 64), "a")}, "the model expects float32"),
     "no samples": ({"x": np.zeros((0, 64), np.float32)}, "holds no samples"),
     "no arrays": ({}, "the model's inputs are x"),
 }
@@ -213,7 +213,7 @@ BAD_RECIPES = {
     "[[rule]]\nset = 'keep'\nnodes = 5": "are strings",
     "[[rule]]\nset = 'keep'\nops = 'MatMul'": "a list of strings",
     "[[rule]]\nset = 'keep'\nops = [1]": "a list of strings",
-    "min_sqnr = nan": "not a number",
+    "min_sqnr = nan": "must be a number",
 }
 
 
@@ -224,7 +224,7 @@ def test_recipes_of_the_wrong_types(toml: str, tmp_path: Path) -> None:
 
 
 BAD_PLANS = [
-    ({"format": "int5"}, "there is no number format 'int5'"),
+    ({"format": "int5"}, "unknown number format 'int5'"),
     ({"format": None}, "format None"),
     ({"format": "float16"}, "format float16"),
     ({"block": 7}, "block 7"),
@@ -232,7 +232,7 @@ BAD_PLANS = [
     ({"block": "a"}, "choices[0].block: expected int | null, got str"),
     ({"method": "static", "format": "int8", "block": None}, "give --data"),
     ({"method": "magic"}, "not a valid Method"),
-    ({"node": "gone"}, "speaks of node 'gone'"),
+    ({"node": "gone"}, "names node 'gone'"),
     ({"reason": None}, "choices[0].reason: expected str, got null"),
     ({"elements": "many"}, "choices[0].elements: expected int, got str"),
 ]

@@ -15,14 +15,16 @@ from onnx import helper, numpy_helper
 
 from onnxq import formats, layouts, own_ops
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
-from onnxq.own_ops import KERNEL_FORMATS, Variant
+from onnxq.own_ops import Variant
 
 #: (N, K, block): one row, one block, short last blocks and tiles, and none short.
 SHAPES = [(1, 16, 16), (20, 70, 32), (17, 48, 16), (16, 256, 256), (33, 100, 128), (48, 64, 64)]
 LEVELS = [ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL]
 WIDTHS = [*formats.names(), *(f"uniform{bits}" for bits in range(2, 17))]
 WIDTHS = [word for word in WIDTHS if formats.get(word).scale_type and formats.get(word).code_type.kind in "iu"]
-KERNELS = sorted(word for word in KERNEL_FORMATS if not hasattr(formats.get(word), "base"))
+FORMATS = [formats.get(word) for word in formats.names()]
+KERNELS = [f.name for f in FORMATS if f.kernel and f.scale_type and f.base is None]
+DENSE = [f.name for f in FORMATS if f.is_dense]
 shapes = pytest.mark.parametrize(("n", "k", "block"), SHAPES, ids=[f"{n}x{k}b{block}" for n, k, block in SHAPES])
 
 
@@ -86,19 +88,19 @@ def test_products(word: str, n: int, k: int, block: int, level: ort.GraphOptimiz
     rng = np.random.default_rng(0)
     for exact, bias, scale_type in itertools.product([True, False], [True, False], [np.float16, np.float32]):
         q, constants = encoded(word, n, k, block, scale_type)
-        v = Variant(own_ops.MATMUL, KERNEL_FORMATS[word], q.zero_points is not None, bias, exact)
+        v = Variant(own_ops.MATMUL, formats.get(word).kernel or "", q.zero_points is not None, bias, exact)
         x, b = rng.standard_normal((2, 3, k)).astype(np.float32), rng.standard_normal(n).astype(np.float32)
         (y,) = run([matmul(v, n, k, block)], [v], constants | ({"b": b} if bias else {}), {"x": x}, level)
         w = q.dequantize().astype(np.float64)
         wanted, magnitude = x @ w.T + bias * b, np.abs(x) @ np.abs(w.T) + np.abs(b)
-        is_fused = v.is_integer and not exact and level == LEVELS[1]
+        is_fused = v.decoded.is_integer and not exact and level == LEVELS[1]
         # Rounding to int8 moves each activation by at most 1/254 of its block's largest.
         rounding = np.abs(x).max() / 127 * np.abs(w).sum(axis=1) if is_fused else 0
         assert (np.abs(y - wanted) <= (k + 3) * np.finfo(np.float32).eps * magnitude + rounding).all()
 
 
 @shapes
-@pytest.mark.parametrize("word", own_ops.DENSE_FORMATS)
+@pytest.mark.parametrize("word", DENSE)
 @pytest.mark.parametrize("level", LEVELS, ids=["plain", "optimized"])
 def test_dense_products(word: str, n: int, k: int, block: int, level: ort.GraphOptimizationLevel) -> None:
     """float32 arithmetic, as above, with and without a bias, in float16 too."""
@@ -125,7 +127,7 @@ def test_dense_products(word: str, n: int, k: int, block: int, level: ort.GraphO
 def test_rows(word: str, n: int, k: int, block: int, level: ort.GraphOptimizationLevel) -> None:
     """Bit for bit, in every shape of indices; negative ones count from the end."""
     q, constants = encoded(word, n, k, block, np.float16)
-    v = Variant(own_ops.GATHER, KERNEL_FORMATS[word], q.zero_points is not None)
+    v = Variant(own_ops.GATHER, formats.get(word).kernel or "", q.zero_points is not None)
     rng = np.random.default_rng(0)
     for dtype, shape, index_type in [
         (np.float32, (2, 3), np.int64),
@@ -176,7 +178,7 @@ def test_codes_of_any_width(word: str, granularity: Granularity, moved: str) -> 
     q = format.encode(w, granularity)
     assert q.scales is not None
     scales = q.scales.view(np.uint8) if q.scales.dtype == E8M0 else q.scales
-    codes, offset = layouts.bit_fields(q), own_ops.offset_type(format)
+    codes, offset = layouts.bit_fields(q), format.offset_type
     rows, k = layouts.as_rows(q.codes, granularity).shape
     assert codes.nbytes == rows * -(-k // 8) * format.bits
     constants = {"c": codes, "s": layouts.group_rows(scales, granularity)}
@@ -222,7 +224,7 @@ def test_integer_products_become_onnxruntimes_own_kernel(tmp_path) -> None:  # t
         ("nf4", False, "MatMul"),
     ]:
         q, constants = encoded(word, 32, 64, 32)
-        v = Variant(own_ops.MATMUL, KERNEL_FORMATS[word], q.zero_points is not None, exact=exact)
+        v = Variant(own_ops.MATMUL, formats.get(word).kernel or "", q.zero_points is not None, exact=exact)
         path = tmp_path / f"{word}{exact}.onnx"
         graph = helper.make_graph(
             [matmul(v, 32, 64, 32)],

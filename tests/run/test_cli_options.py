@@ -20,6 +20,7 @@ from onnxq.analysis.report import lead_lines
 from onnxq.checking.models import Check
 from onnxq.cli import _tables, main
 from onnxq.cli import check as check_command
+from onnxq.samples.sampling import Sampling
 
 MATMUL = "g (float[N,64] x) => (float[N,16] y) { [up] y = MatMul(x, w) }"
 pytestmark = pytest.mark.usefixtures("quick")
@@ -53,7 +54,8 @@ def test_no_option_is_there_twice(command: str) -> None:
 
 def test_seed_chooses_the_samples(model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`analyze`, `benchmark` and `check` run other samples with another seed."""
-    layer = [analysis.analyze_model(model, ["int4"], data=data, limit=2, seed=seed).layers[0] for seed in (1, 1, 2)]
+    drawn = [Sampling(data, limit=2, seed=seed) for seed in (1, 1, 2)]
+    layer = [analysis.analyze_model(model, ["int4"], data=each).layers[0] for each in drawn]
     first, again, other = (each.forms[0].layer_sqnr for each in layer)
     assert first == again != other
     rows = [

@@ -65,7 +65,7 @@ def test_a_floor_fails_where_the_plan_is_given(model: Path) -> None:
 
 def worse_by(decibel: float, checks: list[float]) -> Callable[..., Check]:
     """A check on whose samples, or by whose optimizer, the outputs are worse than those that the tuner saw."""
-    honest = pipeline._check_whole
+    honest = pipeline.check_saved
 
     def check(*arguments: object) -> Check:
         found = honest(*arguments)  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def worse_by(decibel: float, checks: list[float]) -> Callable[..., Check]:
 
 def test_an_unlucky_check_tunes_once_more(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[float] = []
-    monkeypatch.setattr(pipeline, "_check_whole", worse_by(6.0, checks))
+    monkeypatch.setattr(pipeline, "check_saved", worse_by(6.0, checks))
     tuned = onnxq.quantize(model, model.with_name("q.onnx"), Recipe("w4a16", min_sqnr=36))
     assert tuned.check is not None
     assert checks[0] < 36 <= checks[-1] == tuned.check.sqnr
@@ -86,7 +86,7 @@ def test_an_unlucky_check_tunes_once_more(model: Path, monkeypatch: pytest.Monke
 
 def test_what_no_format_reaches_fails_after_all_were_tried(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[float] = []
-    monkeypatch.setattr(pipeline, "_check_whole", worse_by(25.0, checks))
+    monkeypatch.setattr(pipeline, "check_saved", worse_by(25.0, checks))
     with pytest.raises(CheckFailed, match="less than the 60 dB asked for"):
         onnxq.quantize(model, model.with_name("q.onnx"), Recipe("w4a16", min_sqnr=60), force=True)
     assert len(checks) <= 1 + pipeline.RETRIES

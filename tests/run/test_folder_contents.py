@@ -199,7 +199,7 @@ def test_the_layout_of_transformers_js(pair: Path) -> None:
     assert tiny.sqnr(run(pair / "encoder_model.onnx", X), run(result.output / "onnx/encoder_model_q4.onnx", X)) > 12
     with pytest.raises(BadRecipe, match=r"transformers.js has no name for 'mxfp4'"):
         quantize(pair, "x", "mxfp4", layout="transformers.js", target="onnxq")
-    with pytest.raises(BadRecipe, match="there is no layout"):
+    with pytest.raises(BadRecipe, match="unknown layout"):
         quantize(pair, "x", layout="flat")
 
 

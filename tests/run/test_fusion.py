@@ -173,7 +173,7 @@ def test_operators_that_share_one_scale(op: str) -> None:
     """They move uint8: the only conversions are those of the model's input and output."""
     shape, body = SAME_SCALE[op]
     found = compiled(f"g ({IMAGE} x) => (float[{shape}] z) {{ a = Conv(x, h) {body} }}")
-    assert op in {choice.op for choice in found.plan if int8_regions.is_passenger(choice)}
+    assert op in {choice.op for choice in found.plan if int8_regions.has_no_weights(choice)}
     returns_int8 = "Conv(y" in body
     assert found.kernels["QuantizeLinear"] == 1
     assert found.kernels["DequantizeLinear"] == returns_int8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onnxq.plan import Choice, Method, Plan
 from onnxq.samples.trials import Trial, Trials
-from onnxq.tuning.plan_bench import LEAST_SCORES, WATCHED, Bench, _scores_rare_events
+from onnxq.tuning.plan_bench import LEAST_SCORES, WATCHED, PlanBench, _scores_rare_events
 from onnxq.tuning.refine import _growing
 
 
@@ -62,7 +62,7 @@ def test_the_bench_looks_at_the_worst_and_overlooks_nothing() -> None:
         return Plan("w8a8", "ort-cpu", {str(i): Choice(str(i), "MatMul", Method.STORED) for i in range(spoiled)})
 
     samples = tuple(Trial(f"row {i}", {"x": np.eye(8, dtype=np.float32)[[i]]}) for i in range(8))
-    bench = Bench(model(0), lambda plan: model(len(plan.choices)), Trials(samples))
+    bench = PlanBench(model(0), lambda plan: model(len(plan.choices)), Trials(samples))
     bench.watch(plan(4))
     assert bench.quality(plan(4)).by_label().keys() == {f"row {i}" for i in range(WATCHED)}
     assert not bench.overlooks(plan(4))
@@ -85,7 +85,7 @@ def test_the_bench_overlooks_no_label_below_the_aim() -> None:
         return Plan("w8a8", "ort-cpu", {str(i): Choice(str(i), "MatMul", Method.STORED) for i in range(spoiled)})
 
     samples = tuple(Trial(f"row {i}", {"x": np.eye(6, dtype=np.float32)[[i]]}) for i in range(6))
-    bench = Bench(model(0), lambda plan: model(len(plan.choices)), Trials(samples))
+    bench = PlanBench(model(0), lambda plan: model(len(plan.choices)), Trials(samples))
     bench.watch(plan(5))
     assert "row 5" not in bench.quality(plan(6)).by_label()
     seen = bench.quality(plan(6)).sqnr  # row 5 is worse by 1.9 dB

@@ -14,6 +14,7 @@ from tiny import normal
 import onnxq
 from onnxq import pipeline, targets
 from onnxq.calibration import find_ranges
+from onnxq.checking import verdict
 from onnxq.errors import BadOutput, CheckFailed, NothingToDo
 from onnxq.job import open_job
 from onnxq.plan import Method
@@ -105,7 +106,7 @@ def test_a_plan_is_repeated_byte_by_byte(tmp_path: Path) -> None:
 
 
 def test_slow_files_go_back_to_float_unless_a_plan_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "SLOWER", 0.0)
+    monkeypatch.setattr(verdict, "SLOWER", 0.0)
     plan = open_job(TEXT, "w8a8-dynamic").plan
     as_planned = onnxq.quantize(TEXT, tmp_path / "a.onnx", "w8a8-dynamic", plan=plan)
     assert as_planned.plan == plan

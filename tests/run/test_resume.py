@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from onnxq import collectors
 from onnxq.calibration import calibrate, resume
+from onnxq.calibration.calibrate import Keep, Means
 from onnxq.calibration.observations import Observations, load_observations, merge, to_json
 from onnxq.calibration.resume import Every
 from onnxq.errors import BadData, BadRecipe
@@ -83,7 +84,7 @@ def test_what_was_interrupted_ends_as_if_it_had_not_been(
     whole: Observations, tmp_path: Path, stops: list[int], memory: int | None
 ) -> None:
     path = tmp_path / "partial"
-    kind = {"memory": memory, "checkpoint": path, "every": ALWAYS}
+    kind = {"means": Means(memory=memory, checkpoint=path, every=ALWAYS)}
     for runs in stops:
         if runs >= len(SAMPLES) and memory is None:
             continue
@@ -99,7 +100,7 @@ def test_what_was_interrupted_ends_as_if_it_had_not_been(
 
 
 def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
-    kind = {"checkpoint": tmp_path / "partial", "every": Every(samples=10)}
+    kind = {"means": Means(checkpoint=tmp_path / "partial", every=Every(samples=10))}
     with pytest.raises(Interrupted):
         calibrate.observe(mlp(), NAMES, data_of(), progress=stopping_after(25), **kind)  # type: ignore[arg-type]
     runs: list[int] = []
@@ -110,7 +111,8 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["data", "model", "names", "histograms", "damage"])
 def test_a_checkpoint_of_something_else_is_not_used(tmp_path: Path, change: str) -> None:
     path = tmp_path / "partial"
-    kind: dict[str, object] = {"checkpoint": path, "every": ALWAYS, "progress": stopping_after(5)}
+    means = Means(checkpoint=path, every=ALWAYS)
+    kind: dict[str, object] = {"means": means, "progress": stopping_after(5)}
     with pytest.raises(Interrupted):
         calibrate.observe(mlp(), NAMES, data_of(), **kind)  # type: ignore[arg-type]
     if change == "damage":
@@ -118,9 +120,9 @@ def test_a_checkpoint_of_something_else_is_not_used(tmp_path: Path, change: str)
     model = tiny.read(tiny.model(MLP, {"w": W + 1})) if change == "model" else mlp()
     data = data_of(SAMPLES[::-1]) if change == "data" else data_of()
     names = NAMES[:2] if change == "names" else NAMES
-    kind = {"histograms": change != "histograms"}
+    kind = {"keep": Keep(histograms=change != "histograms")}
     wanted = calibrate.observe(model, names, data, **kind)  # type: ignore[arg-type]
-    assert calibrate.observe(model, names, data, checkpoint=path, **kind).to_dict() == wanted.to_dict()  # type: ignore[arg-type]
+    assert calibrate.observe(model, names, data, means=Means(checkpoint=path), **kind).to_dict() == wanted.to_dict()  # type: ignore[arg-type]
 
 
 SLOWLY = """
@@ -133,8 +135,8 @@ from test_resume import NAMES, data_of, mlp
 def progress(n):
     print(n, flush=True)
     time.sleep(0.02)
-kind = dict(checkpoint=Path({partial!r}), every=Every(samples=2), progress=progress)
-calibrate.observe(mlp(), NAMES, data_of(), **kind)
+means = calibrate.Means(checkpoint=Path({partial!r}), every=Every(samples=2))
+calibrate.observe(mlp(), NAMES, data_of(), means=means, progress=progress)
 """
 
 
@@ -154,7 +156,7 @@ def test_a_killed_process_loses_at_most_what_a_checkpoint_is_late(whole: Observa
         lost.append(sum(lines) - json.loads(partial.read_text())["done"])
     assert all(-2 <= n <= 2 for n in lost), lost
     runs: list[int] = []
-    found = calibrate.observe(mlp(), NAMES, data_of(), checkpoint=partial, progress=runs.append)
+    found = calibrate.observe(mlp(), NAMES, data_of(), means=Means(checkpoint=partial), progress=runs.append)
     assert found.to_dict() == whole.to_dict()
     assert runs[0] >= 16
 
@@ -167,7 +169,8 @@ def test_checkpoints_come_after_so_many_seconds(tmp_path: Path) -> None:
             there.append(path.exists())
             time.sleep(0.01)
 
-    calibrate.observe(mlp(), NAMES, data_of(), checkpoint=path, every=Every(seconds=0.1), progress=progress)
+    means = Means(checkpoint=path, every=Every(seconds=0.1))
+    calibrate.observe(mlp(), NAMES, data_of(), means=means, progress=progress)
     assert not there[0] and there[-1]
 
 
@@ -197,10 +200,10 @@ def test_what_does_not_fit_together_is_not_merged() -> None:
     one, two = part(1, 3), part(2, 3)
     for parts, message in [
         ([one, two], "shard 3 of 3 is missing"),
-        ([one, two, two], "shard 2 of 3 is there twice: f1 and f2"),
-        ([one, part(2, 2)], "f1 is not a part of the same whole as f0"),
-        ([one, part(2, 3, NAMES[:1])], "f1 is not a part of the same whole as f0"),
-        ([one, part(2, 3, samples=29)], "f1 is of another data than f0"),
+        ([one, two, two], "shard 2 of 3 is given twice: f1 and f2"),
+        ([one, part(2, 2)], "f1 was made with other options than f0"),
+        ([one, part(2, 3, NAMES[:1])], "f1 was made with other options than f0"),
+        ([one, part(2, 3, samples=29)], "f1 was made with other data than f0"),
         ([calibrate.observe(mlp(), NAMES, data_of())], "f0 is not a shard"),
     ]:
         with pytest.raises(BadRecipe, match=message):
@@ -213,7 +216,7 @@ def test_ranges_of_a_shard_are_not_those_of_the_data() -> None:
 
 
 def test_methods_that_need_histograms_say_so_where_there_are_none() -> None:
-    bare = calibrate.observe(mlp(), NAMES, data_of(), histograms=False)
+    bare = calibrate.observe(mlp(), NAMES, data_of(), Keep(histograms=False))
     assert bare.ranges("minmax").values
     with pytest.raises(BadRecipe, match="method mse needs histograms, which were not kept"):
         bare.ranges("mse")

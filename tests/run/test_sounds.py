@@ -264,7 +264,8 @@ def test_words() -> None:
 
 @pytest.mark.parametrize("word", ["rate=0", "mel=x", "hop=-1", "style=loud", "size=3x3", "seconds=0", "std=0"])
 def test_words_that_are_not_understood(word: str) -> None:
-    with pytest.raises(BadRecipe, match=f"--preprocess does not understand '{word}'; of sounds it knows rate=16000"):
+    expected = f"--preprocess: invalid setting '{word}'; valid settings for sounds: rate=16000"
+    with pytest.raises(BadRecipe, match=expected):
         parse(f"rate=16000 {word}")
 
 
@@ -300,7 +301,7 @@ def test_sounds_need_a_preprocessing_and_an_input(tmp_path: Path) -> None:
     [
         (("b", "frames", 161), "rate=16000", r"\['b', 'frames', 161\] is no wave form: give mel=BANDS"),
         (("b", "t"), "mel=80", "is no spectrogram of 80 bands: leave out mel"),
-        ((1, 64, 100), "mel=80", r"shape \[1, 80, 100\], the model wants \[1, 64, 100\]"),
+        ((1, 64, 100), "mel=80", r"shape \[1, 80, 100\], the model expects \[1, 64, 100\]"),
     ],
 )
 def test_inputs_that_are_something_else(tmp_path: Path, shape: tuple[Any, ...], words: str, message: str) -> None:

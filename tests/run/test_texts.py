@@ -330,5 +330,5 @@ def test_text_without_a_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", ["", "x", "0", "8,", "8,-1"])
 def test_lengths_that_are_not_understood(words: str) -> None:
-    with pytest.raises(BadRecipe, match=f"--length does not understand '{words}'"):
+    with pytest.raises(BadRecipe, match=f"--length: invalid lengths '{words}'"):
         reading_of(None, None, words)

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq import pipeline
+from onnxq.checking import verdict
 from onnxq.encoding import lazy
 from onnxq.encoding.lazy import Encoding, remembering
 from onnxq.formats import Granularity, QuantizedTensor
@@ -23,7 +23,7 @@ from onnxq.runtime.session import Kernel
 from onnxq.runtime.timing import Race
 from onnxq.samples.trials import Trials
 from onnxq.tuning import plan_bench
-from onnxq.tuning.plan_bench import Bench
+from onnxq.tuning.plan_bench import PlanBench
 
 pytestmark = pytest.mark.usefixtures("quick")
 LAYERS = 12
@@ -51,13 +51,13 @@ def encoder(folder: Path) -> Path:
 def twice_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Integers take 45 % of the time of float, in every kernel and as a whole."""
 
-    def kernels(bench: Bench, plan: Plan | None) -> list[Kernel]:
+    def kernels(bench: PlanBench, plan: Plan | None) -> list[Kernel]:
         is_int8 = set() if plan is None else {c.node for c in plan.those(*COMPUTING)}
         return [Kernel("MatMul", name, 0.45 if name in is_int8 else 1.0, 1) for name in MATMULS]
 
-    monkeypatch.setattr(Bench, "kernels", kernels)
-    monkeypatch.setattr(Bench, "speed", lambda bench, plan, seconds, bound: Race((1.0, 0.45), (0.0, 0.01)))
-    monkeypatch.setattr(pipeline, "SLOWER", float("inf"))
+    monkeypatch.setattr(PlanBench, "kernels", kernels)
+    monkeypatch.setattr(PlanBench, "speed", lambda bench, plan, seconds, bound: Race((1.0, 0.45), (0.0, 0.01)))
+    monkeypatch.setattr(verdict, "SLOWER", float("inf"))
 
 
 def converted(result: onnxq.Result) -> int:
@@ -116,18 +116,18 @@ def test_measurements_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_no_plan_is_measured_and_no_weight_encoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: Counter[object] = Counter()
     measured: Counter[object] = Counter()
-    encode, compare = lazy._encode, Bench._measured
+    encode, compare = lazy._encode, PlanBench._measured
 
     def counted(wanted: Encoding) -> QuantizedTensor:
         encoded[lazy._key(wanted)] += 1
         return encode(wanted)
 
-    def compared(bench: Bench, plan: Plan) -> object:
+    def compared(bench: PlanBench, plan: Plan) -> object:
         measured[plan_bench.plan_key(plan)] += plan_bench.plan_key(plan) not in bench._seen
         return compare(bench, plan)
 
     monkeypatch.setattr(lazy, "_encode", counted)
-    monkeypatch.setattr(Bench, "_measured", compared)
+    monkeypatch.setattr(PlanBench, "_measured", compared)
     onnxq.quantize(encoder(tmp_path), tmp_path / "q.onnx", Recipe("w4a16", min_sqnr=35))
     assert max(encoded.values()) == 1 and len(encoded) > LAYERS
     assert max(measured.values()) == 1 and len(measured) > 5
@@ -166,7 +166,7 @@ def test_memory_knows_what_differs_and_is_bounded() -> None:
 def test_disturbed_kernels_are_scaled_to_processor_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine so busy that every run waits, wall times of kernels say little of how long they take."""
     model = open_job(encoder(tmp_path), "w8a8-dynamic").model
-    bench = Bench(model, lambda plan: model, Trials.given([{"ids": np.arange(6)[None]}], ""))
+    bench = PlanBench(model, lambda plan: model, Trials.given([{"ids": np.arange(6)[None]}], ""))
     monkeypatch.setattr(
         plan_bench.Session, "kernels", lambda session: [Kernel("MatMul", name, 2.0, 9) for name in "ab"]
     )

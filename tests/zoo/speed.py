@@ -29,7 +29,7 @@ from shared import SHARED
 from zoo_models import load_zoo
 
 import onnxq
-from onnxq.quality import measure
+from onnxq.quality import compare_outputs
 
 #: Of each model the lengths to run, in tokens; 0: the sample's own.
 MODELS = {
@@ -108,10 +108,10 @@ def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[s
             decibels = {}
             for what, session in sessions.items():
                 found = session.run(None, sample)
-                decibels[what] = measure(outputs, [wanted], [found]).sqnr
+                decibels[what] = compare_outputs(outputs, [wanted], [found]).sqnr
                 if what.startswith("onnxq"):
                     bare = onnxruntime.InferenceSession(paths[what], providers=["CPUExecutionProvider"])
-                    alike = measure(outputs, [bare.run(None, sample)], [found]).sqnr
+                    alike = compare_outputs(outputs, [bare.run(None, sample)], [found]).sqnr
                     if alike < LEAST_DB:
                         raise SystemExit(f"{name}, {what}: {alike:.1f} dB, the result is wrong")
             times: dict[str, list[float]] = {what: [] for what in sessions}

@@ -20,6 +20,7 @@
 
 #include <immintrin.h>
 
+#include "../../base/rounding.h"
 #include "streams.h"
 
 namespace onnxq {
@@ -58,16 +59,35 @@ struct Levels {
   float zero, unit;
 };
 
+// How a table is rounded: level = value · steps + zero.
+struct Steps {
+  float steps, zero;
+};
+
 // MXFP4's levels are integers when doubled. The others are rounded; unit and zero are those of least error for normally
 // distributed weights in blocks of 32 … 128 (relative 0.0033 for NF4, 0.0034 for FP4; 0.0058 with 127 and 0).
+constexpr Steps kSteps[kFormats] = {{}, {}, {124.1f, 0.15f}, {120.0f, 0.0f}, {2.0f, 0.0f}};
+
+constexpr bool all_tables_have_steps() {
+  for (int32_t format = 0; format < kFormats; ++format) {
+    for (int i = 0; i < 16; ++i) {
+      const float level = kLevels[format][i] * kSteps[format].steps + kSteps[format].zero;
+      if (is_affine(format) != (kSteps[format].steps == 0.0f) || level < -127.0f || level > 127.0f) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+static_assert(all_tables_have_steps(), "every table of levels has steps of its own in kSteps, of which 127 hold its levels");
+
+// Of a format whose codes index a table.
 inline Levels rounded_levels(int32_t format) {
-  Levels levels = {};
-  const float steps = format == kNf4 ? 124.1f : format == kFp4 ? 120.0f : 2.0f;
-  levels.unit = 1.0f / steps;
-  levels.zero = format == kNf4 ? 0.15f : 0.0f;
+  const Steps by = kSteps[format];
+  Levels levels = {{}, by.zero, 1.0f / by.steps};
   for (int i = 0; i < 16; ++i) {
-    const float exact = kLevels[format][i] * steps + levels.zero;
-    levels.level[i] = static_cast<int8_t>(exact + (exact < 0 ? -0.5f : 0.5f));
+    const float exact = kLevels[format][i] * by.steps + by.zero;
+    levels.level[i] = static_cast<int8_t>(round_half_even(exact));
   }
   return levels;
 }

@@ -4,7 +4,7 @@
 #ifndef ONNXQ_CPU_KERNELS_TILES_H_
 #define ONNXQ_CPU_KERNELS_TILES_H_
 
-#include "../../format.h"
+#include "../../base/format.h"
 
 namespace onnxq {
 namespace {

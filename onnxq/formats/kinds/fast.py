@@ -9,44 +9,16 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadModel
-from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
+from onnxq.formats import E8M0, Fit, Format, Granularity, QuantizedTensor
 from onnxq.runtime import native
 
-_RANGE, _ABSMAX, _EXTREME, _LEVELS, _MICRO, _GGUF_SIGNED, _GGUF_ABSMAX = range(7)
 _TYPES = {np.dtype(t): i for i, t in enumerate((np.float32, np.float16, ml_dtypes.bfloat16, np.float64))}
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How encode_rows.cc is to find scales and codes: one of its rules, and the largest code."""
-
-    number: int
-    qmax: int = 0
-
-
-#: Formats by word. A format that is not here is encoded by numpy.
-RULES = {
-    "uint2": Rule(_RANGE, 3),
-    "uint4": Rule(_RANGE, 15),
-    "uint8": Rule(_RANGE, 255),
-    "int8": Rule(_ABSMAX, 127),
-    "int2": Rule(_EXTREME, 1),
-    "int3": Rule(_EXTREME, 3),
-    "int4": Rule(_EXTREME, 7),
-    "nf4": Rule(_LEVELS),
-    "fp4": Rule(_LEVELS),
-    "mxfp4": Rule(_MICRO),
-    "q4_0": Rule(_GGUF_SIGNED, 7),
-    "q5_0": Rule(_GGUF_SIGNED, 15),
-    "q8_0": Rule(_GGUF_ABSMAX, 127),
-}
 
 
 def encode(
@@ -54,8 +26,8 @@ def encode(
 ) -> QuantizedTensor | None:
     """`w` rounded to nearest, scales as `format.fit` gives them; None where numpy has to do it.
 
-    That is: no library, no such format, no blocks, numbers of another type, or one that is not finite, which numpy
-    then finds.
+    That is: no library, a format without a rule, no blocks, numbers of another type, or one that is not finite, which
+    numpy then finds.
 
     Args:
         tables: of a codebook, if not the format's own (`_codebook.Tables`).
@@ -63,7 +35,7 @@ def encode(
     Raises:
         BadModel: a scale does not fit the type that the format stores it in.
     """
-    rule, dtype = RULES.get(format.name), _TYPES.get(w.dtype)
+    rule, dtype = format.rule, _TYPES.get(w.dtype)
     axis, block = granularity.axis, granularity.block
     if rule is None or dtype is None or axis is None or block is None or not w.size:
         return None
@@ -73,8 +45,8 @@ def encode(
     w = np.ascontiguousarray(w)
     codes = np.empty(w.shape, format.code_type)
     scales = np.empty(granularity.scale_shape(w.shape), np.float32)
-    zeros = np.empty(scales.shape, format.code_type) if rule.number == _RANGE else None
-    tables = tables or getattr(format, "tables", None)
+    zeros = np.empty(scales.shape, format.code_type) if rule.fit is Fit.RANGE else None
+    tables = tables or format.tables
     is_finite = library.onnxq_encode_rows(
         native.pointer(w),
         ctypes.c_int32(dtype),
@@ -82,7 +54,7 @@ def encode(
         ctypes.c_int64(w.shape[axis]),
         ctypes.c_int64(math.prod(w.shape[axis + 1 :])),
         ctypes.c_int64(block),
-        ctypes.c_int32(rule.number),
+        ctypes.c_int32(rule.fit),
         ctypes.c_int32(rule.qmax),
         native.pointer(None if tables is None else tables[1]),
         native.pointer(None if tables is None else tables[2]),

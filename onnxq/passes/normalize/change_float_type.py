@@ -23,7 +23,7 @@ class ChangeFloatType(ir.passes.InPlacePass):
 
     1. Initializers are converted when they are read; one that is read in both types is kept in both.
     2. A Cast stands wherever a value crosses between the types: at inputs and outputs of the graph, and around nodes
-       that are not converted. Bodies of If, Loop and Scan keep the type of their own inputs and outputs.
+       that are not converted. Subgraphs of If, Loop and Scan keep the type of their own inputs and outputs.
     3. Attributes that name a type (Cast's `to`, `dtype`) and tensors in attributes follow their node.
     4. Left as they are: nodes that make or take sequences, optionals or maps, and nodes whose type follows from none
        of their inputs and attributes (RandomNormal without a `dtype` is float32 by definition).
@@ -105,7 +105,7 @@ class _Converter:
 
     def _cast(self, value: ir.Value, reader: ir.Node, wanted: ir.DataType) -> ir.Value:
         tensor, owner = graph.constant(value), value.graph
-        # A constant is converted where it lies, once for all bodies that read it.
+        # A constant is converted where it lies, once for all subgraphs that read it.
         key = (id(value), wanted, id(reader.graph if tensor is None else owner))
         if key in self.casts:
             return self.casts[key]

@@ -27,12 +27,12 @@ _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 class FoldConstants(ir.passes.InPlacePass):
     """Replace nodes whose inputs are all constant by their result.
 
-    1. Standard operators with one output and no body, random generators excepted.
+    1. Standard operators with one output and no subgraph, random generators excepted.
     2. Small ones are evaluated at once, large ones lazily: then the output's type and shape must be inferable.
     3. Nothing grows: a result more than four times the size of its inputs (Expand, Tile) stays a node. Four, because
        DequantizeLinear turns bytes into floats.
-    4. The same node on the same inputs is folded once, into the graph that owns its largest input: bodies which derive
-       their weights from those of an outer graph do not each get a copy.
+    4. The same node on the same inputs is folded once, into the graph that owns its largest input: subgraphs which
+       derive their weights from those of an outer graph do not each get a copy.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

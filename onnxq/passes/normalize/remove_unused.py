@@ -1,4 +1,4 @@
-"""What nobody reads goes: nodes, and constants of the main graph and of all bodies."""
+"""Removes unused nodes and initializers, in subgraphs too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnxq.model import graph
 
 
 class RemoveUnused(ir.passes.InPlacePass):
-    """onnx_ir's own pass for nodes, which spares the constants of bodies; these are removed here."""
+    """onnx_ir's own pass for nodes, which spares the constants of subgraphs; these are removed here."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = RemoveUnusedNodesPass()(model).modified

@@ -11,7 +11,7 @@ class UniqueNames(ir.passes.InPlacePass):
     """Name what has no name and rename what shares one.
 
     1. Inputs and outputs of the main graph keep their names: they are the model's interface.
-    2. A value of a body (If, Loop, Scan) may lawfully share its name with one of a sibling body: it is renamed.
+    2. A value of a subgraph (If, Loop, Scan) may lawfully share its name with one of a sibling: it is renamed.
     3. A node without a name takes that of its first output, which is often the more telling one.
     """
 
@@ -43,10 +43,10 @@ def _first_output(node: ir.Node) -> str | None:
     return next((output.name for output in node.outputs if output.name), None)
 
 
-def _fresh(wish: str, taken: set[str]) -> str:
-    name, number = wish, 1
+def _fresh(name: str, taken: set[str]) -> str:
+    base, number = name, 1
     while name in taken:
         number += 1
-        name = f"{wish}_{number}"
+        name = f"{base}_{number}"
     taken.add(name)
     return name

@@ -1,4 +1,4 @@
-"""Values deep inside a model, those of If, Loop and Scan bodies included, become outputs that a caller can read."""
+"""Makes values of a model, in subgraphs too, outputs that a caller can read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _values_by_name(model: ir.Model) -> dict[str, ir.Value]:
 
 
 def _owners(model: ir.Model) -> dict[int, ir.Node]:
-    """The node that each body belongs to."""
+    """The node that each subgraph belongs to."""
     found: dict[int, ir.Node] = {}
     for node in graph.nodes(model):
         for attribute in node.attributes.values():

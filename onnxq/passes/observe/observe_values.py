@@ -13,12 +13,12 @@ DOMAIN, OP = "onnxq", "Observe"
 
 
 class ObserveValues(ir.passes.InPlacePass):
-    """Add an `Observe` node (custom_ops/cpu/observe.cc) behind each named value, also inside If, Loop and Scan bodies.
+    """Add an `Observe` node (custom_ops/cpu/observe.cc) behind each named value, in subgraphs too.
 
     Args:
         numbers: by value name, the number of the summary that the value is added to; 0: to none.
 
-    Names that are no value of the main graph or of a body are left in `missing`.
+    Names that are no value of the main graph or of a subgraph are left in `missing`.
     """
 
     def __init__(self, numbers: Mapping[str, int]) -> None:

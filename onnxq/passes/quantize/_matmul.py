@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.passes.quantize._weight_forms import WeightForms
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class Product:
         return dataclasses.replace(self, x=self._cast(self.x, self.dtype))
 
 
-def read_product(node: ir.Node, constants: PackedConstants, *, has_half_kernel: bool) -> Product:
+def read_product(node: ir.Node, constants: WeightForms, *, has_half_kernel: bool) -> Product:
     """The product that a MatMul or Gemm with a constant right-hand matrix computes, x as its kernel takes it."""
     return _read_product(node, constants, has_half_kernel).for_kernel()
 
 
-def _read_product(node: ir.Node, constants: PackedConstants, has_half_kernel: bool) -> Product:
+def _read_product(node: ir.Node, constants: WeightForms, has_half_kernel: bool) -> Product:
     x, weight = node.inputs[0], node.inputs[1]
     assert x is not None
     assert weight is not None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Self
+
 import onnx
 import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.weights import fits_half
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
+from onnxq.passes.quantize import PlanPass, Work
 from onnxq.plan import Method, Plan
 
 #: Operators whose float16 form is too narrow (squares and sums overflow at 65504, ranges and sizes lose whole numbers)
@@ -20,7 +24,7 @@ _IN_FLOAT = frozenset(
 )
 
 
-class ConvertToHalf(ir.passes.InPlacePass):
+class ConvertToHalf(PlanPass):
     """Let the nodes of a plan with HALF choices compute in float16.
 
     1. Only nodes of the model itself whose operator takes float16, in the model's opset, and is not in `_IN_FLOAT`.
@@ -28,9 +32,13 @@ class ConvertToHalf(ir.passes.InPlacePass):
     3. Nodes that the plan does not speak of follow its scheme: if float16 was asked for single nodes only, they stay.
     """
 
-    def __init__(self, plan: Plan, originals: set[str]) -> None:
-        super().__init__()
-        self.plan, self.originals = plan, originals
+    def __init__(self, plan: Plan, originals: Collection[str]) -> None:
+        super().__init__(plan)
+        self.originals = originals
+
+    @classmethod
+    def of(cls, work: Work) -> Self:
+        return cls(work.plan, work.nodes)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if not self.plan.those(Method.HALF):

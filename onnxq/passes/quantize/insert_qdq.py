@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import algorithms, formats
-from onnxq.encoding.lazy import Encoding, codes, scales, zero_points
+from onnxq import algorithms, formats, layouts
+from onnxq.encoding.lazy import Encoding
 from onnxq.formats import FloatArray, Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
+from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import read_product
-from onnxq.passes.quantize.weight_forms import PackedConstants, owner_of
+from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import Scale, Scales
 
 
-class InsertQDQ(ir.passes.InPlacePass):
+class InsertQDQ(PlanPass):
     """Quantize the activations and weights of STATIC nodes.
 
     1. Each activation that a static node reads gets one QuantizeLinear/DequantizeLinear pair, shared by its readers.
-    2. What a convolution or a passenger makes is int8, so the pair stands behind it and everybody reads that: a graph
-       output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
+    2. What a convolution or an operator between two makes is int8, so the pair stands behind it and everybody reads
+       that: a graph output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
     3. Weights are stored as int8, one scale an output channel, zero point written out (without it some kernels do not
        fuse), with a DequantizeLinear for each reader.
     4. The bias becomes int32 with the scale of x times that of w; anything else and onnxruntime silently computes in
@@ -40,8 +42,12 @@ class InsertQDQ(ir.passes.InPlacePass):
     """
 
     def __init__(self, plan: Plan, activations: Scales, ranks: Mapping[str, int], *, reduce_range: bool) -> None:
-        super().__init__()
-        self.plan, self.activations, self.ranks, self.reduce_range = plan, activations, ranks, reduce_range
+        super().__init__(plan)
+        self.activations, self.ranks, self.reduce_range = activations, ranks, reduce_range
+
+    @classmethod
+    def of(cls, work: Work) -> Self:
+        return cls(work.plan, work.scales, work.ranks, reduce_range=work.recipe.reduce_range)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
@@ -67,7 +73,7 @@ class _Writer:
     """Adds the nodes; what it has made already it finds again."""
 
     def __init__(self, model: ir.Model, activations: Scales, reduce_range: bool) -> None:
-        self.constants = PackedConstants(Names(model))
+        self.constants = WeightForms(Names(model))
         self.names = self.constants.names
         self.activations, self.reduce_range = activations, reduce_range
         self._pairs: dict[int, ir.Value] = {}
@@ -141,9 +147,9 @@ class _Writer:
         assert tensor is not None
         encoding = self.constants.encoding(value, formats.get("uint8"), Granularity(), node.op_type)
         parts = {
-            "_uint8": encoding.part(codes, ir.DataType.UINT8, encoding.shape),
-            "_scale": encoding.part(scales, ir.DataType.FLOAT, ()),
-            "_zero_point": encoding.part(zero_points, ir.DataType.UINT8, ()),
+            "_uint8": encoding.part(layouts.codes),
+            "_scale": encoding.part(layouts.scales),
+            "_zero_point": encoding.part(layouts.zero_points),
         }
         inputs: list[ir.Value | None] = [
             self.constants.value(value, suffix, "operand", part) for suffix, part in parts.items()
@@ -159,11 +165,11 @@ class _Writer:
         least = None if tensor is None else least_scales(tensor, x)
         encoding = self._encoding(weight, least)
         # Readers whose biases ask for no larger scales share one copy of the codes.
-        # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
+        # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
         key, owner = (axis, id(encoding)), owner_of(node)
         parts = {
-            "_int8": encoding.part(codes, ir.DataType.INT8, weight.shape),
-            "_scale": encoding.part(scales, ir.DataType.FLOAT, (n,)),
+            "_int8": encoding.part(layouts.codes),
+            "_scale": encoding.part(layouts.scales),
         }
         inputs: list[ir.Value | None] = [
             self.constants.value(weight.value, suffix, key, part, owner) for suffix, part in parts.items()
@@ -198,7 +204,7 @@ class _Writer:
     def _own_scales(self, weight: Weight) -> FloatArray:
         key = (id(weight.value), weight.role.channel)
         if key not in self._scales_seen:
-            self._scales_seen[key] = scales(self._new_encoding(weight, 1.0, None).result())
+            self._scales_seen[key] = layouts.scales(self._new_encoding(weight, 1.0, None).result())
         return self._scales_seen[key]
 
     def _quantized_bias(
@@ -206,14 +212,16 @@ class _Writer:
     ) -> ir.Value:
         n, owner = encoding.scale_shape[0], owner_of(node)
 
+        @layouts.layout(np.int32, lambda w: w.scale_shape)
         def in_steps(q: QuantizedTensor) -> NDArray:
-            steps = scales(q).astype(np.float64) * x.scale
+            steps = layouts.scales(q).astype(np.float64) * x.scale
             return np.clip(np.rint(tensor.numpy().astype(np.float64) / steps), -(2**31) + 1, 2**31 - 1)
 
-        parts = {
-            "_int32": encoding.part(in_steps, ir.DataType.INT32, (n,)),
-            "_scale": encoding.part(lambda q: scales(q) * np.float32(x.scale), ir.DataType.FLOAT, (n,)),
-        }
+        @layouts.layout(np.float32, lambda w: w.scale_shape)
+        def step(q: QuantizedTensor) -> NDArray:
+            return layouts.scales(q) * np.float32(x.scale)
+
+        parts = {"_int32": encoding.part(in_steps), "_scale": encoding.part(step)}
         inputs: list[ir.Value | None] = [
             graph.add_constant(owner, self.names.fresh(f"{bias.name}{suffix}"), part) for suffix, part in parts.items()
         ]

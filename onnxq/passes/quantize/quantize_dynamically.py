@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from onnxq import formats
-from onnxq.encoding.lazy import Encoding, scales
-from onnxq.formats import Granularity, QuantizedTensor
+from onnxq import formats, layouts
+from onnxq.encoding.lazy import Encoding
+from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights, weights_of
+from onnxq.passes.quantize import PlanPass
 from onnxq.passes.quantize._matmul import Product, read_product
-from onnxq.passes.quantize.weight_forms import PackedConstants
-from onnxq.plan import Method, Plan
+from onnxq.passes.quantize._weight_forms import WeightForms
+from onnxq.plan import Method
 
 #: (codes, scale, zero point) of an activation, by the ids of the value and of the graph that reads it.
 Shared = dict[tuple[int, int], tuple[ir.Value, ...]]
 
 
-class QuantizeDynamically(ir.passes.InPlacePass):
+class QuantizeDynamically(PlanPass):
     """Give each DYNAMIC node an int8 kernel.
 
     1. MatMul and Gemm: DynamicQuantizeLinear, MatMulInteger, Cast, Mul and the bias, in standard operators. onnxruntime
@@ -30,12 +28,8 @@ class QuantizeDynamically(ir.passes.InPlacePass):
     2. LSTM: com.microsoft.DynamicQuantizeLSTM, whose weights are [directions, input, 4 · hidden].
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self.plan = plan
-
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         chosen = {choice.node for choice in self.plan.those(Method.DYNAMIC)}
         quantized: Shared = {}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and has_weights(node)]
@@ -48,7 +42,7 @@ class QuantizeDynamically(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace_product(p: Product, constants: PackedConstants, quantized: Shared) -> None:
+def _replace_product(p: Product, constants: WeightForms, quantized: Shared) -> None:
     codes, scales = _int8_columns(p, constants)
     node, names = p.node, constants.names
     xq, xs, xz = _quantize(p, constants, quantized)
@@ -61,19 +55,18 @@ def _replace_product(p: Product, constants: PackedConstants, quantized: Shared) 
     p.finish(graph.add_node(node, "Mul", [as_float, scale], names.fresh(f"{name}_rescale"), result))
 
 
-def _int8_columns(p: Product, constants: PackedConstants) -> tuple[ir.Value, ir.Value]:
+def _int8_columns(p: Product, constants: WeightForms) -> tuple[ir.Value, ir.Value]:
     """int8 [K, N] and scales [N]."""
     encoding = constants.encoding(p.weight, formats.get("int8"), Granularity(1 - p.k_axis), "MatMul")
-    turn = p.k_axis == 1
-    columns = encoding.part(lambda q: q.codes.T if turn else q.codes, ir.DataType.INT8, (p.k, p.n))
-    steps = encoding.part(scales, ir.DataType.FLOAT, (p.n,))
+    columns = encoding.part(layouts.turned(layouts.codes) if p.k_axis == 1 else layouts.codes)
+    steps = encoding.part(layouts.scales)
     return (
         constants.value(p.weight, "_int8", p.k_axis, columns),
         constants.value(p.weight, "_scale", p.k_axis, steps),
     )
 
 
-def _quantize(p: Product, constants: PackedConstants, quantized: Shared) -> tuple[ir.Value, ...]:
+def _quantize(p: Product, constants: WeightForms, quantized: Shared) -> tuple[ir.Value, ...]:
     """uint8 codes, scale and zero point of x; the same ones for every reader of x in the same graph."""
     key = (id(p.x), id(p.node.graph))
     if key not in quantized:
@@ -86,7 +79,7 @@ def _quantize(p: Product, constants: PackedConstants, quantized: Shared) -> tupl
     return quantized[key]
 
 
-def _replace_lstm(node: ir.Node, constants: PackedConstants) -> None:
+def _replace_lstm(node: ir.Node, constants: WeightForms) -> None:
     inputs = list(node.inputs) + [None] * (8 - len(node.inputs))
     parameters: list[ir.Value | None] = []
     for weight in weights_of(node):
@@ -94,11 +87,10 @@ def _replace_lstm(node: ir.Node, constants: PackedConstants) -> None:
         # One scale for each direction and output: rows of the flattened weight.
         rows = graph.lazily(weight.tensor, lambda w: w, shape=(directions * outputs, k))
         encoding = Encoding(rows, formats.get("int8"), Granularity(0))
-        shape = (directions, outputs)
         parts = {
-            "_int8": encoding.part(partial(_by_input, shape=(*shape, k)), ir.DataType.INT8, (directions, k, outputs)),
-            "_scale": encoding.part(scales, ir.DataType.FLOAT, shape),
-            "_zero_point": ir.tensor(np.zeros(shape, np.int8)),
+            "_int8": encoding.part(layouts.turned(layouts.stacked(layouts.codes, directions))),
+            "_scale": encoding.part(layouts.stacked(layouts.scales, directions)),
+            "_zero_point": ir.tensor(np.zeros((directions, outputs), np.int8)),
         }
         made = [constants.value(weight.value, suffix, "lstm", part) for suffix, part in parts.items()]
         inputs[weight.role.index] = made[0]
@@ -118,8 +110,3 @@ def _replace_lstm(node: ir.Node, constants: PackedConstants) -> None:
         graph.replace_value(old, output)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
-
-
-def _by_input(q: QuantizedTensor, shape: tuple[int, int, int]) -> NDArray:
-    """[directions, input, outputs] from rows of [directions · outputs, input]."""
-    return q.codes.reshape(shape).transpose(0, 2, 1)

@@ -10,11 +10,12 @@ from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
-from onnxq.passes.quantize.weight_forms import PackedConstants
-from onnxq.plan import Choice, Method, Plan
+from onnxq.passes.quantize import PlanPass
+from onnxq.passes.quantize._weight_forms import WeightForms
+from onnxq.plan import Choice, Method
 
 
-class QuantizeExperts(ir.passes.InPlacePass):
+class QuantizeExperts(PlanPass):
     """Replace each PACKED MoE by com.microsoft.QMoE.
 
     1. Codes, scales and zero points are those of MatMulNBits for the rows of all experts, one after the other.
@@ -23,12 +24,8 @@ class QuantizeExperts(ir.passes.InPlacePass):
        its own and given to QMoE as the weights to use.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self.plan = plan
-
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "MoE"}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -36,7 +33,7 @@ class QuantizeExperts(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace(node: ir.Node, choice: Choice, constants: PackedConstants) -> None:
+def _replace(node: ir.Node, choice: Choice, constants: WeightForms) -> None:
     x, router, w1, b1, w2, b2 = [*node.inputs, *[None] * 6][:6]
     assert router is not None
     packed = {weight.value: _packed(weight, choice, constants) for weight in weights_of(node)}
@@ -58,19 +55,17 @@ def _replace(node: ir.Node, choice: Choice, constants: PackedConstants) -> None:
     node.graph.remove(node, safe=True)
 
 
-def _packed(weight: Weight, choice: Choice, constants: PackedConstants) -> list[ir.Value]:
+def _packed(weight: Weight, choice: Choice, constants: WeightForms) -> list[ir.Value]:
     """Codes, scales and zero points of [experts, N, K]."""
     (experts, n, k), block = weight.shape, choice.block
     assert block is not None
     format, granularity = formats.get(choice.format or ""), Granularity(1, block)
     rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k))
     encoding = Encoding(rows, format, granularity, algorithm=algorithms.choose("MatMul", format, granularity))
-    blocks, bits, dtype = k // block, format.bits, weight.tensor.dtype
-    zero_bytes = -(-blocks * bits // 8)
     parts = {
-        "_qmoe": encoding.part(layouts.matmul_nbits, ir.DataType.UINT8, (experts, n, k * bits // 8)),
-        "_scale": encoding.part(layouts.scales_by_row, dtype, (experts, n, blocks)),
-        "_zero_point": encoding.part(layouts.matmul_nbits_zero_points, ir.DataType.UINT8, (experts, n, zero_bytes)),
+        "_qmoe": encoding.part(layouts.stacked(layouts.gather_block, experts)),
+        "_scale": encoding.part(layouts.stacked(layouts.scales_by_row, experts), weight.tensor.dtype),
+        "_zero_point": encoding.part(layouts.stacked(layouts.matmul_nbits_zero_points, experts)),
     }
     key = (format.name, block)
     return [constants.value(weight.value, suffix, key, part) for suffix, part in parts.items()]

@@ -9,22 +9,19 @@ from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
-from onnxq.passes.quantize.weight_forms import PackedConstants
-from onnxq.plan import Method, Plan
+from onnxq.passes.quantize import PlanPass
+from onnxq.passes.quantize._weight_forms import WeightForms
+from onnxq.plan import Method
 
 
-class QuantizeGathers(ir.passes.InPlacePass):
+class QuantizeGathers(PlanPass):
     """Replace each PACKED Gather on a [rows, K] table by com.microsoft.GatherBlockQuantized.
 
     Zero points are always written out: where they are absent, processors and GPUs assume different ones.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self.plan = plan
-
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "Gather"}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -37,17 +34,13 @@ class QuantizeGathers(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace(weight: Weight, format: formats.Format, block: int, constants: PackedConstants) -> None:
-    rows, k = weight.shape
-    bits, blocks = format.bits, -(-k // block)
+def _replace(weight: Weight, format: formats.Format, block: int, constants: WeightForms) -> None:
     encoding = constants.encoding(weight.value, format, Granularity(1, block), "Gather")
     dtype = weight.tensor.dtype if weight.tensor.dtype is ir.DataType.FLOAT16 else ir.DataType.FLOAT
     parts = {
-        f"_rows_{format.name}": encoding.part(layouts.gather_block, ir.DataType.UINT8, (rows, -(-k * bits // 8))),
-        "_scale": encoding.part(layouts.scales_by_row, dtype, (rows, blocks)),
-        "_zero_point": encoding.part(
-            layouts.matmul_nbits_zero_points, ir.DataType.UINT8, (rows, -(-blocks * bits // 8))
-        ),
+        f"_rows_{format.name}": encoding.part(layouts.gather_block),
+        "_scale": encoding.part(layouts.scales_by_row, dtype),
+        "_zero_point": encoding.part(layouts.matmul_nbits_zero_points),
     }
     key = (format.name, block, 1)
     data, scales, zeros = (constants.value(weight.value, s, key, part) for s, part in parts.items())
@@ -59,7 +52,7 @@ def _replace(weight: Weight, format: formats.Format, block: int, constants: Pack
         [data, node.inputs[1], scales, zeros],
         name,
         constants.names.fresh(f"{name}_out"),
-        {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1},
+        {"bits": format.bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1},
         graph.MICROSOFT,
     )
     if dtype is not weight.tensor.dtype:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
-from onnxq.encoding.lazy import Encoding, scales, zero_points
+from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Granularity
+from onnxq.layouts import Layout
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights
+from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import Product, read_product
-from onnxq.passes.quantize.weight_forms import PackedConstants, owner_of
+from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Choice, Method, Plan
 
 
-class ReplaceMatMuls(ir.passes.InPlacePass):
+class ReplaceMatMuls(PlanPass):
     """Give each PACKED MatMul and Gemm a kernel that reads the packed weight.
 
     1. contrib and an integer format: com.microsoft.MatMulNBits. Zero points are written out, never left to a default.
@@ -28,11 +31,16 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
     """
 
     def __init__(self, plan: Plan, *, contrib: bool, accuracy_level: int) -> None:
-        super().__init__()
-        self.plan, self.contrib, self.accuracy_level = plan, contrib, accuracy_level
+        super().__init__(plan)
+        self.contrib, self.accuracy_level = contrib, accuracy_level
+
+    @classmethod
+    def of(cls, work: Work) -> Self:
+        contrib = graph.MICROSOFT in work.target.domains
+        return cls(work.plan, contrib=contrib, accuracy_level=work.recipe.accuracy_level)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op in ("MatMul", "Gemm")}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -41,33 +49,30 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
             model.opset_imports.setdefault(graph.MICROSOFT, 1)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
-    def _replace(self, node: ir.Node, choice: Choice, constants: PackedConstants) -> None:
+    def _replace(self, node: ir.Node, choice: Choice, constants: WeightForms) -> None:
         product = read_product(node, constants, has_half_kernel=True)
         word = choice.format or ""
         assert choice.block is not None
         if not self.contrib:
             self._dequantize(product, formats.get(word), choice.block, constants)
-        elif word in layouts.BNB4_FORMATS:
+        elif formats.get(word).bnb4 is not None:
             self._bnb4(product, formats.get(word), choice.block, constants)
         else:
             self._nbits(product, formats.get(word), choice.block, constants)
 
-    def _nbits(self, p: Product, format: formats.Format, block: int, constants: PackedConstants) -> None:
+    def _nbits(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
         encoding = constants.encoding(p.weight, format, Granularity(p.k_axis, block), "MatMul")
-        n, k, bits = p.n, p.k, format.bits
-        blocks = -(-k // block)
-        zero_bytes = -(-blocks * bits // 8)
         key, w = (format.name, block, p.k_axis), p.weight
         parts = {
-            "_nbits": encoding.part(layouts.matmul_nbits, ir.DataType.UINT8, (n, blocks, block * bits // 8)),
-            "_scale": encoding.part(layouts.scales_by_row, p.dtype, (n, blocks)),
-            "_zero_point": encoding.part(layouts.matmul_nbits_zero_points, ir.DataType.UINT8, (n, zero_bytes)),
+            "_nbits": encoding.part(layouts.matmul_nbits),
+            "_scale": encoding.part(layouts.scales_by_row, p.dtype),
+            "_zero_point": encoding.part(layouts.matmul_nbits_zero_points),
         }
         packed = [constants.value(w, suffix, key, part) for suffix, part in parts.items()]
         attributes: graph.Attributes = {
-            "K": k,
-            "N": n,
-            "bits": bits,
+            "K": p.k,
+            "N": p.n,
+            "bits": format.bits,
             "block_size": block,
             "accuracy_level": self.accuracy_level,
         }
@@ -77,45 +82,37 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
             p = p.without_bias()
         p.finish(graph.add_node(p.node, "MatMulNBits", inputs, *p.new_names(), attributes, graph.MICROSOFT))
 
-    def _bnb4(self, p: Product, format: formats.Format, block: int, constants: PackedConstants) -> None:
+    def _bnb4(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
         encoding = _flat_encoding(p, format, block, constants)
-        groups = -(-p.n * p.k // block)
         key, w = (format.name, block, p.k_axis), p.weight
-        packed_codes = encoding.part(layouts.matmul_bnb4, ir.DataType.UINT8, (-(-p.n * p.k // 2),))
-        absmax = encoding.part(lambda q: scales(q).reshape(-1), p.dtype, (groups,))
         packed = [
-            constants.value(w, f"_{format.name}", key, packed_codes),
-            constants.value(w, "_absmax", key, absmax),
+            constants.value(w, f"_{format.name}", key, encoding.part(layouts.matmul_bnb4)),
+            constants.value(w, "_absmax", key, encoding.part(layouts.flat(layouts.scales), p.dtype)),
         ]
+        assert format.bnb4 is not None
         attributes: graph.Attributes = {
             "K": p.k,
             "N": p.n,
             "block_size": block,
-            "quant_type": int(format.name == "nf4"),
+            "quant_type": format.bnb4,
         }
         p.finish(graph.add_node(p.node, "MatMulBnb4", [p.x, *packed], *p.new_names(), attributes, graph.MICROSOFT))
 
-    def _dequantize(self, p: Product, format: formats.Format, block: int, constants: PackedConstants) -> None:
+    def _dequantize(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
         encoding = constants.encoding(p.weight, format, Granularity(p.k_axis, block), "MatMul")
-        k, n, key = p.k, p.n, (format.name, block, p.k_axis)
-        signed = "" if format.code_type == np.int8 else "U"
-        dtype = ir.DataType[f"{signed}INT{format.bits}"]
+        key = (format.name, block, p.k_axis)
 
-        def turned(array: NDArray) -> NDArray:
+        def turned(layout: Layout) -> Layout:
             """[K, …] whatever way the weight lies."""
-            return np.ascontiguousarray(array.T if p.k_axis == 1 else array)
+            return layouts.turned(layout) if p.k_axis == 1 else layout
 
-        def packed_bytes(array: NDArray) -> NDArray:
-            return turned(array) if format.bits == 8 else layouts.low_first(turned(array).reshape(-1), format.bits)
-
-        blocks = -(-k // block)
         parts = {
-            f"_{format.name}": encoding.part(lambda q: packed_bytes(q.codes), dtype, (k, n)),
-            "_scale": encoding.part(lambda q: turned(scales(q)), p.dtype, (blocks, n)),
+            f"_{format.name}": encoding.part(turned(layouts.codes)),
+            "_scale": encoding.part(turned(layouts.scales), p.dtype),
         }
-        if signed == "U":
-            parts["_zero_point"] = encoding.part(lambda q: packed_bytes(zero_points(q)), dtype, (blocks, n))
-        # In a body they lie in the body: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
+        if format.code_type != np.int8:
+            parts["_zero_point"] = encoding.part(turned(layouts.zero_points))
+        # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
         owner = owner_of(p.node)
         packed = [constants.value(p.weight, suffix, key, part, owner) for suffix, part in parts.items()]
         # One DequantizeLinear for each reader: a second reader would keep onnxruntime from fusing it.
@@ -124,7 +121,7 @@ class ReplaceMatMuls(ir.passes.InPlacePass):
         p.finish(graph.add_node(p.node, "MatMul", [p.x, w], *p.new_names()))
 
 
-def _flat_encoding(p: Product, format: formats.Format, block: int, constants: PackedConstants) -> Encoding:
+def _flat_encoding(p: Product, format: formats.Format, block: int, constants: WeightForms) -> Encoding:
     """Blocks counted through the flattened [N, K] weight, as MatMulBnb4 reads it.
 
     Where no block crosses a row this is the ordinary encoding by rows, which is computed in slices; else the weight is

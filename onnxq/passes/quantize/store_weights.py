@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from onnxq import formats, layouts, own_ops
-from onnxq.encoding.lazy import Encoding, codes, scales, zero_points
+from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, has_weights, other_constants, weights_of
+from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._onnxq_weights import unpacked as unpacked_by_node
-from onnxq.passes.quantize.weight_forms import PackedConstants
+from onnxq.passes.quantize._weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 
 
-class StoreWeights(ir.passes.InPlacePass):
+class StoreWeights(PlanPass):
     """Replace each weight of a STORED node by codes and the standard operators that turn them back into floats.
 
     The chain has constant inputs only, so runtimes fold it at load: the file is small and the speed that of the float
@@ -35,11 +36,15 @@ class StoreWeights(ir.passes.InPlacePass):
     """
 
     def __init__(self, plan: Plan, *, own_nodes: bool = False) -> None:
-        super().__init__()
-        self.plan, self.own_nodes = plan, own_nodes
+        super().__init__(plan)
+        self.own_nodes = own_nodes
+
+    @classmethod
+    def of(cls, work: Work) -> Self:
+        return cls(work.plan, own_nodes=work.target.has_onnxq_ops)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = PackedConstants(Names(model))
+        constants = WeightForms(Names(model))
         unpacked: dict[tuple[int, str, Granularity], ir.Value] = {}
         opset, stored = graph.opset(model), 0
         for weight, choice in self._weights(model):
@@ -74,17 +79,12 @@ def is_standard(format: formats.Format, granularity: Granularity) -> bool:
     if format.scale_type is None:
         return True
     if granularity.block is None:
-        return format.bits >= 8 and not _has_minimum(format)
-    scales_are_plain = format.scale_type != formats.E8M0 and not hasattr(format, "base")
-    return format.bits in (4, 8) and format.code_type.kind in "iu" and scales_are_plain and not _has_minimum(format)
+        return format.bits >= 8 and not format.has_minimum
+    scales_are_plain = format.scale_type != formats.E8M0 and format.base is None
+    return format.bits in (4, 8) and format.code_type.kind in "iu" and scales_are_plain and not format.has_minimum
 
 
-def _has_minimum(format: formats.Format) -> bool:
-    offset = own_ops.offset_type(format)
-    return offset is not None and offset.kind == "f"
-
-
-def _call(constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
+def _call(constants: WeightForms, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
     op_type, half = weight.node.op_type, granularity.block is not None
     encoding = constants.encoding(weight.value, format, granularity, op_type, prefer_half=half)
     x = unpacked_by_node(constants, weight.value, encoding)
@@ -108,15 +108,13 @@ def _granularity(weight: Weight, choice: Choice) -> Granularity:
 
 
 def _unpack(
-    constants: PackedConstants, weight: Weight, format: formats.Format, granularity: Granularity, opset: int
+    constants: WeightForms, weight: Weight, format: formats.Format, granularity: Granularity, opset: int
 ) -> ir.Value:
     """The float value that the nodes added here compute from the codes of `weight`."""
     chain = Chain(constants, weight, opset)
     encoding = constants.encoding(weight.value, format, granularity, weight.node.op_type)
-    if format.name in ("float16", "bfloat16"):
-        dtype = ir.DataType.FLOAT16 if format.name == "float16" else ir.DataType.BFLOAT16
-        half = encoding.part(codes, dtype, encoding.shape)
-        return chain.cast(chain.initializer(f"_{format.name}", half), weight.tensor.dtype)
+    if format.scale_type is None:
+        return chain.cast(chain.initializer(f"_{format.name}", encoding.part(layouts.codes)), weight.tensor.dtype)
     x = _unpack_channels(chain, encoding) if granularity.block is None else _unpack_blocks(chain, encoding)
     x.dtype = ir.DataType.FLOAT
     return chain.cast(x, weight.tensor.dtype)
@@ -124,47 +122,39 @@ def _unpack(
 
 def _unpack_channels(chain: Chain, encoding: Encoding) -> ir.Value:
     """Codes of a type that ONNX has, with one scale a channel."""
-    shape, axis, format = encoding.shape, encoding.granularity.axis, encoding.format
-    dtype = ir.DataType.from_numpy(format.code_type)
-    typed = encoding.part(codes, dtype, shape)
-    spread = tuple(size if i == axis else 1 for i, size in enumerate(shape))
-    steps = encoding.part(scales, ir.DataType.FLOAT, spread)
+    format, typed = encoding.format, encoding.part(layouts.codes)
+    steps = encoding.part(layouts.by_channel(layouts.scales), ir.DataType.FLOAT)
     x = chain.cast(chain.initializer(f"_{format.name}", typed), ir.DataType.FLOAT)
-    if own_ops.offset_type(format) is not None:
-        zeros = encoding.part(zero_points, dtype, spread)
+    if format.offset_type is not None:
+        zeros = encoding.part(layouts.by_channel(layouts.zero_points))
         x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
     return chain.op("Mul", x, chain.initializer("_scale", steps))
 
 
 def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:
     """Blocks along one axis: [rows · blocks, B] codes become the weight in its own shape."""
-    shape, axis, block = encoding.shape, encoding.granularity.axis, encoding.granularity.block
+    shape, axis, outline = encoding.shape, encoding.granularity.axis, encoding.outline
     assert axis is not None
-    assert block is not None
-    word = encoding.format.name
-    blocks = -(-shape[axis] // block)
-    total = math.prod(shape) // shape[axis] * blocks
+    word, levels = encoding.format.name, encoding.format.levels
     if encoding.format.bits == 4:
-        packed = encoding.part(layouts.halves, ir.DataType.UINT8, (total, block // 2))
+        packed = encoding.part(layouts.halves)
         x = chain.split_nibbles(chain.cast(chain.initializer(f"_{word}", packed), ir.DataType.FLOAT))
     else:
-        dtype = ir.DataType.from_numpy(encoding.format.code_type)
-        rows = encoding.part(lambda q: layouts.blocks_last(q, q.codes), dtype, (total, block))
+        rows = encoding.part(layouts.block_rows)
         x = chain.cast(chain.initializer(f"_{word}", rows), ir.DataType.FLOAT)
-    levels = getattr(encoding.format, "levels", None)
     is_signed = encoding.format.code_type == np.int8
     if levels is not None:
         x = chain.op("Gather", chain.small(word, levels), chain.cast(x, ir.DataType.INT64))
     elif is_signed and encoding.format.bits == 4:
         x = chain.op("Sub", x, chain.small("middle", np.float32(8)))
     elif not is_signed:
-        zeros = encoding.part(layouts.zero_points_by_row, ir.DataType.UINT8, (total, 1))
+        zeros = encoding.part(layouts.column(layouts.zero_points_by_row))
         x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
-    steps = encoding.part(layouts.scales_by_row, ir.DataType.FLOAT, (total, 1))
+    steps = encoding.part(layouts.column(layouts.scales_by_row), ir.DataType.FLOAT)
     x = chain.op("Mul", x, chain.initializer("_scale", steps))
     rest = [size for i, size in enumerate(shape) if i != axis]
-    x = chain.op("Reshape", x, chain.small("shape", np.array([*rest, blocks * block], np.int64)))
-    if blocks * block != shape[axis]:
+    x = chain.op("Reshape", x, chain.small("shape", np.array([*rest, outline.blocks * outline.block], np.int64)))
+    if outline.blocks * outline.block != shape[axis]:
         x = chain.cut_last(x, len(rest), shape[axis])
     if axis != len(shape) - 1:
         order = list(range(len(rest)))
@@ -175,7 +165,7 @@ def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:
 class Chain:
     """Nodes that turn a weight's codes into floats, at the head of the graph that owns the weight."""
 
-    def __init__(self, constants: PackedConstants, weight: Weight, opset: int) -> None:
+    def __init__(self, constants: WeightForms, weight: Weight, opset: int) -> None:
         owner = weight.value.graph
         assert isinstance(owner, ir.Graph)
         self.owner, self.constants, self.weight, self.opset = owner, constants, weight.value, opset

@@ -77,7 +77,7 @@ def parse_preprocessing(text: str) -> Preprocessing:
                 "size=HxW mean=R,G,B std=R,G,B scale=255 channels=rgb|bgr|gray layout=nchw|nhwc crop short=N cut=HxW "
                 f"resample={'|'.join(get_args(Resample))}"
             )
-            raise BadRecipe(f"--preprocess does not understand '{word}'; it knows {known}") from None
+            raise BadRecipe(f"--preprocess: invalid setting '{word}'; valid settings for images: {known}") from None
     return Preprocessing(**found)  # type: ignore[arg-type]
 
 

@@ -62,12 +62,10 @@ def load_processor(path: Path) -> Preprocessing | Sound:
         if any(key in found for key in ("image_mean", "size", "crop_size", "do_resize", "rescale_factor")) or type:
             return _image(found, _stem(type), path)
     except ValueError as error:
-        raise BadData(f"'{path}' says something that is not understood: {error}") from None
+        raise BadData(f"'{path}' has an invalid value: {error}") from None
     except (TypeError, LookupError, AttributeError, ArithmeticError):  # of values that are of another kind
-        raise BadData(
-            f"'{path}' says something that is not understood: one of its entries is of a wrong kind"
-        ) from None
-    raise BadData(f"'{path}' declares neither images nor sounds: it is no preprocessor_config.json")
+        raise BadData(f"'{path}' has an invalid value: one of its entries is of a wrong kind") from None
+    raise BadData(f"'{path}' declares neither images nor sounds: it is not a preprocessor_config.json")
 
 
 def _stem(type: str) -> str:
@@ -77,7 +75,7 @@ def _stem(type: str) -> str:
 
 
 def _refuse(path: Path, type: str) -> BadData:
-    return BadData(f"'{path}': what {type or 'its processor'} does cannot be declared; give its outputs as .npz files")
+    return BadData(f"'{path}': {type or 'its processor'} is not supported; give its outputs as .npz files")
 
 
 def _sound(found: dict[str, Any], type: str, path: Path) -> Sound:
@@ -106,7 +104,7 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
         needed = {"size": "do_resize", "image_mean": "do_normalize", "image_std": "do_normalize"}
         missing = [key for key, switch in needed.items() if found.get(switch, True) and not found.get(key)]
         if missing and type:
-            raise BadData(f"'{path}' does not say '{missing[0]}', and what {type} does without is not known")
+            raise BadData(f"'{path}' lacks '{missing[0]}', for which {type} has no known default; add it")
     size, cut, resample, usual = _DEFAULTS.get(type, _DEFAULTS["ViT"])
     size = found.get("size", size)
     cut = _pair(found.get("crop_size", cut)) if found.get("do_center_crop", cut is not None) else None
@@ -120,7 +118,7 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
     number = found.get("resample", resample)
     number = resample if number is None else int(number)
     if not 0 <= number < len(get_args(Resample)):
-        raise ValueError(f"a filter of number {number}")
+        raise ValueError(f"unknown resampling filter {number}")
     return Preprocessing(
         mean=mean,
         std=std,
@@ -159,5 +157,5 @@ def _pair(size: Any) -> tuple[int, int]:
 
 def _side(x: Any) -> int:
     if not isinstance(x, int) or not 0 < x <= 1 << 14:
-        raise ValueError(f"a side of {x} pixels")
+        raise ValueError(f"invalid size {x}: not 1 to 16384 pixels")
     return x

@@ -93,7 +93,7 @@ def parse_sound(text: str) -> Sound:
             if key not in ("mel", "low", "mean", "normalize", "style") and not found[key] > 0:
                 raise ValueError
         except ValueError:
-            raise BadRecipe(f"--preprocess does not understand '{word}'; of sounds it knows {_KNOWN}") from None
+            raise BadRecipe(f"--preprocess: invalid setting '{word}'; valid settings for sounds: {_KNOWN}") from None
     return checked(Sound(**found))
 
 

@@ -3,7 +3,7 @@
 #ifndef ONNXQ_WEIGHT_H_
 #define ONNXQ_WEIGHT_H_
 
-#include "format.h"
+#include "../base/format.h"
 #include "op.h"
 
 namespace onnxq {
@@ -19,7 +19,7 @@ struct WeightAttributes {
   // Of a DenseMatMul, which has neither block nor format.
   static WeightAttributes dense(const ort::OrtApi* api, const ort::OrtKernelInfo* info);
 
-  // "MatMulNBits node 'name': " + `reason`.
+  // "onnxq node 'name': " + `reason`.
   [[noreturn]] void refuse(const std::string& reason) const;
 
  private:

@@ -9,4 +9,11 @@
 #define ONNXQ_CLONES
 #endif
 
+// What clones call has to become part of each of them.
+#if defined(__GNUC__)
+#define ONNXQ_INLINE inline __attribute__((always_inline))
+#else
+#define ONNXQ_INLINE inline
+#endif
+
 #endif  // ONNXQ_CLONES_H_

@@ -4,17 +4,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <thread>
-#include <vector>
 
-#include "../export.h"
-#include "isa.h"
+#include "../abi/export.h"
+#include "../base/threads.h"
+#include "../cpu/isa.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define ONNXQ_TARGET(flags) __attribute__((target(flags)))
 #if defined(ONNXQ_COMPILES_AMX) && !defined(ONNXQ_EMULATE)
-#include "kernels/tiles.h"
+#include "../cpu/kernels/tiles.h"
 #endif
 #endif
 
@@ -28,23 +27,15 @@ double seconds(int threads, int times, const Body& body) {
   for (int i = 0; i < times; ++i) {
     std::atomic<int> ready{0};
     Clock::time_point begin;
-    const auto work = [&](int thread) {
+    onnxq::in_threads(threads, threads, [&](int64_t thread, int64_t) {
       ready++;
       while (ready < threads) {
       }
-      body(thread);
-    };
-    std::vector<std::thread> others;
-    for (int t = 1; t < threads; ++t) {
-      others.emplace_back(work, t);
-    }
-    while (ready < threads - 1) {
-    }
-    begin = Clock::now();
-    work(0);
-    for (auto& other : others) {
-      other.join();
-    }
+      if (thread == 0) {
+        begin = Clock::now();
+      }
+      body(static_cast<int>(thread));
+    });
     best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
   }
   return best;

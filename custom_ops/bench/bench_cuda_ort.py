@@ -1,6 +1,6 @@
 """Products in onnxruntime on the GPU, its own operators and ours: what bench_cuda.py runs in a process of its own.
 
-    python custom_ops/bench_cuda_ort.py REPEATS N,K,M,format,block …
+    python custom_ops/bench/bench_cuda_ort.py REPEATS N,K,M,format,block …
 
 A model is one input and many products of it by different weights, run as one CUDA graph; each is its share of the time.
 """

@@ -13,20 +13,21 @@
 // to its last, as in the reference. Built without contraction of products and sums, for the same reason.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <thread>
 #include <vector>
 
-#include "clones.h"
-#include "export.h"
+#include "../abi/export.h"
+#include "../base/rounding.h"
+#include "../base/threads.h"
 
+namespace onnxq {
+namespace encoding {
 namespace {
 
 constexpr int64_t kColumns = 64;
 constexpr int kLevels = 16;
-// As in _affine.py: what the largest code times its scale may come to.
+// As in onnxq/formats/kinds/affine.py: what the largest code times its scale may come to.
 constexpr double kLargest = 3.4028e38;
 
 // What to encode to. With `levels` null, codes are integers 0…qmax with a zero point; else they index `levels`.
@@ -60,12 +61,11 @@ struct Tile {
   float scale[kColumns], zero[kColumns];
 };
 
-// Half to even for |x| < 2^22. Codes are clipped to a few hundred afterwards, so larger ones may round as they like.
-inline __attribute__((always_inline)) float round_half_even(float x) {
-  const float magic = 12582912.0f;
+// Codes are clipped to a few hundred afterwards: what is too large to be rounded may be any large number.
+ONNXQ_INLINE float nearest(float x) {
   x = x < -4194304.0f ? -4194304.0f : x;
   x = x > 4194303.0f ? 4194303.0f : x;
-  return (x + magic) - magic;
+  return round_half_even(x);
 }
 
 // The prescribed scale of the range [low, high]; in double, as the width of a finite float range can overflow a float.
@@ -79,7 +79,7 @@ inline float fit_scale(float low, float high, float qmax) {
 
 // How many of the first J middles lie below y; no loop, as the compiler vectorizes only what is around it.
 template <int J>
-inline __attribute__((always_inline)) int32_t above(float y, const float* middles) {
+ONNXQ_INLINE int32_t above(float y, const float* middles) {
   if constexpr (J == 0) {
     return 0;
   } else {
@@ -103,7 +103,7 @@ ONNXQ_CLONES void affine_errors(const float* __restrict x, int64_t rows, const f
                                 const float* __restrict zero, float qmax, float* __restrict error) {
   for (int64_t i = 0; i < rows; ++i, x += kColumns) {
     for (int64_t c = 0; c < kColumns; ++c) {
-      float q = round_half_even(x[c] / s[c]) + zero[c];
+      float q = nearest(x[c] / s[c]) + zero[c];
       q = q < 0.0f ? 0.0f : q;
       q = q > qmax ? qmax : q;
       const float e = (q - zero[c]) * s[c] - x[c];
@@ -131,7 +131,7 @@ ONNXQ_CLONES void encode_affine(const float* __restrict x, int64_t rows, const f
                                 const float* __restrict zero, float qmax, uint8_t* __restrict code) {
   for (int64_t i = 0; i < rows; ++i, x += kColumns, code += kColumns) {
     for (int64_t c = 0; c < kColumns; ++c) {
-      float q = round_half_even(x[c] / s[c]) + zero[c];
+      float q = nearest(x[c] / s[c]) + zero[c];
       q = q < 0.0f ? 0.0f : q;
       q = q > qmax ? qmax : q;
       code[c] = static_cast<uint8_t>(static_cast<int32_t>(q));
@@ -158,7 +158,7 @@ void fit(Tile& t, const Format& format) {
       t.scale[c] = std::max(high[c], -low[c]);  // in this order, as equals give the first: +0 for a block of zeros
     } else {
       t.scale[c] = fit_scale(low[c], high[c], format.qmax);
-      const double zero = std::nearbyint(-static_cast<double>(low[c]) / static_cast<double>(t.scale[c]));
+      const double zero = round_half_even(-static_cast<double>(low[c]) / static_cast<double>(t.scale[c]));
       t.zero[c] = static_cast<float>(std::min(std::max(zero, 0.0), static_cast<double>(format.qmax)));
     }
   }
@@ -273,7 +273,7 @@ void encode_band(Tile& t, const Job& job, int64_t outer, int64_t b) {
 // Every output is written by one thread only, so results do not depend on their number.
 void run(const Job& job, int32_t threads) {
   const int64_t tasks = job.inner == 1 ? job.outer : job.outer * job.blocks();
-  const auto work = [&job](int64_t first, int64_t last) {
+  in_threads(tasks, threads, [&job](int64_t first, int64_t last) {
     Tile tile(job.block);
     for (int64_t task = first; task < last; ++task) {
       if (job.inner == 1) {
@@ -282,19 +282,12 @@ void run(const Job& job, int32_t threads) {
         encode_band(tile, job, task / job.blocks(), task % job.blocks());
       }
     }
-  };
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(threads, tasks));
-  std::vector<std::thread> pool;
-  for (int64_t i = 1; i < workers; ++i) {
-    pool.emplace_back(work, tasks * i / workers, tasks * (i + 1) / workers);
-  }
-  work(0, tasks / workers);
-  for (auto& thread : pool) {
-    thread.join();
-  }
+  });
 }
 
 }  // namespace
+}  // namespace encoding
+}  // namespace onnxq
 
 // Number of the C ABI; the Python side refuses a library of another one.
 ONNXQ_EXPORT int32_t onnxq_abi_version() { return 5; }
@@ -304,6 +297,7 @@ ONNXQ_EXPORT int32_t onnxq_abi_version() { return 5; }
 ONNXQ_EXPORT void onnxq_encode_affine_blocks(const float* w, int64_t outer, int64_t k, int64_t inner, int64_t block,
                                              int32_t qmax, const float* factors, int64_t factor_count, uint8_t* codes,
                                              float* scales, uint8_t* zeros, int32_t threads) {
+  using namespace onnxq::encoding;
   const Format format{static_cast<float>(qmax), nullptr, nullptr, nullptr};
   run({w, outer, k, inner, block, format, factors, factor_count, codes, scales, zeros}, threads);
 }
@@ -314,6 +308,7 @@ ONNXQ_EXPORT void onnxq_encode_level_blocks(const float* w, int64_t outer, int64
                                             const float* levels, const float* middles, const uint8_t* order,
                                             const float* factors, int64_t factor_count, uint8_t* codes, float* scales,
                                             int32_t threads) {
+  using namespace onnxq::encoding;
   const Format format{0.0f, levels, middles, order};
   run({w, outer, k, inner, block, format, factors, factor_count, codes, scales, nullptr}, threads);
 }

@@ -8,11 +8,15 @@
 #include <cstring>
 #include <limits>
 
-#define ONNXQ_INLINE inline __attribute__((always_inline))
+#include "../base/format.h"
+#include "../base/rounding.h"
 
+namespace onnxq {
+namespace encoding {
 namespace {
 
-// How a scale follows from a block, and a code from a weight and its scale. Numbers are those of onnxq/runtime/native.py.
+// How a scale follows from a block, and a code from a weight and its scale. Numbers are part of the C ABI: the formats in
+// onnxq/formats name the same ones.
 enum Rule : int32_t {
   kRange = 0,     // [min, max] with zero over 0…qmax; zero point
   kAbsmax = 1,    // largest magnitude on qmax
@@ -25,7 +29,7 @@ enum Rule : int32_t {
 
 enum Type : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat64 = 3 };
 
-constexpr double kLargest = 3.4028e38;  // as in _affine.py
+constexpr double kLargest = 3.4028e38;  // as in onnxq/formats/kinds/affine.py
 constexpr float kTiny = std::numeric_limits<float>::min();
 constexpr uint32_t kInfinite = 0x7f800000;
 struct Job {
@@ -48,21 +52,6 @@ struct Span {
   uint32_t largest() const { return std::max(high, low); }
 };
 
-ONNXQ_INLINE uint32_t bits_of(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-ONNXQ_INLINE float float_of(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-// Half to even for |x| < 2^22, which own scales leave.
-ONNXQ_INLINE int32_t round_half_even(float x) { return static_cast<int32_t>(bits_of(x + 12582912.0f)) - 0x4B400000; }
-
 template <int J>
 ONNXQ_INLINE int32_t above(float y, const float* middles) {
   if constexpr (J == 0) {
@@ -78,7 +67,7 @@ ONNXQ_INLINE Span span(const float* x, int64_t n) {
   int32_t high = 0;
   uint32_t low = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = bits_of(x[i]);
+    const uint32_t bits = float_to_bits(x[i]);
     high = std::max(high, static_cast<int32_t>(bits));
     low = std::max(low, bits);
   }
@@ -88,7 +77,7 @@ ONNXQ_INLINE Span span(const float* x, int64_t n) {
 ONNXQ_INLINE uint32_t largest_magnitude(const float* x, int64_t n) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) {
-    largest = std::max(largest, bits_of(x[i]) & 0x7fffffffu);
+    largest = std::max(largest, float_to_bits(x[i]) & 0x7fffffffu);
   }
   return largest;
 }
@@ -96,9 +85,9 @@ ONNXQ_INLINE uint32_t largest_magnitude(const float* x, int64_t n) {
 // The weight of largest magnitude, with its sign, of elements `stride` apart; of equal magnitudes the first.
 inline float extreme(const float* x, int64_t stride, Span s) {
   if (s.high != s.low) {
-    return s.high > s.low ? float_of(s.high) : -float_of(s.low);
+    return s.high > s.low ? bits_to_float(s.high) : -bits_to_float(s.low);
   }
-  while ((bits_of(*x) & 0x7fffffffu) != s.high) {
+  while ((float_to_bits(*x) & 0x7fffffffu) != s.high) {
     x += stride;
   }
   return *x;
@@ -134,7 +123,7 @@ template <typename Blocks>
 ONNXQ_INLINE void integers(const float* __restrict x, int64_t n, Blocks b, int32_t low, int32_t high,
                            uint8_t* __restrict codes) {
   for (int64_t i = 0; i < n; ++i) {
-    const int32_t q = round_half_even(x[i] / b.factor(i)) + b.zero(i);
+    const int32_t q = static_cast<int32_t>(round_half_even(x[i] / b.factor(i))) + b.zero(i);
     codes[i] = static_cast<uint8_t>(std::min(std::max(q, low), high));
   }
 }
@@ -171,7 +160,7 @@ template <typename Blocks>
 ONNXQ_INLINE void gguf_absmax(const float* __restrict x, int64_t n, Blocks b, uint8_t* __restrict codes) {
   for (int64_t i = 0; i < n; ++i) {
     const float step = x[i] * b.factor(i);
-    const float size = std::min(float_of(bits_of(step) & 0x7fffffffu), 127.0f);
+    const float size = std::min(bits_to_float(float_to_bits(step) & 0x7fffffffu), 127.0f);
     const int32_t down = static_cast<int32_t>(size);
     const int32_t rounded = down + static_cast<int32_t>(2.0f * (size - static_cast<float>(down)));
     codes[i] = static_cast<uint8_t>(step < 0.0f ? -rounded : rounded);
@@ -206,28 +195,27 @@ inline bool find_scale(const Job& job, Span s, const float* x, int64_t stride, f
   *block = {1.0f, 0};
   switch (job.rule) {
     case kRange: {
-      const double low = -static_cast<double>(float_of(s.low)), high = static_cast<double>(float_of(s.high));
+      const double low = -static_cast<double>(bits_to_float(s.low)), high = static_cast<double>(bits_to_float(s.high));
       *scale = usable_scale((high - low) / qmax, qmax);
-      // Half to even for doubles of this size; never below zero.
-      const double middle = -low / static_cast<double>(*scale), magic = 6755399441055744.0;
-      block->zero_point = static_cast<int32_t>(std::min((middle + magic) - magic, qmax));
+      const double middle = round_half_even(-low / static_cast<double>(*scale));  // never below zero
+      block->zero_point = static_cast<int32_t>(std::min(middle, qmax));
       break;
     }
     case kAbsmax:
-      *scale = usable_scale(static_cast<double>(float_of(s.largest())) / qmax, qmax);
+      *scale = usable_scale(static_cast<double>(bits_to_float(s.largest())) / qmax, qmax);
       break;
     case kExtreme: {
       // Of equal magnitudes the negative number, as onnxruntime; ggml takes the first.
-      const double outermost = s.high > s.low ? float_of(s.high) : -float_of(s.low);
+      const double outermost = s.high > s.low ? bits_to_float(s.high) : -bits_to_float(s.low);
       *scale = usable_scale(outermost / (-qmax - 1), qmax + 1);
       break;
     }
     case kLevels:
-      *scale = float_of(s.largest());
+      *scale = bits_to_float(s.largest());
       break;
     case kMicro: {
       const uint32_t exponent = std::max<uint32_t>(s.largest() >> 23, 2) - 2;
-      *scale = exponent ? float_of(exponent << 23) : float_of(0x00400000);
+      *scale = exponent ? bits_to_float(exponent << 23) : bits_to_float(0x00400000);
       break;
     }
     case kGgufSigned:
@@ -235,7 +223,7 @@ inline bool find_scale(const Job& job, Span s, const float* x, int64_t stride, f
       block->value = reciprocal(*scale);
       return true;
     default:
-      *scale = float_of(s.largest()) / 127.0f;
+      *scale = bits_to_float(s.largest()) / 127.0f;
       block->value = reciprocal(*scale);
       return true;
   }
@@ -244,3 +232,5 @@ inline bool find_scale(const Job& job, Span s, const float* x, int64_t stride, f
 }
 
 }  // namespace
+}  // namespace encoding
+}  // namespace onnxq

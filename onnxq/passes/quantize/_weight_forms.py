@@ -18,11 +18,11 @@ from onnxq.model.origin import ORIGIN
 from onnxq.own_ops import Variant
 
 
-class PackedConstants:
+class WeightForms:
     """New initializers, named after the weight they come from and shared by all nodes that want the same.
 
-    They are placed in the graph that owns the weight, so that every body which could read the weight can read them,
-    unless their reader's own graph is asked for.
+    They are placed in the graph that owns the weight, so that every subgraph which could read the weight can read
+    them, unless their reader's own graph is asked for.
     """
 
     def __init__(self, names: Names) -> None:
@@ -102,6 +102,6 @@ class PackedConstants:
 
 
 def owner_of(item: ir.Value | ir.Node) -> ir.Graph:
-    """The graph or body that `item` belongs to."""
+    """The graph or subgraph that `item` belongs to."""
     assert isinstance(item.graph, ir.Graph)
     return item.graph

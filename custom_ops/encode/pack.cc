@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <cstring>
 
-#include "threads.h"
+#include "../abi/export.h"
+#include "../base/clones.h"
+#include "../base/threads.h"
 
+namespace onnxq {
 namespace {
 
 constexpr int64_t kColumns = 64;  // bytes of a cache line
@@ -46,19 +49,20 @@ ONNXQ_CLONES void transpose_bands(const uint8_t* __restrict from, int64_t rows, 
 }
 
 }  // namespace
+}  // namespace onnxq
 
 // Two codes a byte, the first of two in the low nibble or, with `high_first`, in the high one; `pairs` bytes. The bits
 // of `flip` are inverted: 0x88 adds 8 to every code.
 ONNXQ_EXPORT void onnxq_pack_nibbles(const uint8_t* codes, int64_t pairs, int32_t high_first, int32_t flip,
                                      uint8_t* packed, int32_t threads) {
-  in_threads(pairs, threads, [=](int64_t first, int64_t last) {
-    pack_range(codes, first, last, high_first != 0, static_cast<uint32_t>(flip), packed);
+  onnxq::in_threads(pairs, threads, [=](int64_t first, int64_t last) {
+    onnxq::pack_range(codes, first, last, high_first != 0, static_cast<uint32_t>(flip), packed);
   });
 }
 
 // [rows, columns] bytes as [columns, rows].
 ONNXQ_EXPORT void onnxq_transpose(const uint8_t* from, int64_t rows, int64_t columns, uint8_t* to, int32_t threads) {
-  in_threads((columns + kColumns - 1) / kColumns, threads, [=](int64_t first, int64_t last) {
-    transpose_bands(from, rows, columns, first, last, to);
+  onnxq::in_threads((columns + onnxq::kColumns - 1) / onnxq::kColumns, threads, [=](int64_t first, int64_t last) {
+    onnxq::transpose_bands(from, rows, columns, first, last, to);
   });
 }

@@ -1,6 +1,6 @@
 """The GPU kernels against float16 cuBLAS and onnxruntime-gpu: checks every answer, then times.
 
-    python custom_ops/bench_cuda.py [--quick] [--thresholds] [--output docs/cuda_results.md]
+    python custom_ops/bench/bench_cuda.py [--quick] [--thresholds] [--output docs/cuda_results.md]
 
 Answers are compared with float64 on fresh random numbers, outputs poisoned before. Times are medians, by CUDA events,
 of graphs of products by different weights, which together overflow the L2 cache four times, as the layers of a model

@@ -1,4 +1,4 @@
-// What every function that encodes needs: its visibility, a clone for each processor, and threads.
+// Threads of our own, where no session lends its threads: encoding, and the kernels behind their C ABI.
 
 #ifndef ONNXQ_THREADS_H_
 #define ONNXQ_THREADS_H_
@@ -8,9 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "clones.h"
-#include "export.h"
-
+namespace onnxq {
 namespace {
 
 // Cuts 0…tasks into one piece a thread; work(first, last) is called once for each piece.
@@ -28,5 +26,6 @@ void in_threads(int64_t tasks, int32_t threads, const Work& work) {
 }
 
 }  // namespace
+}  // namespace onnxq
 
 #endif  // ONNXQ_THREADS_H_

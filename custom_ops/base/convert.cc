@@ -1,7 +1,7 @@
 #include "convert.h"
 
-#include "../clones.h"
-#include "../format.h"
+#include "clones.h"
+#include "format.h"
 
 namespace onnxq {
 namespace {
@@ -16,7 +16,13 @@ ONNXQ_CLONES void from_half_array(const uint16_t* __restrict from, float* __rest
 
 ONNXQ_CLONES void from_bfloat16_array(const uint16_t* __restrict from, float* __restrict to, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
-    to[i] = bits_to_float(static_cast<uint32_t>(from[i]) << 16);
+    to[i] = bfloat16_to_float(from[i]);
+  }
+}
+
+ONNXQ_CLONES void from_double_array(const double* __restrict from, float* __restrict to, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    to[i] = static_cast<float>(from[i]);
   }
 }
 
@@ -49,6 +55,8 @@ ONNXQ_CLONES void to_bfloat16_array(const float* __restrict from, uint16_t* __re
 void from_half(const uint16_t* from, float* to, int64_t size) { from_half_array(from, to, size); }
 
 void from_bfloat16(const uint16_t* from, float* to, int64_t size) { from_bfloat16_array(from, to, size); }
+
+void from_double(const double* from, float* to, int64_t size) { from_double_array(from, to, size); }
 
 void to_half(const float* from, uint16_t* to, int64_t size) { to_half_array(from, to, size); }
 

@@ -1,4 +1,4 @@
-"""What was asked for a folder, told for one of its parts: the rules that are about it, and the data that are for it."""
+"""From the options of a folder, those of one part: the rules and the data that are for it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, Da
     if isinstance(data, Mapping):
         unknown = next((name for name in data if name not in parts), None)
         if unknown is not None:
-            raise BadData(f"there is no part '{unknown}'; the parts are {', '.join(parts)}")
+            raise BadData(f"unknown part '{unknown}'; the parts are {', '.join(parts)}")
         return dict(data), []
     found: dict[str, Path] = {}
     unused: list[str] = []

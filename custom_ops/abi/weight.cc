@@ -8,7 +8,8 @@ namespace {
 using namespace ort;
 
 // How a file spells a format; formats that differ only in how their scales were chosen are one to a kernel.
-constexpr const char* kFormatNames[kFormats] = {"int4", "int8", "nf4", "fp4", "mxfp4"};
+constexpr const char* kFormatNames[] = {"int4", "int8", "nf4", "fp4", "mxfp4"};
+static_assert(sizeof kFormatNames / sizeof *kFormatNames == kFormats, "every format has a name");
 
 // What a function of the interface writes that is asked for the size first.
 template <typename Get>

@@ -37,7 +37,8 @@
 
 namespace onnxq {
 
-// Numbers are part of the C ABI: onnxq/runtime/native.py names the same ones. kFormats and kScaleTypes count those of codes.
+// Numbers are part of the C ABI that tests and measurements use (kernels.py of tests/native and tests/cuda/abi.py name the
+// same ones); files spell formats by name. kFormats and kScaleTypes count those of codes.
 enum Format : int32_t { kInt4 = 0, kInt8 = 1, kNf4 = 2, kFp4 = 3, kMxfp4 = 4, kFormats = 5, kDenseBfloat16 = kFormats };
 enum ScaleType : int32_t { kScaleFloat32 = 0, kScaleFloat16 = 1, kScaleE8M0 = 2, kScaleTypes = 3, kNoScales = kScaleTypes };
 
@@ -89,6 +90,25 @@ constexpr float kLevels[kFormats][16] = {
     {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f},
 };
 
+// A format that comes without its levels is no table of zeros.
+constexpr bool has_levels(int32_t format) {
+  for (const float level : kLevels[format]) {
+    if (level != 0.0f) {
+      return true;
+    }
+  }
+  return false;
+}
+constexpr bool all_tables_have_levels() {
+  for (int32_t format = 0; format < kFormats; ++format) {
+    if (is_affine(format) == has_levels(format)) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(all_tables_have_levels(), "a format whose codes index a table has one in kLevels, and no other format has");
+
 inline float bits_to_float(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
@@ -101,14 +121,17 @@ inline uint32_t float_to_bits(float value) {
   return bits;
 }
 
-// Exact for every half, subnormals, infinities and NaN included; free of branches, so that loops over it are vectorized.
+// Exact for every half, subnormals, infinities and NaN included, also where the processor takes subnormal floats for zero;
+// free of branches, so that loops over it are vectorized.
 inline float half_to_float(uint16_t half) {
-  const uint32_t magnitude = static_cast<uint32_t>(half & 0x7FFF) << 13;
-  const uint32_t special = magnitude >= 0x0F800000u ? 0x70000000u : 0u;        // infinity and NaN: exponent 255
-  const float scaled = bits_to_float(magnitude) * bits_to_float(0x77800000u);  // 2^112, from one exponent bias to the other
-  return bits_to_float((special ? magnitude + special : float_to_bits(scaled)) |
-                       static_cast<uint32_t>(half & 0x8000) << 16);
+  const int32_t magnitude = half & 0x7FFF;
+  const uint32_t bias = magnitude >= 0x7C00 ? 0x70000000u : 0x38000000u;  // infinity and NaN: exponent 255
+  const uint32_t normal = (static_cast<uint32_t>(magnitude) << 13) + bias;
+  const uint32_t subnormal = float_to_bits(static_cast<float>(magnitude) * bits_to_float(0x33800000u));  // 2^-24
+  return bits_to_float((magnitude < 0x0400 ? subnormal : normal) | static_cast<uint32_t>(half & 0x8000) << 16);
 }
+
+inline float bfloat16_to_float(uint16_t bits) { return bits_to_float(static_cast<uint32_t>(bits) << 16); }
 
 // 2^(u - 127); 255 is NaN.
 inline float e8m0_to_float(uint8_t u) {

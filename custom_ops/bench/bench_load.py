@@ -1,6 +1,6 @@
 """A model of 1 GB of 4-bit weights in external data: time to load, resident memory, time of one row.
 
-    python custom_ops/bench_load.py [--layers 100]
+    python custom_ops/bench/bench_load.py [--layers 100]
 
 A chain of 4096 × 4096 products in blocks of 32, as onnxq::MatMulNBits (float16 scales) and as onnxruntime's MatMulNBits
 of accuracy level 4 (float32 scales, which its kernels need). Each is measured in a process of its own, in turns. Bytes

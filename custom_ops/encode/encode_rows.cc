@@ -12,9 +12,13 @@
 #include <cstring>
 #include <vector>
 
+#include "../abi/export.h"
+#include "../base/convert.h"
+#include "../base/threads.h"
 #include "encode_rules.h"
-#include "threads.h"
 
+namespace onnxq {
+namespace encoding {
 namespace {
 
 constexpr int64_t kPiece = 8192;  // elements converted at a time: they stay in the first-level cache
@@ -53,26 +57,12 @@ ONNXQ_CLONES int64_t encode_piece(const Job& job, const float* x, int64_t blocks
   }
 }
 
-ONNXQ_CLONES void to_float32(const void* w, int32_t type, int64_t first, int64_t n, float* __restrict x) {
-  if (type == kFloat16) {
-    const uint16_t* from = static_cast<const uint16_t*>(w) + first;
-    for (int64_t i = 0; i < n; ++i) {
-      const uint32_t half = from[i];
-      // The exponent moves by 112; the product also makes subnormal halves normal.
-      const uint32_t size = bits_of(float_of((half & 0x7fffu) << 13) * 0x1p112f);
-      const uint32_t sign = (half & 0x8000u) << 16;
-      x[i] = float_of(sign | ((half & 0x7c00u) == 0x7c00u ? size | kInfinite : size));
-    }
-  } else if (type == kBfloat16) {
-    const uint16_t* from = static_cast<const uint16_t*>(w) + first;
-    for (int64_t i = 0; i < n; ++i) {
-      x[i] = float_of(static_cast<uint32_t>(from[i]) << 16);
-    }
+void to_float32(const void* w, int32_t type, int64_t first, int64_t n, float* x) {
+  if (type == kFloat16 || type == kBfloat16) {
+    const auto convert = type == kFloat16 ? from_half : from_bfloat16;
+    convert(static_cast<const uint16_t*>(w) + first, x, n);
   } else {
-    const double* from = static_cast<const double*>(w) + first;
-    for (int64_t i = 0; i < n; ++i) {
-      x[i] = static_cast<float>(from[i]);
-    }
+    from_double(static_cast<const double*>(w) + first, x, n);
   }
 }
 
@@ -127,7 +117,7 @@ ONNXQ_CLONES void column_spans(const float* __restrict x, int64_t n, int32_t* __
                                uint32_t* __restrict low) {
   for (int64_t i = 0; i < n; ++i, x += kColumns) {
     for (int64_t c = 0; c < kColumns; ++c) {
-      const uint32_t bits = bits_of(x[c]);
+      const uint32_t bits = float_to_bits(x[c]);
       high[c] = std::max(high[c], static_cast<int32_t>(bits));
       low[c] = std::max(low[c], bits);
     }
@@ -184,12 +174,17 @@ bool encode_bands(const Job& job, int64_t first, int64_t last) {
 }
 
 }  // namespace
+}  // namespace encoding
+}  // namespace onnxq
 
 // Encodes [rows, k, inner] weights of `type`, `block` along k sharing a scale. Returns 1, or 0 at the first block with a
 // number that is not finite as float32; what was written then is of no use.
 ONNXQ_EXPORT int32_t onnxq_encode_rows(const void* w, int32_t type, int64_t rows, int64_t k, int64_t inner,
-                                       int64_t block, int32_t rule, int32_t qmax, const float* middles, const uint8_t* order, uint8_t* codes,
-                                       float* scales, uint8_t* zeros, int32_t threads) {
+                                       int64_t block, int32_t rule, int32_t qmax, const float* middles,
+                                       const uint8_t* order, uint8_t* codes, float* scales, uint8_t* zeros,
+                                       int32_t threads) {
+  using namespace onnxq;
+  using namespace onnxq::encoding;
   Job job{w, type, rows, k, inner, block, rule, qmax, middles, codes, scales, zeros, true, 0, 0};
   for (uint32_t j = 0; order && j < 16; ++j) {
     job.is_sorted = job.is_sorted && order[j] == j;

@@ -1,0 +1,45 @@
+"""Which samples to use: where they come from, how files become inputs, and how many of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq.samples.reading import How
+from onnxq.samples.source import Data, DataSource, inputs_of, open_data
+
+#: Samples used at most, unless told otherwise: more hardly change a range.
+LIMIT = 256
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """
+    Attributes:
+        source: files, a folder, `module:function`, or dicts of arrays (`source.open_data`); None: no samples.
+        preprocessing: how images, sounds and texts become inputs.
+        limit: use at most so many: the first, or with a `seed` a random choice of them; None: all.
+    """
+
+    source: DataSource | None = None
+    preprocessing: How = None
+    limit: int | None = LIMIT
+    seed: int | None = None
+
+    @staticmethod
+    def of(data: DataSource | Sampling | None, limit: int | None = LIMIT) -> Sampling:
+        """`data`; of which at most `limit` samples are used where nothing is said but where they come from."""
+        return data if isinstance(data, Sampling) else Sampling(data, limit=limit)
+
+    def open(self, model: ir.Model, path: str | Path) -> Data | None:
+        """The samples as inputs of `model`, which was read from `path`; None if there are none.
+
+        Raises:
+            BadData, BadRecipe: as `source.open_data`.
+        """
+        if self.source is None:
+            return None
+        data = open_data(self.source, inputs_of(model), self.preprocessing, model=model, path=path)
+        return data.limited(self.limit, self.seed)
