@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from onnxq.version import __version__
 
 if TYPE_CHECKING:
+    from onnxq.checking.result import Result
     from onnxq.errors import Bug, OnnxqError
     from onnxq.folders import FolderResult, quantize_folder
-    from onnxq.pipeline import Result, quantize
+    from onnxq.pipeline import quantize
     from onnxq.plan import Plan, load_plan
     from onnxq.recipe import Recipe, Rule, load_recipe
     from onnxq.runtime.library import ops_library, session
@@ -46,7 +47,7 @@ _HOMES = {
     "OnnxqError": "errors",
     "Plan": "plan",
     "Recipe": "recipe",
-    "Result": "pipeline",
+    "Result": "checking.result",
     "Rule": "recipe",
     "load_plan": "plan",
     "load_recipe": "recipe",

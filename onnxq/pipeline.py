@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,16 +16,19 @@ from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
+from onnxq.checking import verdict
 from onnxq.checking.judging import trials_for
 from onnxq.checking.models import Check
+from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
-from onnxq.checking.verdict import is_slow, judged, misses_floor, stricter
+from onnxq.checking.verdict import judged, misses_floor, stricter
 from onnxq.encoding import lazy
-from onnxq.errors import BadModel, NothingToDo
+from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, Job, open_job
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
+from onnxq.output.signature import Signature, read_signature, sign
 from onnxq.output.trace import Trace
 from onnxq.plan import COMPUTING, Plan, in_float
 from onnxq.planning.check_plan import require_possible
@@ -35,13 +37,16 @@ from onnxq.planning.scales import values_to_observe, without_unobserved
 from onnxq.planning.shared_weights import reconciled
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
-from onnxq.runtime.session import THREADS
+from onnxq.runtime.machine import this_machine
+from onnxq.runtime.profile import MachineProfile, PlanTime, load_profile, new_profile
+from onnxq.runtime.session import THREADS, version
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.tuning.plan_bench import PlanBench
+from onnxq.tuning.timings import Timings
 from onnxq.tuning.tune import tune
 from onnxq.version import __version__
 
@@ -49,58 +54,6 @@ from onnxq.version import __version__
 WHOLE_MODEL_BYTES = 1 << 30
 #: Times that a plan is tuned anew because its file misses the floor that the user named.
 RETRIES = 2
-
-
-@dataclass(frozen=True)
-class Result:
-    """What `quantize` did.
-
-    Attributes:
-        bytes_before, bytes_after: of the model's files.
-        was_auto: whether the scheme was chosen here.
-        copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
-    """
-
-    output: Path
-    plan: Plan
-    check: Check | None
-    recipe: Recipe
-    bytes_before: int
-    bytes_after: int
-    was_auto: bool = False
-    copied: str = ""
-
-    def unverified(self, *, floor_given: bool = False) -> str:
-        """Why nobody knows how good the file is, in a sentence; empty where that is known.
-
-        Args:
-            floor_given: the user named a least SQNR, which must then have been measured.
-        """
-        if self.copied:
-            return ""
-        if self.check is None:
-            return "--min-sqnr was not checked, because of --no-check" if floor_given else ""
-        if not self.check.is_known:
-            why = next(iter(self.check.notes), "its outputs could not be compared")
-            return f"{self.output} was written, but nobody knows how good it is: {why}"
-        if floor_given and not self.check.whole:
-            return "--min-sqnr was not checked: the model is too large to be run whole without data; give --data"
-        return ""
-
-    def to_json(self) -> str:
-        """Everything, for machines."""
-        table = {
-            "output": str(self.output),
-            "scheme": self.plan.scheme,
-            "was_auto": self.was_auto,
-            "copied": self.copied,
-            "target": self.plan.target,
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
-            "check": None if self.check is None else self.check.to_dict(),
-            "nodes": [dataclasses.asdict(choice) for choice in self.plan],
-        }
-        return json.dumps(table, indent=1)
 
 
 @dataclass(frozen=True)
@@ -112,6 +65,8 @@ class Request:
         plan: to be carried out as it is, without tuning.
         check: run the saved file.
         ranges: a file of them; `effort` is what finding them may take.
+        profile: the times to decide by.
+        like: how another model was made, to be made again.
     """
 
     model: Path
@@ -124,6 +79,22 @@ class Request:
     ranges: Path | None
     effort: Effort
     environment: Environment
+    profile: MachineProfile
+    like: Signature | None = None
+
+    def repeating(self, like: str | Path | None) -> Request:
+        """This request, with recipe, target, plan and check of the model at `like`."""
+        if like is None:
+            return self
+        old = read_signature(like)
+        return dataclasses.replace(
+            self,
+            recipe=old.asked_recipe,
+            target=old.plan.target,
+            plan=old.plan if old.is_given else None,
+            check=old.is_checked,
+            like=old,
+        )
 
 
 @bounded
@@ -142,6 +113,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     ranges: str | Path | None = None,
     effort: Effort = Effort(),  # noqa: B008
     plan: Plan | None = None,
+    profile: str | Path | MachineProfile | None = None,
+    like: str | Path | None = None,
     force: bool = False,
     check: bool = True,
     threads: int = THREADS,
@@ -164,6 +137,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         ranges: a file to take activation ranges from if it exists, and to leave them in if it does not.
         effort: what calibration may spend.
         plan: a plan to carry out as it is, without tuning.
+        profile: the times to decide by, of the machine that will run the model; without, they are measured here.
+        like: a model to repeat: recipe, target, plan and check are those by which it was made, whatever is given here.
         force: replace `output` if it exists.
         check: run the saved file. Without, it is not even loaded.
         threads: on which times are measured; 0 leaves it to onnxruntime.
@@ -187,7 +162,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         ranges=None if ranges is None else Path(ranges),
         effort=effort,
         environment=environment,
-    )
+        profile=_profile(profile, environment),
+    ).repeating(like)
     try:
         return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
@@ -213,14 +189,24 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 plan = better
                 rewritten = job.rewritten(plan, ranges)  # 6
                 trace.write("rewritten", rewritten)
-                nbytes = _written(rewritten, job, plan, staged)  # 7
+                signature = _signature(request, job, plan)
+                nbytes = _written(rewritten, signature, job, staged)  # 7
                 proof = check_saved(job, plan, staged, trials) if request.check else None  # 8
                 better = drafts.after(plan, proof)
             if proof is not None:
                 proof = judged(job, plan, proof)
             job.guard.publish(staged, destination)
     before = sum(file.stat().st_size for file in job.files)
-    return Result(destination, plan, proof, job.recipe, before, nbytes, was_auto=request.recipe.scheme == "auto")
+    was_auto = request.recipe.scheme == "auto"
+    notes = tuple(_notes(request, signature))
+    return Result(destination, plan, proof, job.recipe, before, nbytes, was_auto, signature=signature, notes=notes)
+
+
+def _profile(given: str | Path | MachineProfile | None, environment: Environment) -> MachineProfile:
+    if isinstance(given, MachineProfile):
+        return dataclasses.replace(given, used={})  # of this model
+    environment.guard.reads(given)
+    return new_profile(environment.threads) if given is None else load_profile(given, environment.threads)
 
 
 def _opened(request: Request) -> tuple[Job, Path]:
@@ -233,6 +219,8 @@ def _opened(request: Request) -> tuple[Job, Path]:
     destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
     guard.writes(destination)
     guard.watch_ranges(request.ranges)
+    if request.like is not None:
+        require_possible(request.like.plan, job.model, job.target, job.path)
     if request.plan is not None:
         require_possible(request.plan, job.model, job.target, job.path)
         job = dataclasses.replace(job, plan=reconciled(request.plan, job.model))
@@ -241,7 +229,8 @@ def _opened(request: Request) -> tuple[Job, Path]:
 
 def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
     """A model that is not tuned is encoded once, and its memory must not grow with it."""
-    is_tuned = request.check and request.plan is None and job.nbytes <= WHOLE_MODEL_BYTES
+    is_free = request.plan is None and request.like is None
+    is_tuned = request.check and is_free and job.nbytes <= WHOLE_MODEL_BYTES
     return lazy.remembering() if is_tuned else contextlib.nullcontext()
 
 
@@ -271,22 +260,24 @@ class Drafts:
     """Step 5: the plan to write; and after each check, which one to write instead."""
 
     def __init__(self, request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> None:
-        self._job, self._full = job, job.plan
-        is_free = request.plan is None
+        self._job, self._full, self._like = job, job.plan, request.like
+        is_free = request.plan is None and request.like is None
         self._may_give_back = is_free and not job.recipe.keep_slow
         self._bench = None
         if is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
-            self._bench = PlanBench(job.model, rewrite, trials, job.threads)
+            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile)
         self._retries = 0 if self._bench is None else RETRIES
 
     def first(self) -> Plan:
-        """The job's plan, tuned if it may be.
+        """The job's plan, tuned if it may be; or what it became before.
 
         Raises:
             NothingToDo: it changes nothing.
         """
         plan = self._full if self._bench is None else self._tuned(self._bench, self._job.recipe)
+        if self._like is not None:
+            plan = self._like.plan
         if not plan.changes_anything:
             reason = next((choice.reason for choice in plan), "the plan is empty")
             raise NothingToDo(f"{self._job.path}: nothing could be quantized ({reason})")
@@ -297,7 +288,7 @@ class Drafts:
         if proof is None or not proof.whole:
             return None
         may_give_back, self._may_give_back = self._may_give_back, False  # the first file alone is judged by its speed
-        if may_give_back and is_slow(proof) and plan.those(*COMPUTING):
+        if may_give_back and plan.those(*COMPUTING) and self._is_slow(plan, proof):
             reason = "the saved file was slower than float"
             self._full = self._full.replacing(in_float(c, reason) for c in self._full.those(*COMPUTING))
             return plan.replacing(in_float(c, reason) for c in plan.those(*COMPUTING))
@@ -306,6 +297,13 @@ class Drafts:
         self._retries -= 1
         longer = self._tuned(self._bench, stricter(proof, self._job.recipe, self._bench.quality(plan).sqnr))
         return longer if longer.changes_anything else None
+
+    def _is_slow(self, plan: Plan, proof: Check) -> bool:
+        """Whether the file is slower than float, as far as times may decide anything."""
+        if self._bench is None or not proof.float_ms:
+            return False
+        seen = PlanTime(proof.latency_ratio, proof.latency_spread)
+        return Timings(self._bench, self._job.recipe.accuracy_level).is_saved_slower(plan, seen, verdict.SLOWER)
 
     def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
@@ -325,16 +323,37 @@ def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
     return Result(output, plan, None, request.recipe, before, after, copied=str(why))
 
 
-def _written(rewritten: ir.Model, job: Job, plan: Plan, staged: Path) -> int:
+def _written(rewritten: ir.Model, signature: Signature, job: Job, staged: Path) -> int:
     """Step 7: the bytes written."""
-    _sign(rewritten, job, plan)
+    sign(rewritten, signature)
     job.progress.start("writing", save.nbytes_to_write(rewritten))
     return save.save(rewritten, staged, job.progress.advance)
 
 
-def _sign(model: ir.Model, job: Job, plan: Plan) -> None:
-    """Leave in the model's metadata what is needed to make it again."""
-    recipe = dataclasses.asdict(job.recipe)
-    table = {"version": __version__, "model": hash_model(job.model), "target": plan.target, "recipe": recipe}
-    model.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
-    model.producer_name, model.producer_version = "onnxq", __version__
+def _signature(request: Request, job: Job, plan: Plan) -> Signature:
+    """What is needed to make the model again."""
+    old, profile = request.like, request.profile
+    return Signature(
+        version=__version__,
+        onnxruntime=version(),
+        model=hash_model(job.model),
+        data="" if job.data is None else job.data.hash(),
+        recipe=job.recipe,
+        asked=request.recipe.scheme,
+        plan=plan,
+        is_given=request.plan is not None,
+        is_checked=request.check,
+        profile=profile.hash if old is None else old.profile,
+        machine=(str(profile) if profile.used else "") if old is None else old.machine,
+    )
+
+
+def _notes(request: Request, made: Signature) -> Iterator[str]:
+    """What the user should know of how it was made."""
+    if request.like is not None:
+        for difference in request.like.differences(made):
+            yield f"not the same again: {difference}"
+    here, there = this_machine(), request.profile.machine
+    if made.profile and request.like is None and here.isa != there.isa:
+        words = f"({there.cpu}), and errors were measured on this one ({here.cpu})"
+        yield one_line(f"times are those of another processor {words}")

@@ -142,14 +142,22 @@ def load_plan(path: str | Path) -> Plan:
     """
     text = limits.read_text(path, "the plan ")
     try:
-        table = schemas.checked(limits.parse_json(text), schemas.PlanFile)
-        choices = [_choice(entry, table.target) for entry in table.choices]
-        by_node = {choice.node: choice for choice in choices}
-        return Plan(table.scheme, table.target, by_node)
+        return plan_from(schemas.checked(limits.parse_json(text), schemas.PlanFile))
     except BadRecipe as error:
         raise BadRecipe(f"the plan '{path}': {error}") from None
     except ValueError as error:
         raise BadRecipe(f"'{path}' is not a plan written by 'onnxq plan': {error}") from None
+
+
+def plan_from(table: schemas.PlanFile) -> Plan:
+    """The plan that a file holds.
+
+    Raises:
+        ValueError: a word in it is unknown.
+        BadRecipe: it cannot be carried out.
+    """
+    choices = [_choice(entry, table.target) for entry in table.choices]
+    return Plan(table.scheme, table.target, {choice.node: choice for choice in choices})
 
 
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:

@@ -68,7 +68,10 @@ def preference_of(word: str, *, is_recurrent: bool, is_detector: bool) -> Prefer
 
 @dataclass(frozen=True)
 class Search:
-    """How many plans may be measured: what fits into so much processor time, but at least and at most so many."""
+    """How many plans may be measured: what fits into so many seconds, but at least and at most so many.
+
+    Seconds are counted and not timed (`runtime/work.py`): they are the same on every machine.
+    """
 
     seconds: float
     least: int
@@ -76,7 +79,7 @@ class Search:
     compares_calibrations: bool = True
 
     def measurements(self, cost: float) -> int:
-        """Plans that may be measured to find which nodes do harm, if one takes `cost` seconds of it."""
+        """Plans that may be measured to find which nodes do harm, if one takes `cost` seconds."""
         return max(self.least, min(self.most, int(self.seconds / cost)))
 
 

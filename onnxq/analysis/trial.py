@@ -6,7 +6,6 @@ serialized, loaded or optimized again, and formats that no operator can unpack y
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,6 +17,7 @@ from onnxq.formats import Format, Granularity
 from onnxq.model import graph
 from onnxq.model.weights import Weight, find_weights
 from onnxq.quality import Quality, unrepeatable
+from onnxq.runtime import work
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.source import Data
 from onnxq.tuning import plan_bench
@@ -29,7 +29,7 @@ class Trial:
     Args:
         model: prepared; not changed.
         weights: those of `find_weights(model)`.
-        data: samples, of which as many are used as the float model runs in `plan_bench.QUALITY_SECONDS`.
+        data: samples, of which as many are used as the float model runs in `plan_bench.QUALITY_SECONDS`, counted.
 
     Raises:
         BadModel: the model does not run.
@@ -59,7 +59,7 @@ class Trial:
         self._feeds: list[Feed] = []
         self._wanted: list[list[NDArray]] = []
         self._layer: tuple[str, list[NDArray]] = ("", [])
-        self._take_samples(data)
+        self._take_samples(model, data)
         self._random = unrepeatable(outputs, *(self._run(self._feeds[0], {}, outputs) for _ in range(2)))
 
     @property
@@ -98,12 +98,15 @@ class Trial:
                     same.add(a, b)
         return quality, same.share
 
-    def _take_samples(self, data: Data) -> None:
-        start = time.perf_counter()
+    def _take_samples(self, model: ir.Model, data: Data) -> None:
+        most = 0
         for feed in data:
+            if not self._feeds:
+                seconds = work.seconds(work.trace(model, feed))
+                most = max(plan_bench.LEAST_FEEDS, int(plan_bench.QUALITY_SECONDS / seconds))
             self._feeds.append(feed)
             self._wanted.append(self._run(feed, {}, self.outputs))
-            if len(self._feeds) >= plan_bench.LEAST_FEEDS and time.perf_counter() - start > plan_bench.QUALITY_SECONDS:
+            if len(self._feeds) >= most:
                 break
 
     def _layer_outputs(self, name: str) -> list[NDArray]:

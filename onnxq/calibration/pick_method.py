@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from onnxq import collectors
 from onnxq.progress import QUIET, Progress
 from onnxq.quality import compare_outputs, noise_ratio, unrepeatable
+from onnxq.runtime import work
 from onnxq.runtime.session import Feed, Session
-from onnxq.runtime.timing import coarse, processor_seconds
 from onnxq.summaries.ranges import Ranges
 
 #: The word, and the method that is taken unless another one's noise is clearly less: by 1 dB. What is measured is every
 #: node in int8, of which tuning gives some back to float; differences below that did not last (squeezenet1_1).
 AUTO, DEFAULT = "auto", "percentile"
 CLEARLY = 0.8
-#: Samples that the methods are measured on: all that the float model runs in so much processor time. Fewer than so many
-#: decide nothing: the method that happens to suit them may clip what others need.
+#: Samples that the methods are measured on: all that the float model runs in so many counted seconds (`work.py`).
+#: Fewer than so many decide nothing: the method that happens to suit them may clip what others need.
 SECONDS, LEAST_SAMPLES = 4.0, 4
 
 
@@ -52,7 +52,7 @@ def least_noise(
     if not wanted:
         return DEFAULT
     feed, once = wanted[0]
-    most = int(SECONDS / coarse(processor_seconds(session, feed)))
+    most = int(SECONDS / work.seconds(work.trace(model, feed)))
     if most >= LEAST_SAMPLES:
         wanted += [(feed, session.run(feed)) for feed in itertools.islice(feeds, most - 1)]
     if len(wanted) < LEAST_SAMPLES:

@@ -27,16 +27,11 @@ def judged(job: Job, plan: Plan, proof: Check) -> Check:
     if not proof.whole:
         return proof
     proof = require_quality(proof, job.recipe)
-    if is_slow(proof) and (why := why_slow(plan)):
+    if proof.is_slower(SLOWER) and (why := why_slow(plan)):
         proof = proof.noting(why)
     if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
         proof = proof.noting(price)
     return proof
-
-
-def is_slow(proof: Check) -> bool:
-    """Whether the saved file is clearly slower than float."""
-    return proof.is_slower(SLOWER)
 
 
 def misses_floor(proof: Check, recipe: Recipe) -> bool:

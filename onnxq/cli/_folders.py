@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import effort_of, options, preprocessing_of, recipe_of
+from onnxq.cli._options import effort_of, options, preprocessing_of, profile_of, recipe_of
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.folders import layouts, quantize_folder
@@ -28,7 +28,7 @@ FOLDER_OPTIONS = options(
 )
 
 #: Options of `quantize` that are about a single model.
-_OF_MODELS = {"plan_file": "--plan", "ranges": "--ranges", "trace": "--trace"}
+_OF_MODELS = {"plan_file": "--plan", "ranges": "--ranges", "trace": "--trace", "like": "--like"}
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 
 
@@ -38,6 +38,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
     if wrong is not None:
         raise BadRecipe(f"{wrong} is for a single model, and {folder} is a folder; give one of its models")
     guard.reads(*(file for file in folder.rglob("*") if file.is_file()))  # models among them
+    profile = profile_of(options, guard)
     with Bars(console(stderr=True)) as bars:
         result = quantize_folder(
             folder,
@@ -49,6 +50,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
             limit=options["limit"],
             seed=options["seed"],
             effort=effort_of(options),
+            profile=profile,
             layout=options["layout"] or layouts.KEEP_NAMES,
             variants=options["variants"],
             force=options["force"],
@@ -57,6 +59,8 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
             strict=options["strict"],
             progress=bars,
         )
+    if options["save_profile"]:
+        guard.write_text(options["save_profile"], profile.to_json())
     if options["report"]:
         guard.write_text(options["report"], result.to_json())
     if options["as_json"]:

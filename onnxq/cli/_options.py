@@ -17,6 +17,7 @@ from onnxq.calibration.resume import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
+from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
@@ -183,7 +184,7 @@ PLAN_OPTIONS = options(
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
 #: Options for files to write; `--ranges` may be both. What is given to any other that names a file is read.
-WRITTEN = {"output", "report", "trace", "ranges"}
+WRITTEN = {"output", "report", "trace", "ranges", "save_profile"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity"}
 
@@ -244,6 +245,34 @@ def _every(text: str) -> Every:
     if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
         raise BadRecipe(f"--checkpoint-every: invalid interval '{text}'; examples: 100 (samples), 60s (seconds)")
     return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
+
+
+def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
+    """The times to decide by: of `--profile`, or those that will be measured. The guard is told where they go."""
+    if options["save_profile"]:
+        guard.writes(options["save_profile"], "--save-profile")
+    if options["profile"]:
+        return load_profile(options["profile"], options["threads"])
+    return new_profile(options["threads"])
+
+
+#: Options that may stand beside `--like`: none that the old model answers.
+_BESIDE_LIKE = {
+    *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "strict"),
+    *("data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory", "checkpoint_every"),
+}
+
+
+def refuse_options_beside_like() -> None:
+    """
+    Raises:
+        BadRecipe: something was asked for that `--like` says already.
+    """
+    context = click.get_current_context()
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is click.core.ParameterSource.COMMANDLINE and option.name not in _BESIDE_LIKE:
+            raise BadRecipe(f"{option.opts[0]} cannot go with --like, which takes it from the old model; leave it out")
 
 
 def preprocessing_of(options: dict[str, Any]) -> Reading:

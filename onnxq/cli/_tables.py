@@ -11,14 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxq.checking.models import Check
-from onnxq.errors import BadModel, one_line
+from onnxq.checking.result import Result
+from onnxq.errors import BadModel, BadRecipe, one_line
 from onnxq.model import graph
 from onnxq.model.load import TYPE, is_quantized
 from onnxq.model.weights import find_weights
+from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.prepare import prepare
-from onnxq.pipeline import Result
 from onnxq.plan import Choice, Method, Plan
 from onnxq.quality import MAX_DB
+from onnxq.recipe import Recipe
 from onnxq.runtime.timing import speed_in_words
 
 
@@ -62,7 +64,11 @@ def _reason(choices: list[Choice]) -> str:
 def result_table(result: Result) -> Group:
     """Size, error and speed."""
     method = result.recipe.calibration if result.plan.those(Method.STATIC) else ""
-    return _outcome((result.bytes_before, result.bytes_after), method, result.check)
+    machine = "" if result.signature is None else result.signature.machine
+    check = result.check
+    if check is not None:
+        check = dataclasses.replace(check, notes=(*check.notes, *result.notes))
+    return _outcome((result.bytes_before, result.bytes_after), method, check, machine)
 
 
 def import_table(before: int, after: int, check: Check | None) -> Group:
@@ -75,7 +81,7 @@ def check_table(check: Check) -> Group:
     return _outcome(None, "", check)
 
 
-def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None) -> Group:
+def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None, machine: str = "") -> Group:
     """The notes go below the table: they are sentences, too long for its columns."""
     table = Table(box=None, pad_edge=False, show_header=False)
     if sizes is not None:
@@ -86,6 +92,8 @@ def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None) ->
     if check is None:
         return Group(table)
     _add_check(table, check)
+    if machine:
+        table.add_row("decided", "by times", one_line(f"on {machine}"))
     return Group(table, *(Text(one_line(f"note: {note}")) for note in check.notes))
 
 
@@ -136,8 +144,41 @@ def model_table(model: ir.Model) -> Table:
     if (quantized := is_quantized(model)) is not None:
         table.add_row("quantized", quantized)
     if "onnxq" in model.metadata_props:
-        table.add_row("onnxq", model.metadata_props["onnxq"])
+        _add_origin(table, model)
     return table
+
+
+def _add_origin(table: Table, model: ir.Model) -> None:
+    """How the model was made, as far as it says."""
+    try:
+        made = signature_of(model)
+    except BadRecipe as error:
+        table.add_row("onnxq", str(error))
+        return
+    if made is None:
+        table.add_row("onnxq", one_line(model.metadata_props["onnxq"]))
+        return
+    runtime = f", onnxruntime {made.onnxruntime}" if made.onnxruntime else ""
+    how = "given" if made.is_given else "tuned" if made.profile else "of the recipe"
+    for word, text in (
+        ("version", f"onnxq {made.version}{runtime}"),
+        ("recipe", _in_words(made)),
+        ("plan", f"{made.plan_hash}, {how}"),
+        ("model hash", made.model),
+        ("data hash", made.data or "no data"),
+        ("profile hash", f"{made.profile}, {made.machine}" if made.profile else "no times decided"),
+    ):
+        table.add_row(word, one_line(text))
+
+
+def _in_words(made: Signature) -> str:
+    """The recipe, without what is usual."""
+    usual = dataclasses.asdict(Recipe())
+    words = {k: x for k, x in dataclasses.asdict(made.recipe).items() if x != usual[k] and k not in ("scheme", "rules")}
+    rules = [f"{rule.set} '{rule.nodes}'" for rule in made.recipe.rules]
+    asked = f" (asked for: {made.asked})" if made.asked != made.recipe.scheme else ""
+    options = [*(f"{key} = {value}" for key, value in words.items()), *rules]
+    return ", ".join([f"{made.recipe.scheme}{asked} for {made.plan.target}", *options])
 
 
 def _type(value: ir.Value) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from onnxq import pipeline
+from onnxq.checking.result import Result
 from onnxq.cli import _folders, _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
@@ -23,7 +24,9 @@ from onnxq.cli._options import (
     effort_of,
     guard_of,
     preprocessing_of,
+    profile_of,
     recipe_of,
+    refuse_options_beside_like,
 )
 from onnxq.plan import load_plan
 from onnxq.preference import PREFERENCES, SEARCHES
@@ -57,6 +60,14 @@ Schemes:
     "--ranges", type=MODEL, help="Take activation ranges from this file, or leave them there for the next time."
 )
 @click.option("--plan", "plan_file", type=MODEL, help="Carry out a plan that 'onnxq plan -o' wrote, as it is.")
+@click.option(
+    "--profile",
+    type=MODEL,
+    help="Decide by the times in this file of 'onnxq profile', of the machine that will run the model."
+    "  [default: measure them here]",
+)
+@click.option("--save-profile", type=MODEL, help="Write the times that decided to this file, for --profile.")
+@click.option("--like", type=MODEL, help="Make MODEL as this quantized model was made: same recipe, target and plan.")
 @click.option(
     "--min-sqnr",
     type=float,
@@ -92,10 +103,13 @@ Schemes:
 def quantize(model: Path, **options: Any) -> None:
     recipe = recipe_of(options)
     guard = guard_of(options)
+    if options["like"]:
+        refuse_options_beside_like()
     if model.is_dir():
         _folders.quantize(model, options, guard)
         return
     _folders.refuse_options_of_folders(model, options)
+    profile = profile_of(options, guard)
     with Bars(console(stderr=True)) as bars:
         result = pipeline.quantize(
             model,
@@ -109,6 +123,8 @@ def quantize(model: Path, **options: Any) -> None:
             ranges=options["ranges"],
             effort=effort_of(options),
             plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
+            profile=profile,
+            like=options["like"],
             check=not options["no_check"],
             threads=options["threads"],
             trace=options["trace"],
@@ -116,6 +132,8 @@ def quantize(model: Path, **options: Any) -> None:
             progress=bars,
             strict=options["strict"],
         )
+    if options["save_profile"]:
+        guard.write_text(options["save_profile"], profile.to_json())
     if options["report"]:
         guard.write_text(options["report"], result.to_json())
     if options["as_json"]:
@@ -130,7 +148,7 @@ def quantize(model: Path, **options: Any) -> None:
         sys.exit(UNVERIFIED)
 
 
-def _show(result: pipeline.Result, *, has_data: bool) -> None:
+def _show(result: Result, *, has_data: bool) -> None:
     out = console()
     chose = f" (auto: {'there is' if has_data else 'no'} calibration data)" if result.was_auto else ""
     out.print(f"{result.output}: {result.plan.scheme}{chose} for {result.plan.target}\n", style="bold")

@@ -14,6 +14,8 @@ T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Rank = Annotated[int, Meta(ge=-1, le=64)]
 Axis = Annotated[int, Meta(ge=-64, le=64)]
+#: Of a time, or of one relative to another.
+Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class ChoiceFile(Struct, forbid_unknown_fields=True):
@@ -95,6 +97,68 @@ class ProgressFile(Struct):
     finished: dict[str, Any]
     current: dict[str, Any]
     problems: dict[str, str] = {}
+
+
+class SignatureFile(Struct):
+    """What a written model says of how it was made, and what is usual. `plan` is a hash; `recipe` what is not usual."""
+
+    version: str
+    model: str
+    target: str
+    plan: str
+    recipe: dict[str, Any]
+    asked: str
+    data: str = ""
+    onnxruntime: str = ""
+    is_given: bool = False
+    is_checked: bool = True
+    profile: str = ""
+    machine: str = ""
+
+
+class SignedChoice(Struct, array_like=True, forbid_unknown_fields=True):
+    """One line of the plan in a model's metadata; `reason` is a number in a list of them."""
+
+    node: str
+    op: str
+    method: str
+    reason: Count
+    elements: Count = 0
+    format: str | None = None
+    block: int | None = None
+    half: str | None = None
+    shares: str = ""
+
+
+class SignedPlan(Struct, forbid_unknown_fields=True):
+    scheme: str
+    target: str
+    reasons: list[str]
+    choices: list[SignedChoice]
+
+
+class MachineFile(Struct, forbid_unknown_fields=True):
+    cpu: str
+    isa: str
+    cores: Count
+    onnxruntime: str
+    library: Count
+
+
+class PlanTimeFile(Struct, forbid_unknown_fields=True):
+    ratio: Amount
+    spread: Amount
+
+
+class ProfileFile(Struct, forbid_unknown_fields=True):
+    """A machine profile."""
+
+    onnxq_profile: Count
+    machine: MachineFile
+    threads: Annotated[int, Meta(ge=0, le=1 << 16)]
+    kernels: dict[str, Amount]
+    models: dict[str, Amount]
+    plans: dict[str, PlanTimeFile]
 
 
 class SafetensorsEntry(Struct):

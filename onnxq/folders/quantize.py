@@ -15,7 +15,7 @@ from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 
 #: Arguments of `pipeline.quantize` that name files of a single model.
-OF_ONE_MODEL = ("plan", "ranges", "trace")
+OF_ONE_MODEL = ("plan", "ranges", "trace", "like")
 
 
 @bounded
@@ -40,7 +40,7 @@ def quantize_folder(
         layout: `same` keeps all names, `transformers.js` names models by their precision, as it looks for them.
         variants: copy other precisions of the models too, instead of leaving them out.
         force: replace `output` if onnxq wrote it.
-        options: of `pipeline.quantize`, for every part: target, preprocessing, limit, seed, effort, check, threads …
+        options: of `pipeline.quantize`, for every part: target, preprocessing, limit, seed, effort, profile, check …
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); nothing is left behind then.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxq.pipeline import Result
+from onnxq.checking.result import Result
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,14 @@ def require() -> Any:
     return onnxruntime
 
 
+def version() -> str:
+    """Of onnxruntime; empty where it is not installed."""
+    try:
+        return str(require().__version__)
+    except MissingRuntime:
+        return ""
+
+
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
@@ -181,16 +189,28 @@ class Session:
         except Exception as error:  # see above
             raise BadModel(f"onnxruntime cannot run the model: {reason(error)}") from None
 
-    def kernels(self) -> list[Kernel]:
-        """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
+    def node_events(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """(name, operator, what is told of it) of each run of a kernel since the session was opened. Ends profiling.
+
+        Told are `seconds`, and `input_type_shape` and `output_type_shape` as onnxruntime writes them.
+        """
         events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
         self._remove_profile()
+        return [
+            (
+                name.removesuffix("_kernel_time"),
+                event["args"]["op_name"],
+                event["args"] | {"seconds": event["dur"] * 1e-6},
+            )
+            for event in events
+            if event.get("cat") == "Node" and (name := event.get("name", "")).endswith("_kernel_time")
+        ]
+
+    def kernels(self) -> list[Kernel]:
+        """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
         times: dict[tuple[str, str], list[float]] = {}
-        for event in events:
-            name = event.get("name", "")
-            if event.get("cat") == "Node" and name.endswith("_kernel_time"):
-                key = (event["args"]["op_name"], name.removesuffix("_kernel_time"))
-                times.setdefault(key, []).append(event["dur"] * 1e-6)
+        for name, op, details in self.node_events():
+            times.setdefault((op, name), []).append(details["seconds"])
         return [Kernel(op, _original_name(name), min(t), len(t)) for (op, name), t in times.items()]
 
 

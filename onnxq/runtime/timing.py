@@ -95,20 +95,10 @@ def clock_of(threads: set[int]) -> Callable[[], float]:
     return time.thread_time if threads == {1} else time.perf_counter
 
 
-def coarse(seconds: float) -> float:
-    """A time rounded to a power of four: what is derived from it is hardly ever another in the next run."""
-    return 4.0 ** round(math.log(max(seconds, 1e-6), 4))
-
-
 def least_seconds(session: Runnable, feed: Any, runs: int = 2) -> float:
     """The least time of a few runs of a session that has run before."""
     clock = clock_of({session.threads})
     return min(_timed(clock, session, feed) for _ in range(runs))
-
-
-def processor_seconds(session: Runnable, feed: Any, runs: int = 2) -> float:
-    """The least processor time of a few runs, of all threads of this process: how much work a run is, whoever waits."""
-    return min(_timed(time.process_time, session, feed) for _ in range(runs))
 
 
 def speed_in_words(ratio: float, spread: float) -> str:

@@ -16,8 +16,10 @@ from onnxq.tuning.mincut import Cut
 
 #: Seconds that a QuantizeLinear or DequantizeLinear takes however small its tensor, and the layout change beside it.
 CONVERSION_SECONDS = 4e-6
+#: That an element takes of it, twice, for the layout change: of common models.
+UNSEEN_RATE = 4e-10
 #: Activation functions besides `int8_regions.ABSORBED` that onnxruntime fuses into a Conv in float.
-_FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
+FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 #: What onnxruntime runs in the place of an operator whose quantization it did not fuse.
 _FLOAT_KERNELS = {
     "Conv": ("Conv", "FusedConv"),
@@ -40,6 +42,7 @@ class Costs:
         float_seconds: in the float model, with the activation functions fused into the node.
         quantized_seconds: in the fully quantized model, without conversions at the borders.
         conversion: seconds to convert a value from float to int8 or back, by value name.
+        conversion_rate: that an element takes of it; None where no conversion was seen.
         total_float: of the whole float model.
     """
 
@@ -47,6 +50,7 @@ class Costs:
     quantized_seconds: dict[str, float] = field(default_factory=dict)
     conversion: dict[str, float] = field(default_factory=dict)
     total_float: float = 0.0
+    conversion_rate: float | None = None
 
     def optimistic(self) -> Costs:
         """These costs if every quantized kernel took half its float time at most, and conversions none."""
@@ -70,9 +74,15 @@ def attribute_costs(
             owner = owners.get(kernel.name)
             if owner is not None:
                 found[owner] = found.get(owner, 0.0) + kernel.seconds
-    rate = _conversion_rate(quantized, elements)
-    costs.conversion = {name: CONVERSION_SECONDS + rate * n for name, n in elements.items()}
+    costs.conversion_rate = _conversion_rate(quantized, elements)
+    costs.conversion = conversions(costs.conversion_rate, elements)
     return costs
+
+
+def conversions(rate: float | None, elements: Mapping[str, int]) -> dict[str, float]:
+    """Seconds to convert values of so many elements. Without a rate, at what the conversions of other models took."""
+    rate = UNSEEN_RATE if rate is None else rate
+    return {name: CONVERSION_SECONDS + rate * n for name, n in elements.items()}
 
 
 def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
@@ -91,13 +101,13 @@ def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
         for name in (choice.node, node.outputs[0].name, final.name, None if behind is None else behind.name):
             found.setdefault(name or "", choice.node)
         follower = graph.only_consumer(node.outputs[0]) if node.op_type == "Conv" else None
-        if follower is not None and graph.is_op(follower, *_FUSED_INTO_CONV):
+        if follower is not None and graph.is_op(follower, *FUSED_INTO_CONV):
             found.setdefault(follower.outputs[0].name or "", choice.node)
         found[choice.node] = choice.node
     return found
 
 
-def _conversion_rate(quantized: Iterable[Kernel], elements: Mapping[str, int]) -> float:
+def _conversion_rate(quantized: Iterable[Kernel], elements: Mapping[str, int]) -> float | None:
     """Seconds an element takes to be converted, layout change included, from the conversions that did run."""
     seconds = count = 0.0
     for kernel in quantized:
@@ -105,8 +115,7 @@ def _conversion_rate(quantized: Iterable[Kernel], elements: Mapping[str, int]) -
         if kernel.op in ("QuantizeLinear", "DequantizeLinear") and name in elements:
             seconds += max(0.0, kernel.seconds - CONVERSION_SECONDS / 2)
             count += elements[name]
-    # Without any, what the conversions of other models took; twice, for the layout change that goes with them.
-    return 2 * (seconds / count if count else 2e-10)
+    return 2 * seconds / count if count else None  # twice, for the layout change that goes with them
 
 
 def unfused(model: ir.Model, plan: Plan, quantized: Iterable[Kernel]) -> list[Choice]:
@@ -124,6 +133,18 @@ def predicted_seconds(plan: Plan, measured: Costs, full: Plan) -> float:
         for c in full.those(*COMPUTING)
         if c.node in quantized
     )
+
+
+def borders(model: ir.Model, plan: Plan, costs: Costs) -> float:
+    """Seconds that `plan` converts values for, where int8 meets float."""
+    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c)}
+    static = {c.node for c in plan.those(Method.STATIC)}
+    seconds = 0.0
+    for value, producer, readers, others in _crossings(list(graph.nodes(model)), static):
+        is_made = producer in int8_makers
+        if (readers and not is_made) or (is_made and others):
+            seconds += costs.conversion.get(value.name or "", CONVERSION_SECONDS)
+    return seconds
 
 
 def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float]) -> Plan:

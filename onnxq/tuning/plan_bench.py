@@ -18,17 +18,20 @@ from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
 from onnxq.plan import Plan
 from onnxq.quality import MAX_DB, Quality, arrays_of, compare_outputs, unrepeatable
+from onnxq.runtime import work
+from onnxq.runtime.profile import MachineProfile, new_profile
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
-from onnxq.runtime.timing import Race, coarse, least_seconds, processor_seconds, race
+from onnxq.runtime.timing import Race, least_seconds, race
 from onnxq.samples.trials import GIVEN, Trial, Trials
 
 Rewrite = Callable[[Plan], ir.Model]
 
-#: Runs that find the time of each kernel: what fits into so many seconds, but at least and at most so many.
+#: Runs that find the time of each kernel: what fits into so many counted seconds (`runtime/work.py`: budgets that are
+#: counted and not timed), but at least and at most so many.
 PROFILE_SECONDS, PROFILE_RUNS = 0.5, (4, 64)
-#: Seconds that a plan takes to be carried out and loaded, about, and how many more a byte and a node of the model.
+#: Counted seconds that a plan takes to be carried out and loaded, and how many more a byte and a node of the model.
 SECONDS_A_PLAN, SECONDS_A_BYTE, SECONDS_A_NODE = 0.05, 1e-8, 2e-4
-#: Samples of the user's that a plan is measured on: all that the float model runs in so much processor time, but at
+#: Samples of the user's that a plan is measured on: all that the float model runs in so many counted seconds, but at
 #: least so many.
 QUALITY_SECONDS, LEAST_FEEDS = 1.0, 2
 #: Operators whose time is that of the kernels in their subgraphs.
@@ -53,6 +56,9 @@ class PlanBench:
         model: prepared, in float.
         rewrite: carries a plan out.
         trials: samples; the first is the one that is timed. Of a slow model only the first few of the user's are used.
+        trace: every node of the float model that runs on the first sample.
+        run_seconds: of such a run, counted.
+        known: times that need not be measured, and where those that are will be noted down.
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
     """
 
@@ -60,16 +66,19 @@ class PlanBench:
     rewrite: Rewrite
     trials: Trials
     threads: int = THREADS
+    known: MachineProfile | None = None
 
     def __post_init__(self) -> None:
+        self.profile = new_profile(self.threads) if self.known is None else self.known
+        typical = self.trials.samples[0].feed
+        self.trace = work.trace(self.model, typical)
+        self.run_seconds = work.seconds(self.trace)
         session = Session(self.model, threads=0)
         self._kernels: dict[Hashable, list[Kernel]] = {}
         self.outputs = session.outputs
         self._samples: list[Trial] = []
         self._wanted: list[list[NDArray]] = []
-        typical = self.trials.samples[0].feed
         session.run(typical)
-        self.run_seconds = coarse(processor_seconds(session, typical))
         # Of a slow model fewer: a plan is measured dozens of times.
         given, most = 0, max(LEAST_FEEDS, int(QUALITY_SECONDS / self.run_seconds))
         for trial in self.trials.samples:
@@ -94,7 +103,7 @@ class PlanBench:
 
     @functools.cached_property
     def cost(self) -> float:
-        """Seconds that measuring one plan takes, about: what may be measured is derived from it."""
+        """Counted seconds that measuring one plan takes: what may be measured is derived from it."""
         nodes = sum(1 for _ in graph.nodes(self.model))
         load = SECONDS_A_PLAN + SECONDS_A_BYTE * self._size_in_float + SECONDS_A_NODE * nodes
         return load + self.run_seconds * len(self._watched)
@@ -169,20 +178,25 @@ class PlanBench:
             self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels
         )
 
-    def kernels(self, plan: Plan | None) -> list[Kernel]:
+    def kernels(self, plan: Plan | None, *, timed: bool = True) -> list[Kernel]:
         """The kernels that ran, with their times, for `plan` or (None) for the float model.
+
+        Where they are not `timed` they run once, and their times mean nothing.
 
         Where other processes took so much of the machine that no run of some kernel was undisturbed, all are scaled to
         the processor time of the best run.
         """
-        key = None if plan is None else plan_key(plan)
+        key = (None if plan is None else plan_key(plan), timed)
         if key not in self._kernels:
             model = self.model if plan is None else self.rewrite(plan)
             session = Session(model, threads=self.threads, profile=True)
             session.run(self.feeds[0])
+            if not timed:
+                self._kernels[key] = session.kernels()
+                return self._kernels[key]
             least = least_seconds(session, self.feeds[0])
             fewest, most = PROFILE_RUNS
-            runs = max(fewest, min(most, int(PROFILE_SECONDS / coarse(least))))
+            runs = max(fewest, min(most, int(PROFILE_SECONDS / self.run_seconds)))
             least = min(least, least_seconds(session, self.feeds[0], runs))
             kernels = session.kernels()
             total = sum(kernel.seconds for kernel in kernels)

@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from onnxq.calibration import calibrate
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.preference import SEARCHES, Preference, preference_of
 from onnxq.progress import QUIET, Progress
 from onnxq.quality import Quality
 from onnxq.recipe import Recipe
-from onnxq.tuning.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
+from onnxq.runtime.profile import PlanTime
+from onnxq.runtime.timing import is_below
+from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import refine, with_finest_weights
+from onnxq.tuning.timings import Timings
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
 WORTHWHILE = 0.97
-#: Seconds for which each of two models is timed in turns.
-TIMING_SECONDS = 0.5
 #: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
 AS_SMALL = 1.01
 #: Prices of the total noise of a plan that are tried, in runs of the float model: a thousandth to a hundred.
@@ -83,14 +83,14 @@ class Terms:
 def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     """The best plan between `plan` and the one with every kernel in float."""
     bench, recipe = terms.bench, terms.recipe
+    timings = Timings(bench, recipe.accuracy_level)
     terms.progress.start("timing every kernel")
-    kernels = bench.kernels(plan)
+    kernels = timings.kernels(plan)
     not_fused = unfused(bench.model, plan, kernels)
     if not_fused:
         plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
-        kernels = bench.kernels(plan)
-    elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
-    costs = attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements)
+        kernels = timings.kernels(plan)
+    costs = timings.costs(plan, kernels, observed)
     if recipe.keep_slow:
         costs = costs.optimistic()
     float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
@@ -101,12 +101,13 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     if not best.those(*COMPUTING) or recipe.keep_slow:
         return best
     terms.progress.start("timing against float")
-    return best if _is_worthwhile(bench, best, float_plan) else float_plan
+    speed = timings.speed(best, costs, plan, WORTHWHILE)
+    return best if _is_worthwhile(bench, best, float_plan, speed) else float_plan
 
 
-def _is_worthwhile(bench: PlanBench, best: Plan, float_plan: Plan) -> bool:
+def _is_worthwhile(bench: PlanBench, best: Plan, float_plan: Plan, speed: PlanTime) -> bool:
     """Whether `best` is faster than float; where that cannot be told, whether its file is no larger."""
-    is_faster = bench.speed(best, TIMING_SECONDS, WORTHWHILE).is_below(WORTHWHILE)
+    is_faster = is_below(speed.ratio, speed.spread, WORTHWHILE)
     return bench.size(best) <= AS_SMALL * bench.size(float_plan) if is_faster is None else is_faster
 
 

@@ -32,7 +32,7 @@ from click.testing import CliRunner
 from onnxq import boundary, cli
 from onnxq.checking import models, saved
 from onnxq.cli import check as check_command
-from onnxq.tuning import plan_bench, tune
+from onnxq.tuning import plan_bench, timings
 
 #: Seconds of the processor after which a case hangs, and bytes of address space that it may take.
 SECONDS, MEMORY = 20, 8 << 30
@@ -144,7 +144,7 @@ def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None
 
 def _be_quick() -> None:
     """Times are measured for as short as it goes."""
-    for module, name in ((tune, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS")):
+    for module, name in ((timings, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS")):
         if hasattr(module, name):
             setattr(module, name, 0.001)
     for each in (saved, check_command):

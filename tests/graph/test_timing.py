@@ -18,7 +18,6 @@ from onnxq.runtime.timing import (
     MOST_TURNS,
     ROUNDS,
     Race,
-    coarse,
     is_below,
     least_seconds,
     race,
@@ -151,9 +150,3 @@ def test_a_file_is_slower_only_where_that_is_clear() -> None:
     assert not check.is_slower(1.05)
     assert Check("", 30, 30, 30, float_ms=1.0, quantized_ms=1.2, latency_spread=0.1).is_slower(1.05)
     assert not Check("", 30, 30, 30).is_slower(0.5)
-
-
-def test_coarse_times_differ_by_steps_of_four() -> None:
-    assert {coarse(x) for x in np.linspace(0.9, 1.1, 20)} == {1.0}
-    assert coarse(0.25) == 0.25
-    assert coarse(0) > 0

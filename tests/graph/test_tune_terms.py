@@ -10,9 +10,9 @@ import pytest
 from onnxq.plan import Plan
 from onnxq.preference import CLEAR, PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
-from onnxq.runtime.timing import Race
+from onnxq.runtime.profile import PlanTime
 from onnxq.tuning.harm import harm
-from onnxq.tuning.tune import WORTHWHILE, Terms, _is_worthwhile
+from onnxq.tuning.tune import Terms, _is_worthwhile
 
 
 def bench(**known: Any) -> Any:
@@ -63,12 +63,8 @@ def test_no_preference_but_speed_and_size_lowers_the_bar_of_detectors() -> None:
 def test_what_cannot_be_decided_is_decided_for_the_smaller_file(
     ratio: float, spread: float, size: float, kept: bool
 ) -> None:
-    def speed(plan: str, seconds: float, bound: float) -> Race:
-        assert bound == WORTHWHILE
-        return Race((1.0, ratio), (0.0, spread))
-
-    sizes = {"best": size, "float": 1.0}
-    assert _is_worthwhile(bench(speed=speed, size=sizes.get), "best", "float") is kept  # type: ignore[arg-type]
+    sizes, speed = {"best": size, "float": 1.0}, PlanTime(ratio, spread)
+    assert _is_worthwhile(bench(size=sizes.get), "best", "float", speed) is kept  # type: ignore[arg-type]
 
 
 def test_efforts_are_bounded_counts_that_follow_from_the_cost_of_a_plan() -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from onnxq.checking import models, saved
 from onnxq.cli import check as check_command
-from onnxq.tuning import plan_bench, tune
+from onnxq.tuning import plan_bench, timings
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are measured for as short as it goes: tests that use this do not depend on them."""
-    monkeypatch.setattr(tune, "TIMING_SECONDS", 0.01)
+    monkeypatch.setattr(timings, "TIMING_SECONDS", 0.01)
     monkeypatch.setattr(plan_bench, "PROFILE_SECONDS", 0.01)
     for module in (saved, check_command):
         monkeypatch.setattr(module, "check_models", functools.partial(models.check_models, seconds=0.01))

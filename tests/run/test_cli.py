@@ -262,13 +262,13 @@ def test_defaults_are_those_of_the_api() -> None:
     options = {renamed.get(name, name): value for name, value in given.items()}
     effort = {name: options.pop(name) for name in ("max_memory", "jobs", "checkpoint_every")}
     assert effort_of(effort) == Effort() == api.pop("effort")
-    only_here = {"as_json", "report", "keep", "sets", "no_check", "weights"}
+    only_here = {"as_json", "report", "save_profile", "keep", "sets", "no_check", "weights"}
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
     folders = {
         name: parameter.default for name, parameter in inspect.signature(onnxq.quantize_folder).parameters.items()
     }
     assert options.pop("layout") is None  # a model has none; of a folder it is the default of the API
-    assert f"[default: {folders['layout']}]" in " ".join(run("quantize", "-h").stdout.split())
+    assert f"[default: {folders['layout']}]" in " ".join(run("quantize", "--help").stdout.split())
     assert options.pop("variants") == folders["variants"]
     assert set(options) - only_here == (set(api) - {"check", "progress", "guard"}) | recipe
     for name in set(options) & set(api) - {"model", "recipe"}:

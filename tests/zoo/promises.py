@@ -62,8 +62,10 @@ def measure(zoo: ModuleType, name: str, scheme: str, folder: Path) -> Row:
         result = onnxq.quantize(zoo.model_path(name), output, scheme, force=True)
     except onnxq.OnnxqError as error:
         return Row(name, scheme, "", str(error).replace("|", "/"), "", entry.metric, f"{in_float:.4g}", "", "")
+    if result.check is None:  # nothing was worth it, and the model was copied
+        why = (result.copied or "not checked").replace("|", "/")
+        return Row(name, scheme, "", why, "", entry.metric, f"{in_float:.4g}", "", "")
     check, score = result.check, zoo.score(name, output)
-    assert check is not None
     worst = min(check.kinds, key=lambda kind: check.kinds[kind], default="the only kind")
     kept = "yes" if judge(entry.metric, in_float, score).is_good else "no"
     real = f"{zoo.sqnr(name, output):.1f}"

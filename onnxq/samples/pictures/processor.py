@@ -114,7 +114,7 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
         mean, std = (0.0,), (1.0,)
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     if not min(std) > 0 or not scale > 0 or not all(map(math.isfinite, (*mean, *std, scale))):
-        raise ValueError("image_mean is made of numbers, image_std and rescale_factor of positive ones")
+        raise ValueError("image_std and rescale_factor are positive numbers, image_mean is made of numbers")
     number = found.get("resample", resample)
     number = resample if number is None else int(number)
     if not 0 <= number < len(get_args(Resample)):

@@ -1,0 +1,71 @@
+"""What `quantize` did, for people and for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxq.checking.models import Check
+from onnxq.output.signature import Signature
+from onnxq.plan import Plan
+from onnxq.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `quantize` did.
+
+    Attributes:
+        bytes_before, bytes_after: of the model's files.
+        was_auto: whether the scheme was chosen here.
+        copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
+        signature: how it was made, as its metadata say; None of a copy.
+        notes: what is not as usual, in sentences.
+    """
+
+    output: Path
+    plan: Plan
+    check: Check | None
+    recipe: Recipe
+    bytes_before: int
+    bytes_after: int
+    was_auto: bool = False
+    copied: str = ""
+    signature: Signature | None = None
+    notes: tuple[str, ...] = ()
+
+    def unverified(self, *, floor_given: bool = False) -> str:
+        """Why nobody knows how good the file is, in a sentence; empty where that is known.
+
+        Args:
+            floor_given: the user named a least SQNR, which must then have been measured.
+        """
+        if self.copied:
+            return ""
+        if self.check is None:
+            return "--min-sqnr was not checked, because of --no-check" if floor_given else ""
+        if not self.check.is_known:
+            why = next(iter(self.check.notes), "its outputs could not be compared")
+            return f"{self.output} was written, but nobody knows how good it is: {why}"
+        if floor_given and not self.check.whole:
+            return "--min-sqnr was not checked: the model is too large to be run whole without data; give --data"
+        return ""
+
+    def to_json(self) -> str:
+        """Everything, for machines."""
+        table = {
+            "output": str(self.output),
+            "scheme": self.plan.scheme,
+            "was_auto": self.was_auto,
+            "copied": self.copied,
+            "target": self.plan.target,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "check": None if self.check is None else self.check.to_dict(),
+            "made_by": None if self.signature is None else self.signature.to_dict(),
+            "notes": self.notes,
+            "nodes": [dataclasses.asdict(choice) for choice in self.plan],
+        }
+        return json.dumps(table, indent=1)

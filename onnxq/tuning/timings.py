@@ -1,0 +1,144 @@
+"""Where the tuner's times come from: the machine profile, and a measurement for what it does not hold.
+
+1. A kernel is told by what it computes, not by its node's name: nodes that are alike share an entry, the mean of them.
+2. An entry is made once. What is decided follows from the profile alone, so who is given it decides the same.
+3. Into a profile that is closed nothing is measured: kernels must be there, and whole plans that are not are predicted
+   from their kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Mapping, Sequence
+
+from onnxq.calibration import calibrate
+from onnxq.errors import BadRecipe
+from onnxq.plan import COMPUTING, Choice, Plan
+from onnxq.runtime.profile import PlanTime
+from onnxq.runtime.session import Kernel
+from onnxq.runtime.timing import is_below
+from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, predicted_seconds
+from onnxq.tuning.kernel_words import form_of, hash_of_plan, hash_of_trace, words_of
+from onnxq.tuning.plan_bench import PlanBench
+
+#: Seconds for which each of two models is timed in turns.
+TIMING_SECONDS = 0.5
+#: How far a time that was predicted from kernels is to be trusted, relative to float.
+PREDICTED = 0.05
+
+
+class Timings:
+    """The times of one model's kernels and plans.
+
+    Args:
+        bench: with the profile.
+        accuracy_level: of MatMulNBits, by which its kernels differ.
+    """
+
+    def __init__(self, bench: PlanBench, accuracy_level: int) -> None:
+        self._bench, self._profile, self._level = bench, bench.profile, accuracy_level
+
+    def kernels(self, plan: Plan) -> list[Kernel]:
+        """The kernels that run for `plan`; timed if the profile lacks any of them, and they can be."""
+        return self._bench.kernels(plan, timed=not self._profile.is_closed and bool(self._missing(plan)))
+
+    def costs(self, plan: Plan, kernels: Sequence[Kernel], observed: Sequence[str]) -> Costs:
+        """What the nodes of `plan` cost.
+
+        Args:
+            kernels: of `kernels(plan)`.
+            observed: the activations that the plan quantizes with fixed scales.
+
+        Raises:
+            BadRecipe: the profile is closed, and lacks some of the kernels.
+        """
+        bench, profile = self._bench, self._profile
+        elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
+        missing = self._missing(plan)
+        if missing and profile.is_closed:
+            raise BadRecipe(
+                f"the profile {profile.source} lacks {len(missing)} of this model's kernels, such as '{missing[0]}': "
+                "run 'onnxq profile' on its machine with this model, and the same scheme, target and data"
+            )
+        if not profile.is_closed and (missing or self._model not in profile.models):
+            self._note(plan, attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements))
+        return self._looked_up(plan, elements)
+
+    def speed(self, plan: Plan, costs: Costs, full: Plan, bound: float) -> PlanTime:
+        """`plan` against float; timed until it is clear whether it takes less than `bound` times as long.
+
+        Args:
+            costs: of `full`, of which `plan` has some nodes back in float.
+        """
+        key = f"{self._model} {hash_of_plan(plan, self._level)} tuned"
+        if key not in self._profile.plans and not self._profile.is_closed:
+            race = self._bench.speed(plan, TIMING_SECONDS, bound)
+            self._profile.plans[key] = PlanTime(race.ratio(), race.spreads[1])
+        found = self._profile.plan(key)
+        if found is None:
+            seconds = predicted_seconds(plan, costs, full) + borders(self._bench.model, plan, costs)
+            found = PlanTime(seconds / costs.total_float if costs.total_float else 1.0, PREDICTED)
+        return found
+
+    def is_saved_slower(self, plan: Plan, seen: PlanTime, bound: float) -> bool:
+        """Whether the saved file of `plan` clearly takes more than `bound` times as long as the float model.
+
+        Args:
+            seen: what was measured just now, for a profile that is not closed.
+        """
+        key = f"{self._model} {hash_of_plan(plan, self._level)} saved"
+        if not self._profile.is_closed:
+            self._profile.plans.setdefault(key, seen)
+        found = self._profile.plan(key)
+        return found is not None and is_below(found.ratio, found.spread, bound) is False
+
+    def _missing(self, plan: Plan) -> list[str]:
+        """Entries that the profile lacks for those nodes of `plan` that may compute in another way than in float."""
+        known = self._profile.kernels
+        keys = (key for c in plan.those(*COMPUTING) for key in self._keys(c, plan.target))
+        return list(dict.fromkeys(key for key in keys if key not in known))
+
+    def _note(self, plan: Plan, costs: Costs) -> None:
+        """Enter what was measured, where there is no entry yet."""
+        seen: dict[str, list[float]] = {}
+        for choice in plan.those(*COMPUTING):
+            if keys := self._keys(choice, plan.target):
+                times = (costs.float_seconds.get(choice.node, 0.0), costs.quantized_seconds.get(choice.node, 0.0))
+                for key, seconds in zip(keys, times, strict=True):
+                    seen.setdefault(key, []).append(seconds)
+        if costs.conversion_rate is not None:
+            seen[self._conversion] = [costs.conversion_rate]
+        for key, each in seen.items():
+            self._profile.kernels.setdefault(key, statistics.fmean(each))
+        self._profile.models.setdefault(self._model, costs.total_float)
+
+    def _looked_up(self, plan: Plan, elements: Mapping[str, int]) -> Costs:
+        found = Costs(conversion_rate=self._profile.kernel(self._conversion))
+        for choice in plan.those(*COMPUTING):
+            if keys := self._keys(choice, plan.target):
+                in_float, quantized = (self._profile.kernel(key) for key in keys)
+                found.float_seconds[choice.node] = in_float or 0.0
+                found.quantized_seconds[choice.node] = quantized or 0.0
+        total = self._profile.model(self._model)
+        found.total_float = sum(found.float_seconds.values()) if total is None else total
+        found.conversion = conversions(found.conversion_rate, elements)
+        return found
+
+    def _keys(self, choice: Choice, target: str) -> tuple[str, ...]:
+        """(key of the float kernel, of the quantized one); nothing for a node that did not run."""
+        words = self._words.get(choice.node)
+        return () if words is None else (f"{words} | float", f"{words} | {form_of(choice, target, self._level)}")
+
+    @functools.cached_property
+    def _words(self) -> dict[str, str]:
+        return words_of(self._bench.model, self._bench.trace)
+
+    @functools.cached_property
+    def _model(self) -> str:
+        return hash_of_trace(self._words.values())
+
+    @property
+    def _conversion(self) -> str:
+        """An element from float to int8 or back, which depends on the model: on where its values lie in memory."""
+        return f"conversion of an element | {self._model}"
