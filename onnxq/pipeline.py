@@ -22,7 +22,7 @@ from onnxq.checking.models import Check
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
 from onnxq.checking.verdict import judged, misses_floor, stricter
-from onnxq.encoding import lazy
+from onnxq.encoding import memo
 from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, Job, open_job
@@ -228,10 +228,12 @@ def _opened(request: Request) -> tuple[Job, Path]:
 
 
 def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
-    """A model that is not tuned is encoded once, and its memory must not grow with it."""
+    """What was made of a weight is remembered where several plans or ranges may be tried. Else it is encoded once, and
+    memory must not grow with the model."""
     is_free = request.plan is None and request.like is None
     is_tuned = request.check and is_free and job.nbytes <= WHOLE_MODEL_BYTES
-    return lazy.remembering() if is_tuned else contextlib.nullcontext()
+    has_ranges = bool(values_to_observe(job.model, job.plan))
+    return memo.remembering() if is_tuned or has_ranges else contextlib.nullcontext()
 
 
 def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:

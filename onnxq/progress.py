@@ -1,4 +1,4 @@
-"""How long work tells how far it is. The command line draws bars; a library says nothing unless asked."""
+"""How long-running work reports its progress. The command line draws bars; a library says nothing unless asked."""
 
 from __future__ import annotations
 

@@ -92,6 +92,10 @@ uint64_t detect() {
   return (has & HWCAP_ASIMD) && (has & HWCAP_ASIMDDP) ? kNeonDot : uint64_t{0};
 }
 
+#elif defined(__aarch64__) && defined(__APPLE__)
+
+uint64_t detect() { return kNeonDot; }  // every Mac with such a processor has the instructions
+
 #else
 
 uint64_t detect() { return 0; }

@@ -1,16 +1,21 @@
 """Which codes: ways of choosing the numbers that represent a weight.
 
 One file each; the file name is the word. Each defines `quantize(w, format, granularity, scales, zero_points)`, where
-scales of None mean the format's own.
+scales of None mean the format's own, and `suits(op_type, format, granularity)`, which says what it is chosen for: no
+two of them claim the same weight.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
-from onnxq.algorithms import mse, rtn, squant
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
+
+#: What nobody claims is rounded to nearest.
+PLAIN = "rtn"
 
 
 class Algorithm(Protocol):
@@ -24,18 +29,14 @@ class Algorithm(Protocol):
     ) -> QuantizedTensor: ...
 
 
-#: The algorithms that need nothing but the weight.
-DATA_FREE: Mapping[str, Algorithm] = {"mse": mse.quantize, "rtn": rtn.quantize, "squant": squant.quantize}
+_MODULES = {
+    path.stem: importlib.import_module(f"onnxq.algorithms.{path.stem}")
+    for path in sorted(Path(__file__).parent.glob("[!_]*.py"))
+}
+#: The algorithms that need nothing but the weight, by the folder's file names.
+DATA_FREE: Mapping[str, Algorithm] = {word: module.quantize for word, module in _MODULES.items()}
 
 
 def choose(op_type: str, format: Format, granularity: Granularity) -> str:
-    """The algorithm that measured best (docs/algorithms.md).
-
-    squant gains 1 to 14 dB at the outputs of convolutional networks; for matrix products, whose inputs are centred by a
-    normalization, it changes nothing. mse is worth a third of a dB on 4-bit weights, and much of the likelihood that a
-    language model would lose.
-    """
-    if format.bits <= 4:
-        return "mse"
-    is_convolution = op_type in ("Conv", "ConvTranspose")
-    return "squant" if is_convolution and format.bits == 8 and granularity.block is None else "rtn"
+    """The algorithm that measured best (docs/algorithms.md): the one that claims such weights."""
+    return next((word for word, module in _MODULES.items() if module.suits(op_type, format, granularity)), PLAIN)

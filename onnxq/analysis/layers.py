@@ -17,6 +17,7 @@ from onnxq.analysis.statistics import ErrorStats, ErrorSums
 from onnxq.analysis.tensor import sum_errors
 from onnxq.analysis.trial import Trial
 from onnxq.boundary import bounded
+from onnxq.encoding import memo
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.model.load import load_model
 from onnxq.model.weights import Weight, find_weights
@@ -212,6 +213,7 @@ def analyze_model(
             progress.advance(1)
         where = (weight.node.name or "", weight.node.op_type, weight.value.name or "", weight.shape)
         layers.append(Layer(*where, tuple(measured), problems))
+    memo.forget()
     layers.sort(key=lambda layer: -layer.harm)
     totals = tuple(FormError(form, sums[form].stats()) for form in forms)
     return ModelAnalysis(str(model), forms, tuple(layers), totals, 0 if trial is None else trial.samples)

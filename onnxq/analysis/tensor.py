@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnxq import formats
 from onnxq.analysis.slices import slices
 from onnxq.analysis.statistics import ErrorStats, ErrorSums
-from onnxq.encoding import lazy
+from onnxq.encoding import lazy, memo
 from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Format, Granularity
 
@@ -30,14 +30,18 @@ def tensor_error(
     """
     chosen = formats.get(format) if isinstance(format, str) else format
     tensor = w if isinstance(w, ir.TensorProtocol) else ir.tensor(np.asarray(w), name="w")
-    return sum_errors(tensor, chosen, granularity or Granularity(), algorithm).stats()
+    stats = sum_errors(tensor, chosen, granularity or Granularity(), algorithm).stats()
+    memo.forget()
+    return stats
 
 
 def sum_errors(w: ir.TensorProtocol, format: Format, granularity: Granularity, algorithm: str = "rtn") -> ErrorSums:
-    """What `tensor_error` makes its figures of, to be merged with the sums of other weights."""
+    """What `tensor_error` makes its figures of, to be merged with the sums of other weights.
+
+    The encoding is remembered: `quantized` is often asked for next.
+    """
     sums = ErrorSums()
     q = Encoding(w, format, granularity, algorithm=algorithm).result()
-    lazy.forget()
     sums.add_quantized(w.numpy(), q)
     lazy.release(w)
     return sums
@@ -46,7 +50,6 @@ def sum_errors(w: ir.TensorProtocol, format: Format, granularity: Granularity, a
 def quantized(w: ir.TensorProtocol, format: Format, granularity: Granularity, algorithm: str = "rtn") -> NDArray:
     """The whole weight, rounded to the format and back: its own shape and type."""
     q = Encoding(w, format, granularity, algorithm=algorithm).result()
-    lazy.forget()
     out = np.empty(q.shape, w.dtype.numpy())
     for index, part in slices(q):
         out[index] = part.dequantize()

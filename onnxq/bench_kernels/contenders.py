@@ -1,4 +1,4 @@
-"""One product, spelt for onnxq and for onnxruntime's own kernels; checked, then timed in turns."""
+"""One product, written for onnxq and for onnxruntime's own kernels; checked, then timed in turns."""
 
 from __future__ import annotations
 

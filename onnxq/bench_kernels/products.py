@@ -1,4 +1,4 @@
-"""Products by one random weight, spelt for onnxq and for onnxruntime's own kernels."""
+"""Products by one random weight, written for onnxq and for onnxruntime's own kernels."""
 
 from __future__ import annotations
 

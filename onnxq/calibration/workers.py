@@ -2,6 +2,10 @@
 
 A process runs `worker.py`: it reads its task as a pickle from stdin, and writes one JSON value a line. It ends when
 stdin is closed, as the system does for a process that is killed.
+
+`concurrent.futures` would be shorter, and cannot do it: started afresh, its processes import the caller's `__main__`,
+which runs a script without an `if __name__ == "__main__"` again in each; forked, they stand still in onnxruntime's
+threads. Nor do they end at once with a parent that is killed, but at the end of what they are at, which takes minutes.
 """
 
 from __future__ import annotations

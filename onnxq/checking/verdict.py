@@ -1,4 +1,4 @@
-"""What is made of a check: whether it is good enough, and what to do if it is not."""
+"""What follows from a check: whether it is good enough, and what to do if it is not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.recipe import Recipe
+from onnxq.runtime import known
 
 #: dB that are asked for beyond what was missed, when the plan is tuned once more.
 MARGIN = 0.5
@@ -72,10 +73,7 @@ def why_slow(plan: Plan) -> str:
     """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
     has_bnb4 = graph.MICROSOFT in targets.get(plan.target).domains
     if has_bnb4 and any(_format(choice).bnb4 is not None for choice in plan.those(Method.PACKED)):
-        return (
-            "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
-            "matrix in every run; w4a16 has a fast one"
-        )
+        return known.SLOW_BNB4
     if plan.those(Method.HALF):
         return "slower than float on processors, which have few float16 kernels; target ort-cpu only stores float16"
     if plan.those(*COMPUTING):

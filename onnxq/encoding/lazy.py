@@ -1,16 +1,13 @@
-"""A weight on its way into a format: computed when first read, a slice at a time, and soon forgotten.
+"""A weight on its way into a format: computed when first read, a slice at a time.
 
 Every initializer the passes create is an `onnx_ir.LazyTensor` over an `Encoding`, so that nothing is packed before
-the file is written and only one weight is in memory at a time. The parts of one weight (codes, scales, zero points)
-are written one after the other; the last encoding is remembered, so that they cost one computation together.
+the file is written and only one weight is in memory at a time. What was computed is remembered in `memo.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 
@@ -19,14 +16,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
+from onnxq.encoding import memo
 from onnxq.errors import BadModel
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.layouts import Layout, Outline
 
 #: Elements converted to float32 and encoded at a time; bounds the temporary memory to some tens of megabytes.
 SLICE_ELEMENTS = 1 << 22
-#: What encodings may take that are kept for the next plan.
-REMEMBERED_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +55,12 @@ class Encoding:
         return self.granularity.scale_shape(self.shape)
 
     def result(self) -> QuantizedTensor:
-        """The quantized weight, computed anew unless it was the last one asked for."""
-        return _last(self)
+        """The quantized weight, computed unless it is remembered (`memo.py`)."""
+        if self.least_scales is not None:
+            own = replace(self, least_scales=None).result()
+            if _are_large_enough(own, self.least_scales()):
+                return own
+        return memo.current().result(_key(self), (self.tensor, self.given), lambda: _encode(self))
 
     @property
     def outline(self) -> Outline:
@@ -95,72 +95,20 @@ class GivenTensor(ir.LazyTensor):
         self.given, self.half_scales = given, half_scales
 
 
-class Memory:
-    """Encodings of the same weights for many plans, each computed once; beyond so many bytes the oldest leave."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.nbytes, self.computed = limit, 0, 0
-        self._fits: dict[Hashable, tuple[ir.TensorProtocol, bool]] = {}
-        # The tensor is held too: its identity is part of the key.
-        self._found: OrderedDict[Hashable, tuple[ir.TensorProtocol, QuantizedTensor]] = OrderedDict()
-
-    def result(self, encoding: Encoding) -> QuantizedTensor:
-        key = _key(encoding)
-        if key not in self._found:
-            self.computed += 1
-            found = _encode(encoding)
-            if _nbytes(found) > self.limit:
-                return found
-            self._found[key] = encoding.tensor, found
-            self.nbytes += _nbytes(found)
-            while self.nbytes > self.limit:
-                self.nbytes -= _nbytes(self._found.popitem(last=False)[1][1])
-            return found
-        self._found.move_to_end(key)
-        return self._found[key][1]
-
-    def fits_half_scales(self, encoding: Encoding) -> bool:
-        key = _key(encoding)
-        if key not in self._fits:
-            self._fits[key] = encoding.tensor, _scales_fit_half(encoding)
-        return self._fits[key][1]
-
-
-_memory: Memory | None = None
-
-
-@contextlib.contextmanager
-def remembering(limit: int = REMEMBERED_BYTES) -> Iterator[Memory]:
-    """Within, no weight is encoded twice in the same way, as far as `limit` bytes hold what was made of the others."""
-    global _memory
-    before, _memory = _memory, Memory(limit)
-    try:
-        yield _memory
-    finally:
-        _memory = before
-        forget()
-
-
 def _key(encoding: Encoding) -> Hashable:
+    """The same for encodings with the same result."""
     least = None if encoding.least_scales is None else encoding.least_scales().tobytes()
+    given = None if encoding.given is None else id(encoding.given)
     how = (encoding.format.name, encoding.granularity, encoding.algorithm, encoding.half_scales, encoding.stretch)
-    return id(encoding.tensor), how, least
+    return memo.identity(encoding.tensor), how, least, given
 
 
-def _nbytes(q: QuantizedTensor) -> int:
-    return sum(part.nbytes for part in (q.codes, q.scales, q.zero_points) if part is not None)
-
-
-@functools.lru_cache(maxsize=1)
-def _last(encoding: Encoding) -> QuantizedTensor:
-    if _memory is None or encoding.given is not None:
-        return _encode(encoding)
-    return _memory.result(encoding)
-
-
-def forget() -> None:
-    """Drop the remembered encoding."""
-    _last.cache_clear()
+def _are_large_enough(q: QuantizedTensor, least: FloatArray) -> bool:
+    """Whether the scales that a weight has by itself are what it gets where scales must be so large."""
+    if q.scales is None or q.zero_points is not None or (q.scales < least).any():
+        return False
+    is_empty = ~np.any(q.codes, axis=q.granularity.groups(q.codes)[1])  # groups of zeros get another scale
+    return not (is_empty & (least > 0)).any()
 
 
 def release(tensor: ir.TensorProtocol) -> None:
@@ -208,7 +156,7 @@ def fits_half_scales(encoding: Encoding) -> bool:
     """
     if encoding.format.scale_type != np.float32:
         return False
-    return _scales_fit_half(encoding) if _memory is None else _memory.fits_half_scales(encoding)
+    return memo.current().answer(_key(encoding), encoding.tensor, lambda: _scales_fit_half(encoding))
 
 
 def _scales_fit_half(encoding: Encoding) -> bool:

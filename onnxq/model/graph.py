@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.encoding import memo
 from onnxq.errors import BadModel
 
 #: Element types a weight may have; everything quantizable is one of them.
@@ -107,12 +108,14 @@ def lazily(
     *,
     dtype: ir.DataType | None = None,
     shape: Sequence[int] | None = None,
+    how: str | None = None,
 ) -> ir.LazyTensor:
     """`function(tensor)` as a tensor of its own, computed whenever somebody reads it.
 
     Args:
         dtype: type of the result; that of `tensor` if None. The function's result is converted to it.
         shape: shape of the result; that of `tensor` if None.
+        how: a word for what `function` does: what was made of the result is found again for the next one of that word.
     """
     kind = tensor.dtype if dtype is None else dtype
     dims = tuple(tensor.shape.numpy()) if shape is None else tuple(shape)
@@ -121,7 +124,10 @@ def lazily(
         result = np.asarray(function(tensor.numpy())).astype(kind.numpy(), copy=False)
         return ir.tensor(np.asarray(result.reshape(dims), order="C"))
 
-    return ir.LazyTensor(evaluate, dtype=kind, shape=ir.Shape(dims), name=tensor.name)
+    made = ir.LazyTensor(evaluate, dtype=kind, shape=ir.Shape(dims), name=tensor.name)
+    if how is not None:
+        made.meta[memo.DERIVED] = (tensor, (how, kind, dims))
+    return made
 
 
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:

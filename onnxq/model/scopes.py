@@ -1,4 +1,4 @@
-"""Whatever is read has to be made somewhere, once, where its reader can see it."""
+"""Every value that is read must be produced once, in a graph that its reader can see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door through which every tensor of a model goes before its numbers are read.
+"""Checks every tensor of a model before its numbers are read.
 
 Data must be there, as many as the shape says, and external ones in a regular file in the model's folder,
 links followed.

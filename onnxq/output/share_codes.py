@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -32,12 +32,16 @@ class Sharing:
         #: By key, what was written, with the digest of its bytes.
         self._written: dict[Hashable, list[tuple[ir.Value, bytes]]] = {}
 
-    def takes_over(self, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-        """Whether `value` was written before; then its readers read that, or what a node makes of it."""
+    def takes_over(self, value: ir.Value, tensor: ir.TensorProtocol, digest_of: Callable[[], bytes]) -> bool:
+        """Whether `value` was written before; then its readers read that, or what a node makes of it.
+
+        Args:
+            digest_of: gives blake2b of the bytes of `tensor`, of 20 bytes.
+        """
         key, owner = _key(value), value.graph
         if key is None or self._count[key] < 2 or not isinstance(owner, ir.Graph):
             return False
-        shape, digest = tuple(tensor.shape.numpy()), _digest(tensor.tobytes())
+        shape, digest = tuple(tensor.shape.numpy()), digest_of()
         others = self._written.setdefault(key, [])
         for other, seen in others:
             before = tuple(other.const_value.shape.numpy()) if other.const_value is not None else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq import own_ops
-from onnxq.encoding import lazy
+from onnxq.encoding import lazy, memo
 from onnxq.errors import BadOutput
 from onnxq.files import faults
 from onnxq.files.data_files import data_name, own_data
@@ -148,17 +149,17 @@ def _write_tensors(model: ir.Model, data: BinaryIO | None, progress: Progress) -
     for value in tensors_to_write(model):
         tensor = value.const_value
         assert tensor is not None
-        nbytes = _nbytes(value)
-        if not _is_tied(value, tensor, tied) and not sharing.takes_over(value, tensor):
+        nbytes, content = _nbytes(value), _Content(tensor)
+        if not _is_tied(value, content, tied) and not sharing.takes_over(value, tensor, content.hash):
             if data is None or nbytes < EXTERNAL_BYTES:
-                value.const_value = _in_memory(tensor)
+                value.const_value = _in_memory(content)
             else:
                 faults.point("save.data")
-                value.const_value = _at(UNNAMED, *_append(data, tensor, written), tensor)
+                value.const_value = _at(UNNAMED, *_append(data, content, written), tensor)
                 written.values.append(value)
             lazy.release(tensor)
         progress(nbytes)
-    lazy.forget()
+    memo.forget()
     return written
 
 
@@ -174,7 +175,27 @@ def _at(file: str, offset: int, length: int, tensor: ir.TensorProtocol) -> ir.Ex
     return ir.ExternalTensor(file, offset, length, tensor.dtype, shape=shape, name=tensor.name or "")
 
 
-def _is_tied(value: ir.Value, tensor: ir.TensorProtocol, tied: dict[Hashable, ir.Value]) -> bool:
+class _Content:
+    """What a tensor holds, packed once and hashed once however often it is asked for."""
+
+    def __init__(self, tensor: ir.TensorProtocol) -> None:
+        self.tensor = tensor
+
+    @functools.cached_property
+    def raw(self) -> bytes:
+        return self.tensor.tobytes()
+
+    def hash(self) -> bytes:
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> bytes:
+        if isinstance(self.tensor, ir.ExternalTensor):
+            return _hash_of_file(self.tensor)
+        return hashlib.blake2b(self.raw, digest_size=20).digest()
+
+
+def _is_tied(value: ir.Value, content: _Content, tied: dict[Hashable, ir.Value]) -> bool:
     """Whether operators of the onnxq domain read the same bytes under another name; then that name takes over.
 
     They read a table in the same tiles whether they look rows up or multiply by them, and whichever way it lay in the
@@ -182,8 +203,8 @@ def _is_tied(value: ir.Value, tensor: ir.TensorProtocol, tied: dict[Hashable, ir
     """
     if value.graph is None or any(use.node.domain != own_ops.DOMAIN for use in value.uses()) or value.is_graph_output():
         return False
-    digest = _hash(tensor.tobytes())
-    first = tied.setdefault((id(value.graph), tensor.dtype, tuple(tensor.shape.numpy()), digest), value)
+    tensor = content.tensor
+    first = tied.setdefault((id(value.graph), tensor.dtype, tuple(tensor.shape.numpy()), content.hash()), value)
     if first is value:
         return False
     value.replace_all_uses_with(first)
@@ -195,29 +216,23 @@ def _nbytes(value: ir.Value) -> int:
     return 0 if value.const_value is None else value.const_value.nbytes
 
 
-def _append(data: BinaryIO, tensor: ir.TensorProtocol, written: _Written) -> tuple[int, int]:
+def _append(data: BinaryIO, content: _Content, written: _Written) -> tuple[int, int]:
     """Offset and length of the tensor's bytes in `data`. Tied weights come out as equal bytes: they are stored once."""
-    is_copied = isinstance(tensor, ir.ExternalTensor)  # by the operating system, not through our memory
-    raw = b"" if is_copied else tensor.tobytes()
-    key = _hash_of_file(tensor) if isinstance(tensor, ir.ExternalTensor) else _hash(raw)
+    key = content.hash()
     if key not in written.places:
         data.write(b"\0" * (-data.tell() % ALIGNMENT))
         start = data.tell()
-        if is_copied:
-            tensor.tofile(data)  # type: ignore[attr-defined]
+        if isinstance(content.tensor, ir.ExternalTensor):  # by the operating system, not through our memory
+            content.tensor.tofile(data)
         else:
-            data.write(raw)
+            data.write(content.raw)
         written.places[key] = (start, data.tell() - start)
         written.digest.update(key)
     return written.places[key]
 
 
-def _hash(raw: bytes) -> bytes:
-    return hashlib.blake2b(raw, digest_size=20).digest()
-
-
 def _hash_of_file(tensor: ir.ExternalTensor) -> bytes:
-    """`_hash` of an external tensor's bytes, which are not all in memory at once."""
+    """Of an external tensor's bytes, which are not all in memory at once."""
     digest, left = hashlib.blake2b(digest_size=20), tensor.length or tensor.nbytes
     with open(tensor.path, "rb") as file:
         file.seek(tensor.offset or 0)
@@ -227,12 +242,12 @@ def _hash_of_file(tensor: ir.ExternalTensor) -> bytes:
     return digest.digest()
 
 
-def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _in_memory(content: _Content) -> ir.TensorProtocol:
     """A tensor that is just its bytes."""
+    tensor = content.tensor
     if tensor.dtype == ir.DataType.STRING:
         return tensor
-    raw = tensor.tobytes()
     proto = onnx.TensorProto(
-        name=tensor.name or "", data_type=int(tensor.dtype), dims=tensor.shape.numpy(), raw_data=raw
+        name=tensor.name or "", data_type=int(tensor.dtype), dims=tensor.shape.numpy(), raw_data=content.raw
     )
     return ir.TensorProtoTensor(proto)

@@ -13,6 +13,7 @@ from onnx_ir.passes.common import (
 from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
 from onnxq.model.operators import require_inputs
 from onnxq.model.origin import HALVES
+from onnxq.passes import found, in_order
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
@@ -25,9 +26,7 @@ from onnxq.passes.normalize.remove_identities import RemoveIdentities
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
-
-#: The oldest standard operators that onnxruntime runs.
-OLDEST = 7
+from onnxq.runtime import known
 
 
 def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
@@ -51,7 +50,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     _run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
     require_inputs(model)
     try:
-        _run([RaiseOpset(max(opset, OLDEST))], model)
+        _run([RaiseOpset(max(opset, known.OLDEST_OPSET))], model)
     except BadModel as error:
         refusal = str(error)
     _run(
@@ -75,9 +74,15 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     return refusal
 
 
+def _followers(listed: ir.passes.PassBase) -> list[ir.passes.PassBase]:
+    """Passes that no list here names, because they say themselves that they follow this one."""
+    _, *words = in_order("normalize", [type(listed).__module__.rpartition(".")[2]])
+    return [found("normalize")[word]() for word in words]
+
+
 def _run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
     try:
-        PassManager(passes)(model)
+        PassManager([each for listed in passes for each in (listed, *_followers(listed))])(model)
     except ir.passes.PassError as error:
         cause = root_cause(error)
         if isinstance(cause, OnnxqError):

@@ -1,8 +1,8 @@
 """Operators that run in int8 only because the convolutions around them do, and which values that makes int8.
 
-What onnxruntime fuses was measured on 1.31.1 (docs/fusion.md): an operator between a DequantizeLinear and a
-QuantizeLinear becomes an integer kernel only if it is in `OWN_SCALE` or, with one scale for its input and output, in
-`SAME_SCALE`. All others compute in float and pay for the conversions.
+An operator between a DequantizeLinear and a QuantizeLinear becomes an integer kernel only if it is in
+`known.OWN_SCALE` or, with one scale for its input and output, in `known.SAME_SCALE`. All others compute in float and
+pay for the conversions.
 """
 
 from __future__ import annotations
@@ -13,15 +13,7 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe
-
-#: Fused with any scales.
-OWN_SCALE = frozenset({"Add", "Mul", "Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool", "Concat"})
-#: Fused only where input and output share the very same scale and zero point.
-SAME_SCALE = frozenset(
-    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Resize"}
-)
-#: Vanish into the int8 kernel before them, because the quantized range clips as they do.
-ABSORBED = frozenset({"Relu", "Clip"})
+from onnxq.runtime import known
 
 
 def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
@@ -67,9 +59,9 @@ def final_output(node: ir.Node) -> ir.Value:
     """The value an int8 kernel for `node` stores: behind the Relu or Clip that the kernel absorbs, if there is one."""
     out = node.outputs[0]
     follower = graph.only_consumer(out)
-    if follower is None or follower.graph is not node.graph or not graph.is_op(follower, *ABSORBED):
+    if follower is None or follower.graph is not node.graph or not graph.is_op(follower, *known.ABSORBED):
         return out
-    if node.op_type not in ("Conv", "Add"):  # the kernels that onnxruntime folds an activation into
+    if node.op_type not in known.ABSORBING:
         return out
     if follower.inputs[0] is not out or any(v is not None and graph.constant(v) is None for v in follower.inputs[1:]):
         return out
@@ -79,7 +71,7 @@ def final_output(node: ir.Node) -> ir.Value:
 def producer_of(value: ir.Value | None) -> ir.Node | None:
     """The node whose int8 kernel would store `value`, seen through an absorbed activation."""
     node = None if value is None else value.producer()
-    if node is not None and graph.is_op(node, *ABSORBED) and node.inputs[0] is not None:
+    if node is not None and graph.is_op(node, *known.ABSORBED) and node.inputs[0] is not None:
         before = node.inputs[0].producer()
         if before is not None and final_output(before) is value:
             return before
@@ -88,22 +80,14 @@ def producer_of(value: ir.Value | None) -> ir.Node | None:
 
 def activations(node: ir.Node) -> list[int]:
     """Indices of the inputs that an int8 kernel for `node` reads as quantized activations."""
-    if node.op_type in ("Conv", "MatMul", "Gemm") or node.op_type in SAME_SCALE:
+    if node.op_type in ("Conv", "MatMul", "Gemm") or node.op_type in known.SAME_SCALE:
         return [0]
     return [index for index, value in enumerate(node.inputs) if value is not None]
 
 
 def _can_join(node: ir.Node, types: Types) -> bool:
-    if node.domain != "" or node.op_type not in OWN_SCALE | SAME_SCALE:
+    if not known.is_fused_in_int8(node):
         return False
-    if node.op_type == "Resize" and graph.attribute_string(node, "mode", "nearest") != "nearest":
-        return False
-    if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
-        return False
-    if node.op_type == "Split" and not all(value.uses() or value.is_graph_output() for value in node.outputs):
-        return False  # not fused unless every output is quantized, and what nobody reads is not
-    if node.op_type == "AveragePool" and graph.attribute_int(node, "ceil_mode", 0):
-        return False  # QLinearAveragePool divides by the full window where float AveragePool does not
     return types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
 
 

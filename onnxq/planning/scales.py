@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.plan import Method, Plan, in_float
 from onnxq.planning import int8_regions
+from onnxq.runtime import known
 from onnxq.summaries.ranges import Range, Ranges
 
 QMAX = 255  # activations are uint8: the only activation type for which every x86 kernel is fast
@@ -71,7 +72,7 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
             producers[value.name or ""] = node
     for node in _static_nodes(model, plan):
         choice = plan.choices[node.name or ""]
-        if choice.op in int8_regions.SAME_SCALE or choice.op == "Concat":
+        if choice.op in known.SAME_SCALE or choice.op == "Concat":
             names = [value.name or "" for value in _activations(node, plan)]
             _tie(groups, names, ranges, producers)
     scales: Scales = {}

@@ -69,7 +69,7 @@ class Data:
 
     @property
     def count(self) -> int:
-        """How many samples there are, for which no file is read beyond its headers."""
+        """How many samples there are. The first time, files are hashed, or else the samples gone through."""
         return self._seen[0] if self.part_of is None else self.part_count
 
     def hash(self) -> str:

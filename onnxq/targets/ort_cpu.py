@@ -6,6 +6,7 @@ from onnxq import formats
 from onnxq.model import graph
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
+from onnxq.runtime import known
 from onnxq.targets import Target, no_table_kernel
 
 
@@ -39,9 +40,9 @@ class ort_cpu(Target):
             if format.bits == 4 and weight.shape[1] % 2:
                 reason = "rows of odd length do not fill whole bytes in 4 bits: 8 bits"
                 return wish.to(Method.PACKED, "int8", wish.block, reason)
-            if format.bits == 2:
+            if format.bits < min(known.GATHER_BITS):
                 return wish.to(Method.PACKED, "int8", wish.block, "no kernel looks rows up in 2 bits: 8 bits")
-        has_product = format.bits <= 8 if format.is_integer else format.bnb4 is not None
+        has_product = format.bits in known.MATMUL_BITS if format.is_integer else format.bnb4 is not None
         if wish.method is Method.PACKED and not has_product:
             block = wish.block if format.bits <= 8 else None
             reason = f"no kernel multiplies by {wish.format}: unpacked when the model loads"

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
+from onnxq.runtime import known
 from onnxq.runtime.session import Kernel
 from onnxq.tuning.mincut import Cut
 
@@ -18,20 +19,6 @@ from onnxq.tuning.mincut import Cut
 CONVERSION_SECONDS = 4e-6
 #: That an element takes of it, twice, for the layout change: of common models.
 UNSEEN_RATE = 4e-10
-#: Activation functions besides `int8_regions.ABSORBED` that onnxruntime fuses into a Conv in float.
-FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
-#: What onnxruntime runs in the place of an operator whose quantization it did not fuse.
-_FLOAT_KERNELS = {
-    "Conv": ("Conv", "FusedConv"),
-    "MatMul": ("MatMul", "Gemm", "FusedMatMul", "FusedGemm"),
-    "Gemm": ("Gemm", "FusedGemm"),
-    "Add": ("Add",),
-    "Mul": ("Mul",),
-    "Sigmoid": ("Sigmoid",),
-    "LeakyRelu": ("LeakyRelu",),
-    "AveragePool": ("AveragePool",),
-    "GlobalAveragePool": ("GlobalAveragePool",),
-}
 
 
 @dataclass
@@ -101,7 +88,7 @@ def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
         for name in (choice.node, node.outputs[0].name, final.name, None if behind is None else behind.name):
             found.setdefault(name or "", choice.node)
         follower = graph.only_consumer(node.outputs[0]) if node.op_type == "Conv" else None
-        if follower is not None and graph.is_op(follower, *FUSED_INTO_CONV):
+        if follower is not None and graph.is_op(follower, *known.FUSED_INTO_CONV):
             found.setdefault(follower.outputs[0].name or "", choice.node)
         found[choice.node] = choice.node
     return found
@@ -122,7 +109,9 @@ def unfused(model: ir.Model, plan: Plan, quantized: Iterable[Kernel]) -> list[Ch
     """Nodes that should have become an integer kernel but ran in float behind their DequantizeLinear."""
     owners = _owners(model, plan)
     ran = {(owners.get(kernel.name), kernel.op) for kernel in quantized}
-    return [c for c in plan.those(Method.STATIC) if any((c.node, op) in ran for op in _FLOAT_KERNELS.get(c.op, ()))]
+    return [
+        c for c in plan.those(Method.STATIC) if any((c.node, op) in ran for op in known.FLOAT_KERNELS.get(c.op, ()))
+    ]
 
 
 def predicted_seconds(plan: Plan, measured: Costs, full: Plan) -> float:

@@ -9,9 +9,8 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.plan import Choice, Method, Plan
-from onnxq.planning import int8_regions
+from onnxq.runtime import known
 from onnxq.runtime.work import NodeRun
-from onnxq.tuning.costs import FUSED_INTO_CONV
 from onnxq.tuning.plan_bench import plan_key
 
 #: Into whose kernels onnxruntime fuses the activation function behind them.
@@ -58,7 +57,7 @@ def _words(node: ir.Node | None, run: NodeRun) -> str:
         return f"{run.op} {shapes}"
     attributes = [f"{a.name}={a.value}" for _, a in sorted(node.attributes.items()) if a.type not in _WITHOUT_WORDS]
     follower = graph.only_consumer(node.outputs[0])
-    is_fused = graph.is_op(node, *_FUSING) and graph.is_op(follower, *int8_regions.ABSORBED, *FUSED_INTO_CONV)
+    is_fused = graph.is_op(node, *_FUSING) and graph.is_op(follower, *known.ABSORBED, *known.FUSED_INTO_CONV)
     op = f"{node.op_type}+{follower.op_type}" if is_fused and follower is not None else node.op_type
     return " ".join([op, *attributes, shapes])
 

@@ -21,7 +21,7 @@ from shared import SHARED
 from zoo_models import load_zoo
 
 from onnxq import algorithms, targets
-from onnxq.encoding import lazy
+from onnxq.encoding import memo
 from onnxq.model.load import load_model
 from onnxq.model.types import infer_types
 from onnxq.passes.prepare import prepare
@@ -39,7 +39,7 @@ def algorithm(word: str) -> Iterator[None]:
     """Use one algorithm for every operator."""
     chosen = algorithms.choose
     algorithms.choose = lambda *_: word
-    lazy.forget()
+    memo.forget()
     try:
         yield
     finally:

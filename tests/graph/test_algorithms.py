@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -141,6 +143,14 @@ def test_mse_pays_on_heavy_tails(format: str) -> None:
     w = weights((64, 64)) ** 3
     rtn, mse = (algorithms.DATA_FREE[a](w, formats.get(format), Granularity(1, 32)) for a in ("rtn", "mse"))
     assert squared(mse, w).sum() < 0.95 * squared(rtn, w).sum()
+
+
+@pytest.mark.parametrize("format", formats.names())
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM"])
+def test_no_two_algorithms_claim_the_same_weight(op_type: str, format: str) -> None:
+    for granularity in (Granularity(), Granularity(0), Granularity(1, 32)):
+        modules = [importlib.import_module(f"onnxq.algorithms.{word}") for word in algorithms.DATA_FREE]
+        assert sum(module.suits(op_type, formats.get(format), granularity) for module in modules) <= 1
 
 
 @pytest.mark.parametrize(

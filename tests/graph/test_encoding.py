@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
-from onnxq.encoding import lazy
+from onnxq.encoding import lazy, memo
 from onnxq.encoding.lazy import Encoding
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
@@ -117,7 +117,7 @@ def test_only_the_last_encoding_is_remembered() -> None:
     b.result()
     assert a.result() is not first
     again = a.result()
-    lazy.forget()
+    memo.forget()
     assert a.result() is not again
 
 

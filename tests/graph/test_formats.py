@@ -66,7 +66,7 @@ def test_the_folder_is_the_list() -> None:
 
 
 def test_an_unknown_word_lists_the_known_ones() -> None:
-    with pytest.raises(BadRecipe, match="no number format 'int5'; choose one of bfloat16, float16, float8_e4m3"):
+    with pytest.raises(BadRecipe, match="unknown number format 'int5'; choose one of bfloat16, float16, float8_e4m3"):
         formats.get("int5")
     for word in ("", "3", "nf42", "uniform-3"):
         with pytest.raises(BadRecipe, match="no number format"):
@@ -204,3 +204,21 @@ def test_nf4_beats_int4_on_gaussian_weights(block: int, gain: float) -> None:
     assert of_nf4 > sqnr(w, int4.encode(w, blocks, _affine.fit_symmetric(w, blocks, 7)).dequantize()) + gain
     if block >= 64:
         assert of_nf4 > sqnr(w, int4.encode(w, blocks).dequantize()) + 0.2
+
+
+@pytest.mark.parametrize("name", [*formats.names(), "uniform3"])
+def test_a_format_says_of_itself_what_it_does(name: str) -> None:
+    format = formats.get(name)
+    q = formats.quantize(normal((4, 64)), name)
+    assert format.name == name
+    assert format.offset_type == (None if q.zero_points is None else q.zero_points.dtype)
+    assert format.scale_type == (None if q.scales is None else q.scales.dtype)
+    assert format.nested_type == (None if q.nested is None else q.nested.codes.dtype)
+    assert (format.levels is None) == (format.tables is None)
+    if format.rule is not None and format.rule.qmax:
+        assert format.rule.qmax == (1 << (format.bits - (format.code_type.kind == "i"))) - 1
+    if format.kernel is not None:  # a kernel's word is that of a format whose codes mean the same
+        decoded = formats.get(format.kernel)
+        assert (decoded.kernel, decoded.bits) == (format.kernel, format.bits)
+        assert decoded.levels is format.levels
+        assert decoded.is_integer == format.is_integer

@@ -154,3 +154,62 @@ def test_blocks_last_of_more_than_two_axes(name: str, axis: int) -> None:
     rows = layouts.blocks_last(q, q.codes).reshape(-1, -(-w.shape[axis] // BLOCK) * BLOCK)
     np.testing.assert_array_equal(rows[:, : w.shape[axis]], np.moveaxis(q.codes, axis, -1).reshape(-1, w.shape[axis]))
     assert len(rows) == w.size // w.shape[axis]
+
+
+def outline_of(q: QuantizedTensor) -> layouts.Outline:
+    return layouts.Outline(q.format, q.granularity, q.shape, None if q.scales is None else q.scales.dtype)
+
+
+def fitting(q: QuantizedTensor) -> dict[str, layouts.Layout]:
+    """The layouts that take such a weight, of those in the folder."""
+    found = {"codes": layouts.codes, "flat": layouts.flat(layouts.codes)}
+    if q.format.code_type.kind in "iu":
+        found["bit_fields"] = layouts.bit_fields
+    if q.scales is not None:
+        found |= {"scales": layouts.scales, "group_scales": layouts.group_scales}
+    if q.zero_points is not None:
+        found |= {"zero_points": layouts.zero_points, "group_offsets": layouts.group_offsets}
+    if q.codes.ndim == 2:
+        found |= {"turned": layouts.turned(layouts.codes), "stacked": layouts.stacked(layouts.codes, 1)}
+    if q.granularity.block is None and q.scales is not None:
+        found["by_channel"] = layouts.by_channel(layouts.scales)
+    if q.granularity.block is not None and q.scales is not None:
+        found |= {"scales_by_row": layouts.scales_by_row, "onnxq_scales": layouts.onnxq_scales}
+        found["column"] = layouts.column(layouts.scales_by_row)
+        if q.zero_points is not None:
+            found["zero_points_by_row"] = layouts.zero_points_by_row
+    if q.granularity.block is not None and q.scales is not None and not q.format.has_minimum:
+        found["block_rows"] = layouts.block_rows
+        if q.format.bits <= 8 and q.format.code_type.kind in "iu":
+            found["onnxq_tiles"] = layouts.onnxq_tiles
+        if q.format.bits in (2, 4, 8) and q.format.is_integer:
+            found |= {"matmul_nbits": layouts.matmul_nbits, "gather_block": layouts.gather_block}
+            found["matmul_nbits_zero_points"] = layouts.matmul_nbits_zero_points
+        if q.format.bits == 4:
+            found |= {"matmul_bnb4": layouts.matmul_bnb4, "halves": layouts.halves}
+        if q.zero_points is not None:
+            found["onnxq_zero_points"] = layouts.onnxq_zero_points
+    if q.nested is not None:
+        names = ("nested_codes", "nested_factors", "nested_offset")
+        found |= {name: getattr(layouts, name) for name in names}
+    return found
+
+
+@pytest.mark.parametrize("shape", [(18, 40), (2, 3, 4, 20)], ids=str)
+@pytest.mark.parametrize("word", [*formats.names(), "uniform3"])
+def test_type_and_shape_are_known_before_the_weight_is_computed(word: str, shape: tuple[int, ...]) -> None:
+    w = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    granularities = [Granularity(0), Granularity(len(shape) - 1, 16), Granularity(0, 16)]
+    for granularity in [Granularity(), *granularities] if formats.get(word).base is None else granularities:
+        q = formats.quantize(w, word, Granularity() if formats.get(word).scale_type is None else granularity)
+        for name, layout in fitting(q).items():
+            array, form = layout(q), layout.form(outline_of(q))
+            assert array.shape == form.shape, (name, granularity)
+            short = form.dtype.itemsize == 1 and form.dtype.kind == "V"  # of ONNX: a byte for each code until written
+            assert array.dtype == form.dtype or (short and array.dtype == q.format.code_type), (name, granularity)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_dense_tiles_know_their_shape(axis: int) -> None:
+    q = formats.quantize(np.ones((40, 70), np.float32), "bfloat16")
+    assert layouts.dense(axis)(q).shape == layouts.dense(axis).form(outline_of(q)).shape

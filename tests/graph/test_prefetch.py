@@ -12,7 +12,7 @@ from onnxq.samples.prefetch import AHEAD, prefetch
 
 
 def readers() -> int:
-    return sum(thread.name == "onnxq-reader" for thread in threading.enumerate())
+    return sum(thread.name.startswith("onnxq-reader") for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("count", [0, 1, AHEAD, 50])

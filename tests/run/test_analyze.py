@@ -185,7 +185,7 @@ def test_what_cannot_be_analyzed_is_said(tmp_path: Path) -> None:
         analysis.analyze_model(empty)
     with pytest.raises(BadModel, match="no such file"):
         analysis.analyze_model(tmp_path / "none.onnx")
-    with pytest.raises(BadRecipe, match="no number format 'int99'"):
+    with pytest.raises(BadRecipe, match="unknown number format 'int99'"):
         analysis.analyze_model(DIGITS, ["int99"])
     with pytest.raises(BadRecipe, match="unknown granularity 'row'"):
         analysis.analyze_model(DIGITS, ["int8"], ["row"])

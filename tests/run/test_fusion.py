@@ -21,6 +21,7 @@ from onnxq.planning import int8_regions
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe
+from onnxq.runtime import known
 from onnxq.runtime.session import Session
 from onnxq.samples.source import inputs_of, open_data
 from onnxq.summaries.ranges import NO_RANGES
@@ -145,7 +146,7 @@ OWN_SCALE = {
 }
 
 
-@pytest.mark.parametrize("op", sorted(int8_regions.OWN_SCALE))
+@pytest.mark.parametrize("op", sorted(known.OWN_SCALE))
 def test_operators_with_scales_of_their_own(op: str) -> None:
     """Between two convolutions nothing is dequantized."""
     body = f"x1 = Conv(x, h) a = Conv(x1, h) y = {OWN_SCALE[op].replace('x)', 'x1)')} z = Conv(y, h)"
@@ -168,7 +169,7 @@ SAME_SCALE = {
 }
 
 
-@pytest.mark.parametrize("op", sorted(int8_regions.SAME_SCALE))
+@pytest.mark.parametrize("op", sorted(known.SAME_SCALE))
 def test_operators_that_share_one_scale(op: str) -> None:
     """They move uint8: the only conversions are those of the model's input and output."""
     shape, body = SAME_SCALE[op]

@@ -13,7 +13,8 @@ import tiny
 import onnxq
 from onnxq.checking import verdict
 from onnxq.encoding import lazy
-from onnxq.encoding.lazy import Encoding, remembering
+from onnxq.encoding.lazy import Encoding
+from onnxq.encoding.memo import forget, remembering
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.job import open_job
 from onnxq.plan import COMPUTING, Method, Plan
@@ -142,25 +143,26 @@ def test_memory_knows_what_differs_and_is_bounded() -> None:
     one = some_encoding()
     with remembering() as memory:
         again = Encoding(one.tensor, one.format, one.granularity)
-        assert one.result() is again.result() and memory.computed == 1
+        assert one.result() is again.result() and memory.made == 1
         least = Encoding(one.tensor, one.format, one.granularity, least_scales=lambda: np.full(32, 0.5, np.float32))
         stretched = Encoding(one.tensor, one.format, one.granularity, stretch=2.0)
-        assert np.all(least.result().scales == 0.5) and memory.computed == 2
-        assert np.allclose(stretched.result().scales, 2 * one.result().scales) and memory.computed == 3
+        assert np.all(least.result().scales == 0.5) and memory.made == 2
+        assert np.allclose(stretched.result().scales, 2 * one.result().scales) and memory.made == 3
     limit = 3 * 64 * 32
-    with remembering(limit) as memory:
+    with remembering(limit, disk=0) as memory:
         many = [some_encoding(seed) for seed in range(6)]
         for each in many:
             each.result()
             assert memory.nbytes <= limit
-        lazy.forget()
+        forget()
         many[-1].result()
-        assert memory.computed == 6
+        assert memory.made == 6
         many[0].result()
-        assert memory.computed == 7
-    with remembering(10) as memory:
-        one.result()
-        assert memory.nbytes == 0
+        assert memory.made == 7
+    with remembering(10, disk=0) as memory:
+        for each in many:
+            each.result()
+            assert memory.nbytes == each.result().nbytes  # the last one alone
 
 
 def test_disturbed_kernels_are_scaled_to_processor_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What an exporter left for its own use: stack traces and comments on every node, often larger than the graph."""
+"""Removes what an exporter left for its own use: stack traces and comments on nodes, often larger than the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identity, and Dropout at inference, do nothing but break chains of integer kernels and hide shared weights."""
+"""Removes Identity, and Dropout at inference: they only break chains of integer kernels and hide shared weights."""
 
 from __future__ import annotations
 

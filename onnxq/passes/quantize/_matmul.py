@@ -128,4 +128,4 @@ def tensor_of(weight: ir.Value) -> ir.TensorProtocol:
 
 def scaled(tensor: ir.TensorProtocol, factor: float) -> ir.TensorProtocol:
     """factor · tensor, computed when read."""
-    return graph.lazily(tensor, lambda w: w.astype(np.float32) * np.float32(factor))
+    return graph.lazily(tensor, lambda w: w.astype(np.float32) * np.float32(factor), how=f"times {factor}")

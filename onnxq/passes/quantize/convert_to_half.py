@@ -13,21 +13,14 @@ from onnxq.model.weights import fits_half
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.plan import Method, Plan
-
-#: Operators whose float16 form is too narrow (squares and sums overflow at 65504, ranges and sizes lose whole numbers)
-#: or that runtimes do not have.
-_IN_FLOAT = frozenset(
-    [
-        *("CumSum", "Exp", "Log", "NonMaxSuppression", "Pow", "Range", "Reciprocal", "ReduceL2", "ReduceLogSumExp"),
-        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Resize", "RoiAlign", "Sqrt", "TopK", "Upsample"),
-    ]
-)
+from onnxq.runtime import known
 
 
 class ConvertToHalf(PlanPass):
     """Let the nodes of a plan with HALF choices compute in float16.
 
-    1. Only nodes of the model itself whose operator takes float16, in the model's opset, and is not in `_IN_FLOAT`.
+    1. Only nodes of the model itself whose operator takes float16, in the model's opset, and is not in
+       `known.IN_FLOAT`.
     2. Not those that the plan keeps in float, and not those that read a constant float16 cannot hold.
     3. Nodes that the plan does not speak of follow its scheme: if float16 was asked for single nodes only, they stay.
     """
@@ -53,13 +46,13 @@ class ConvertToHalf(PlanPass):
             tensors = [graph.constant(value) for value in node.inputs]
             tensors += [a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR]
             fits = all(map(_fits, tensors))
-            return fits and _takes_half(node, version) and not _is_batch_transpose(node)
+            return fits and _takes_half(node, version) and not known.crashes_in_half(node)
 
         return ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converts)(model)
 
 
 def _takes_half(node: ir.Node, version: int) -> bool:
-    if node.domain != "" or node.op_type in _IN_FLOAT:
+    if node.domain != "" or node.op_type in known.IN_FLOAT:
         return False
     try:
         schema = onnx.defs.get_schema(node.op_type, version)
@@ -69,15 +62,6 @@ def _takes_half(node: ir.Node, version: int) -> bool:
         return False  # written out, as the scales of Resize are
     floating = [c.allowed_type_strs for c in schema.type_constraints if "tensor(float)" in c.allowed_type_strs]
     return bool(floating) and all("tensor(float16)" in allowed for allowed in floating)
-
-
-def _is_batch_transpose(node: ir.Node) -> bool:
-    """Whether onnxruntime (1.31) would fuse this Transpose into a MatMul behind it, which crashes in float16."""
-    if node.op_type != "Transpose" or not any(graph.is_op(use.node, "MatMul") for use in node.outputs[0].uses()):
-        return False
-    perm = list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else []
-    last = len(perm) - 1
-    return last > 0 and perm == [*range(1, last), 0, last]
 
 
 def _fits(tensor: ir.TensorProtocol | None) -> bool:

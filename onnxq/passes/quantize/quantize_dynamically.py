@@ -85,7 +85,7 @@ def _replace_lstm(node: ir.Node, constants: WeightForms) -> None:
     for weight in weights_of(node):
         directions, outputs, k = weight.shape
         # One scale for each direction and output: rows of the flattened weight.
-        rows = graph.lazily(weight.tensor, lambda w: w, shape=(directions * outputs, k))
+        rows = graph.lazily(weight.tensor, lambda w: w, shape=(directions * outputs, k), how="rows")
         encoding = Encoding(rows, formats.get("int8"), Granularity(0))
         parts = {
             "_int8": encoding.part(layouts.turned(layouts.stacked(layouts.codes, directions))),

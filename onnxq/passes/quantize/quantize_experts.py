@@ -60,7 +60,7 @@ def _packed(weight: Weight, choice: Choice, constants: WeightForms) -> list[ir.V
     (experts, n, k), block = weight.shape, choice.block
     assert block is not None
     format, granularity = formats.get(choice.format or ""), Granularity(1, block)
-    rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k))
+    rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k), how="rows")
     encoding = Encoding(rows, format, granularity, algorithm=algorithms.choose("MatMul", format, granularity))
     parts = {
         "_qmoe": encoding.part(layouts.stacked(layouts.gather_block, experts)),

@@ -133,6 +133,6 @@ def _flat_encoding(p: Product, format: formats.Format, block: int, constants: We
         return constants.encoding(p.weight, format, Granularity(1, block), "MatMul")
     rows = (p.n, p.k) if p.k % block == 0 else (p.n * p.k,)
 
-    flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows)
+    flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows, how=f"axis {p.k_axis} last")
     granularity = Granularity(len(rows) - 1, block)
     return Encoding(flat, format, granularity, algorithm=algorithms.choose("MatMul", format, granularity))

@@ -1,0 +1,90 @@
+"""What onnxruntime is known to do, as far as it decides what onnxq does. A newer onnxruntime is looked at here first.
+
+Measured on onnxruntime 1.31.1, processors, unless another source is named: docs/fusion.md says how, and
+tests/run/test_fusion.py and tests/run/test_passes.py run most of it again with the version that is installed.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+#: The oldest standard operators that it runs (its documentation, Compatibility).
+OLDEST_OPSET = 7
+
+# --- int8 by QuantizeLinear and DequantizeLinear. Only what stands between them becomes an integer kernel; everything
+# --- else computes in float and pays for the conversions.
+
+#: Fused between the two with any scales.
+OWN_SCALE = frozenset({"Add", "Mul", "Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool", "Concat"})
+#: Fused only where input and output share the very same scale and zero point.
+SAME_SCALE = frozenset(
+    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Resize"}
+)
+#: Vanish into the int8 kernel before them, as the quantized range clips like them; and the kernels that take them.
+ABSORBED, ABSORBING = frozenset({"Relu", "Clip"}), frozenset({"Conv", "Add"})
+#: Activation functions besides those that are fused into a Conv in float.
+FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
+#: What runs in the place of an operator whose quantization was not fused.
+FLOAT_KERNELS = {
+    "Conv": ("Conv", "FusedConv"),
+    "MatMul": ("MatMul", "Gemm", "FusedMatMul", "FusedGemm"),
+    "Gemm": ("Gemm", "FusedGemm"),
+    "Add": ("Add",),
+    "Mul": ("Mul",),
+    "Sigmoid": ("Sigmoid",),
+    "LeakyRelu": ("LeakyRelu",),
+    "AveragePool": ("AveragePool",),
+    "GlobalAveragePool": ("GlobalAveragePool",),
+}
+
+
+def is_fused_in_int8(node: ir.Node) -> bool:
+    """Whether an operator of `OWN_SCALE` or `SAME_SCALE` is fused with the attributes and outputs that it has here."""
+    if node.domain != "" or node.op_type not in OWN_SCALE | SAME_SCALE:
+        return False
+    if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
+        return False
+    if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
+        return False
+    if node.op_type == "Split" and not all(value.uses() or value.is_graph_output() for value in node.outputs):
+        return False  # not unless every output is quantized, and what nobody reads is not
+    rounds_up = node.attributes.get("ceil_mode")
+    # QLinearAveragePool divides by the full window where float AveragePool does not.
+    return not (node.op_type == "AveragePool" and rounds_up is not None and rounds_up.as_int())
+
+
+# --- Packed weights: operators of the com.microsoft domain (ContribOperators.md).
+
+#: Bits of the codes that MatMulNBits, GatherBlockQuantized and QMoE read.
+MATMUL_BITS, GATHER_BITS, EXPERT_BITS = (2, 4, 8), (4, 8), (4, 8)
+#: Inputs of MoE that QMoE has a form of on processors: it has no third product.
+EXPERT_INPUTS = 6
+#: Why a file with MatMulBnb4, the only kernel for its formats, is slow.
+SLOW_BNB4 = (
+    "slower than float on processors: MatMulBnb4, onnxruntime's only kernel for nf4 and fp4, unpacks the whole "
+    "matrix in every run; w4a16 has a fast one"
+)
+
+# --- float16.
+
+#: Operators whose float16 form is too narrow (squares and sums overflow at 65504, ranges and sizes lose whole numbers)
+#: or that runtimes do not have.
+IN_FLOAT = frozenset(
+    [
+        *("CumSum", "Exp", "Log", "NonMaxSuppression", "Pow", "Range", "Reciprocal", "ReduceL2", "ReduceLogSumExp"),
+        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Resize", "RoiAlign", "Sqrt", "TopK", "Upsample"),
+    ]
+)
+
+
+def crashes_in_half(node: ir.Node) -> bool:
+    """Whether this is a Transpose that is fused into a MatMul behind it, which crashes in float16."""
+    if node.op_type != "Transpose" or not any(_is_matmul(use.node) for use in node.outputs[0].uses()):
+        return False
+    perm = list(node.attributes.get_ints("perm", []))
+    last = len(perm) - 1
+    return last > 0 and perm == [*range(1, last), 0, last]
+
+
+def _is_matmul(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type == "MatMul"
