@@ -14,7 +14,7 @@ from typing import Any
 import re2
 
 from onnxq import algorithms, collectors, formats
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits
 from onnxq.preference import PREFERENCES, SEARCHES
@@ -83,6 +83,7 @@ class Rule:
     ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_types(Rule, vars(self))
         if self.set == "auto":
             raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
         if self.set != KEEP:
@@ -138,6 +139,7 @@ class Recipe:
     algorithm: str | None = None
 
     def __post_init__(self) -> None:
+        require_types(Recipe, vars(self))
         require_scheme(self.scheme)
         if self.block_size not in (None, 16, 32, 64, 128, 256):
             raise BadRecipe(f"invalid block size {self.block_size}; choose one of 16, 32, 64, 128, 256")
@@ -206,32 +208,32 @@ def load_recipe(path: str | Path) -> Recipe:
     try:
         table = tomllib.loads(limits.read_text(path, "the recipe "))
     except ValueError as error:  # TOMLDecodeError is one; numbers of thousands of digits are another
-        raise BadRecipe(f"the recipe {path} is not TOML: {error}") from None
+        raise BadRecipe(f"the recipe '{path}' is not TOML: {error}") from None
     except RecursionError:
-        raise BadRecipe(f"the recipe {path} is nested too deeply") from None
+        raise BadRecipe(f"the recipe '{path}' is nested too deeply") from None
     rules = table.pop("rule", [])
     if not isinstance(rules, list):
-        raise BadRecipe(f"the recipe {path}: rules are written as [[rule]] tables")
+        raise BadRecipe(f"the recipe '{path}': rules are written as [[rule]] tables")
     allowed = {f.name: f for f in fields(Recipe) if f.name != "rules"}
     for key, value in table.items():
         if key not in allowed:
-            raise BadRecipe(f"the recipe {path}: unknown key '{key}'; valid keys: {', '.join(allowed)} and [[rule]]")
+            raise BadRecipe(f"the recipe '{path}': unknown key '{key}'; valid keys: {', '.join(allowed)} and [[rule]]")
         wanted = _TYPES[str(allowed[key].type).split()[0]]
-        if wanted is float and type(value) is int:
+        if wanted is float and type(value) is int and abs(value) < 1 << 53:
             table[key] = float(value)
         elif type(value) is not wanted:
-            raise BadRecipe(f"the recipe {path}: {key} = {value!r} should be of type {wanted.__name__}")
+            raise BadRecipe(f"the recipe '{path}': {key} = {value!r} should be of type {wanted.__name__}")
     if not isinstance(rules, list):
-        raise BadRecipe(f"the recipe {path}: write rules as [[rule]], in two brackets")
+        raise BadRecipe(f"the recipe '{path}': write rules as [[rule]], in two brackets")
     return Recipe(rules=tuple(_rule(path, entry) for entry in rules), **table)
 
 
 def _rule(path: str | Path, entry: object) -> Rule:
     if not isinstance(entry, dict) or "set" not in entry or set(entry) - {"nodes", "ops", "set"}:
-        raise BadRecipe(f"the recipe {path}: a [[rule]] has 'set', and may have 'nodes' and 'ops', nothing else")
+        raise BadRecipe(f"the recipe '{path}': a [[rule]] has 'set', and may have 'nodes' and 'ops', nothing else")
     word, nodes, ops = entry["set"], entry.get("nodes", "*"), entry.get("ops", [])
     if not isinstance(ops, list) or not all(isinstance(text, str) for text in (word, nodes, *ops)):
         raise BadRecipe(
-            f"the recipe {path}: in a [[rule]] 'set' and 'nodes' are strings and 'ops' is a list of strings"
+            f"the recipe '{path}': in a [[rule]] 'set' and 'nodes' are strings and 'ops' is a list of strings"
         )
     return Rule(word, nodes, tuple(ops))

@@ -112,7 +112,7 @@ def load_observations(path: str | Path) -> Observations | None:
         seen = schemas.checked(limits.parse_json(text), schemas.RangesFile).observations
         return None if seen is None else from_table(seen)
     except ValueError:
-        raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
+        raise BadRecipe(f"'{path}' is not a file of ranges written by 'onnxq calibrate'") from None
 
 
 def from_table(table: Mapping[str, Any]) -> Observations:

@@ -23,7 +23,7 @@ from onnxq.cli._options import (
     recipe_of,
     sampling_of,
 )
-from onnxq.errors import BadData, BadRecipe, NothingToDo
+from onnxq.errors import BadData, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, open_job
 from onnxq.planning.scales import values_to_observe
@@ -105,7 +105,7 @@ def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> Non
     guard.write_text(output, to_json(found, seen))
     click.echo(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
     for name, note in (*found.problems.items(), *found.notes.items()):
-        click.echo(f"  {name}: {note}")
+        click.echo(f"  {one_line(f'{name}: {note}')}")
 
 
 def _shard(text: str, jobs: int) -> tuple[int, int]:

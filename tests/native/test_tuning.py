@@ -27,6 +27,19 @@ def asked(cache: Path, *formats: int, **environment: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
+THREADS = """if True:
+    import ctypes, sys, threading
+    l, start, found = ctypes.CDLL(sys.argv[1]), threading.Barrier(6), set()
+    def ask():
+        start.wait()
+        found.add(l.onnxq_tile_rows(int(sys.argv[2])))
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+    print(*found)
+"""
+
+
 @pytest.fixture
 def cached(tmp_path: Path) -> Path:
     """The file of a process that has measured. Skips where the kernels of this machine have nothing to measure."""
@@ -46,6 +59,13 @@ def test_what_was_measured_is_kept(cached: Path, tmp_path: Path) -> None:
         assert asked(tmp_path, INT4) == [other]
     asked(tmp_path, BFLOAT16)
     assert f"tile_rows {INT4} 17" in cached.read_text()  # what another process measured stays
+
+
+def test_threads_that_ask_at_once_are_told_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", THREADS, str(native.path()), str(INT4)]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert [int(word) for word in done.stdout.split()] == asked(tmp_path, INT4)
 
 
 @pytest.mark.parametrize(
