@@ -24,6 +24,7 @@ from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo
 from onnxq.formats import Granularity
 from onnxq.quality import MAX_DB
+from onnxq.samples.source import inputs_of, open_data
 from onnxq.tuning import plan_bench
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -257,7 +258,7 @@ def test_benchmark_agrees_with_the_rewritten_model(tmp_path: Path) -> None:
     """What is measured with weights as inputs is what the file gives in which they are stored rounded."""
     rows = json.loads(run("benchmark", DIGITS, "-w", "nf4", "--data", DATA, "--limit", 4, "--json"))["tables"]
     proto = onnx.load(DIGITS)
-    feeds = list(analysis.layers.open_data(DATA, analysis.layers.inputs_of(tiny.read(proto))).limited(4))
+    feeds = list(open_data(DATA, inputs_of(tiny.read(proto))).limited(4))
     model, weights = analysis.layers.open_weights(DIGITS)
     wanted = [session_run(tiny.ir.to_proto(model), feed) for feed in feeds]
     for weight in weights:
@@ -293,7 +294,7 @@ def test_decisions(wanted: object, got: object, share: float) -> None:
 def test_wrong_words_are_one_sentence(words: tuple[str, ...]) -> None:
     for command in (("analyze", DIGITS), ("benchmark",)):
         error = run(*command, *words, exit_code=1)
-        assert error.startswith("onnxq: there is no ")
+        assert error.startswith("onnxq: unknown ")
         assert error.count("\n") == 1
 
 

@@ -16,9 +16,9 @@ import tiny
 from click.testing import CliRunner
 
 import onnxq
-from onnxq import job
 from onnxq.cli import main
 from onnxq.runtime.session import Session
+from onnxq.samples import sampling
 from onnxq.samples.source import Data
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
@@ -192,8 +192,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def seen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[list[Data]]:
     """The data that a command opened."""
     found: list[Data] = []
-    real = job.open_data
-    monkeypatch.setattr(job, "open_data", lambda *args, **kwargs: found.append(real(*args, **kwargs)) or found[-1])
+    real = sampling.open_data
+    monkeypatch.setattr(sampling, "open_data", lambda *args, **kwargs: found.append(real(*args, **kwargs)) or found[-1])
     monkeypatch.chdir(folder)
     return found
 
