@@ -52,7 +52,7 @@ def test_the_folder_is_the_list() -> None:
 
 def test_an_unknown_word_lists_the_known_ones() -> None:
     with pytest.raises(
-        BadRecipe, match="no calibration method 'entropi'; choose one of entropy, minmax, moving-average"
+        BadRecipe, match="unknown calibration method 'entropi'; choose one of entropy, minmax, moving-average"
     ):
         collectors.get("entropi")
 

@@ -185,7 +185,7 @@ def test_observers_say_what_is_wrong() -> None:
     np.testing.assert_array_equal(observer.grid().scale, [1, 1])
     with pytest.raises(ValueError, match="3 channels after batches of 2"):
         observer.update(np.zeros((3, 3)))
-    with pytest.raises(BadRecipe, match="no calibration method 'best'"):
+    with pytest.raises(BadRecipe, match="unknown calibration method 'best'"):
         fake_quant.Observer("best")
 
 

@@ -66,10 +66,10 @@ def test_the_folder_is_the_list() -> None:
 
 
 def test_an_unknown_word_lists_the_known_ones() -> None:
-    with pytest.raises(BadRecipe, match="no number format 'int5'; choose one of bfloat16, float16, float8_e4m3"):
+    with pytest.raises(BadRecipe, match="unknown number format 'int5'; choose one of bfloat16, float16, float8_e4m3"):
         formats.get("int5")
     for word in ("", "3", "nf42", "uniform-3"):
-        with pytest.raises(BadRecipe, match="no number format"):
+        with pytest.raises(BadRecipe, match="unknown number format"):
             formats.get(word)
 
 
