@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
-from collections.abc import Callable
+import inspect
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import onnx_ir as ir
 
-from onnxq.errors import BadModel, BadOutput, Bug, OnnxqError, OutOfMemory, first_line
+from onnxq.errors import BadModel, BadOutput, BadRecipe, Bug, OnnxqError, OutOfMemory, first_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,9 +25,15 @@ T = TypeVar("T")
 
 def bounded(function: Callable[P, T]) -> Callable[P, T]:
     """`function`, of whose exceptions all are `OnnxqError`s, but for KeyboardInterrupt, SystemExit and the like."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            given = signature.bind(*arguments, **options).arguments
+        except TypeError as error:
+            raise BadRecipe(f"{function.__name__}(): {error}") from None
+        require_types(function, given)
         try:
             return function(*arguments, **options)
         except (OnnxqError, Warning):  # a warning is raised where the caller asked for that
@@ -31,6 +42,45 @@ def bounded(function: Callable[P, T]) -> Callable[P, T]:
             raise as_sentence(error) from error
 
     return call
+
+
+def require_types(declared: Any, given: Mapping[str, object]) -> None:
+    """Refuse what is given to a function, or for a class's fields, if it is of another type than was declared.
+
+    Raises:
+        BadRecipe: the first that is.
+    """
+    hints = _hints(declared)
+    for name, value in given.items():
+        if name in hints and not _fits(value, hints[name]):
+            wanted = getattr(declared, "__annotations__", {}).get(name)
+            found = "None" if value is None else f"of type {type(value).__name__}"
+            raise BadRecipe(f"{declared.__name__}(): '{name}' is {found}; it takes {wanted}")
+
+
+@functools.cache
+def _hints(declared: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(declared)
+    except NameError:  # a type that is imported for type checkers alone
+        return {}
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value may be of a declared type: what generics hold is looked at in tuples alone."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is typing.Literal:
+        return type(value) in {type(word) for word in inner}  # which words there are is said where they are used
+    if origin is tuple and inner[-1] is Ellipsis:
+        return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
+    kind = origin or hint
+    kind = {int: numbers.Integral, float: numbers.Real, Path: os.PathLike}.get(kind, kind)
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # Any, protocols
+        return True
 
 
 def as_sentence(error: BaseException) -> OnnxqError:

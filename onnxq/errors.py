@@ -83,6 +83,11 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 4 :]}"
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """`text` without what a terminal would obey, each such character a space; with `lines`, line breaks stay."""
+    return _CONTROLS.sub(lambda found: "".join(c if lines and c == "\n" else " " for c in found[0]), text)
+
+
 def root_cause(error: BaseException) -> BaseException:
     """Where a chain of "raised from" began; of ours, if one of the chain is an `OnnxqError`."""
     while error.__cause__ is not None and not isinstance(error, OnnxqError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from onnxq import formats
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 
@@ -105,6 +105,9 @@ class Plan:
     target: str
     choices: dict[str, Choice] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_types(Plan, vars(self))
+
     def __iter__(self) -> Iterator[Choice]:
         return iter(self.choices.values())
 
@@ -141,9 +144,9 @@ def load_plan(path: str | Path) -> Plan:
     try:
         return plan_from(schemas.checked(limits.parse_json(text), schemas.PlanFile))
     except BadRecipe as error:
-        raise BadRecipe(f"the plan {path}: {error}") from None
+        raise BadRecipe(f"the plan '{path}': {error}") from None
     except ValueError as error:
-        raise BadRecipe(f"{path} is not a plan written by 'onnxq plan': {error}") from None
+        raise BadRecipe(f"'{path}' is not a plan written by 'onnxq plan': {error}") from None
 
 
 def plan_from(table: schemas.PlanFile) -> Plan:

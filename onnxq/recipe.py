@@ -13,8 +13,8 @@ from typing import Any
 
 import re2
 
-from onnxq import collectors, formats
-from onnxq.boundary import bounded
+from onnxq import algorithms, collectors, formats
+from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits
 from onnxq.preference import PREFERENCES, SEARCHES
@@ -83,6 +83,7 @@ class Rule:
     ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_types(Rule, vars(self))
         if self.set == "auto":
             raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
         if self.set != KEEP:
@@ -110,8 +111,8 @@ class Recipe:
         block_size: weights that share a scale in block formats; None: the format's own (32, for nf4 and fp4 64).
         min_sqnr: dB of signal to quantization noise that every float output must reach on held-back samples, or the
             quantization fails; None: `AIM`, which is reached by longer formats where it can be, and never fails.
-        calibration: how activation ranges are found, a file name of `collectors/`; `auto` takes the one with the least
-            error at the outputs.
+        calibration: how activation ranges are found, a file name of `collectors/`, which may have parameters
+            (`percentile:99.99`); `auto` takes the one with the least error at the outputs.
         reduce_range: 7-bit weights for w8a8, for processors whose 8-bit dot product saturates (AVX2 and AVX-512
             without VNNI).
         keep_slow: keep quantized nodes even where they are slower than float.
@@ -120,6 +121,8 @@ class Recipe:
             compute in float32.
         prefer: what is given up for what, a word of `PREFERENCES`.
         effort: how many plans are measured, a word of `SEARCHES`.
+        algorithm: how codes are chosen, a word of `algorithms.DATA_FREE`; `rtn` is each format's own rule, whose files
+            hold the codes that other implementations of the format make. None: what measured best for each weight.
     """
 
     scheme: str = "auto"
@@ -133,8 +136,10 @@ class Recipe:
     accuracy_level: int = 4
     prefer: str = "balanced"
     effort: str = "normal"
+    algorithm: str | None = None
 
     def __post_init__(self) -> None:
+        require_types(Recipe, vars(self))
         require_scheme(self.scheme)
         if self.block_size not in (None, 16, 32, 64, 128, 256):
             raise BadRecipe(f"invalid block size {self.block_size}; choose one of 16, 32, 64, 128, 256")
@@ -148,6 +153,8 @@ class Recipe:
         for word, words, what in ((self.prefer, PREFERENCES, "preference"), (self.effort, SEARCHES, "effort")):
             if word not in words:
                 raise BadRecipe(f"unknown {what} '{word}'; choose one of {', '.join(words)}")
+        if self.algorithm is not None:
+            algorithms.get(self.algorithm)
         if self.calibration != "auto":
             collectors.get(self.calibration)
 
@@ -201,32 +208,32 @@ def load_recipe(path: str | Path) -> Recipe:
     try:
         table = tomllib.loads(limits.read_text(path, "the recipe "))
     except ValueError as error:  # TOMLDecodeError is one; numbers of thousands of digits are another
-        raise BadRecipe(f"the recipe {path} is not TOML: {error}") from None
+        raise BadRecipe(f"the recipe '{path}' is not TOML: {error}") from None
     except RecursionError:
-        raise BadRecipe(f"the recipe {path} is nested too deeply") from None
+        raise BadRecipe(f"the recipe '{path}' is nested too deeply") from None
     rules = table.pop("rule", [])
     if not isinstance(rules, list):
-        raise BadRecipe(f"the recipe {path}: rules are written as [[rule]] tables")
+        raise BadRecipe(f"the recipe '{path}': rules are written as [[rule]] tables")
     allowed = {f.name: f for f in fields(Recipe) if f.name != "rules"}
     for key, value in table.items():
         if key not in allowed:
-            raise BadRecipe(f"the recipe {path}: unknown key '{key}'; valid keys: {', '.join(allowed)} and [[rule]]")
+            raise BadRecipe(f"the recipe '{path}': unknown key '{key}'; valid keys: {', '.join(allowed)} and [[rule]]")
         wanted = _TYPES[str(allowed[key].type).split()[0]]
-        if wanted is float and type(value) is int:
+        if wanted is float and type(value) is int and abs(value) < 1 << 53:
             table[key] = float(value)
         elif type(value) is not wanted:
-            raise BadRecipe(f"the recipe {path}: {key} = {value!r} should be of type {wanted.__name__}")
+            raise BadRecipe(f"the recipe '{path}': {key} = {value!r} should be of type {wanted.__name__}")
     if not isinstance(rules, list):
-        raise BadRecipe(f"the recipe {path}: write rules as [[rule]], in two brackets")
+        raise BadRecipe(f"the recipe '{path}': write rules as [[rule]], in two brackets")
     return Recipe(rules=tuple(_rule(path, entry) for entry in rules), **table)
 
 
 def _rule(path: str | Path, entry: object) -> Rule:
     if not isinstance(entry, dict) or "set" not in entry or set(entry) - {"nodes", "ops", "set"}:
-        raise BadRecipe(f"the recipe {path}: a [[rule]] has 'set', and may have 'nodes' and 'ops', nothing else")
+        raise BadRecipe(f"the recipe '{path}': a [[rule]] has 'set', and may have 'nodes' and 'ops', nothing else")
     word, nodes, ops = entry["set"], entry.get("nodes", "*"), entry.get("ops", [])
     if not isinstance(ops, list) or not all(isinstance(text, str) for text in (word, nodes, *ops)):
         raise BadRecipe(
-            f"the recipe {path}: in a [[rule]] 'set' and 'nodes' are strings and 'ops' is a list of strings"
+            f"the recipe '{path}': in a [[rule]] 'set' and 'nodes' are strings and 'ops' is a list of strings"
         )
     return Rule(word, nodes, tuple(ops))

@@ -68,7 +68,7 @@ constexpr size_t element_bytes(ort::ElementType type) {
 // Whether elements lie at multiples of their size. onnxruntime sees to it, but for what others own: a tensor that begins
 // at an odd byte of an external data file, or that a program made of memory of its own.
 inline bool is_aligned(const Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.data) % element_bytes(tensor.type) == 0;
+  return (reinterpret_cast<uintptr_t>(tensor.data) & (element_bytes(tensor.type) - 1)) == 0;
 }
 
 // Null `value`: an optional input that is not there, a tensor of type kUndefined.
@@ -91,14 +91,17 @@ inline Tensor read(const ort::OrtApi* api, const ort::OrtValue* value) {
   return tensor;
 }
 
+// Input `index` of a node that has it.
+inline Tensor given_input(const ort::OrtApi* api, const ort::OrtKernelContext* context, size_t index) {
+  const ort::OrtValue* value = nullptr;
+  check(api, api->KernelContext_GetInput(context, index, &value));
+  return read(api, value);
+}
+
 inline Tensor input(const ort::OrtApi* api, const ort::OrtKernelContext* context, size_t index) {
   size_t count = 0;
   check(api, api->KernelContext_GetInputCount(context, &count));
-  const ort::OrtValue* value = nullptr;
-  if (index < count) {
-    check(api, api->KernelContext_GetInput(context, index, &value));
-  }
-  return read(api, value);
+  return index < count ? given_input(api, context, index) : Tensor{};
 }
 
 inline Tensor output(const ort::OrtApi* api, ort::OrtKernelContext* context, size_t index,
@@ -106,6 +109,16 @@ inline Tensor output(const ort::OrtApi* api, ort::OrtKernelContext* context, siz
   ort::OrtValue* value = nullptr;
   check(api, api->KernelContext_GetOutput(context, index, shape.data(), shape.size(), &value));
   return read(api, value);
+}
+
+// The same where its type is that of an input: only where its elements begin.
+inline void* output_data(const ort::OrtApi* api, ort::OrtKernelContext* context, size_t index,
+                         const std::vector<int64_t>& shape) {
+  ort::OrtValue* value = nullptr;
+  void* data = nullptr;
+  check(api, api->KernelContext_GetOutput(context, index, shape.data(), shape.size(), &value));
+  check(api, api->GetTensorMutableData(value, &data));
+  return data;
 }
 
 // An input or output of an operator. kUndefined: of any type; the operator checks it.

@@ -4,7 +4,7 @@
 #include <deque>
 #include <string>
 
-#include "export.h"
+#include "../base/export.h"
 #include "ops.h"
 
 namespace {

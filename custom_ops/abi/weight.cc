@@ -26,15 +26,6 @@ std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
   return text_from(api, [&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
 }
 
-// Whether the node has input `index`, constant or not.
-bool has_input(const OrtApi* api, const OrtKernelInfo* info, size_t index) {
-  size_t count = 0;
-  check(api, api->KernelInfo_GetInputCount(info, &count));
-  return index < count && !text_from(api, [&](char* out, size_t* size) {
-    return api->KernelInfo_GetInputName(info, index, out, size);
-  }).empty();
-}
-
 int64_t size_attribute(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, const char* name) {
   const int64_t size = int_attribute(api, info, name, 0);
   if (size < 1 || size > INT32_MAX) {
@@ -79,6 +70,14 @@ std::string text(const std::vector<int64_t>& shape) {
     all += (all.empty() ? "" : ", ") + std::to_string(dim);
   }
   return "[" + all + "]";
+}
+
+bool has_input(const OrtApi* api, const OrtKernelInfo* info, size_t index) {
+  size_t count = 0;
+  check(api, api->KernelInfo_GetInputCount(info, &count));
+  return index < count && !text_from(api, [&](char* out, size_t* size) {
+    return api->KernelInfo_GetInputName(info, index, out, size);
+  }).empty();
 }
 
 Tensor constant_input(const OrtApi* api, const OrtKernelInfo* info, size_t index) {

@@ -56,6 +56,9 @@ class WeightInputs {
   WeightTensors constants_;  // where all of them are in the file
 };
 
+// Whether the node has input `index`, constant or not.
+bool has_input(const ort::OrtApi* api, const ort::OrtKernelInfo* info, size_t index);
+
 // Input `index` where it is a constant of the model; else a tensor of type kUndefined.
 Tensor constant_input(const ort::OrtApi* api, const ort::OrtKernelInfo* info, size_t index);
 

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "../base/threads.h"
 #include "../cpu/isa.h"
 

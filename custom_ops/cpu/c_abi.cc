@@ -5,7 +5,7 @@
 #include <new>
 #include <string>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "../base/threads.h"
 #include "gather.h"
 #include "isa.h"

@@ -31,7 +31,7 @@ std::vector<float> as_float(const Tensor& bias) {
 }  // namespace
 
 Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, size_t bias)
-    : api_(api), node_(node), bias_input_(bias) {
+    : api_(api), node_(node), bias_input_(bias), asks_for_bias_(has_input(api, info, bias)) {
   if (const char* isa = forced_isa()) {
     isa_ = isa;
     const std::string reason = why_not(isa);
@@ -43,23 +43,25 @@ Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttri
   if (constant.type != kUndefined) {
     check_bias(node_, constant);
     bias_ = as_float(constant);
+    asks_for_bias_ = false;
   }
 }
 
 void Product::compute(OrtKernelContext* context, const WeightTensors& weight) const {
   const Place place(api_, context);
-  const Tensor x = input(api_, context, kProductX);
+  const Tensor x = given_input(api_, context, kProductX);
   const std::vector<int64_t> shape = product_shape(node_, x);
-  const Tensor bias = bias_.empty() ? input(api_, context, bias_input_) : Tensor{};
+  const Tensor bias = asks_for_bias_ ? input(api_, context, bias_input_) : Tensor{};
   check_bias(node_, bias);
-  const Tensor y = output(api_, context, 0, shape);
+  void* const y = output_data(api_, context, 0, shape);
   if (x.size() > 0) {
-    multiply(place, weight, x, bias.type == kUndefined ? bias_ : as_float(bias), y);
+    const std::vector<float> given = bias.type == kUndefined ? std::vector<float>() : as_float(bias);
+    multiply(place, weight, x, given.empty() ? bias_ : given, y);
   }
 }
 
 void Product::multiply(const Place& place, const WeightTensors& w, const Tensor& x, const std::vector<float>& bias,
-                       const Tensor& y) const {
+                       void* y) const {
   Problem p = problem(node_, w);
   p.M = x.size() / node_.K;
   const Kernel& kernel = *kernel_for(isa_.c_str(), p);
@@ -78,11 +80,11 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
     p.y = static_cast<float*>(scratch.take(y_bytes));
   } else {
     p.x = static_cast<const float*>(x.data);
-    p.y = static_cast<float*>(y.data);
+    p.y = static_cast<float*>(y);
   }
   run(place, kernel, p, shared);
   if (converts) {
-    from_float(place, x.type, p.y, y.data, p.M * p.N);
+    from_float(place, x.type, p.y, y, p.M * p.N);
   }
 }
 

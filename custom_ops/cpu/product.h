@@ -22,11 +22,12 @@ class Product {
 
  private:
   void multiply(const Place& place, const WeightTensors& weight, const Tensor& x, const std::vector<float>& bias,
-                const Tensor& y) const;
+                void* y) const;
 
   const ort::OrtApi* api_;
   WeightAttributes node_;
   size_t bias_input_;
+  bool asks_for_bias_;       // in every run
   std::vector<float> bias_;  // where it is in the file
   std::string isa_;          // forced, or empty
 };

@@ -15,7 +15,8 @@ namespace onnxq {
 using namespace ort;
 
 Scratch::Scratch(const Place& place, int64_t bytes) : Scratch(place.api()) {
-  if (bytes == 0) {
+  if (bytes <= kOnStack) {
+    next_ = stack_;
     return;
   }
   check(api_, api_->CreateCpuMemoryInfo(kArena, kDefaultMemory, &info_));

@@ -44,8 +44,9 @@ class Place {
   ort::OrtKernelContext* context_;
 };
 
-// Memory for the length of a run, from the session's arena, which keeps it for the next one: pages that the operating
-// system hands out afresh would cost more than the multiplication.
+// Memory for the length of a run: little of it on the stack, as asking for some takes as long as a small product. More comes
+// from the session's arena, which keeps it for the next run: pages that the operating system hands out afresh would cost
+// more than the multiplication.
 class Scratch {
  public:
   Scratch(const Place& place, int64_t bytes);
@@ -64,6 +65,8 @@ class Scratch {
   ort::OrtAllocator* allocator_ = nullptr;
   void* memory_ = nullptr;
   char* next_ = nullptr;
+  static constexpr int64_t kOnStack = 16384;
+  alignas(64) char stack_[kOnStack];
 };
 
 constexpr int64_t round_up_to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }

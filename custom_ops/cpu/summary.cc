@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "../base/convert.h"
 #include "scan.h"
 

@@ -1,5 +1,6 @@
 #include "tuning.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "isa.h"
 
 #if defined(__x86_64__)
@@ -23,7 +24,7 @@ namespace onnxq {
 namespace {
 
 // Raised when kernels change so that old measurements no longer hold.
-constexpr const char* kHead = "onnxq kernels 1";
+constexpr const char* kHead = "onnxq kernels 2";
 constexpr int32_t kAllFormats = kFormats + 1;  // with bfloat16
 constexpr int32_t kMostRows = 16;              // a tile's: with more, tiles have always won
 constexpr int64_t kMostBytes = 4096;           // of the file
@@ -193,6 +194,10 @@ int32_t pinned() {
 }
 
 int32_t measured(const Kernel& kernel, int32_t format) {
+  static std::atomic<int32_t> known[kAllFormats] = {};
+  if (const int32_t rows = known[format].load(std::memory_order_relaxed)) {
+    return rows;
+  }
   static std::mutex mutex;
   static Rows rows = read_cache();
   const std::lock_guard<std::mutex> lock(mutex);
@@ -200,6 +205,7 @@ int32_t measured(const Kernel& kernel, int32_t format) {
     rows.of[format] = measure(kernel, format);
     write_cache(rows);
   }
+  known[format].store(rows.of[format], std::memory_order_relaxed);
   return rows.of[format];
 }
 

@@ -2,7 +2,7 @@
 // readable until the same thread calls again.
 #include "c_abi.h"
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "matmul.h"
 
 using onnxq::kept;

@@ -1,6 +1,6 @@
 // The little of the CUDA runtime that tests and benchmarks need, for ctypes: no other library has to be found. Returns
 // are as in c_abi.cu. In the emulation, memory is the processor's and nothing is ever pending.
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "c_abi.h"
 #include "platform.h"
 

@@ -17,7 +17,7 @@
 #include <limits>
 #include <vector>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "../base/rounding.h"
 #include "../base/threads.h"
 

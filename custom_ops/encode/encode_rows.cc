@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "../base/convert.h"
 #include "../base/threads.h"
 #include "encode_rules.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../abi/export.h"
+#include "../base/export.h"
 #include "../base/clones.h"
 #include "../base/threads.h"
 

@@ -31,6 +31,7 @@ def quantize(
     zero_points: CodeArray | None = None,
 ) -> QuantizedTensor:
     """`w` in `format`, each group with the best of the scales tried. Formats without scales are only encoded."""
+    granularity = granularity.within(w.ndim)
     if format.base is not None:  # all blocks first, then their scales
         return format.nest(quantize(w, format.base, granularity, scales, zero_points))
     if scales is None and granularity.block is not None and w.size:

@@ -7,11 +7,12 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from onnxq.analysis.representable import outside
 from onnxq.analysis.slices import slices
 from onnxq.formats import QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.quality import MAX_DB
 
 #: Numbers summed at a time, so that the float64 copies stay in the processor's cache.
@@ -73,7 +74,7 @@ class ErrorSums:
         """Take in float numbers and what became of them.
 
         Raises:
-            ValueError: the shapes differ.
+            ValueError: the shapes differ, or a number is not finite: no error could be told of it.
         """
         if wanted.shape != got.shape:
             raise ValueError(f"shapes {wanted.shape} and {got.shape} differ")
@@ -82,6 +83,8 @@ class ErrorSums:
             a = x[start : start + CHUNK].astype(np.float64)
             b = y[start : start + CHUNK].astype(np.float64)
             error = b - a
+            if not np.isfinite(error).all():
+                _refuse(wanted, got)
             self.signal += float(a @ a)
             self.quantized += float(b @ b)
             self.product += float(a @ b)
@@ -144,15 +147,27 @@ class ErrorSums:
         return max(-1.0, min(1.0, self.product / math.sqrt(self.signal) / math.sqrt(self.quantized)))
 
 
-def error_stats(wanted: NDArray, got: NDArray) -> ErrorStats:
+def error_stats(wanted: ArrayLike, got: ArrayLike) -> ErrorStats:
     """The error of `got` against `wanted`: any two arrays of one shape.
 
+    Args:
+        wanted, got: arrays or nested lists of real numbers.
+
     Raises:
-        ValueError: the shapes differ.
+        ValueError: the shapes differ, or a number is not finite.
     """
     sums = ErrorSums()
-    sums.add(np.asarray(wanted), np.asarray(got))
+    sums.add(arguments.numbers(wanted, "array 'wanted'"), arguments.numbers(got, "array 'got'"))
     return sums.stats()
+
+
+def _refuse(wanted: NDArray, got: NDArray) -> None:
+    """Say which number is not finite; where all are, float64 does not hold their difference, which is infinite."""
+    for name, array in (("wanted", wanted), ("got", got)):
+        bad = np.argwhere(~np.isfinite(array.astype(np.float64)))
+        if len(bad):
+            index = [int(i) for i in bad[0]]
+            raise ValueError(f"array '{name}' holds {array[tuple(index)]} at {index}: its error is no number")
 
 
 def decibel(signal: float, noise: float) -> float:
@@ -175,6 +190,6 @@ def retention(in_float: float, quantized: float, *, higher_is_better: bool = Tru
         ValueError: a score that a ratio says nothing about: the divisor is not above zero.
     """
     part, whole = (quantized, in_float) if higher_is_better else (in_float, quantized)
-    if not whole > 0:
+    if not whole > 0 or not math.isfinite(whole) or not math.isfinite(part):
         raise ValueError(f"retention needs scores above zero, not {in_float:g} and {quantized:g}")
     return 100 * part / whole

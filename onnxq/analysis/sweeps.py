@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onnxq import fake_quant, formats
 from onnxq.analysis import granularities
 from onnxq.analysis.statistics import ErrorStats, ErrorSums, error_stats
 from onnxq.analysis.tensor import tensor_error
 from onnxq.errors import BadRecipe
-from onnxq.formats import FloatArray, Granularity
+from onnxq.formats import Granularity
+from onnxq.formats.kinds import arguments
 from onnxq.model.weights import Role
 
-#: Factors of the format's own scale that a sweep tries.
+#: Factors of the format's own scale that a sweep tries; of scales that are powers of two, and stay such.
 FACTORS = tuple(round(float(x), 3) for x in np.linspace(0.5, 1.5, 21))
+POWERS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -28,27 +33,53 @@ class ScalePoint:
 
 
 def scale_sweep(
-    w: FloatArray, format: str, granularity: Granularity | None = None, factors: Sequence[float] = FACTORS
+    w: ArrayLike, format: str, granularity: Granularity | None = None, factors: Sequence[float] | None = None
 ) -> list[ScalePoint]:
     """How the error of `w` reacts to the scale: finer scales clip more, coarser ones round more.
 
+    Args:
+        w: any shape, finite.
+        granularity: which weights share a scale; one for all if None.
+        factors: of the format's own scale, above zero; `FACTORS` by default, and `POWERS` for formats whose scales
+            are powers of two. A scale that float32 does not hold in full precision stays what it is.
+
     Raises:
-        BadRecipe: the format has no scale to change.
+        BadModel: a weight is not finite, or a scale beyond what the format holds.
+        BadRecipe: the format has no scale to change, or none that is so many times its own.
+        ValueError: a factor is not above zero, `w` is no array of real numbers or has no such axis.
     """
-    found, how = formats.get(format), granularity or Granularity()
+    found, w = formats.get(format), formats.as_float32(arguments.numbers(w), "w")
+    how = (granularity or Granularity()).within(w.ndim)
+    of_powers = found.powers_of_two
+    factors = tuple((POWERS if of_powers else FACTORS) if factors is None else factors)
+    for factor in factors:
+        if not 0 < factor < math.inf:
+            raise ValueError(f"a scale cannot be {factor} times what it is")
+        if of_powers and math.frexp(factor)[0] != 0.5:
+            raise BadRecipe(f"scales of {format} are powers of two, and cannot be {factor:g} times what they are")
     scales, zero_points = found.fit(w, how)
     if scales is None:
         raise BadRecipe(f"{format} has no scales to change; choose a format that has")
     points = []
     for factor in factors:
         sums = ErrorSums()
-        sums.add_quantized(w, found.encode(w, how, (scales * np.float32(factor)).astype(scales.dtype), zero_points))
+        with np.errstate(over="ignore"):
+            tried = scales * np.float32(factor)
+        usable = (np.abs(tried) >= np.finfo(np.float32).tiny) & np.isfinite(tried)
+        sums.add_quantized(w, found.encode(w, how, np.where(usable, tried, scales), zero_points))
         points.append(ScalePoint(factor, sums.stats()))
     return points
 
 
 def best_scale(points: Iterable[ScalePoint]) -> ScalePoint:
-    """The point of the least squared error; of several, the one nearest to the format's own scale."""
+    """The point of the least squared error; of several, the one nearest to the format's own scale.
+
+    Raises:
+        ValueError: there is none.
+    """
+    points = list(points)
+    if not points:
+        raise ValueError("of no points none is the best")
     return min(points, key=lambda point: (point.stats.mse, abs(point.factor - 1)))
 
 
@@ -77,16 +108,20 @@ class OutlierImpact:
 
 
 def outlier_impact(
-    w: FloatArray, format: str, granularity: Granularity | None = None, percent: float = 0.1
+    w: ArrayLike, format: str, granularity: Granularity | None = None, percent: float = 0.1
 ) -> OutlierImpact:
     """The error of `w` with and without its largest `percent` % (at least one weight).
 
     Raises:
-        ValueError: `percent` leaves no weights, or there are too few.
+        BadModel: a weight is not finite.
+        BadRecipe: there is no such format.
+        ValueError: `percent` leaves no weights, or there are too few; `w` is no array of real numbers or has no such
+            axis.
     """
+    w = formats.as_float32(arguments.numbers(w), "w")
     if not 0 < percent < 100 or w.size < 2:
         raise ValueError(f"{percent} % of {w.size} weights leave nothing to compare")
-    found, how = formats.get(format), granularity or Granularity()
+    found, how = formats.get(format), (granularity or Granularity()).within(w.ndim)
     count = min(w.size - 1, max(1, round(w.size * percent / 100)))
     # By rank and not by threshold, so that equal magnitudes cannot make it more than the share asked for.
     top = np.argpartition(np.abs(w).reshape(-1), w.size - count)[w.size - count :]
@@ -105,25 +140,49 @@ def outlier_impact(
 
 
 def compare_bit_widths(
-    w: FloatArray, bits: Iterable[int] = range(2, 9), *, symmetric: bool = True, axis: int | None = None
+    w: ArrayLike, bits: int | Iterable[int] = range(2, 9), *, symmetric: bool = True, axis: int | None = None
 ) -> dict[int, ErrorStats]:
     """The error of `w` in evenly spaced levels of each width, with the range from its own extremes.
 
+    Bits per weight count a float32 scale for each group, and a zero point of as many bits as a code if not symmetric.
+
     Args:
+        w: any shape, finite.
+        bits: widths, each from 2 to 16.
         symmetric: codes -(2^(b-1) - 1)…2^(b-1) - 1 and no zero point; else codes 0…2^b - 1 over [min, max].
         axis: one scale for each index of this axis; one for all if None.
+
+    Raises:
+        BadModel: a weight is not finite.
+        ValueError: a width out of these bounds; `w` is no array of real numbers or has no such axis.
     """
-    found = {}
-    for width in bits:
-        p = fake_quant.fit(w, width, symmetric=symmetric, axis=axis)
-        found[width] = error_stats(w, fake_quant.forward(w, p))
+    w, found = formats.as_float32(arguments.numbers(w), "w"), {}
+    for width in (bits,) if isinstance(bits, int) else bits:
+        grid = fake_quant.fit(w, width, symmetric=symmetric, axis=axis)
+        codes, groups = fake_quant.codes(w, grid), grid.scale.size
+        nbits = width * w.size + groups * (32 if symmetric else 32 + width)
+        found[int(width)] = dataclasses.replace(
+            error_stats(w, fake_quant.forward(w, grid)),
+            clipped=float(np.mean(~fake_quant.inside(w, grid, slack=0.5))) if w.size else 0.0,
+            levels_used=np.unique(codes).size / 2**width,
+            bits_per_weight=nbits / max(1, w.size),
+        )
     return found
 
 
 def compare_granularities(
-    w: FloatArray, format: str, role: Role, words: Iterable[str] = granularities.WORDS
+    w: ArrayLike, format: str, role: Role, words: Iterable[str] = granularities.WORDS
 ) -> dict[str, ErrorStats]:
-    """The error of `w` in `format` for each granularity that the format takes, by its word."""
+    """The error of `w` in `format` for each granularity that the format takes, by its word.
+
+    Args:
+        role: which axis of `w` its channels are, and which one is summed over.
+
+    Raises:
+        BadModel: a weight is not finite.
+        BadRecipe: there is no such format or word.
+        ValueError: `w` is no array of real numbers or lacks an axis.
+    """
     found: dict[str, ErrorStats] = {}
     for word in words:
         own = granularities.taken(format, word)

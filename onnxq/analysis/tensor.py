@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from onnxq import formats
 from onnxq.analysis.slices import slices
@@ -12,24 +12,30 @@ from onnxq.analysis.statistics import ErrorStats, ErrorSums
 from onnxq.encoding import lazy, memo
 from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Format, Granularity
+from onnxq.formats.kinds import arguments
 
 
 def tensor_error(
-    w: NDArray | ir.TensorProtocol, format: str | Format, granularity: Granularity | None = None, algorithm: str = "rtn"
+    w: ArrayLike | ir.TensorProtocol,
+    format: str | Format,
+    granularity: Granularity | None = None,
+    algorithm: str = "rtn",
 ) -> ErrorStats:
     """The error of weight `w` in `format`.
 
     Args:
-        w: any shape and float type; an array or an ONNX tensor, which may lie on disk and larger than memory.
+        w: any shape and float type; an array, nested lists, or an ONNX tensor, which may lie on disk and larger than
+            memory.
         granularity: which weights share a scale; one for the whole tensor if None.
         algorithm: a word of `algorithms.DATA_FREE`; `rtn` is the format's own rounding.
 
     Raises:
         BadModel: a weight is not finite, or does not fit the format.
-        BadRecipe: no such format.
+        BadRecipe: no such format or algorithm.
+        ValueError: `w` is no array of real numbers, or has no such axis.
     """
     chosen = formats.get(format) if isinstance(format, str) else format
-    tensor = w if isinstance(w, ir.TensorProtocol) else ir.tensor(np.asarray(w), name="w")
+    tensor = w if isinstance(w, ir.TensorProtocol) else ir.tensor(arguments.numbers(w), name="w")
     stats = sum_errors(tensor, chosen, granularity or Granularity(), algorithm).stats()
     memo.forget()
     return stats

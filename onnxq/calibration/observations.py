@@ -112,7 +112,7 @@ def load_observations(path: str | Path) -> Observations | None:
         seen = schemas.checked(limits.parse_json(text), schemas.RangesFile).observations
         return None if seen is None else from_table(seen)
     except ValueError:
-        raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
+        raise BadRecipe(f"'{path}' is not a file of ranges written by 'onnxq calibrate'") from None
 
 
 def from_table(table: Mapping[str, Any]) -> Observations:
@@ -124,8 +124,11 @@ def from_table(table: Mapping[str, Any]) -> Observations:
     t = schemas.checked(table, schemas.ObservationsFile)
     if t.shard is not None and not 1 <= t.shard[0] <= t.shard[1]:
         raise ValueError(f"invalid shard {t.shard[0]} of {t.shard[1]}")
-    if t.chosen and t.chosen not in collectors.names():
-        raise ValueError(f"unknown calibration method '{t.chosen}'")
+    if t.chosen:
+        try:
+            collectors.get(t.chosen)
+        except BadRecipe as error:
+            raise ValueError(str(error)) from None
     summaries = {name: from_dict(summary) for name, summary in t.summaries.items()}
     return Observations(t.model, t.data, t.samples, summaries, t.shard, frozenset(t.unranked), t.problems, t.chosen)
 

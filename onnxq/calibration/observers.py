@@ -7,13 +7,12 @@ of those in subgraphs of Loop and Scan only each turn's extremes do (`passes/obs
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import onnx_ir as ir
 
+from onnxq.files import staging
 from onnxq.model import graph
 from onnxq.output import write
 from onnxq.passes.normalize.unique_names import UniqueNames
@@ -116,12 +115,12 @@ def _session(tapped: ir.Model, threads: int, *, blocked: bool) -> Session:
     convolves = any(graph.is_op(node, "Conv") for node in graph.nodes(tapped))
     if not (blocked and convolves and write.nbytes_to_write(tapped) <= BLOCKED_BYTES):
         return Session(tapped, threads=threads)
-    with tempfile.TemporaryDirectory(prefix="onnxq-") as folder:
-        path = Path(folder) / "optimized.onnx"
+    with staging.scratch() as folder:
+        path = folder / "optimized.onnx"
         session = Session(tapped, threads=threads, save_optimized=path)
         optimized = ir.load(path)
         # What lay beside the model still does: onnxruntime writes the places down as they were.
-        ir.external_data.set_base_dir(optimized.graph, data_folder(tapped) or folder)
+        ir.external_data.set_base_dir(optimized.graph, data_folder(tapped) or str(folder))
         UniqueNames()(optimized)  # it calls the values that it adds to a subgraph as those of the graph around
         if not ObserveBeforeReorder()(optimized).modified:
             return session

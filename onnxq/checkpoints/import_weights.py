@@ -87,7 +87,7 @@ def import_weights(
     guard.reads(*files)
     quantized = is_quantized(loaded)
     if quantized is not None:
-        raise BadModel(f"{path} is quantized already ({quantized}): give the float model")
+        raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     refusal = prepare(loaded, opset=place.opset_for(FORMAT), widen=place.widens_half)
     match = linear4bit.put_in(loaded, tensors)
     _require_fit(path, checkpoint, match, partial)
@@ -114,9 +114,9 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
     if not match.blocks:
         names = ", ".join(match.missing[:8]) or "none"
         why = "; ".join(problems) or "it holds no tensors called *.weight_4bit"
-        raise BadModel(f"{checkpoint} has nothing for {path}, whose products are {names}: {why}")
+        raise BadModel(f"'{checkpoint}' has nothing for '{path}', whose products are {names}: {why}")
     if problems and not partial:
-        raise BadModel(f"{checkpoint} does not fit {path}: {'; '.join(problems)}; --partial imports the rest")
+        raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
 
 
 def _plan(model: ir.Model, match: Match, target: Target, refusal: str) -> Plan:

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, first_line
+from onnxq.errors import BadData, BadModel, first_line
 from onnxq.files import array_limits, limits, schemas
 
 #: A header longer than this is no header: the format's own limit.
@@ -54,6 +54,18 @@ def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
     return Npz(path) if zipfile.is_zipfile(path) else Safetensors(path)
 
 
+def safetensors_type(dtype: np.dtype) -> str:
+    """What the format calls a type of numpy.
+
+    Raises:
+        BadModel: it has no such type.
+    """
+    for word, known in _DTYPES.items():
+        if known == dtype:
+            return word
+    raise BadModel(f"safetensors has no type {dtype}")
+
+
 class Npz(Mapping[str, NDArray]):
     """The arrays of an npz file, which is open only while one is read.
 
@@ -66,7 +78,7 @@ class Npz(Mapping[str, NDArray]):
         try:
             self._names = tuple(array_limits.headers(path))
         except (OSError, ValueError) as error:
-            raise BadData(f"{path} cannot be read as npz: {first_line(error)}") from None
+            raise BadData(f"'{path}' cannot be read as npz: {first_line(error)}") from None
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -105,14 +117,16 @@ class Safetensors(Mapping[str, NDArray]):
         with limits.open_file(path, BadData) as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
-                raise BadData(f"{path} is neither a safetensors nor an npz file, or is cut short")
+                raise BadData(f"'{path}' is neither a safetensors nor an npz file, or is cut short")
             try:
                 header = limits.parse_json(file.read(length).decode("utf-8"))
                 tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+                #: Texts by key.
+                self.metadata = schemas.checked(header.get("__metadata__", {}), dict[str, str])
                 entries = schemas.checked(tensors, dict[str, schemas.SafetensorsEntry])
                 self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in entries.items()}
             except (ValueError, AttributeError):
-                raise BadData(f"{path} is not a safetensors file: its header does not describe tensors") from None
+                raise BadData(f"'{path}' is not a safetensors file: its header does not describe tensors") from None
         self._start = 8 + length
 
     def _entry(self, name: str, entry: schemas.SafetensorsEntry, room: int) -> tuple[np.dtype, tuple[int, ...], int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -13,8 +16,10 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
 
+from onnxq.errors import printable
 from onnxq.runtime import supervisor
 
 #: Columns of tables that do not go to a terminal.
@@ -30,7 +35,20 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class _Console(Console):
-    """Leaves it to the command line what becomes of a closed pipe."""
+    """Leaves it to the command line what becomes of a closed pipe; names from files are shown, never obeyed."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Line breaks in what is printed are ours; those in cells of tables are parts of names."""
+        super().print(*(Text(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        if isinstance(renderable, Text):
+            renderable = renderable.copy()
+            renderable.plain = printable(renderable.plain, lines=True)
+        return super().render(renderable, options)
 
     def on_broken_pipe(self) -> None:
         raise
@@ -48,7 +66,13 @@ class Bars:
     """Progress bars on a terminal; nothing elsewhere."""
 
     def __init__(self, console: Console) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+        )
         self._is_shown = console.is_terminal
         self._bars = Progress(*columns, console=console, transient=True, disable=not self._is_shown)
         self._task: TaskID | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from onnxq import formats, targets
+from onnxq.algorithms import DATA_FREE
 from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY, Every
@@ -101,11 +102,19 @@ THREADS_OPTION = click.option(
     show_default=True,
     help="Threads for timing; 0: onnxruntime's default.",
 )
-CALIBRATION_OPTION = click.option(
-    "--calibration",
-    type=click.Choice(pick_method.names()),
-    help="How activation ranges are found; auto: by the method with the least error at the model's outputs."
-    f"  [default: {DEFAULTS.calibration}]",
+CALIBRATION_OPTION = options(
+    click.option(
+        "--calibration",
+        type=click.Choice(pick_method.names()),
+        help="How activation ranges are found; auto: by the method with the least error at the model's outputs."
+        f"  [default: {DEFAULTS.calibration}]",
+    ),
+    click.option(
+        "--percentile",
+        metavar="PERCENT",
+        help="Of --calibration percentile: the share of the values inside the range as seen from each end, or two for "
+        "the low and the high end, e.g. 99.9,99.99.  [default: 99.999]",
+    ),
 )
 EFFORT_OPTIONS = options(
     click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
@@ -167,6 +176,12 @@ PLAN_OPTIONS = options(
         help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
     ),
     click.option(
+        "--algorithm",
+        type=click.Choice(list(DATA_FREE)),
+        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do.  [default: what "
+        "measured best for each weight]",
+    ),
+    click.option(
         "--reduce-range",
         is_flag=True,
         default=None,
@@ -218,6 +233,10 @@ def recipe_of(options: dict[str, Any]) -> Recipe:
             raise BadRecipe("--scheme and --weights exclude each other: --weights alone leaves activations in float")
         formats.get(options["weights"])
         options = options | {"scheme": options["weights"]}
+    if options.get("percentile") is not None:
+        if options.get("calibration") not in (None, "percentile"):
+            raise BadRecipe(f"--percentile belongs to --calibration percentile, not {options['calibration']}")
+        options = options | {"calibration": f"percentile:{options['percentile']}"}
     given = {key: value for key, value in options.items() if key in names and value is not None}
     rules = [Rule(KEEP, pattern) for pattern in options["keep"]] + [parse_set(text) for text in options["sets"]]
     return dataclasses.replace(base, **given, rules=(*base.rules, *rules))

@@ -94,7 +94,7 @@ def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None, ma
     _add_check(table, check)
     if machine:
         table.add_row("decided", "by times", one_line(f"on {machine}"))
-    return Group(table, *(Text(f"note: {note}") for note in check.notes))
+    return Group(table, *(Text(one_line(f"note: {note}")) for note in check.notes))
 
 
 def _add_check(table: Table, check: Check) -> None:
@@ -190,10 +190,10 @@ def _type(value: ir.Value) -> str:
 
 def _prepared(model: ir.Model) -> ir.Model:
     """A copy in which weights are found wherever the file has them: in Constant nodes, functions, turned."""
-    copy = model.clone()
     try:
+        copy = model.clone()
         prepare(copy)
-    except BadModel:  # it is only to be shown
+    except (BadModel, RuntimeError):  # of a function that reads what nobody makes: it is only to be shown
         return model
     return copy
 

@@ -11,6 +11,7 @@ from onnxq.algorithms import DATA_FREE
 from onnxq.analysis import analyze_model, report
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, sampling_of
+from onnxq.errors import one_line
 
 
 @click.command(short_help="Show which layers each format harms.")
@@ -48,4 +49,4 @@ def analyze(model: Path, **options: Any) -> None:
         out.print(table)
         out.print()
     for note in report.notes(found):
-        out.print(note, soft_wrap=True)
+        out.print(one_line(note), soft_wrap=True)

@@ -10,6 +10,7 @@ import click
 from onnxq.analysis import report, run_benchmark
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, preprocessing_of
+from onnxq.errors import one_line
 
 
 @click.command(short_help="Compare the formats on synthetic weights and on a model's own.")
@@ -44,4 +45,4 @@ def benchmark(model: Path | None, **options: Any) -> None:
         out.print(report.benchmark_table(rows))
         out.print()
     for line in (*report.problem_lines(found), *report.lead_lines(found)):
-        out.print(line, soft_wrap=True)
+        out.print(one_line(line), soft_wrap=True)

@@ -23,7 +23,7 @@ from onnxq.cli._options import (
     recipe_of,
     sampling_of,
 )
-from onnxq.errors import BadData, BadRecipe, NothingToDo
+from onnxq.errors import BadData, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, open_job
 from onnxq.planning.scales import values_to_observe
@@ -55,7 +55,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     guard = guard_of(options)
     guard.writes(options["output"])
     if options["is_merge"]:
-        _merge(files, options, guard)
+        _merge(files, options | {"calibration": recipe_of(options).calibration}, guard)
         return
     if len(files) > 1:
         raise BadRecipe(f"one model at a time, not {len(files)}; --merge takes several files of ranges")
@@ -91,7 +91,8 @@ def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> No
             raise BadRecipe(f"{file} holds ranges {why}; calibrate again with --shard")
         parts.append((str(file), seen))
     whole = merge(parts)
-    method = _of_shard(options["calibration"] or ("auto" if whole.has_histograms else "minmax"))
+    asked = options["calibration"]
+    method = _of_shard(asked if asked != pick_method.AUTO or whole.has_histograms else "minmax")
     _write(options["output"], whole.ranges(method), whole, guard)
 
 
@@ -104,7 +105,7 @@ def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> Non
     guard.write_text(output, to_json(found, seen))
     click.echo(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
     for name, note in (*found.problems.items(), *found.notes.items()):
-        click.echo(f"  {name}: {note}")
+        click.echo(f"  {one_line(f'{name}: {note}')}")
 
 
 def _shard(text: str, jobs: int) -> tuple[int, int]:

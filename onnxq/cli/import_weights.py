@@ -15,6 +15,7 @@ from onnxq.checkpoints.import_weights import import_weights as put_in
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.errors import one_line
 from onnxq.job import Environment
 
 
@@ -68,7 +69,7 @@ def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
         ("other tensors", done.match.unused),
     ):
         if names:
-            out.print(f"{word}: {', '.join(names)}")
+            out.print(one_line(f"{word}: {', '.join(names)}"))
     out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
 
 

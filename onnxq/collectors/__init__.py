@@ -24,6 +24,8 @@ class Collector(Protocol):
 
     #: Whether the range is read off the histogram, which takes longer to fill than the extremes.
     needs_histogram: bool
+    #: What was seen.
+    summary: Summary
 
     def __init__(self, summary: Summary | None = None) -> None: ...
 
@@ -62,14 +64,20 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def get(name: str) -> type[Collector]:
-    """The collector class called `name`.
+    """The collector class called `name`, which may have parameters behind a colon (`percentile:99.99`).
 
     Raises:
-        BadRecipe: no file of that name; the message lists those there are.
+        BadRecipe: no file of that name; the message lists those there are. Or parameters that it does not take.
     """
-    if name not in names():
-        raise BadRecipe(f"unknown calibration method '{name}'; choose one of {', '.join(names())}")
-    stem = name.replace("-", "_")
+    word, colon, parameters = name.partition(":")
+    if word not in names():
+        raise BadRecipe(f"unknown calibration method '{word}'; choose one of {', '.join(names())}")
+    stem = word.replace("-", "_")
     module = importlib.import_module(f"onnxq.collectors.{stem}")
     found: type[Collector] = getattr(module, "".join(part.capitalize() for part in stem.split("_")))
-    return found
+    if not colon:
+        return found
+    if not hasattr(found, "with_parameters"):
+        raise BadRecipe(f"the calibration method {word} has no parameters, so '{name}' is none")
+    made: type[Collector] = found.with_parameters(parameters)
+    return made

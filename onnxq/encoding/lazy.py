@@ -35,6 +35,10 @@ class Encoding:
         algorithm: a word of `algorithms.DATA_FREE`.
         half_scales: round the scales to float16 and choose the codes for the rounded ones.
         given: the result itself, where it is not to be computed.
+
+    Raises:
+        BadRecipe: there is no such algorithm.
+        ValueError: the weight has no such axis.
     """
 
     tensor: ir.TensorProtocol
@@ -45,6 +49,10 @@ class Encoding:
     algorithm: str = "rtn"
     half_scales: bool = False
     given: Callable[[], QuantizedTensor] | None = None
+
+    def __post_init__(self) -> None:
+        algorithms.get(self.algorithm)
+        object.__setattr__(self, "granularity", self.granularity.within(len(self.tensor.shape)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -209,7 +217,7 @@ def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0)
     if encoding.algorithm == "rtn" and encoding.least_scales is None and encoding.stretch == 1.0:
         return formats.encode(encoding.format, w, encoding.granularity, encoding.tensor.name or "", axis, start)
     x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
-    quantize = algorithms.DATA_FREE[encoding.algorithm]
+    quantize = algorithms.get(encoding.algorithm)
     if encoding.half_scales:
         q = quantize(x, encoding.format, encoding.granularity)
         assert q.scales is not None

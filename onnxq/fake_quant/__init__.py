@@ -6,7 +6,17 @@ functions of torch, which is not needed otherwise.
 
 from __future__ import annotations
 
-from onnxq.fake_quant.affine import AffineGrid, backward, backward_lsq, fit, forward, grid_over, inside
+from onnxq.fake_quant.affine import (
+    AffineGrid,
+    backward,
+    backward_lsq,
+    codes,
+    fit,
+    forward,
+    from_codes,
+    grid_over,
+    inside,
+)
 from onnxq.fake_quant.learned_scale import gradient_factor, initial_scale
 from onnxq.fake_quant.observer import Observer
 
@@ -15,8 +25,10 @@ __all__ = [
     "Observer",
     "backward",
     "backward_lsq",
+    "codes",
     "fit",
     "forward",
+    "from_codes",
     "gradient_factor",
     "grid_over",
     "initial_scale",

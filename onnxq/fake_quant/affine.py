@@ -12,18 +12,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from onnxq.formats import Granularity
+from onnxq.formats.kinds import arguments
+
 Floats = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
 class AffineGrid:
-    """Evenly spaced levels, for a whole tensor or for each channel.
+    """Evenly spaced levels, for a whole tensor, for each channel or for each block.
 
     Attributes:
-        scale: steps, above zero: a number, or [channels].
+        scale: steps, above zero: a number, [channels], or one for each block in the shape of
+            `Granularity(axis, block).scale_shape`.
         zero_point: code of the number zero, of the scale's shape; zeros if symmetric.
         qmin, qmax: lowest and highest code.
-        axis: of the channels; None for one scale.
+        axis: of the channels or blocks; None for one scale. Negative ones count from the back.
+        block: neighbours along `axis` that share a scale; None: all of them.
+
+    Raises:
+        ValueError: shapes that do not fit each other, a step that is not above zero, no step, a block without an axis.
     """
 
     scale: Floats
@@ -31,83 +39,154 @@ class AffineGrid:
     qmin: int
     qmax: int
     axis: int | None = None
+    block: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", np.asarray(self.scale))
+        object.__setattr__(self, "zero_point", np.asarray(self.zero_point))
+        _ = self.granularity
         wanted = 0 if self.axis is None else 1
-        if self.scale.ndim != wanted or self.zero_point.shape != self.scale.shape:
+        fits = self.scale.ndim == wanted if self.block is None else self.scale.ndim >= 1
+        if not fits or self.zero_point.shape != self.scale.shape:
             raise ValueError(f"scales {self.scale.shape} and zero points {self.zero_point.shape} for axis {self.axis}")
         if not (self.scale > 0).all() or not np.isfinite(self.scale).all():
             raise ValueError("every scale must be finite and above zero")
         if self.qmin >= self.qmax:
             raise ValueError(f"codes {self.qmin}…{self.qmax}: at least 2 are needed")
 
+    @property
+    def granularity(self) -> Granularity:
+        """Which numbers share a scale."""
+        return Granularity(self.axis, self.block)
+
     def spread(self, x: NDArray, parameter: NDArray) -> NDArray:
-        """`parameter` so shaped that it broadcasts against `x`."""
-        if self.axis is None:
-            return parameter
-        return parameter.reshape([-1 if i == self.axis % x.ndim else 1 for i in range(x.ndim)])
+        """`parameter` so shaped that it broadcasts against `x`.
+
+        Raises:
+            ValueError: `x` has no such axis, or another number of channels or blocks than there are scales.
+        """
+        if self.axis is not None:
+            arguments.require_shape("scales", parameter, self.granularity.scale_shape(x.shape))
+        return self.granularity.spread(parameter, x.shape)
 
     def summed(self, x: NDArray) -> NDArray:
         """`x` summed over everything that shares a scale: the shape of `scale`."""
-        if self.axis is None:
-            return np.asarray(x.sum())
-        return x.sum(axis=tuple(i for i in range(x.ndim) if i != self.axis % x.ndim))
+        groups, axes = self.granularity.groups(x)
+        return np.asarray(groups.sum(axis=axes))
 
 
 def codes_of(bits: int, *, symmetric: bool) -> tuple[int, int]:
     """Lowest and highest code: as many below zero as above if symmetric, else 0…2^b − 1.
 
     Raises:
-        ValueError: fewer than 2 or more than 16 bits.
+        ValueError: fewer than 2 or more than 16 bits, or no whole number of them.
     """
+    bits = arguments.whole(bits, "the number of bits")
     if not 2 <= bits <= 16:
         raise ValueError(f"{bits} bits: choose 2 to 16")
     return (1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1) if symmetric else (0, 2**bits - 1)
 
 
 def grid_over(
-    low: ArrayLike, high: ArrayLike, bits: int = 8, *, symmetric: bool = True, axis: int | None = None
+    low: ArrayLike,
+    high: ArrayLike,
+    bits: int = 8,
+    *,
+    symmetric: bool = True,
+    axis: int | None = None,
+    block: int | None = None,
 ) -> AffineGrid:
     """The finest grid that covers [low, high] and zero; of step 1 where that is zero alone.
 
     Args:
-        low, high: numbers, or [channels] if there is an `axis`.
+        low, high: numbers, or [channels] if there is an `axis`, or one for each block.
+
+    Raises:
+        ValueError: a range that is not finite or ends before it begins, or widths other than 2 to 16 bits.
     """
     qmin, qmax = codes_of(bits, symmetric=symmetric)
-    bottom = np.minimum(np.asarray(low, np.float64), 0)
-    top = np.maximum(np.asarray(high, np.float64), 0)
-    if symmetric:
-        scale = np.maximum(-bottom, top) / qmax
-    else:
-        scale = (top - bottom) / (qmax - qmin)
+    least, most = (arguments.numbers(end, "range").astype(np.float64) for end in (low, high))
+    if least.shape != most.shape or not (np.isfinite(least) & np.isfinite(most) & (least <= most)).all():
+        raise ValueError("a range has two finite ends, the lower one first")
+    bottom, top = np.minimum(least, 0), np.maximum(most, 0)
+    # Half of each, because the width of a range of float64 can overflow.
+    scale = np.maximum(-bottom, top) / qmax if symmetric else 2 * ((top / 2 - bottom / 2) / (qmax - qmin))
     scale = np.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
     zero = np.zeros(scale.shape) if symmetric else np.clip(np.rint(qmin - bottom / scale), qmin, qmax)
-    return AffineGrid(scale.astype(np.float32), zero.astype(np.int64), qmin, qmax, axis)
+    if (scale > np.finfo(np.float32).max).any():
+        raise ValueError("the range is wider than float32 scales hold")
+    return AffineGrid(scale.astype(np.float32), zero.astype(np.int64), qmin, qmax, axis, block)
 
 
-def fit(x: NDArray, bits: int = 8, *, symmetric: bool = True, axis: int | None = None) -> AffineGrid:
-    """The grid over the extremes of `x`; over those of each channel if there is an `axis`."""
-    others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
-    low, high = np.min(x, axis=others, initial=0), np.max(x, axis=others, initial=0)
-    return grid_over(low, high, bits, symmetric=symmetric, axis=axis)
+def fit(
+    x: ArrayLike, bits: int = 8, *, symmetric: bool = True, axis: int | None = None, block: int | None = None
+) -> AffineGrid:
+    """The grid over the extremes of `x`; over those of each channel or block if there is an `axis`.
+
+    Raises:
+        ValueError: a number that is not finite, no such axis, or widths other than 2 to 16 bits.
+    """
+    groups, axes = Granularity(axis, block).groups(arguments.numbers(x, "tensor"))
+    low, high = np.min(groups, axis=axes, initial=0), np.max(groups, axis=axes, initial=0)
+    return grid_over(low, high, bits, symmetric=symmetric, axis=axis, block=block)
 
 
-def forward(x: Floats, grid: AffineGrid) -> Floats:
-    """`x` rounded to the grid: its own shape and type."""
+def codes(x: ArrayLike, grid: AffineGrid) -> NDArray[np.int32]:
+    """Which level of the grid each number of `x` is rounded to: qmin…qmax, in its own shape.
+
+    Raises:
+        ValueError: a number is NaN, or `x` does not fit the grid.
+    """
+    x = arguments.numbers(x, "tensor")
+    if np.isnan(x).any():
+        index = [int(i) for i in np.argwhere(np.isnan(x))[0]]
+        raise ValueError(f"the tensor holds nan at {index}, for which no code stands")
+    scale, zero = _parameters(x, grid)
+    return np.clip(np.rint(x / scale) + zero, grid.qmin, grid.qmax).astype(np.int32)
+
+
+def from_codes(codes: ArrayLike, grid: AffineGrid) -> NDArray[np.float32]:
+    """The numbers that codes stand for: s · (q − z), in their own shape.
+
+    Raises:
+        ValueError: a code beyond qmin…qmax, or that is no integer.
+    """
+    q = np.asarray(codes)
+    if q.dtype.kind not in "iu":
+        raise ValueError(f"codes are integers, not {q.dtype}")
+    if q.size and not grid.qmin <= int(q.min()) <= int(q.max()) <= grid.qmax:
+        raise ValueError(f"codes {int(q.min())}…{int(q.max())} are beyond {grid.qmin}…{grid.qmax}")
+    scale, zero = _parameters(np.empty(q.shape, np.float32), grid)
+    return ((q.astype(np.float32) - zero) * scale).astype(np.float32)
+
+
+def forward(x: ArrayLike, grid: AffineGrid) -> Floats:
+    """`x` rounded to the grid: its own shape and type (float32 of integers). NaN stays NaN.
+
+    Raises:
+        ValueError: `x` does not fit the grid.
+    """
+    x = arguments.numbers(x, "tensor")
     scale, zero = _parameters(x, grid)
     q = np.clip(np.rint(x / scale) + zero, grid.qmin, grid.qmax)
     return ((q - zero) * scale).astype(x.dtype)
 
 
-def inside(x: Floats, grid: AffineGrid) -> NDArray[np.bool_]:
-    """Where qmin ≤ x/s + z ≤ qmax: the numbers that are rounded, not clipped."""
+def inside(x: ArrayLike, grid: AffineGrid, *, slack: float = 0.0) -> NDArray[np.bool_]:
+    """Where qmin ≤ x/s + z ≤ qmax: the numbers that are rounded, not clipped; by up to `slack` steps more."""
+    x = arguments.numbers(x, "tensor")
     scale, zero = _parameters(x, grid)
     v = x / scale + zero
-    return (v >= grid.qmin) & (v <= grid.qmax)
+    return (v >= grid.qmin - slack) & (v <= grid.qmax + slack)
 
 
 def backward(gradient: Floats, x: Floats, grid: AffineGrid) -> Floats:
-    """The gradient of `x`, given that of `forward(x, grid)`: passed on inside the range, zero outside."""
+    """The gradient of `x`, given that of `forward(x, grid)`: passed on inside the range, zero outside.
+
+    Raises:
+        ValueError: `gradient` and `x` have different shapes, or `x` does not fit the grid.
+    """
+    gradient, x = _pair(gradient, x)
     return np.where(inside(x, grid), gradient, np.zeros((), gradient.dtype))
 
 
@@ -116,7 +195,11 @@ def backward_lsq(gradient: Floats, x: Floats, grid: AffineGrid) -> tuple[Floats,
 
     The rounding counts as a constant offset: ∂x̂/∂s is round(x/s) − x/s inside the range, qmin − z below and qmax − z
     above. Not multiplied by `gradient_factor`. It has the scales' shape and is summed in float64.
+
+    Raises:
+        ValueError: `gradient` and `x` have different shapes, or `x` does not fit the grid.
     """
+    gradient, x = _pair(gradient, x)
     scale, zero = _parameters(x, grid)
     v = (x / scale).astype(np.float64)
     step = np.where(
@@ -124,6 +207,12 @@ def backward_lsq(gradient: Floats, x: Floats, grid: AffineGrid) -> tuple[Floats,
     )
     of_scale = grid.summed(step * gradient)
     return backward(gradient, x, grid), of_scale.astype(grid.scale.dtype)
+
+
+def _pair(gradient: ArrayLike, x: ArrayLike) -> tuple[Floats, Floats]:
+    gradient, x = arguments.numbers(gradient, "gradient"), arguments.numbers(x, "tensor")
+    arguments.require_shape("gradients", gradient, x.shape)
+    return gradient, x
 
 
 def _parameters(x: NDArray, grid: AffineGrid) -> tuple[Floats, Floats]:

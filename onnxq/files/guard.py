@@ -58,11 +58,11 @@ class Guard:
             self._require_unread(path, option)
             other = next((other for known, other in self._written.items() if _is_same(known, path)), option)
             if other != option:
-                raise BadOutput(f"{path} is what {other} writes; choose another name with {option}")
+                raise BadOutput(f"'{path}' is what {other} writes; choose another name with {option}")
             if path.exists() and not path.is_file():  # moving a file there would replace a device
-                raise BadOutput(f"{path} is not a file; choose another name with {option}")
+                raise BadOutput(f"'{path}' is not a file; choose another name with {option}")
             if os.path.lexists(path) and not self.force and not (path.exists() and may_replace(path)):
-                raise BadOutput(f"{path} exists; give --force to replace it, or another name with {option}")
+                raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
         self._written[path] = option
 
     def watch_ranges(self, ranges: str | Path | None) -> None:
@@ -96,7 +96,7 @@ class Guard:
 
     def _require_unread(self, path: Path, option: str) -> None:
         if any(_is_same(path, source) or _holds(source, path) for source in self._read):
-            raise BadOutput(f"{path} is read, so it cannot be the output; choose another name with {option}")
+            raise BadOutput(f"'{path}' is read, so it cannot be the output; choose another name with {option}")
 
 
 def _files_of(source: str | Path) -> list[Path]:
@@ -146,8 +146,8 @@ def _check_folder(path: Path) -> None:
     if "\0" in str(path):
         raise BadOutput(f"the output {str(path)!r} has a NUL in its name; choose another one")
     if path.is_dir():
-        raise BadOutput(f"{path} is a folder; name a file in it")
+        raise BadOutput(f"'{path}' is a folder; name a file in it")
     if not path.parent.is_dir():
-        raise BadOutput(f"the folder {path.parent} does not exist")
+        raise BadOutput(f"the folder '{path.parent}' does not exist")
     if not os.access(path.parent, os.W_OK):
-        raise BadOutput(f"the folder {path.parent} cannot be written to; choose another place")
+        raise BadOutput(f"the folder '{path.parent}' cannot be written to; choose another place")

@@ -45,11 +45,11 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
     try:
         found = os.stat(path)
     except FileNotFoundError as why:
-        raise error(f"{what}{path} cannot be read: {why.strerror}" if what else f"{path}: no such file") from None
+        raise error(f"{what}'{path}' cannot be read: {why.strerror}" if what else f"'{path}': no such file") from None
     except (OSError, ValueError) as why:
         raise error(f"{what}'{path}' cannot be read: {getattr(why, 'strerror', None) or why}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise error(f"{what}{path} is not a file")
+        raise error(f"{what}'{path}' is not a file")
     return found.st_size
 
 
@@ -63,24 +63,24 @@ def open_file(path: str | Path, error: type[OnnxqError], what: str = "") -> io.B
     try:
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as why:
-        raise error(f"{what}{path} cannot be read: {why.strerror}") from None
+        raise error(f"{what}'{path}' cannot be read: {why.strerror}") from None
 
 
-def read_text(path: str | Path, what: str, most: int = TEXT_BYTES) -> str:
+def read_text(path: str | Path, what: str, most: int = TEXT_BYTES, error: type[OnnxqError] = BadRecipe) -> str:
     """The text of a file that the user gave, UTF-8.
 
     Raises:
-        BadRecipe: there is no such file, or it is too long or no text.
+        the given kind of error: there is no such file, or it is too long or no text.
     """
-    if require_file(path, BadRecipe, what) > most:
-        raise BadRecipe(f"{what}{path} is longer than {most >> 20} MB")
+    if require_file(path, error, what) > most:
+        raise error(f"{what}'{path}' is longer than {most >> 20} MB")
     try:
-        with open_file(path, BadRecipe, what) as file:
+        with open_file(path, error, what) as file:
             return file.read(most + 1).decode("utf-8")
     except UnicodeDecodeError:
-        raise BadRecipe(f"{what}{path} cannot be read: it is not text in UTF-8") from None
+        raise error(f"{what}'{path}' cannot be read: it is not text in UTF-8") from None
     except OSError as why:
-        raise BadRecipe(f"{what}{path} cannot be read: {why.strerror}") from None
+        raise error(f"{what}'{path}' cannot be read: {why.strerror}") from None
 
 
 def parse_json(text: str) -> Any:
@@ -93,6 +93,12 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def json_word(value: object) -> str:
+    """What JSON calls a value."""
+    words = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
+    return words.get(type(value), "a number")
 
 
 def memory() -> int:

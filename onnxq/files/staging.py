@@ -39,9 +39,9 @@ def as_sentences(output: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BadOutput(
-                f"no space left on the disk of {output.parent}; free some or choose another place"
+                f"no space left on the disk of '{output.parent}'; free some or choose another place"
             ) from None
-        raise BadOutput(f"{output} cannot be written: {error.strerror or error}") from None
+        raise BadOutput(f"'{output}' cannot be written: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
@@ -62,6 +62,28 @@ def staging(output: Path) -> Iterator[Path]:
             with alone_in(output.parent) as alone:
                 _remove(folder, alone)
         os.close(lock)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for what is of no use afterwards, where the system keeps such; those of killed runs are swept first.
+
+    They lie in a folder that is its owner's alone; where that is somebody else's, nothing is swept.
+
+    Raises:
+        BadOutput: the disk is full, or there is no place to write to.
+    """
+    parent = Path(tempfile.gettempdir()) / f"onnxq-{os.geteuid()}"
+    with as_sentences(parent):
+        with contextlib.suppress(FileExistsError):
+            parent.mkdir(mode=0o700)
+        found = parent.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        with staging(parent / "scratch") as folder:
+            yield folder
+        return
+    with as_sentences(parent), tempfile.TemporaryDirectory(prefix="onnxq-") as name:
+        yield Path(name)
 
 
 def write(path: Path, content: bytes, *, replace: bool = True) -> None:
@@ -103,7 +125,7 @@ def move(staged: Path, target: Path, *, replace: bool = True) -> None:
         os.link(staged, target)  # which, unlike a rename, replaces nothing
     except OSError:  # perhaps of a file system without hard links
         if os.path.lexists(target):
-            said = f"{target} came into being meanwhile; give --force to replace it, or another name"
+            said = f"'{target}' came into being meanwhile; give --force to replace it, or another name"
             raise BadOutput(said) from None
         os.replace(staged, target)
     else:

@@ -68,14 +68,14 @@ def open_folder(path: str | Path, *, variants: bool = False) -> Folder:
     """
     path = Path(path)
     if not path.is_dir():
-        raise BadModel(f"{path} is not a folder" if path.exists() else f"{path}: no such folder")
+        raise BadModel(f"'{path}' is not a folder" if path.exists() else f"'{path}': no such folder")
     left_out: dict[Path, str] = {}
     files = sorted(_files(path, left_out))
     models = [file for file in files if file.suffix == ".onnx"]
     kind = _kind(path, models)
     wanted = _wanted(path, kind, models)
     if not wanted:
-        raise BadModel(f"{path} holds no models: there is no .onnx file in it")
+        raise BadModel(f"'{path}' holds no models: there is no .onnx file in it")
     names = _names(wanted)
     parts = tuple(_part(path, names[file], file) for file in wanted)
     taken = {file for part in parts for file in (part.file, *part.data)}
@@ -93,7 +93,7 @@ def _files(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
         here = Path(where)
         for name in list(folders):
             if (here / name).is_symlink():
-                raise BadModel(f"{here / name} is a link to a folder, which is not followed; put the folder there")
+                raise BadModel(f"'{here / name}' is a link to a folder, which is not followed; put the folder there")
             if name.startswith("."):
                 folders.remove(name)
                 left_out[(here / name).relative_to(path)] = "a hidden folder"
@@ -103,21 +103,21 @@ def _files(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> None:
-    raise BadModel(f"{error.filename} cannot be read: {error.strerror}")
+    raise BadModel(f"'{error.filename}' cannot be read: {error.strerror}")
 
 
 def _require_file(path: Path, file: Path) -> None:
     """A regular file of this folder that can be read; or of the store beside it, in a hub's cache of downloads, where
     `snapshots/REVISION/` holds links into `blobs/`."""
-    root, found = path.resolve(), file.resolve()
+    root, found = Path(os.path.realpath(path)), Path(os.path.realpath(file))  # which, unlike resolve(), takes circles
     stores = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
     if file.is_symlink() and not any(found.is_relative_to(store) for store in stores):
-        raise BadModel(f"{file} is a link to {found}, outside the folder; put the file itself there, or remove it")
+        raise BadModel(f"'{file}' is a link to '{found}', outside the folder; put the file itself there, or remove it")
     if not found.is_file():
         what = "is a link to a file that is not there" if file.is_symlink() else "is not a file"
-        raise BadModel(f"{file} {what}; remove it from the folder")
+        raise BadModel(f"'{file}' {what}; remove it from the folder")
     if not os.access(found, os.R_OK):
-        raise BadModel(f"{file} cannot be read: Permission denied")
+        raise BadModel(f"'{file}' cannot be read: Permission denied")
 
 
 def _kind(path: Path, models: list[Path]) -> str:
@@ -132,7 +132,7 @@ def _kind(path: Path, models: list[Path]) -> str:
 def _wanted(path: Path, kind: str, models: list[Path]) -> list[Path]:
     """The models that are the folder's parts."""
     if kind == genai.KIND:
-        return sorted(genai.models(path))
+        return sorted(genai.models(path, models))
     stems = {(file.parent, file.stem) for file in models}
 
     def is_variant(file: Path) -> bool:

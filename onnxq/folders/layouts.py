@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from onnxq.errors import BadModel, BadRecipe
+from onnxq.files import limits
+from onnxq.folders import genai
 from onnxq.folders.contents import Folder, Part
 
 KEEP_NAMES, TRANSFORMERS_JS = "same", "transformers.js"
@@ -67,14 +68,14 @@ def tell_of_data(folder: Path, files: Sequence[Path]) -> None:
         return
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = limits.parse_json(limits.read_text(path, "", error=BadModel))
         own = config.setdefault("transformers.js_config", {})
         known = own.get("use_external_data_format")
         # One word for all models of the folder would be about the ones that are not in the result.
         own["use_external_data_format"] = (known if isinstance(known, dict) else {}) | {f.name: True for f in files}
-    except (OSError, ValueError, AttributeError, TypeError):
-        raise BadModel(f"{path} has to say which models have external data, and is not there or no object") from None
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except (BadModel, ValueError, AttributeError, TypeError):
+        raise BadModel(f"'{path}' has to say which models have external data, and is not there or no object") from None
+    genai.write_json(path, config, indent=2)
 
 
 def require_layout(layout: str, folder: Folder) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 from onnxq.errors import BadOutput
+from onnxq.files import faults, staging
 from onnxq.output import write
 
 #: A file of each folder that was written here: what was done, as JSON. Only such folders are ever replaced.
 REPORT = "onnxq.json"
+#: The C library's function by which two folders exchange their names; Linux has one.
+EXCHANGE = "renameat2"
 
 
 def check_destination(output: Path, source: Path, force: bool) -> None:
@@ -22,37 +29,68 @@ def check_destination(output: Path, source: Path, force: bool) -> None:
     """
     here, there = output.resolve(), source.resolve()
     if here == there or here.is_relative_to(there) or there.is_relative_to(here):
-        raise BadOutput(f"of {output} and {source}, one contains the other; choose another folder with -o")
+        raise BadOutput(f"of '{output}' and '{source}', one contains the other; choose another folder with -o")
     if not here.parent.is_dir():
-        raise BadOutput(f"the folder {output.parent} does not exist")
+        raise BadOutput(f"the folder '{output.parent}' does not exist")
     if not os.access(here.parent, os.W_OK):
-        raise BadOutput(f"the folder {output.parent} cannot be written to; choose another place")
+        raise BadOutput(f"the folder '{output.parent}' cannot be written to; choose another place")
     if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise BadOutput(f"{output} is not a folder; choose another name with -o")
+        raise BadOutput(f"'{output}' is not a folder; choose another name with -o")
     if Path.cwd().is_relative_to(here):
-        raise BadOutput(f"{output} is the folder you are in; choose another name with -o")
+        raise BadOutput(f"'{output}' is the folder you are in; choose another name with -o")
     if output.exists() and any(output.iterdir()):
         if not (output / REPORT).is_file():
-            raise BadOutput(f"{output} holds files that onnxq did not write there; choose another name with -o")
+            raise BadOutput(f"'{output}' holds files that onnxq did not write there; choose another name with -o")
         if not force:
-            raise BadOutput(f"{output} exists; give --force to replace it, or another name with -o")
+            raise BadOutput(f"'{output}' exists; give --force to replace it, or another name with -o")
 
 
 def publish(staged: Path, output: Path) -> None:
     """Move a folder that lies in the staging folder of `output` into place; what was there before goes.
 
-    A reader finds the old folder or the new one, but for the moment between two renames none.
+    A reader finds the old folder or the new one. Where the system cannot exchange two folders in one step, it finds
+    none for the moment between two renames; a process that is killed in that leaves the old one as `OUTPUT.old-…`.
     """
+    for where, _, files in os.walk(staged):
+        faults.point("folder.sync")
+        for name in files:
+            staging.sync(Path(where, name))
+        staging.sync_folder(Path(where))
+    faults.point("folder.move")
     if not output.exists():
         os.rename(staged, output)
-        return
-    old = staged.with_name(f"{staged.name}.old")
-    os.rename(output, old)  # into the staging folder, with which it is removed
+    elif not _exchanged(staged, output):  # or the old one is in the staging folder now, with which it is removed
+        _replace(staged, output)
+    faults.point("folder.moved")
+    staging.sync_folder(output.parent)
+
+
+def _exchanged(a: Path, b: Path) -> bool:
+    """Let two folders take each other's names; False where the system has no such thing."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), EXCHANGE, None) if EXCHANGE else None
+    if rename is None:
+        return False
+    here = -100  # AT_FDCWD
+    if rename(here, os.fsencode(a), here, os.fsencode(b), 2) == 0:  # RENAME_EXCHANGE
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(b))
+
+
+def _replace(staged: Path, output: Path) -> None:
+    """In two steps, with the old folder beside the new one in between."""
+    old = Path(tempfile.mkdtemp(prefix=f"{output.name}.old-", dir=output.parent))
+    faults.point("folder.aside")
+    os.rename(output, old)
     try:
+        faults.point("folder.aside_moved")
         os.rename(staged, output)
     except BaseException:
         os.rename(old, output)
         raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_report(folder: Path, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 from onnxq.folders import contents, layouts, options_of_part, place
 from onnxq.folders.result import FolderResult
@@ -17,6 +18,7 @@ from onnxq.recipe import Recipe
 OF_ONE_MODEL = ("plan", "ranges", "trace", "like")
 
 
+@bounded
 def quantize_folder(
     folder: str | Path,
     output: str | Path | None = None,

@@ -12,6 +12,7 @@ from rich.filesize import decimal as _bytes
 from rich.table import Table
 from rich.text import Text
 
+from onnxq.errors import one_line
 from onnxq.folders.contents import Folder
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.plan import Method
@@ -46,7 +47,7 @@ def folder_table(result: FolderResult) -> Group:
             said.setdefault(note, []).append(part.name)
     lines += [f"note: {', '.join(names)}: {note}" for note, names in said.items()]
     lines += [f"note: {note}" for note in result.notes]
-    return Group(table, Text(), *(Text(line) for line in lines))
+    return Group(table, Text(), *(Text(one_line(line)) for line in lines))
 
 
 def contents_table(folder: Folder) -> Group:
@@ -60,7 +61,9 @@ def contents_table(folder: Folder) -> Group:
     lines = [f"{folder.path}: {folder.kind} folder, {_count(len(folder.parts), 'part')}"]
     rest = [f"others: {_listed(folder.others)}"] if folder.others else []
     rest += [f"not for the result: {file.as_posix()} ({why})" for file, why in folder.left_out.items()]
-    return Group(*(Text(line) for line in lines), Text(), table, Text(), *(Text(line) for line in rest))
+    return Group(
+        *(Text(one_line(line)) for line in lines), Text(), table, Text(), *(Text(one_line(line)) for line in rest)
+    )
 
 
 def _listed(files: Sequence[Path]) -> str:

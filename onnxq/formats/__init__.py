@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from onnxq.errors import BadModel, BadRecipe
+from onnxq.formats.kinds import arguments
 from onnxq.formats.kinds.nested import NestedScales
 
 if TYPE_CHECKING:
@@ -41,33 +42,48 @@ class Granularity:
 
     `Granularity()` is the whole tensor, `Granularity(axis)` one scale for each index of `axis`, and
     `Granularity(axis, block)` one scale for each `block` consecutive weights along `axis` (the last block of a row
-    may be short). `axis` counts from the front, as ONNX DequantizeLinear's `axis` and `block_size` do.
+    may be short). A negative `axis` counts from the back, as numpy has it; in a `QuantizedTensor` it counts from the
+    front, as ONNX DequantizeLinear's `axis` and `block_size` do.
+
+    Raises:
+        ValueError: a block without an axis, or of less than one weight; and, from every method, an axis that the
+            weight does not have.
     """
 
     axis: int | None = None
     block: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("axis", "block"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, arguments.whole(value, f"the {name}"))
         if self.block is not None and (self.axis is None or self.block < 1):
             raise ValueError(f"a block of {self.block} needs an axis and at least one element")
+
+    def within(self, rank: int) -> Granularity:
+        """The same for a weight of so many dimensions, its axis counted from the front."""
+        if self.axis is None or 0 <= self.axis < rank:
+            return self
+        return Granularity(arguments.axis_of(self.axis, rank), self.block)
 
     def scale_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the scales of a weight of `shape`, in ONNX DequantizeLinear's convention."""
         if self.axis is None:
             return ()
+        axis = arguments.axis_of(self.axis, len(shape))
         if self.block is None:
-            return (shape[self.axis],)
-        blocks = -(-shape[self.axis] // self.block)
-        return (*shape[: self.axis], blocks, *shape[self.axis + 1 :])
+            return (shape[axis],)
+        return (*shape[:axis], -(-shape[axis] // self.block), *shape[axis + 1 :])
 
     def spread(self, scales: NDArray, shape: Sequence[int]) -> NDArray:
         """Scales so shaped that they broadcast against a weight of `shape`."""
         if self.axis is None:
             return scales
+        axis = arguments.axis_of(self.axis, len(shape))
         if self.block is None:
-            return scales.reshape([-1 if i == self.axis else 1 for i in range(len(shape))])
-        spread = np.repeat(scales, self.block, axis=self.axis)
-        return spread[(slice(None),) * self.axis + (slice(shape[self.axis]),)]
+            return scales.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        spread = np.repeat(scales, min(self.block, max(1, shape[axis])), axis=axis)
+        return spread[(slice(None),) * axis + (slice(shape[axis]),)]
 
     def groups(self, w: NDArray, fill: Literal["constant", "edge"] = "constant") -> tuple[NDArray, tuple[int, ...]]:
         """A view of `w` and the axes of it to reduce so that one value for each scale remains.
@@ -77,13 +93,15 @@ class Granularity:
         """
         if self.axis is None:
             return w, tuple(range(w.ndim))
+        axis = arguments.axis_of(self.axis, w.ndim)
         if self.block is None:
-            return w, tuple(i for i in range(w.ndim) if i != self.axis)
-        missing = -w.shape[self.axis] % self.block
+            return w, tuple(i for i in range(w.ndim) if i != axis)
+        block = min(self.block, max(1, w.shape[axis]))
+        missing = -w.shape[axis] % block
         if missing:
-            w = np.pad(w, [(0, missing if i == self.axis else 0) for i in range(w.ndim)], mode=fill)
-        blocks = w.shape[self.axis] // self.block
-        return w.reshape(*w.shape[: self.axis], blocks, self.block, *w.shape[self.axis + 1 :]), (self.axis + 1,)
+            w = np.pad(w, [(0, missing if i == axis else 0) for i in range(w.ndim)], mode=fill)
+        blocks = w.shape[axis] // block
+        return w.reshape(*w.shape[:axis], blocks, block, *w.shape[axis + 1 :]), (axis + 1,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +112,9 @@ class QuantizedTensor:
     have `granularity.scale_shape(shape)`; zero points are of the dtype of `codes` and None when all are zero, or, in
     formats with a minimum (q4_1, q5_1, uniform), the floating-point numbers that code 0 stands for. Formats without
     scales (float16) hold None. With `nested`, the scales are what that decodes to, and only it is stored.
+
+    Raises:
+        ValueError: codes of another type than the format's, or scales or zero points that are not one for each group.
     """
 
     format: Format
@@ -102,6 +123,20 @@ class QuantizedTensor:
     scales: ScaleArray | None = None
     zero_points: CodeArray | None = None
     nested: NestedScales | None = None
+
+    def __post_init__(self) -> None:
+        if self.codes.dtype != self.format.code_type:
+            raise ValueError(f"{self.format.name} has codes of type {self.format.code_type}, not {self.codes.dtype}")
+        granularity = self.granularity.within(self.codes.ndim)
+        object.__setattr__(self, "granularity", granularity)
+        if (self.scales is None) != (self.format.scale_type is None):
+            raise ValueError(f"{self.format.name} has {'scales' if self.scales is None else 'no scales'}")
+        if self.format.has_minimum and self.zero_points is None:
+            raise ValueError(f"{self.format.name} has a minimum for each scale")
+        wanted = granularity.scale_shape(self.codes.shape)
+        for what, array in (("scales", self.scales), ("zero points", self.zero_points)):
+            if array is not None:
+                arguments.require_shape(what, array, wanted)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -250,28 +285,37 @@ def _class(word: str) -> Any:
     return getattr(importlib.import_module(f"onnxq.formats.{word}"), word)
 
 
-def quantize(w: NDArray, word: str, granularity: Granularity | None = None, *, name: str = "w") -> QuantizedTensor:
-    """`w`, of any floating-point type, in the format `word`, rounded to nearest.
+def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *, name: str = "w") -> QuantizedTensor:
+    """`w` in the format `word`, rounded to nearest as the format's own definition says.
 
     Args:
+        w: an array of any shape and floating-point type, or nested lists of numbers.
+        word: a name of `names()`, `uniform3` …
         granularity: by default the format's own blocks along the last axis, else one scale an index of the first axis
             (of a vector: one for all).
         name: of the weight, for what is said about it.
 
+    Returns:
+        Codes of `w`'s shape, scales of `granularity.scale_shape(w.shape)`; `dequantize()` is the float32 weight.
+
     Raises:
         BadRecipe: there is no such format.
         BadModel: a number is not finite, or too large for the format.
+        ValueError: `w` is no array of real numbers, or has no such axis.
     """
-    format = get(word)
-    if granularity is None:
-        if format.default_block is not None and w.ndim:
-            granularity = Granularity(w.ndim - 1, format.default_block)
-        else:
-            granularity = Granularity(0 if w.ndim > 1 and format.scale_type is not None else None)
+    format, w = get(word), arguments.numbers(w)
     try:
-        return encode(format, w, granularity, name)
+        return encode(format, w, (granularity or natural(format, w.ndim)).within(w.ndim), name)
     except BadModel as error:
         raise in_weight(error, name) from None
+
+
+def natural(format: Format, rank: int) -> Granularity:
+    """How a weight of so many dimensions is mostly quantized: in the format's blocks along the last axis, else by
+    the first axis, and a vector or single number as a whole."""
+    if format.default_block is not None and rank:
+        return Granularity(rank - 1, format.default_block)
+    return Granularity(0 if rank > 1 and format.scale_type is not None else None)
 
 
 def encode(
@@ -281,9 +325,11 @@ def encode(
 
     Raises:
         BadModel: as `as_float32`, or of what the format does not hold.
+        ValueError: `w` is no array of real numbers, or has no such axis.
     """
     from onnxq.formats.kinds import fast
 
+    w = arguments.numbers(w)
     if format.base is not None:
         return format.nest(encode(format.base, w, granularity, name, axis, start))
     made = fast.encode(format, w, granularity)
@@ -300,6 +346,7 @@ def as_float32(w: NDArray, name: str, axis: int = 0, start: int = 0) -> FloatArr
         BadModel: the first number that is not, and its index in the whole weight.
     """
     with np.errstate(over="ignore"):  # float64 numbers that become infinite are refused below
+        w = arguments.numbers(w)
         x = np.asarray(w, dtype=np.float32, order="C")
     if not np.isfinite(x).all():
         index = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]

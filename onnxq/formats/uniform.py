@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
-from onnxq.formats.kinds import affine
+from onnxq.formats.kinds import affine, arguments
 
 
 class uniform(Format):
@@ -50,9 +50,8 @@ class uniform(Format):
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         """scale · code + minimum, rounded once: the width of a finite range can overflow float32."""
-        assert q.scales is not None
-        assert q.zero_points is not None
-        w = q.codes * q.granularity.spread(q.scales.astype(np.float64), q.shape)
-        w += q.granularity.spread(q.zero_points.astype(np.float64), q.shape)
+        scales, minima = arguments.present(q.scales, "scales"), arguments.present(q.zero_points, "minima")
+        w = q.codes * q.granularity.spread(scales.astype(np.float64), q.shape)
+        w += q.granularity.spread(minima.astype(np.float64), q.shape)
         limit = np.finfo(np.float32).max
         return np.clip(w, -limit, limit).astype(np.float32)

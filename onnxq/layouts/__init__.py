@@ -20,7 +20,9 @@ from onnxq.layouts._contrib import (
     matmul_nbits_zero_points,
 )
 from onnxq.layouts._fields import as_rows, bit_fields, fields_of, group_offsets, group_rows, group_scales, moved_axes
+from onnxq.layouts._gguf import BLOCK as GGUF_BLOCK
 from onnxq.layouts._gguf import from_gguf, gguf
+from onnxq.layouts._gguf import nbytes as gguf_nbytes
 from onnxq.layouts._layout import Form, Layout, Outline, by_channel, column, flat, layout, stacked, turned
 from onnxq.layouts._linear4bit import from_linear4bit, linear4bit
 from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
@@ -37,6 +39,7 @@ from onnxq.layouts._tiles import (
 )
 
 __all__ = [
+    "GGUF_BLOCK",
     "Form",
     "Layout",
     "Outline",
@@ -61,6 +64,7 @@ __all__ = [
     "from_onnxq_tiles",
     "gather_block",
     "gguf",
+    "gguf_nbytes",
     "group_offsets",
     "group_rows",
     "group_scales",

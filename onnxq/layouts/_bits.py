@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from onnxq.formats.kinds import arguments
 from onnxq.formats.kinds import fast as _fast
 from onnxq.layouts._rows import Bytes
 
@@ -19,7 +19,17 @@ def low_first(codes: NDArray, bits: int, flip: int = 0) -> Bytes:
     """Codes of 2, 4 or 8 bits along the last axis, the first in the lowest bits. A short end is filled with 0.
 
     The bits of `flip` are inverted in every byte then: 0x88 adds 8 to codes of 4 bits.
+
+    Returns:
+        [..., ceil(K · bits / 8)] of codes [..., K].
+
+    Raises:
+        ValueError: another width, or a single code without an axis.
     """
+    if bits not in (1, 2, 4, 8) or not codes.ndim:
+        raise ValueError(
+            f"codes of {bits} bits in {codes.ndim} dimensions do not fill bytes: 1, 2, 4 and 8 do, in rows"
+        )
     if bits == 8:
         packed = codes.view(np.uint8) if codes.dtype == np.int8 else codes.astype(np.uint8, copy=False)
         return packed ^ np.uint8(flip) if flip else packed
@@ -39,7 +49,16 @@ def low_first(codes: NDArray, bits: int, flip: int = 0) -> Bytes:
 
 
 def from_low_first(packed: Bytes, bits: int, count: int) -> Bytes:
-    """The inverse of `low_first`: the first `count` unsigned codes along the last axis."""
+    """The inverse of `low_first`: the first `count` unsigned codes along the last axis.
+
+    Raises:
+        ValueError: no bytes, fewer of them than `count` codes take, or another width.
+    """
+    packed = arguments.raw("codes", packed)
+    if bits not in (1, 2, 4, 8) or not packed.ndim:
+        raise ValueError(f"bytes in {packed.ndim} dimensions hold no rows of codes of {bits} bits")
+    if not 0 <= count <= packed.shape[-1] * (8 // bits):
+        raise ValueError(f"{packed.shape[-1]} bytes hold {packed.shape[-1] * (8 // bits)} codes, not {count}")
     if bits == 8:
         return packed[..., :count]
     mask = np.uint8((1 << bits) - 1)
@@ -68,7 +87,11 @@ def pack_codes(codes: NDArray, bits: int) -> Bytes:
     """All codes as one stream of `bits` bits each, ceil(size · bits / 8) bytes; negative ones in two's complement.
 
     For 2 and 4 bits these are the bytes of ONNX's INT2, UINT2, INT4 and UINT4 tensors.
+
+    Raises:
+        ValueError: not 1 to 16 bits, or codes of another type than hold so many.
     """
+    _require_width(codes.dtype, bits)
     flat = codes.reshape(-1)
     if bits in (2, 4):
         return low_first(flat, bits)
@@ -80,8 +103,18 @@ def pack_codes(codes: NDArray, bits: int) -> Bytes:
 
 
 def unpack_codes(packed: Bytes, bits: int, shape: Sequence[int], dtype: DTypeLike) -> NDArray:
-    """The inverse of `pack_codes`, codes of `dtype`."""
-    dtype, count = np.dtype(dtype), math.prod(shape)
+    """The inverse of `pack_codes`, codes of `dtype`.
+
+    Args:
+        packed: ceil(size · bits / 8) bytes.
+        shape: of the codes; `size` is its product.
+
+    Raises:
+        ValueError: more or fewer bytes, or a width that `dtype` does not hold.
+    """
+    dtype, count = np.dtype(dtype), arguments.count(shape)
+    _require_width(dtype, bits)
+    packed = np.ascontiguousarray(arguments.raw("codes", packed, -(-count * bits // 8))).reshape(-1)
     if bits % 8 == 0:
         return packed.view(dtype).reshape(shape)
     if bits in (2, 4):
@@ -93,6 +126,12 @@ def unpack_codes(packed: Bytes, bits: int, shape: Sequence[int], dtype: DTypeLik
         half = 1 << (bits - 1)
         return (((codes.astype(np.int32) + half) & (2 * half - 1)) - half).astype(dtype).reshape(shape)
     return codes.astype(dtype).reshape(shape)
+
+
+def _require_width(dtype: np.dtype, bits: int) -> None:
+    room = 8 * dtype.itemsize
+    if not 1 <= bits <= 16 or bits > room or (bits % 8 == 0 and bits != room):
+        raise ValueError(f"codes of {bits} bits do not come as {dtype}")
 
 
 def _spread(codes: NDArray[np.uint16]) -> Bytes:

@@ -29,13 +29,20 @@ def compact(q: QuantizedTensor) -> dict[str, NDArray]:
 def from_compact(
     format: Format, granularity: Granularity, shape: Sequence[int], parts: Mapping[str, NDArray]
 ) -> QuantizedTensor:
-    """The weight of `shape` that `compact` took apart."""
+    """The weight of `shape` that `compact` took apart.
+
+    Raises:
+        ValueError: a part is missing, or of another size than `format`, `granularity` and `shape` give it.
+    """
     shape, scale_shape = tuple(shape), granularity.scale_shape(shape)
+    needed = ["codes", *(["factors", "offset"] if "scale_codes" in parts else [])]
+    if missing := [name for name in needed if name not in parts]:
+        raise ValueError(f"the parts {', '.join(parts)} lack {', '.join(missing)}")
     codes = unpack_codes(parts["codes"], format.bits, shape, format.code_type)
     zeros = parts.get("minima")
     if "zero_points" in parts:
         zeros = unpack_codes(parts["zero_points"], format.bits, scale_shape, format.code_type)
     if "scale_codes" not in parts:
         return QuantizedTensor(format, granularity, codes, parts.get("scales"), zeros)
-    nested = NestedScales(parts["scale_codes"], parts["factors"], np.float32(parts["offset"]))
+    nested = NestedScales(parts["scale_codes"], parts["factors"], np.float32(np.asarray(parts["offset"]).item()))
     return QuantizedTensor(format, granularity, codes, unnest(nested, granularity, shape), zeros, nested)

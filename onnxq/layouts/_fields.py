@@ -38,8 +38,14 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
 
 @layout(np.uint8, lambda w: (w.rows, -(-w.k // 8) * w.format.bits))
 def bit_fields(q: QuantizedTensor) -> Bytes:
-    """[rows, bytes] of a weight of any granularity (`as_rows`); signed codes are moved up by 2^(bits − 1)."""
+    """[rows, bytes] of a weight of any granularity (`as_rows`); signed codes are moved up by 2^(bits − 1).
+
+    Raises:
+        ValueError: the codes are floating-point numbers.
+    """
     bits = q.format.bits
+    if q.codes.dtype.kind not in "iu":
+        raise ValueError(f"{q.format.name} has codes of type {q.codes.dtype}, which have no fields of bits")
     rows = as_rows(q.codes, q.granularity)
     if np.issubdtype(rows.dtype, np.signedinteger):
         rows = rows.astype(np.int32) + (1 << (bits - 1))

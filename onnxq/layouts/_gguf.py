@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from onnxq import formats
 from onnxq.errors import BadModel
 from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 BLOCK = 32
@@ -33,9 +34,7 @@ def gguf(q: QuantizedTensor) -> Bytes:
     Raises:
         BadModel: GGUF has no such format, or rows are not whole blocks of 32.
     """
-    if q.format.gguf is None:
-        known = [word for word in formats.names() if formats.get(word).gguf]
-        raise BadModel(f"GGUF has no {q.format.name}; choose one of {', '.join(known)}")
+    _require_name(q.format)
     if q.scales is None:
         return np.ascontiguousarray(q.codes).reshape(-1, q.shape[-1]).view(np.uint8)
     axis, block = blocked(q)
@@ -58,11 +57,21 @@ def gguf(q: QuantizedTensor) -> Bytes:
 
 
 def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTensor:
-    """The weight of `shape`, blocks along its last axis, whose GGUF bytes are `data`."""
+    """The weight of `shape`, blocks along its last axis, whose GGUF bytes are `data`.
+
+    Raises:
+        BadModel: GGUF has no such format.
+        ValueError: rows of no whole blocks of 32, or more or fewer bytes than that shape takes.
+    """
+    _require_name(format)
+    if format.scale_type is not None and (not len(shape) or shape[-1] % BLOCK):
+        raise ValueError(f"GGUF needs rows of whole blocks of {BLOCK}, not a weight of shape {list(shape)}")
+    data = arguments.raw("GGUF data", data, nbytes(format, arguments.count(shape)))
     if format.scale_type is None:
-        return QuantizedTensor(format, Granularity(), data.reshape(-1).view(format.code_type).reshape(shape))
+        numbers = np.ascontiguousarray(data).reshape(-1).view(format.code_type)
+        return QuantizedTensor(format, Granularity(), numbers.reshape(shape))
     scale_shape = (*shape[:-1], shape[-1] // BLOCK)
-    rest = data.reshape(math.prod(scale_shape), -1)
+    rest = data.reshape(math.prod(scale_shape), nbytes(format, BLOCK))
     scales, rest = _take(rest, format.scale_type)
     zeros = None
     if format.has_minimum:
@@ -78,6 +87,20 @@ def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTen
         codes = signed(unsigned_codes, format.bits) if format.code_type == np.int8 else unsigned_codes
     granularity = Granularity(len(shape) - 1, BLOCK)
     return QuantizedTensor(format, granularity, codes.reshape(shape), scales.reshape(scale_shape), zeros)
+
+
+def _require_name(format: Format) -> None:
+    if format.gguf is None:
+        known = [word for word in formats.names() if formats.get(word).gguf]
+        raise BadModel(f"GGUF has no {format.name}; choose one of {', '.join(known)}")
+
+
+def nbytes(format: Format, size: int) -> int:
+    """Bytes of `size` weights in a format that GGUF has a name for, whole blocks of 32 if it has blocks."""
+    if format.scale_type is None:
+        return size * format.code_type.itemsize
+    heads = 2 if format.has_minimum else 1
+    return size // BLOCK * (format.scale_type.itemsize * heads + BLOCK * format.bits // 8)
 
 
 def _bytes_of(scales: NDArray) -> Bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import Granularity, QuantizedTensor
-from onnxq.formats.kinds import fast
+from onnxq.formats.kinds import arguments, fast
 from onnxq.layouts._layout import layout
 
 Bytes = NDArray[np.uint8]
@@ -39,29 +39,33 @@ def block_rows(q: QuantizedTensor) -> NDArray:
 
 
 def blocked(q: QuantizedTensor) -> tuple[int, int]:
-    """(axis, block) of a weight in blocks."""
+    """(axis, block) of a weight in blocks.
+
+    Raises:
+        ValueError: its scales are of channels, or of the whole.
+    """
     axis, block = q.granularity.axis, q.granularity.block
-    assert axis is not None and block is not None
+    if axis is None or block is None:
+        raise ValueError("this layout is one of weights in blocks: Granularity(axis, block)")
     return axis, block
 
 
 @layout(lambda w: w.scale_type, lambda w: (w.rows, w.blocks))
 def scales_by_row(q: QuantizedTensor) -> NDArray:
     """Scales as [rows, ceil(K / B)], in the order of `blocks_last`."""
-    assert q.scales is not None
-    return by_row(q.granularity, q.scales)
+    return by_row(q.granularity, arguments.present(q.scales, "scales"))
 
 
 @layout(lambda w: w.format.offset_type, lambda w: (w.rows, w.blocks))
 def zero_points_by_row(q: QuantizedTensor) -> NDArray:
     """Zero points as [rows, ceil(K / B)], in the order of `blocks_last`."""
-    assert q.zero_points is not None
-    return by_row(q.granularity, q.zero_points)
+    return by_row(q.granularity, arguments.present(q.zero_points, "zero points"))
 
 
 def by_row(granularity: Granularity, array: NDArray) -> NDArray:
     """An array like the weight or its scales, as [rows, length of the blocked axis]."""
-    assert granularity.axis is not None
+    if granularity.axis is None or granularity.block is None:
+        raise ValueError("this layout is one of weights in blocks: Granularity(axis, block)")
     rows = np.moveaxis(array, granularity.axis, -1)
     return rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
 

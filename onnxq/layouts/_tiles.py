@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from onnxq import formats
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.layouts._layout import Form, Layout, Outline, layout
 from onnxq.layouts._plain import exponent_type, exponents
-from onnxq.layouts._rows import Bytes, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
+from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 ROWS = 16
 DENSE_BLOCK = 32
@@ -37,7 +38,13 @@ def onnxq_tiles(q: QuantizedTensor) -> Bytes:
     """The codes of a weight in blocks of a multiple of 16, [T, Kp/8, 16, 4] or, above 4 bits, [T, Kp/4, 16, 4].
 
     Signed codes are stored with 8 (128) added, whatever the format's own width.
+
+    Raises:
+        ValueError: other blocks, or codes of more than 8 bits.
     """
+    _require_block(blocked(q)[1])
+    if q.codes.dtype.itemsize != 1:
+        raise ValueError(f"{q.format.name} has codes of {q.format.bits} bits; tiles hold 4 or 8")
     width = onnxq_width(q.format.bits)
     codes = blocks_last(q, q.codes)
     n, kp = len(codes), codes.shape[1] * codes.shape[2]
@@ -72,6 +79,11 @@ def dense(k_axis: int) -> Layout:
     return Layout(lambda q: dense_tiles(q.codes.T if k_axis == 0 else q.codes), form)
 
 
+def _require_block(block: int) -> None:
+    if block < 1 or block % 16:
+        raise ValueError(f"tiles hold blocks of a multiple of 16 weights, not of {block}")
+
+
 def _tiles(w: Outline) -> int:
     return -(-w.rows // ROWS)
 
@@ -104,8 +116,20 @@ def from_onnxq_tiles(
     k: int,
     block: int,
 ) -> QuantizedTensor:
-    """The [N, K] weight that the three functions above packed."""
+    """The [N, K] weight that the three functions above packed.
+
+    Raises:
+        ValueError: arrays whose shapes are not those of `n`, `k` and `block`.
+    """
     width = onnxq_width(format.bits)
+    _require_block(block)
+    arguments.count((n, k))
+    rows_of_tiles, blocks = -(-n // ROWS), -(-k // block)
+    wanted = (rows_of_tiles, blocks * block * width // 32, ROWS, 4)
+    arguments.require_shape("tiles", arguments.raw("tiles", weight), wanted)
+    for what, array in (("scales", scales), ("zero points", zero_points)):
+        if array is not None:
+            arguments.require_shape(what, array, (rows_of_tiles, blocks, ROWS))
     if width == 8:
         rows = weight.transpose(0, 2, 1, 3)
     else:

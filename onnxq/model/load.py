@@ -33,19 +33,19 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     path = Path(path)
     supervisor.doing(f"reading {path}")
     if limits.require_file(path) > limits.MODEL_BYTES:
-        raise BadModel(f"{path} is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
+        raise BadModel(f"'{path}' is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
     proto = _parsed(path)
     if to_look_at:
         _name_maps(proto.graph)
     _refuse_maps(path, proto.graph)
     if not proto.graph.node and not proto.graph.output:
-        raise BadModel(f"{path} is not an ONNX model: it has neither nodes nor outputs")
+        raise BadModel(f"'{path}' is not an ONNX model: it has neither nodes nor outputs")
     require_legal(proto, path, any_opset=to_look_at)
     require_values(proto, path)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # whatever onnx_ir stumbles over
-        raise BadModel(f"{path} is not a legal ONNX model: {_why(error)}") from None
+        raise BadModel(f"'{path}' is not a legal ONNX model: {_why(error)}") from None
     for tensor in external_tensors(model):
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
     _check_order(path, model)
@@ -57,14 +57,14 @@ def _parsed(path: Path) -> onnx.ModelProto:
     try:
         return onnx.load(path, load_external_data=False)
     except google.protobuf.message.DecodeError:
-        raise BadModel(f"{path} is not an ONNX model, or is cut short: it does not parse as protobuf") from None
+        raise BadModel(f"'{path}' is not an ONNX model, or is cut short: it does not parse as protobuf") from None
     except OSError as error:
-        raise BadModel(f"{path} cannot be read: {error.strerror}") from None
+        raise BadModel(f"'{path}' cannot be read: {error.strerror}") from None
     except RecursionError:
-        raise BadModel(f"{path} is nested too deeply to be read") from None
+        raise BadModel(f"'{path}' is nested too deeply to be read") from None
     except Exception as error:  # the parsers of JSON and text have no exceptions in common
         kind = path.suffix.removeprefix(".") or "protobuf"
-        raise BadModel(f"{path} is not an ONNX model: it does not parse as {kind}: {first_line(error)}") from None
+        raise BadModel(f"'{path}' is not an ONNX model: it does not parse as {kind}: {first_line(error)}") from None
 
 
 def _why(error: Exception) -> str:
@@ -77,7 +77,7 @@ def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
     for value in (*main.input, *main.output):
         if "map_type" in str(value.type):
             raise BadModel(
-                f"{path}: '{value.name}' is a map, which onnxq cannot read; export the model without maps "
+                f"'{path}': '{value.name}' is a map, which onnxq cannot read; export the model without maps "
                 "(skl2onnx: zipmap=False)"
             )
 
@@ -127,7 +127,7 @@ def _check_order(path: Path, model: ir.Model) -> None:
         try:
             each.sort()
         except ValueError:
-            raise BadModel(f"{path}: the graph '{each.name}' has a cycle, so it cannot be executed") from None
+            raise BadModel(f"'{path}': the graph '{each.name}' has a cycle, so it cannot be executed") from None
 
 
 def is_quantized(model: ir.Model) -> str | None:

@@ -126,7 +126,10 @@ class TensorDoor:
         if sparse.indices.data_type != onnx.TensorProto.INT64 or sparse.values.data_type == onnx.TensorProto.STRING:
             raise self._bad(f"the sparse tensor '{name}' is not one of numbers and their places")
         folder = str(self.path.parent)
-        values, indices = (onnx.numpy_helper.to_array(each, folder) for each in (sparse.values, sparse.indices))
+        try:
+            values, indices = (onnx.numpy_helper.to_array(each, folder) for each in (sparse.values, sparse.indices))
+        except (ValueError, TypeError, OSError):
+            raise self._bad(f"the sparse tensor '{name}' does not hold what its types and shapes say") from None
         places = indices[:, None] if indices.ndim == 1 else indices
         sizes = (math.prod(dims),) if indices.ndim == 1 else dims
         if values.ndim != 1 or places.shape != (len(values), len(sizes)):

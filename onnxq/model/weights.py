@@ -173,7 +173,13 @@ def _gather(node: ir.Node) -> list[Role]:
 
 
 def _recurrent(node: ir.Node) -> list[Role]:
-    return [Role(1, channel=1, contraction=2), Role(2, channel=1, contraction=2)]
+    """[directions, N, K] each; nothing can be made of others, which no runtime takes."""
+    constants = {index: graph.constant(value) for index, value in enumerate(node.inputs[:3])}
+    return [
+        Role(index, channel=1, contraction=2)
+        for index in (1, 2)
+        if (tensor := constants.get(index)) is None or len(tensor.shape) == 3
+    ]
 
 
 def _attention(node: ir.Node) -> list[Role]:

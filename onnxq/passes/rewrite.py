@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import PassManager
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 
-from onnxq import passes
+from onnxq import algorithms, passes
 from onnxq.model import graph
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
@@ -23,7 +23,8 @@ def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target:
     names = frozenset(node.name or "" for node in graph.nodes(model))
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names)
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
-    return PassManager([*_of_target(work), *tidy])(model.clone()).model
+    with algorithms.only(recipe.algorithm):
+        return PassManager([*_of_target(work), *tidy])(model.clone()).model
 
 
 def _of_target(work: Work) -> list[ir.passes.PassBase]:

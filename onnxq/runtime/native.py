@@ -103,10 +103,15 @@ def encode_affine_blocks(
 
     Returns:
         None where the library is not there.
+
+    Raises:
+        ValueError: there is no such axis, block or code.
     """
     found = library()
     if found is None:
         return None
+    if not 1 <= qmax <= 255:
+        raise ValueError(f"codes 0…{qmax} are not those of one byte")
     w, sizes, codes, scales = _arrays(w, axis, block)
     zeros = np.empty(scales.shape, np.uint8)
     found.onnxq_encode_affine_blocks(
@@ -130,10 +135,19 @@ def encode_level_blocks(
     Args:
         levels: ascending; `middles` lie between neighbours, `order` gives the code of each level.
         factors: as for `encode_affine_blocks`.
+
+    Returns:
+        None where the library is not there, or there are not 16 levels.
+
+    Raises:
+        ValueError: there is no such axis or block, or the tables do not fit each other.
     """
     found = library()
     if found is None or len(levels) != 16:
         return None
+    types = [np.dtype(t) for t in (np.float32, np.float32, np.uint8)]
+    if [(t.shape, t.dtype) for t in (levels, middles, order)] != list(zip([(16,), (15,), (16,)], types, strict=True)):
+        raise ValueError("a codebook has 16 levels and 15 middles of float32, and the order of 16 codes")
     w, sizes, codes, scales = _arrays(w, axis, block)
     tables = [np.ascontiguousarray(table) for table in (levels, middles, order)]
     found.onnxq_encode_level_blocks(
@@ -151,12 +165,17 @@ def encode_level_blocks(
 def _arrays(w: Floats, axis: int, block: int) -> tuple[Floats, list[ctypes.c_int64], Codes, Floats]:
     """The weight in C order, its sizes (outer, k, inner, block), and room for codes and scales."""
     w = np.ascontiguousarray(w, np.float32)
+    if not 0 <= axis < w.ndim or block < 1:
+        raise ValueError(f"axis {axis} of {w.ndim} dimensions cannot be cut into blocks of {block}")
+    block = min(block, max(1, w.shape[axis]))
     k, before, behind = w.shape[axis], w.shape[:axis], w.shape[axis + 1 :]
     sizes = [ctypes.c_int64(n) for n in (math.prod(before), k, math.prod(behind), block)]
     return w, sizes, np.empty(w.shape, np.uint8), np.empty((*before, -(-k // block), *behind), np.float32)
 
 
 def _vector(array: Floats) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
+    if array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(f"factors are a vector of float32, not {array.dtype} of shape {list(array.shape)}")
     return pointer(array), ctypes.c_int64(array.size)
 
 

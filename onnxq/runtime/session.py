@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import json
 import math
 import os
 import re
-import shutil
-import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
-from onnxq.files import limits
+from onnxq.files import limits, staging
 from onnxq.runtime import native, supervisor
 
 if TYPE_CHECKING:
@@ -132,8 +131,9 @@ class Session:
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         if profile:
             options.enable_profiling = True
-            folder = tempfile.mkdtemp(prefix="onnxq-profile-")
-            self._remove_profile = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            scratch = contextlib.ExitStack()
+            folder = scratch.enter_context(staging.scratch())
+            self._remove_profile = weakref.finalize(self, scratch.close)
             options.profile_file_prefix = os.path.join(folder, "run")
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)

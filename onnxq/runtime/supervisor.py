@@ -70,6 +70,7 @@ def _exit_code(status: int) -> int:
         return code
     assert _page is not None
     what = _page[:].split(b"\0")[0].decode("utf-8", "replace")
+    what = "".join(c if c.isprintable() else " " for c in what)  # of names in a hostile file
     during = f" while {what}" if what else ""
     if -code == signal.SIGKILL:
         _say(f"killed{during}, most often because memory ran out")

@@ -41,7 +41,7 @@ def _named(loaded: NDArray | dict[str, NDArray], inputs: tuple[Input, ...], path
         return loaded
     if len(inputs) != 1:
         names = ", ".join(i.name for i in inputs)
-        raise BadData(f"{path} is one array, but the model has {len(inputs)} inputs; use .npz: {names}")
+        raise BadData(f"'{path}' is one array, but the model has {len(inputs)} inputs; use .npz: {names}")
     return {inputs[0].name: loaded}
 
 
@@ -53,7 +53,7 @@ def _shapes(path: Path) -> NDArray | dict[str, NDArray]:
                 return _without_numbers(*array_limits.header(file, path.stat().st_size))
         return {name: _without_numbers(*found) for name, found in array_limits.headers(path).items()}
     except (OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read: {first_line(error)}") from None
+        raise BadData(f"'{path}' cannot be read: {first_line(error)}") from None
 
 
 def _without_numbers(shape: tuple[int, ...], dtype: np.dtype) -> NDArray:
@@ -70,4 +70,4 @@ def _load(path: Path) -> NDArray | dict[str, NDArray]:
     except BadData:
         raise
     except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
-        raise BadData(f"{path} cannot be read: {first_line(error)}") from None
+        raise BadData(f"'{path}' cannot be read: {first_line(error)}") from None

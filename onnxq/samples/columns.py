@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,8 @@ def batches(file: Path) -> Iterator[Any]:
                 found = _messages(arrow, mapped)
             for batch in found:
                 batch.validate(full=True)  # offsets that lead outside would end the process
+                _ = batch.schema.names  # raises where they are not UTF-8
+                str(batch.schema)  # raises where names are not UTF-8
                 yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
     except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
         raise BadData(f"{file} is not a readable table: {first_line(error)}") from None
@@ -109,6 +114,9 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     strings = [name for name, type in types.items() if str(type) in ("string", "large_string")]
     texts = [name for name in _TEXT if name in strings] or strings
     numbers = [n for n, type in types.items() if re.match(r"u?int\d|float|double|halffloat|bool|decimal", str(type))]
+    (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
+    if times > 1:
+        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice")
     made = Columns(
         given,
         (),
@@ -165,12 +173,20 @@ def file_in(batch: Any, row: int, column: str, folder: Path, where: str) -> byte
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
-        value = folder / value
-        if not value.is_file():
-            raise BadData(f"{where}: column '{column}' names the file {value}, which is not there")
+        value = _beside(folder, value, f"{where}: column '{column}' names the file '{value}'")
     if not value:
         raise BadData(f"{where}: column '{column}' is empty")
     return value
+
+
+def _beside(folder: Path, name: str, what: str) -> Path:
+    """A file that a table names, which lies in the table's folder: tables of strangers name any."""
+    found = os.path.realpath(folder / name) if "\0" not in name else ""
+    if not os.path.isfile(found):
+        raise BadData(f"{what}, which is not there")
+    if not Path(found).is_relative_to(os.path.realpath(folder)):
+        raise BadData(f"{what}, outside of the table's folder: put it there, or its bytes into the table")
+    return Path(found)
 
 
 def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], where: str) -> Feed:
@@ -186,11 +202,8 @@ def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], 
 def _array(value: Any, what: str) -> NDArray:
     """Of a cell: a number, a text, or lists in lists, which must all be as long as the first."""
     shape: list[int] = []
-    if not hasattr(value, "values"):
-        found = value.as_py()
-        if found is None:
-            found = float("nan")
-        return np.array(found, object if isinstance(found, str) else None)
+    if "list" not in str(value.type).partition("<")[0]:
+        return _cell(value, what)
     if value.values is None:
         raise BadData(f"{what} is empty")
     values = value.values
@@ -205,6 +218,20 @@ def _array(value: Any, what: str) -> NDArray:
     if len(found) != np.prod(shape):
         raise BadData(f"{what} holds lists of different lengths")
     return found.reshape(shape)
+
+
+def _cell(value: Any, what: str) -> NDArray:
+    """Of a cell that is no list in Arrow's eyes."""
+    try:
+        found = value.as_py()
+    except ValueError:  # a time that Python's calendar has not
+        found = ()
+    if found is None:
+        return np.array(float("nan"))
+    if isinstance(found, (bool, int, float, Decimal, str, list)):
+        with contextlib.suppress(ValueError):  # of lists of different lengths
+            return np.array(found, object if isinstance(found, str) else None)
+    raise BadData(f"{what} is of type {value.type}, not a number, a text or a list of them")
 
 
 def shaped(x: NDArray, i: Input) -> NDArray:

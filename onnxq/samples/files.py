@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from onnxq.errors import BadData, first_line
+from onnxq.files import limits
 from onnxq.runtime.session import Input
 from onnxq.samples import columns
 from onnxq.samples.columns import TABLE_SUFFIXES
@@ -169,7 +170,7 @@ def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise BadData(f"{where} is not JSON: {first_line(error)}") from None
         if not isinstance(found, dict):
-            raise BadData(f'{where} is a {type(found).__name__}, not an object with a "text" or the model\'s inputs')
+            raise BadData(f'{where} is {limits.json_word(found)}, not an object with a "text" or the model\'s inputs')
         yield where, found
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, first_line
+from onnxq.errors import BadData, BadRecipe, first_line
 from onnxq.files import limits
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
@@ -107,6 +108,8 @@ class Data:
         """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
         if limit is None:
             return self
+        if limit < 1 or (seed or 0) < 0:
+            raise BadRecipe(f"limit is {limit} and seed {seed}: of samples take one at least, with a seed of 0 or more")
         if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
         if seed is None:
@@ -183,9 +186,9 @@ def _files_in(folder: Path) -> list[Path]:
     found = main or found
     kinds = {files.kind_of(file) or "arrays" for file in found}
     if not found:
-        raise BadData(f"the folder {folder} holds no arrays (.npz, .npy), images, sounds, texts or tables")
+        raise BadData(f"the folder '{folder}' holds no arrays (.npz, .npy), images, sounds, texts or tables")
     if len(kinds) > 1:
-        raise BadData(f"the folder {folder} holds both {' and '.join(sorted(kinds))}; give one kind")
+        raise BadData(f"the folder '{folder}' holds both {' and '.join(sorted(kinds))}; give one kind")
     return found
 
 
@@ -237,6 +240,12 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
         sys.path.remove("")
     if not callable(found):
         raise BadData(f"--data {source} is not a function")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise BadData(f"--data {source} has to be a function that is called without anything: {error}") from None
+    except ValueError:  # one of C, which does not say what it takes
+        pass
     return found
 
 
@@ -281,4 +290,4 @@ def _hash_file(file: Path) -> bytes:
         with limits.open_file(file, BadData) as opened:
             return hashlib.file_digest(opened, "sha256").digest()
     except OSError as error:
-        raise BadData(f"{file} cannot be read: {error.strerror}") from None
+        raise BadData(f"'{file}' cannot be read: {error.strerror}") from None

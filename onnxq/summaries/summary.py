@@ -32,6 +32,8 @@ class Summary:
         zeros, total, squares: how many are zero, and sums of the finite numbers and of their squares; kept together
             with the histogram, because filling it takes longer anyway, and 0 without.
         batches: batches with finite numbers, of which `average_low` and `average_high` are the moving averages.
+        momentum: weight of a new batch in those averages, above 0 and up to 1; not kept in files, nor known to the
+            compiled form, whose averages are those of the default.
         least_rank, most_rank: dimensions of the arrays; -1 before the first.
         axis: of the channels whose extremes are kept in `channel_low` and `channel_high`; None: of none.
             Arrays without that axis, or with other numbers of channels than the first, are left out and counted in
@@ -52,6 +54,7 @@ class Summary:
     least_rank: int = -1
     most_rank: int = -1
     unlike: int = 0
+    momentum: float = MOMENTUM
     histogram: Histogram | None = field(default_factory=Histogram)
     axis: int | None = None
     channel_low: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -81,7 +84,7 @@ class Summary:
             return
         low, high = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # + 0.0: no minus zero
         self.low, self.high = min(self.low, low), max(self.high, high)
-        share = MOMENTUM if self.batches else 1.0
+        share = self.momentum if self.batches else 1.0
         self.average_low += share * (low - self.average_low)
         self.average_high += share * (high - self.average_high)
         self.batches += 1
@@ -148,7 +151,8 @@ class Summary:
         return table
 
 
-_PLAIN = tuple(f for f in Summary.__dataclass_fields__ if f not in ("histogram", "channel_low", "channel_high"))
+_NESTED = ("momentum", "histogram", "channel_low", "channel_high")
+_PLAIN = tuple(f for f in Summary.__dataclass_fields__ if f not in _NESTED)
 
 
 def from_dict(table: dict[str, Any]) -> Summary:

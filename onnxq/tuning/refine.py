@@ -71,7 +71,7 @@ def _refined_once(
     def price(candidate: Plan) -> float:
         return bench.size(candidate) + noise_price(candidate)
 
-    coarse = plan.those(Method.PACKED, Method.STORED)
+    coarse = [c for c in plan.those(Method.PACKED, Method.STORED) if not _is_named(c, recipe)]
     fine = {c.node: found for c in coarse if (found := _finer(bench, c)) is not None}
     if not fine:
         return plan
@@ -89,6 +89,11 @@ def _refined_once(
         priced.append((price(plan.replacing(ranked[:count])), count))
         progress.advance(1)
     return plan.replacing(ranked[: min(priced)[1]])
+
+
+def _is_named(choice: Choice, recipe: Recipe) -> bool:
+    """Whether the user named this node's number format and no floor: it stays, and the check says what it costs."""
+    return recipe.min_sqnr is None and recipe.scheme_for(choice.node, choice.op) not in SCHEMES
 
 
 def _finer(bench: PlanBench, choice: Choice) -> Choice | None:

@@ -34,12 +34,14 @@ from onnxq.checking import models, saved
 from onnxq.cli import check as check_command
 from onnxq.tuning import plan_bench, timings
 
-#: Seconds after which a case hangs, and bytes of address space that it may take.
+#: Seconds of the processor after which a case hangs, and bytes of address space that it may take.
 SECONDS, MEMORY = 20, 8 << 30
+#: How many times longer it may wait: for others on a busy machine, though not for a pipe.
+WAITING = 6
 #: Cases run in one process: what one leaves in memory is not to be taken for the fault of another.
 BATCH = 40
 #: What a command may leave beside its inputs.
-OUTPUTS = re.compile(r"out\.onnx(\.data)?|out\.json|out\.ranges(\.partial)?")
+OUTPUTS = re.compile(r"out\.onnx(\.data)?|out\.json|out\.ranges(\.partial)?|out/.*", re.DOTALL)
 #: What Python says to programmers.
 INTERNAL = re.compile(
     r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"
@@ -96,7 +98,7 @@ def _batch(cases: Sequence[Case], seconds: int) -> Iterator[Outcome]:
     if finished < len(cases):
         code = os.waitstatus_to_exitcode(status)
         name = signal.Signals(-code).name if code < 0 else f"exit {code}"
-        if code == -signal.SIGALRM:
+        if code in (-signal.SIGALRM, -signal.SIGPROF):
             yield Outcome(code, said, "hang", said[:200], seconds)
             return
         frames = re.findall(r'File "(.*?)", line \d+ in (\w+)', said)
@@ -116,7 +118,8 @@ def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None
         faulthandler.enable(sys.stderr)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for number in (signal.SIGALRM, signal.SIGPROF):
+            signal.signal(number, signal.SIG_DFL)
         _be_quick()
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # as __main__.py does
         for number, case in enumerate(cases):
@@ -124,9 +127,11 @@ def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None
             place.mkdir()
             os.chdir(place)
             os.truncate(folder / "stderr", 0)
-            signal.alarm(seconds)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.alarm(WAITING * seconds)
             outcome = _one(case, place)
             signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             os.write(write, (json.dumps(outcome.__dict__) + "\n").encode())
             os.chdir(folder)
             shutil.rmtree(place, ignore_errors=True)
@@ -174,7 +179,8 @@ def _one(case: Case, folder: Path) -> Outcome:
     after = _contents(folder)
     lost = [name for name, content in before.items() if after.get(name) != content and not OUTPUTS.fullmatch(name)]
     left = [name for name in after if name not in before and not OUTPUTS.fullmatch(name)]
-    kept = code == 1 and "out.onnx" in after and "out.onnx" not in before
+    made = [name for name in after if name == "out.onnx" or name.startswith("out/")]
+    kept = code == 1 and any(name not in before for name in made)
     lines = [line for line in said.splitlines() if line.strip()]
     if lost or left or kept:
         return Outcome(code, said, "files", f"changed {lost}, left {left}, kept {kept} by {words[0]}", took)

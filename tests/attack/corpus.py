@@ -50,11 +50,13 @@ def model(folder: Path, text: str = MATMUL, functions: str = "", opset: int = 17
     return proto
 
 
-def changed(change: Callable[[onnx.ModelProto], object], text: str = MATMUL) -> Callable[[Path], None]:
+def changed(
+    change: Callable[[onnx.ModelProto], object], text: str = MATMUL, functions: str = ""
+) -> Callable[[Path], None]:
     """A model with something that ONNX text cannot say."""
 
     def make(folder: Path) -> None:
-        proto = tiny.model(text, W)
+        proto = tiny.model(text, W, functions=functions)
         change(proto)
         save(proto, folder)
 

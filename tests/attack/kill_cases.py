@@ -89,6 +89,9 @@ def make_inputs(folder: Path) -> None:
     """A model with external weights, samples, and a checkpoint of packed weights for it."""
     folder.mkdir()
     proto = tiny.model(TEXT, CONSTANTS)
+    (folder / "parts").mkdir()
+    onnx.save(proto, folder / "parts" / "a.onnx")
+    (folder / "parts" / "config.json").write_text("{}")
     onnx.save(proto, folder / "in.onnx", save_as_external_data=True, location="in.weights", size_threshold=0)
     np.savez(folder / "data.npz", x=tiny.normal(SAMPLES, 1, 64, seed=3))
     rng = np.random.default_rng(0)
@@ -101,7 +104,7 @@ def make_inputs(folder: Path) -> None:
 
 
 CALIBRATION = ["--data", "data.npz", "--calibration", "mse", "--checkpoint-every", str(EVERY)]
-INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz")
+INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz", "parts/a.onnx", "parts/config.json")
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ class Case:
         before: commands whose results are there already, each with the fault that ends it.
         output: the file that is to change.
         patches, before_patches: what is set in the program, by name.
+        points: how the points begin at which it is ended; parts of a folder are what other cases are.
     """
 
     argv: list[str]
@@ -119,6 +123,7 @@ class Case:
     before: list[tuple[list[str], str]] = field(default_factory=list)
     patches: Mapping[str, object] = field(default_factory=dict)
     before_patches: Mapping[str, object] = field(default_factory=dict)
+    points: str = ""
 
     def prepare(self, folder: Path, driver: Driver) -> None:
         make_inputs(folder)
@@ -135,6 +140,8 @@ class Case:
         path = folder / self.output
         if not path.exists():
             return None
+        if path.is_dir():
+            return json.dumps({str(each.relative_to(path)): _hash(each) for each in sorted(path.rglob("*.*"))})
         if path.suffix == ".onnx":
             for data in write.own_data(path):
                 assert data.is_file()
@@ -149,7 +156,11 @@ def names_in(folder: Path) -> set[str]:
 
 
 def hashes_of_inputs(folder: Path) -> dict[str, str]:
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in INPUTS}
+    return {name: _hash(folder / name) for name in INPUTS}
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def copy(template: Path, to: Path) -> Path:
@@ -159,6 +170,10 @@ def copy(template: Path, to: Path) -> Path:
 
 def quantize(scheme: str, *more: str) -> list[str]:
     return ["quantize", "in.onnx", "-s", scheme, "-o", "out.onnx", "--no-check", *more]
+
+
+def folder_of_models(scheme: str, *more: str) -> list[str]:
+    return ["quantize", "parts", "-s", scheme, "-o", "out", "--no-check", *more]
 
 
 def calibrate(*more: str) -> list[str]:
@@ -178,6 +193,9 @@ CASES: dict[str, Case] = {
         [(quantize("w4a16"), ""), (quantize("nf4", "-f"), "kill publish.model_moved")],
         BESIDE,
         BESIDE,
+    ),
+    "folder of models": Case(
+        folder_of_models("w8a16", "-f"), "out", [(folder_of_models("w4a16"), "")], points="folder."
     ),
     "report": Case(
         quantize("w8a16", "-f", "--report", "out.json"), "out.json", [(quantize("w4a16", "--report", "out.json"), "")]

@@ -24,9 +24,16 @@ with atheris.instrument_imports(include=["onnxq"]):
     from onnxq.calibration import observations
     from onnxq.checkpoints import tensors
     from onnxq.errors import OnnxqError
+    from onnxq.folders import contents
     from onnxq.model import load
     from onnxq.passes import prepare
     from onnxq.samples import arrays
+    from onnxq.samples.pictures.images import Preprocessing
+    from onnxq.samples.pictures.processor import load_processor
+    from onnxq.samples.reading import reading_of
+    from onnxq.samples.sounds.sound import Sound
+    from onnxq.samples.source import open_data
+    from onnxq.samples.texts.tokenizer import open_tokenizer
 
 import numpy as np  # noqa: E402
 import odd  # noqa: E402
@@ -44,6 +51,19 @@ def _checkpoint(path: Path) -> None:
     dict(tensors.open_checkpoint(path))
 
 
+PICTURE = (Input("x", np.dtype(np.float32), (1, 3, 8, 8)),)
+WAVE = (Input("input_values", np.dtype(np.float32), (1, None)),)
+
+
+def _samples(path: Path, inputs: tuple[Input, ...] = INPUTS, how: object = None) -> None:
+    for _ in open_data(path, inputs, reading_of(how)).limited(4):  # type: ignore[arg-type]
+        pass
+
+
+def _configuration(path: Path) -> None:
+    contents.open_folder(path.parent)
+
+
 READERS: list[tuple[str, Callable[[Path], object]]] = [
     ("model.onnx", _model),
     ("w.safetensors", _checkpoint),
@@ -52,6 +72,14 @@ READERS: list[tuple[str, Callable[[Path], object]]] = [
     ("recipe.toml", recipe.load_recipe),
     ("data.npy", lambda path: [read() for read in arrays.read_files([path], INPUTS)]),
     ("data.npz", lambda path: [read() for read in arrays.read_files([path], INPUTS)]),
+    ("tokenizer.json", open_tokenizer),
+    ("preprocessor_config.json", load_processor),
+    ("a.png", lambda path: _samples(path, PICTURE, Preprocessing())),
+    ("a.wav", lambda path: _samples(path, WAVE, Sound(rate=16000))),
+    ("a.flac", lambda path: _samples(path, WAVE, Sound(rate=16000))),
+    *((f"t.{kind}", _samples) for kind in ("jsonl", "csv", "parquet", "arrow", "feather")),
+    ("folder/genai_config.json", _configuration),
+    ("folder/a.onnx", _configuration),
 ]
 FOLDER = Path(tempfile.mkdtemp(prefix="onnxq-loaders-"))
 
@@ -59,6 +87,7 @@ FOLDER = Path(tempfile.mkdtemp(prefix="onnxq-loaders-"))
 def one(content: bytes) -> None:
     name, read = READERS[content[0] % len(READERS) if content else 0]
     path = FOLDER / name
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(content[1:])
     with contextlib.suppress(OnnxqError):
         read(path)

@@ -16,7 +16,7 @@ import numpy as np
 import odd
 import onnx
 import tiny
-from attack import mutate
+from attack import mutants_data, mutate
 from click.testing import CliRunner
 
 from onnxq import cli
@@ -53,7 +53,7 @@ class Mutant:
 
     def build(self, folder: Path) -> list[str]:
         words = KINDS[self.kind](self, folder)
-        print("words:", *words, file=sys.stderr)
+        print("words:", " ".join(words).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
         return words
 
     @property
@@ -144,6 +144,21 @@ def _ranges(mutant: Mutant, folder: Path) -> list[str]:
     words = [*_RANGES, "--calibration", data[-1], "--ranges", "model.ranges"]
     spoil = _spoil_json if mutant.command % 4 else _spoil_file
     return spoil(mutant, folder / "model.ranges", words)
+
+
+def _shards(mutant: Mutant, folder: Path) -> list[str]:
+    """What machines found of their parts of the data."""
+    data = ["calibrate", "model.onnx", "-s", "w8a8", "--data", "data.npz", "--shard"]
+    _write(folder, odd.MODELS[mutant.base].proto())
+    (feed,) = odd.MODELS[mutant.base].feeds(1)
+    np.savez(folder / "data.npz", **{name: np.stack([x, x]) for name, x in feed.items()})
+    for each in (1, 2):
+        CliRunner().invoke(cli.main, [*data, f"{each}/2", "-o", f"{each}.ranges"])
+        if not (folder / f"{each}.ranges").exists():
+            (folder / f"{each}.ranges").write_text("{}")
+    spoil = _spoil_json if mutant.command % 4 else _spoil_file
+    words = ["calibrate", "--merge", "1.ranges", "2.ranges", "-o", "out.ranges"]
+    return spoil(mutant, folder / "1.ranges", words)
 
 
 def _progress(mutant: Mutant, folder: Path) -> list[str]:
@@ -333,9 +348,11 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     "plan": _plan,
     "ranges": _ranges,
     "progress": _progress,
+    "shards": _shards,
     "recipe": _recipe,
     "data": _data,
     "image": _image,
     "weights": _weights,
     "options": _options,
+    **mutants_data.KINDS,
 }

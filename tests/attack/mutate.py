@@ -339,6 +339,19 @@ def spoil_bytes(content: bytes, r: Random) -> bytes:
     return bytes(raw)
 
 
+def spoil_numbers(content: bytes, r: Random) -> bytes:
+    """Two, four or eight bytes, most often near the begin or the end, where headers are, say another number."""
+    raw = bytearray(content)
+    width = r.choice([2, 4, 8])
+    if len(raw) < width:
+        return spoil_bytes(content, r)
+    last = len(raw) - width
+    start = r.choice([r.randrange(min(64, last + 1)), last - r.randrange(min(64, last + 1)), r.randrange(last + 1)])
+    number = r.choice(INTEGERS) % (1 << 8 * width)
+    raw[start : start + width] = number.to_bytes(width, r.choice(["little", "big"]))
+    return bytes(raw)
+
+
 WEIRD = (None, True, -1, 0, 1e300, 10**30, "", "x", "int4", "a\0", [], {}, [[[]]], {"a": None}, "9" * 400, float("nan"))
 
 

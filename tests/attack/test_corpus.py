@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from attack.corpus import CASES
+from attack.every import CASES
 
 _SCRIPT = """
 import json, sys
-from attack import cage, corpus
-for name, outcome in zip(corpus.CASES, cage.run(list(corpus.CASES.values())), strict=True):
+from attack import cage, every
+for name, outcome in zip(every.CASES, cage.run(list(every.CASES.values())), strict=True):
     print(json.dumps([name, outcome.__dict__]))
 """
 

@@ -65,6 +65,8 @@ def test_nothing_is_lost_wherever_it_ends(name: str, tmp_path: Path, driver: Dri
     assert not any(staged in path for path in wanted for staged in (".onnxq-", ".partial"))
     tried = 0
     for action, point, time_ in faults_of(lines(whole)):
+        if not point.startswith(case.points):
+            continue
         where = f"{action} {point} {time_}"
         folder = copy(template, tmp_path / f"{action}-{point}-{time_}")
         code, said = driver.run(folder, case.argv, case.patches, where)
@@ -88,7 +90,22 @@ def test_nothing_is_lost_wherever_it_ends(name: str, tmp_path: Path, driver: Dri
             assert names_in(folder) == wanted, where
         shutil.rmtree(folder)
         tried += 1
-    assert tried > 20
+    assert tried > (8 if case.points else 20)
+
+
+def test_where_two_folders_cannot_be_exchanged_the_old_one_is_kept_beside(tmp_path: Path, driver: Driver) -> None:
+    case, patches = CASES["folder of models"], {"onnxq.folders.place.EXCHANGE": ""}
+    folder = tmp_path / "f"
+    case.prepare(folder, driver)
+    old = case.content(folder)
+    code, _ = driver.run(folder, case.argv, patches, "kill folder.aside_moved")
+    assert code == -signal.SIGKILL and case.content(folder) is None
+    (kept,) = folder.glob("out.old-*")
+    assert driver.run(folder, case.argv, patches)[0] == 0
+    assert case.content(folder) not in (None, old)
+    shutil.rmtree(folder / "out")
+    kept.rename(folder / "out")
+    assert case.content(folder) == old
 
 
 def require_sentence(code: int, said: str, action: str, where: str, is_cleaning: bool) -> None:

@@ -2,7 +2,7 @@
 // the same, and the kernels below it are emulated.
 #include <deque>
 
-#include "abi/export.h"
+#include "base/export.h"
 #include "abi/ops.h"
 
 ONNXQ_EXPORT onnxq::ort::OrtStatus* RegisterCustomOps(onnxq::ort::OrtSessionOptions* options,

@@ -199,7 +199,7 @@ def damaged_files(folder: Path) -> dict[str, Path]:
 
 def test_damaged_files(tmp_path: Path) -> None:
     for name, path in damaged_files(tmp_path).items():
-        with pytest.raises(BadData, match=f"{name} cannot be read: "):
+        with pytest.raises(BadData, match=f"{name}' cannot be read: "):
             samples(path)
 
 
@@ -210,7 +210,7 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path, suffix: str) -> None:
         np.save(path, x, allow_pickle=True)
     else:
         save(path, x=x)
-    with pytest.raises(BadData, match=f"d{suffix} cannot be read: it holds pickled Python objects, not numbers"):
+    with pytest.raises(BadData, match=f"d{suffix}' cannot be read: it holds pickled Python objects, not numbers"):
         samples(path)
 
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onnxq import fake_quant
+from onnxq import fake_quant, formats
 from onnxq.errors import BadData, BadRecipe
 from onnxq.fake_quant import AffineGrid
+from onnxq.formats import Granularity
 
 GRIDS = [(bits, symmetric) for bits in (2, 3, 4, 8, 12) for symmetric in (True, False)]
 each_grid = pytest.mark.parametrize(("bits", "symmetric"), GRIDS, ids=lambda x: str(x))
@@ -207,3 +208,125 @@ def test_impossible_grids(scale: object, zero: object, codes: tuple[int, int], w
 def test_bits_have_limits(bits: int) -> None:
     with pytest.raises(ValueError, match=f"{bits} bits"):
         fake_quant.grid_over(-1, 1, bits)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_an_observer_s_range_is_that_of_its_own_grid(bits: int, symmetric: bool) -> None:
+    """The range of least error for 8 bits is far too wide for 2: the observer's error is near the best there is."""
+    x = numbers(20_000).astype(np.float32)
+    observer = fake_quant.Observer("mse", bits, symmetric=symmetric)
+    observer.update(x)
+    got = np.mean((fake_quant.forward(x, observer.grid()) - x) ** 2)
+    tried = [
+        np.mean(
+            (fake_quant.forward(x, fake_quant.grid_over(x.min() * a, x.max() * b, bits, symmetric=symmetric)) - x) ** 2
+        )
+        for a in np.linspace(0.1, 1, 30)
+        for b in np.linspace(0.1, 1, 30)
+    ]
+    assert got < 1.1 * min(tried)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_codes_and_their_numbers(symmetric: bool, axis: int | None) -> None:
+    x = numbers(4, 6).astype(np.float32)
+    grid = narrow(x, 4, symmetric, axis)
+    q = fake_quant.codes(x, grid)
+    assert q.min() == grid.qmin and q.max() == grid.qmax
+    np.testing.assert_array_equal(fake_quant.from_codes(q, grid), fake_quant.forward(x, grid))
+    with pytest.raises(ValueError, match=r"are beyond"):
+        fake_quant.from_codes(q + 100, grid)
+    with pytest.raises(ValueError, match=r"holds nan at \[0\]"):
+        fake_quant.codes([np.nan, 1.0], fake_quant.grid_over(0, 1))
+
+
+@pytest.mark.parametrize("word", ["uint4", "uint8", "uint2"])
+def test_a_grid_in_blocks_equals_the_format_s_own_encoder(word: str) -> None:
+    x = numbers(5, 70).astype(np.float32)
+    q = formats.quantize(x, word, Granularity(1, 32))
+    assert q.scales is not None and q.zero_points is not None
+    grid = AffineGrid(q.scales, q.zero_points.astype(np.int64), 0, 2**q.format.bits - 1, axis=-1, block=32)
+    np.testing.assert_array_equal(fake_quant.codes(x, grid), q.codes)
+    np.testing.assert_array_equal(fake_quant.forward(x, grid), q.dequantize())
+    own = fake_quant.fit(x, q.format.bits, symmetric=False, axis=1, block=32)
+    np.testing.assert_array_equal(own.scale, q.scales)
+    np.testing.assert_array_equal(own.zero_point, q.zero_points)
+
+
+def test_the_gradient_of_block_scales_is_that_of_each_block_alone() -> None:
+    x, given = numbers(3, 10), numbers(3, 10, seed=3)
+    grid = fake_quant.fit(x * 0.4, 4, axis=1, block=4)
+    of_x, of_scale = fake_quant.backward_lsq(given, x, grid)
+    assert of_scale.shape == grid.scale.shape == (3, 3)
+    for row in range(3):
+        for block in range(3):
+            part = np.s_[row, 4 * block : 4 * block + 4]
+            alone = AffineGrid(grid.scale[row, block], grid.zero_point[row, block], grid.qmin, grid.qmax)
+            wanted_x, wanted = fake_quant.backward_lsq(given[part], x[part], alone)
+            np.testing.assert_array_equal(of_x[part], wanted_x)
+            np.testing.assert_allclose(of_scale[row, block], wanted, rtol=1e-6)
+
+
+def test_an_observer_tells_what_it_has_seen() -> None:
+    observer = fake_quant.Observer("minmax", 4, axis=1)
+    assert (observer.batches, observer.has_data, observer.low.size) == (0, False, 0)
+    observer.update(np.full((2, 3), np.nan))
+    assert (observer.batches, observer.has_data) == (1, False)
+    np.testing.assert_array_equal(observer.low, np.inf)
+    batches = [numbers(8, 3, seed=seed) for seed in range(3)]
+    for batch in batches:
+        observer.update(batch)
+    joined = np.concatenate(batches)
+    np.testing.assert_array_equal(observer.low, joined.min(axis=0))
+    np.testing.assert_array_equal(observer.high, joined.max(axis=0))
+    assert repr(observer) == "Observer(minmax, 4 bits, 4 batches)"
+    observer.reset()
+    assert (observer.batches, observer.has_data) == (0, False)
+    with pytest.raises(BadData, match="has not seen a batch yet"):
+        observer.grid()
+    observer.update(numbers(5, 7))  # another number of channels
+    assert observer.high.shape == (7,)
+    whole = fake_quant.Observer()
+    assert (float(whole.low), float(whole.high)) == (np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("momentum", [0.01, 0.1, 0.9, 1.0])
+def test_momentum_is_what_a_new_batch_weighs(momentum: float) -> None:
+    """A transcription: m · new + (1 − m) · old, the first batch fully."""
+    observer = fake_quant.Observer("moving-average", 8, momentum=momentum)
+    low = high = None
+    for seed in range(5):
+        x = numbers(50, seed=seed)
+        observer.update(x)
+        low = x.min() if low is None else momentum * x.min() + (1 - momentum) * low
+        high = x.max() if high is None else momentum * x.max() + (1 - momentum) * high
+    assert low is not None and high is not None
+    assert float(observer.grid().scale) == pytest.approx((high - low) / 255, rel=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0, -1, 1.1, float("nan")])
+def test_momentum_has_limits(momentum: float) -> None:
+    with pytest.raises(ValueError, match="a new batch cannot weigh"):
+        fake_quant.Observer("moving-average", momentum=momentum)
+
+
+@pytest.mark.parametrize("shares", [(99.0, 99.0), (90.0, 99.9), (100.0, 95.0), (99.99, 99.99)])
+def test_percentiles_are_numpy_s(shares: tuple[float, float]) -> None:
+    """To the width of a bin; the low end's share is counted from above."""
+    x = numbers(100_000)
+    word = f"percentile:{shares[0]}" if shares[0] == shares[1] else f"percentile:{shares[0]},{shares[1]}"
+    observer = fake_quant.Observer(word)
+    observer.update(x)
+    low, high = np.percentile(x, [100 - shares[0], shares[1]])
+    width = (x.max() - x.min()) / 2048
+    assert float(observer.grid().scale) * 255 == pytest.approx(high - low, abs=2 * width)
+    zero = float(observer.grid().zero_point)
+    assert zero == pytest.approx(-low / float(observer.grid().scale), abs=1)
+
+
+@pytest.mark.parametrize("word", ["percentile:", "percentile:50", "percentile:101", "percentile:99,99,99", "minmax:3"])
+def test_methods_take_their_own_parameters_only(word: str) -> None:
+    with pytest.raises(BadRecipe, match=r"percentile|has no parameters"):
+        fake_quant.Observer(word)

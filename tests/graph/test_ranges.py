@@ -56,7 +56,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_absent_files_are_said(tmp_path: Path) -> None:
-    with pytest.raises(BadRecipe, match=r"the ranges .*none.json cannot be read: No such file"):
+    with pytest.raises(BadRecipe, match=r"the ranges '.*none.json' cannot be read: No such file"):
         load_ranges(tmp_path / "none.json", **KEY)
 
 

@@ -143,10 +143,10 @@ def test_recipes_that_are_not_understood(written, text: str, message: str) -> No
 
 
 def test_recipes_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(BadRecipe, match=r"the recipe .*none.toml cannot be read"):
+    with pytest.raises(BadRecipe, match=r"the recipe '.*none.toml' cannot be read"):
         load_recipe(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(BadRecipe, match=r"the recipe .*bytes.toml cannot be read"):
+    with pytest.raises(BadRecipe, match=r"the recipe '.*bytes.toml' cannot be read"):
         load_recipe(tmp_path / "bytes.toml")
 
 

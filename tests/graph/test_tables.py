@@ -85,10 +85,9 @@ def test_columns_of_a_csv_are_inputs_of_their_own(tmp_path: Path) -> None:
 
 
 def test_images_in_a_folder_of_datasets(tmp_path: Path) -> None:
-    """`save_to_disk` leaves streams of Arrow, images as bytes or as paths, and JSON beside them."""
+    """`save_to_disk` leaves streams of Arrow with images in them, and JSON beside them."""
     files = sorted(corpora.images(tmp_path / "images", count=3, size=(4, 4)).iterdir())
-    rows = [{"bytes": file.read_bytes(), "path": None} for file in files[:2]]
-    rows.append({"bytes": None, "path": str(files[2])})
+    rows = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
     schema = pa.schema([("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("label", pa.int64())])
     (tmp_path / "set").mkdir()
     for i in range(3):
@@ -99,6 +98,25 @@ def test_images_in_a_folder_of_datasets(tmp_path: Path) -> None:
     found = np.concatenate([s["pixel_values"] for s in open_data(tmp_path / "set", IMAGE, how)])
     wanted = np.concatenate([s["pixel_values"] for s in open_data(tmp_path / "images", IMAGE, how)])
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_table_may_name_images_below_its_folder_and_nowhere_else(tmp_path: Path) -> None:
+    corpora.images(tmp_path / "set" / "images", count=1, size=(4, 4))
+    corpora.images(tmp_path / "else", count=1, size=(4, 4))
+    (tmp_path / "set" / "link.png").symlink_to(tmp_path / "else" / "0.png")
+    schema = pa.schema([("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))])
+    wanted = list(open_data(tmp_path / "set" / "images", IMAGE, Preprocessing(scale=1)))
+
+    def read(path: str) -> list:
+        table = pa.Table.from_pylist([{"image": {"bytes": None, "path": path}}], schema)
+        return list(open_data(write(table, tmp_path / "set" / "t.parquet"), IMAGE, Preprocessing(scale=1)))
+
+    for path in ("images/0.png", str(tmp_path / "set" / "images" / "0.png")):
+        (found,) = read(path)
+        np.testing.assert_array_equal(found["pixel_values"], wanted[0]["pixel_values"])
+    for path in ("../else/0.png", str(tmp_path / "else" / "0.png"), "link.png"):
+        with pytest.raises(BadData, match="outside of the table's folder"):
+            read(path)
 
 
 def test_texts_and_images_of_one_row(tmp_path: Path) -> None:
@@ -191,7 +209,7 @@ def test_an_image_that_is_not_there(tmp_path: Path) -> None:
     rows = [{"image": {"bytes": None, "path": "gone.png"}}, {"image": None}]
     file = write(pa.Table.from_pylist(rows, schema), tmp_path / "t.parquet")
     data = open_data(file, IMAGE, Preprocessing())
-    with pytest.raises(BadData, match=r"row 0: column 'image' names the file .*gone\.png, which is not there"):
+    with pytest.raises(BadData, match=r"row 0: column 'image' names the file 'gone\.png', which is not there"):
         next(iter(data))
     with pytest.raises(BadData, match="row 1: column 'image' is empty"):
         next(data.after(1))

@@ -65,6 +65,23 @@ def test_many_threads_on_one_session(type: type) -> None:
     in_threads(8, work)
 
 
+def test_many_threads_on_dense_weights() -> None:
+    """Products of bfloat16, in sessions of their own and in one, some of which are the first to ask for thresholds."""
+    w = weight(kernels.DENSE, 200, 300, 32)
+    model = nodes.dense(w).SerializeToString()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    shared, x = onnxq.session(model, options), activations((21, w.K))
+    alone = shared.run(None, {"x": x})[0]
+
+    def work(i: int) -> None:
+        used = shared if i % 2 else onnxq.session(model)
+        for _ in range(10):
+            np.testing.assert_array_equal(used.run(None, {"x": x})[0], alone)
+
+    in_threads(6, work)
+
+
 def test_two_sessions_at_once() -> None:
     both = [session(), session(activations="exact")]
     x = activations((9, 200))

@@ -27,6 +27,19 @@ def asked(cache: Path, *formats: int, **environment: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
+THREADS = """if True:
+    import ctypes, sys, threading
+    l, start, found = ctypes.CDLL(sys.argv[1]), threading.Barrier(6), set()
+    def ask():
+        start.wait()
+        found.add(l.onnxq_tile_rows(int(sys.argv[2])))
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+    print(*found)
+"""
+
+
 @pytest.fixture
 def cached(tmp_path: Path) -> Path:
     """The file of a process that has measured. Skips where the kernels of this machine have nothing to measure."""
@@ -38,7 +51,7 @@ def cached(tmp_path: Path) -> Path:
 
 def test_what_was_measured_is_kept(cached: Path, tmp_path: Path) -> None:
     lines = cached.read_text().splitlines()
-    assert lines[0] == "onnxq kernels 1"
+    assert lines[0] == "onnxq kernels 2"
     (rows,) = asked(tmp_path, INT4)
     assert 2 <= rows <= 17 and lines[2:] == [f"tile_rows {INT4} {rows}"]
     for other in (2, 9, 17):
@@ -48,13 +61,20 @@ def test_what_was_measured_is_kept(cached: Path, tmp_path: Path) -> None:
     assert f"tile_rows {INT4} 17" in cached.read_text()  # what another process measured stays
 
 
+def test_threads_that_ask_at_once_are_told_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", THREADS, str(native.path()), str(INT4)]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert [int(word) for word in done.stdout.split()] == asked(tmp_path, INT4)
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"\0" * 100000, b"\xff\xfe" * 3000, b"onnxq kernels 1", b"onnxq kernels 0\n{about}\ntile_rows 0 5"),
-        *(b"onnxq kernels 1\nanother processor\ntile_rows 0 5", b"onnxq kernels 1\n{about}\ntile_rows 0 -5"),
-        *(b"onnxq kernels 1\n{about}\ntile_rows 0 1", b"onnxq kernels 1\n{about}\ntile_rows 0 99999999999999999999"),
-        *(b"onnxq kernels 1\n{about}\ntile_rows -1 5", b"onnxq kernels 1\n{about}\ntile_rows 123456789 5"),
+        *(b"", b"\0" * 100000, b"\xff\xfe" * 3000, b"onnxq kernels 2", b"onnxq kernels 1\n{about}\ntile_rows 0 5"),
+        *(b"onnxq kernels 2\nanother processor\ntile_rows 0 5", b"onnxq kernels 2\n{about}\ntile_rows 0 -5"),
+        *(b"onnxq kernels 2\n{about}\ntile_rows 0 1", b"onnxq kernels 2\n{about}\ntile_rows 0 99999999999999999999"),
+        *(b"onnxq kernels 2\n{about}\ntile_rows -1 5", b"onnxq kernels 2\n{about}\ntile_rows 123456789 5"),
     ],
     ids=range(11),
 )

@@ -9,10 +9,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import tiny
+from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from onnxq import Recipe, collectors, quantize
 from onnxq.calibration import calibrate
+from onnxq.calibration.observations import load_observations
+from onnxq.cli import main
 from onnxq.model import graph
 from onnxq.runtime.session import Session
 from onnxq.samples.prefetch import AHEAD
@@ -212,3 +216,25 @@ def test_element_counts(text: str) -> None:
         sample = {"x": normal(5, 4), "start": normal(4)}
     wanted = {MLP: (15, 15), IF: (6, 0), LOOP: (6, 0), SCAN: (20, 0)}[text]
     assert tuple(calibrate.element_counts(model_of(text), names, sample).values()) == wanted
+
+
+def test_percentiles_of_the_command_line(tmp_path: Path) -> None:
+    """Each end has its own share, and results name them."""
+    text = "g (float[N, 32] x) => (float[N, 8] y) { h = MatMul(x, v)  y = MatMul(h, w) }"
+    weights = {"v": normal(32, 64), "w": normal(64, 8, seed=1)}
+    path, data = tiny.save(tiny.model(text, weights), tmp_path), tmp_path / "d.npz"
+    np.savez(data, x=normal(8, 50, 32))
+    found: dict[str, Ranges] = {}
+    for share in ("100", "90,100", "100,90"):
+        output = tmp_path / "r.ranges"
+        command = ["calibrate", path, "--data", data, "-s", "w8a8", "--percentile", share, "-f", "-o", output]
+        done = CliRunner().invoke(main, [str(word) for word in command])
+        assert done.exit_code == 0, done.output
+        assert f"ranges by percentile:{share}" in done.output
+        found[share] = load_observations(output).ranges(f"percentile:{share}")  # type: ignore[union-attr]
+    name = "h"
+    whole, low_cut, high_cut = (found[share].values[name] for share in found)
+    assert low_cut.low > whole.low and low_cut.high == whole.high
+    assert high_cut.low == whole.low and high_cut.high < whole.high
+    refused = CliRunner().invoke(main, ["calibrate", str(path), "--data", str(data), "--percentile", "9", "-o", "x"])
+    assert refused.exit_code == 1 and "no percentile" in refused.output

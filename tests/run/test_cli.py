@@ -206,10 +206,10 @@ def test_inspect_says_what_is_in_a_model() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("quantize", "none.onnx"), "none.onnx: no such file"),
+        (("quantize", "none.onnx"), "'none.onnx': no such file"),
         (("quantize", DATA), "is not an ONNX model, or is cut short"),
         (("quantize", DIGITS, "-s", "w8a8"), "w8a8 needs calibration data: give --data"),
-        (("quantize", DIGITS, "-o", "no/q.onnx"), "the folder no does not exist"),
+        (("quantize", DIGITS, "-o", "no/q.onnx"), "the folder 'no' does not exist"),
         (("quantize", DIGITS, "--set", "w8a16"), "--set: invalid rule 'w8a16'; example: 'layers.0/*=w8a16'"),
         (("quantize", DIGITS, "--set", "*=int9"), "unknown scheme 'int9'; choose one of auto, w8a8"),
         (("quantize", DIGITS, "--weights", "int9"), "unknown number format 'int9'; choose one of bfloat16"),
@@ -221,8 +221,8 @@ def test_inspect_says_what_is_in_a_model() -> None:
         (("quantize", DIGITS, "--weights", "q8_0", "--block", "64"), "a block of q8_0 has 32 weights, not 64"),
         (("quantize", DIGITS, "--keep", "re:("), "is not a regular expression"),
         (("quantize", DIGITS, "--block-size", "20"), "invalid block size 20; choose one of 16, 32, 64, 128, 256"),
-        (("quantize", DIGITS, "--plan", "none.json"), "the plan none.json cannot be read"),
-        (("plan", DIGITS, "--recipe", "none.toml"), "the recipe none.toml cannot be read"),
+        (("quantize", DIGITS, "--plan", "none.json"), "the plan 'none.json' cannot be read"),
+        (("plan", DIGITS, "--recipe", "none.toml"), "the recipe 'none.toml' cannot be read"),
     ],
     ids=lambda x: "-" if isinstance(x, str) else "_".join(Path(word).name for word in map(str, x)),
 )
@@ -262,7 +262,7 @@ def test_defaults_are_those_of_the_api() -> None:
     options = {renamed.get(name, name): value for name, value in given.items()}
     effort = {name: options.pop(name) for name in ("max_memory", "jobs", "checkpoint_every")}
     assert effort_of(effort) == Effort() == api.pop("effort")
-    only_here = {"as_json", "report", "save_profile", "keep", "sets", "no_check", "weights"}
+    only_here = {"as_json", "report", "save_profile", "keep", "sets", "no_check", "weights", "percentile"}
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
     folders = {
         name: parameter.default for name, parameter in inspect.signature(onnxq.quantize_folder).parameters.items()

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def test_what_is_read_is_never_replaced_by_a_model(words: tuple[str, ...], read:
     (folder / "other.onnx").hardlink_to(read)
     before = contents(folder)
     assert f"'{read}' must end in .onnx" in run(*words, "-o", read, "--force", code=1)
-    assert "other.onnx is read, so it cannot be the output" in run(*words, "-o", "other.onnx", "--force", code=1)
+    assert "'other.onnx' is read, so it cannot be the output" in run(*words, "-o", "other.onnx", "--force", code=1)
     assert contents(folder) == before
 
 
@@ -190,7 +191,7 @@ def test_weights_in_bodies_of_functions_are_read_too() -> None:
     assert data_files.locations(Path("deep.onnx")) == {"deep.bin"}
     guard = Guard(force=True)
     guard.reads("deep.onnx")
-    with pytest.raises(BadOutput, match=r"deep\.bin is read"):
+    with pytest.raises(BadOutput, match=r"deep\.bin' is read"):
         guard.writes(Path("deep.bin"))
 
 
@@ -257,7 +258,7 @@ def test_a_link_stays_one_and_permissions_stay(folder: Path) -> None:
 def test_a_foreign_file_called_like_progress_stays(folder: Path) -> None:
     Path("r.partial").write_text("precious")
     words = ("calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r")
-    assert "r.partial exists" in run(*words, code=1)
+    assert "'r.partial' exists" in run(*words, code=1)
     assert Path("r.partial").read_text() == "precious"
 
 
@@ -343,3 +344,31 @@ def test_processes_of_calibration_end_with_their_parent(number: signal.Signals, 
     while any(Path(f"/proc/{child}").exists() for child in children):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_scratch_of_killed_runs_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies where the system keeps what is of no use afterwards, too."""
+    code = "import os; from onnxq.files import staging\n"
+    code += "with staging.scratch() as f: print(f, flush=True); os.kill(os.getpid(), 9)"
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    left = Path(done.stdout.strip())
+    assert done.returncode == -signal.SIGKILL and left.is_dir() and left.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with staging.scratch() as found:
+        assert found.parent == left.parent and not left.exists()
+        with staging.scratch() as other:
+            assert found.is_dir() and other.is_dir()
+    assert not any(left.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda p: p.symlink_to("/tmp"), lambda p: p.touch(), lambda p: p.mkdir(0o777) or p.chmod(0o777)]
+)
+def test_scratch_never_lies_where_others_write(spoil: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = tmp_path / f"onnxq-{os.geteuid()}"
+    spoil(place)  # type: ignore[operator]
+    with staging.scratch() as found:
+        assert found.parent == tmp_path and found.is_dir()
+    assert not found.exists()

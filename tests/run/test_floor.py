@@ -15,7 +15,7 @@ from onnxq.checking.models import Check
 from onnxq.checking.verdict import require_quality
 from onnxq.errors import CheckFailed
 from onnxq.job import open_job
-from onnxq.recipe import AIM, Recipe
+from onnxq.recipe import AIM, Recipe, Rule
 
 pytestmark = pytest.mark.usefixtures("quick")
 TEXT = "g (float[N, 96] x) => (float[N, 24] y) { h = MatMul(x, v)  r = Relu(h)  i = MatMul(r, w)  y = MatMul(i, u) }"
@@ -50,9 +50,25 @@ def test_without_a_floor_coarse_files_are_written_with_a_warning(model: Path) ->
 
 
 def test_without_a_floor_longer_formats_reach_the_aim(model: Path) -> None:
-    result = onnxq.quantize(model, model.with_name("q.onnx"), "int2", target="onnxq")
+    result = onnxq.quantize(model, model.with_name("q.onnx"), "nf4", target="onnxq")
+    assert {choice.format for choice in result.plan} > {"nf4"}
     assert result.check is not None and result.check.sqnr >= AIM
     assert not any("aims for" in note for note in result.check.notes)
+
+
+@pytest.mark.parametrize("word", ["pow2_int4", "uniform3"])
+def test_a_format_that_was_named_is_honoured_and_its_cost_said(model: Path, word: str) -> None:
+    result = onnxq.quantize(model, model.with_name("q.onnx"), word, target="onnxq")
+    assert {choice.format for choice in result.plan} == {word}
+    assert result.check is not None and result.check.sqnr < AIM
+    assert any("less than the 20 dB that onnxq aims for" in note for note in result.check.notes)
+
+
+def test_a_format_that_a_rule_names_is_honoured(model: Path) -> None:
+    named = next(iter(coarse_plan(model))).node
+    recipe = Recipe("nf4", rules=(Rule("int2", nodes=named),))
+    result = onnxq.quantize(model, model.with_name("q.onnx"), recipe, target="onnxq")
+    assert result.plan.choices[named].format == "int2"
 
 
 def test_a_floor_fails_where_the_plan_is_given(model: Path) -> None:

@@ -31,6 +31,12 @@ PAIRS = [
     for (i, name), (j, scheme) in itertools.product(enumerate(odd.MODELS), enumerate(SCHEMES))
     if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
 ]
+PARAMETERS = [
+    pytest.param(
+        *pair, id="-".join(pair), marks=pytest.mark.sweep if pair[0] == "2000 nodes" and pair[1] != "w4a16" else ()
+    )
+    for pair in PAIRS
+]
 #: dB: four bits on matrices of a few hundred weights have about 18; a wrong axis, row or sign leaves none.
 LEAST_DB = 14.0
 
@@ -49,7 +55,7 @@ def in_float(name: str) -> list[list[NDArray]]:
     return [session.run(feed) for feed in odd.MODELS[name].feeds(3)]
 
 
-@pytest.mark.parametrize(("name", "scheme", "target"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("name", "scheme", "target"), PARAMETERS)
 def test_odd_model(name: str, scheme: str, target: str, tmp_path: Path) -> None:
     model = odd.MODELS[name]
     path, output = tiny.save(model.proto(), tmp_path), tmp_path / "quantized.onnx"

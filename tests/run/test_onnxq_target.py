@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tiny import normal
 
 import onnxq
-from onnxq import formats
+from onnxq import Recipe, formats
 from onnxq.output import write
 from onnxq.runtime import native
 from onnxq.runtime.session import Session
@@ -200,3 +200,21 @@ def test_every_word_on_every_target(tmp_path: Path, word: str, target: str) -> N
     # on the worst of several kinds of words, and powers of two are the coarsest way to use 4 bits.
     loss = 12 if word == "pow2_int4" else 11
     assert result.check.sqnr > (6 * min(bits, 8) - loss if not word.startswith("float8") else 20)
+
+
+@pytest.mark.parametrize("word", ["q4_0", "int4", "nf4"])
+def test_the_user_s_algorithm_is_the_one_that_is_used(word: str, tmp_path: Path) -> None:
+    """rtn gives the codes of the format's own rule; what is chosen otherwise has other ones, of less error."""
+    w = tiny.normal(64, 32)
+    path = tiny.save(tiny.model("g (float[N, 64] x) => (float[N, 32] y) { y = MatMul(x, w) }", {"w": w}), tmp_path)
+    own = formats.quantize(np.ascontiguousarray(w.T), word).dequantize().T
+    errors = {}
+    for algorithm in (None, "rtn", "mse"):
+        recipe = Recipe(word, algorithm=algorithm, accuracy_level=0)
+        result = onnxq.quantize(path, tmp_path / "q.onnx", recipe, target="onnxq", check=False, force=True)
+        (got,) = onnxq.session(result.output).run(None, {"x": np.eye(64, dtype=np.float32)})
+        errors[algorithm] = float(np.square(got - w).sum())
+        if algorithm == "rtn":
+            # Scales of float32 formats are stored as float16.
+            np.testing.assert_allclose(got, own, rtol=1e-6 if word == "q4_0" else 1e-3, atol=1e-6)
+    assert errors["mse"] == errors[None] < errors["rtn"]

@@ -54,9 +54,16 @@ def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [*model.graph.input, *model.graph.output]
 
 
-@pytest.mark.parametrize("target", targets.names())
-@pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"auto"}))
-@pytest.mark.parametrize("model", [DIGITS, TEXT], ids=lambda path: path.stem)
+#: The transformer, which takes seconds, in each scheme on one target after the other; the sweep takes the rest.
+SCHEMES_ON_TARGETS = [
+    pytest.param(model, scheme, target, id=f"{model.stem}-{scheme}-{target}", marks=marks)
+    for i, scheme in enumerate(sorted(set(SCHEMES) - {"auto"}))
+    for j, target in enumerate(targets.names())
+    for model, marks in ((DIGITS, ()), (TEXT, () if i % 3 == j % 3 else pytest.mark.sweep))
+]
+
+
+@pytest.mark.parametrize(("model", "scheme", "target"), SCHEMES_ON_TARGETS)
 def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
     recipe, data = (
         onnxq.Recipe(scheme, keep_slow=True, min_sqnr=LEAST_DB.get(scheme, 20.0)),

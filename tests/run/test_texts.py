@@ -280,7 +280,7 @@ def test_texts_that_are_none(tmp_path: Path, content: bytes, message: str) -> No
     [
         ("{", "line 1 is not JSON"),
         ("[" * 100_000, "line 1 is not JSON"),
-        ('"fox"', "line 1 is a str, not an object"),
+        ('"fox"', "line 1 is a string, not an object"),
         ('{"words": 3}', "these records cannot make 'input_ids', 'attention_mask', 'token_type_ids'"),
     ],
     ids=["cut short", "deep", "string", "no text"],

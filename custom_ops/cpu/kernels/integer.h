@@ -84,10 +84,11 @@ inline __attribute__((always_inline)) void dot_all(const Codes& codes, const uin
   }
 }
 
-// y += the product of one record and its S k of the weight; both move on.
+// y += the product of one record and its S k of the weight; both move on. The weight is fetched `ahead`.
 template <class V, class Codes, int S, int R>
 inline __attribute__((always_inline)) void add_record(const Codes& codes, const uint8_t** weight, const typename V::F* scale,
-                                                      const char*& record, typename V::F (*y)[kVectors]) {
+                                                      const char*& record, int64_t ahead,
+                                                      typename V::F (*y)[kVectors]) {
   constexpr int64_t kBytes = Codes::kBytes * S / 16;
   typename V::I sum[R][kVectors];
   const auto start = reinterpret_cast<const int32_t*>(record);
@@ -106,7 +107,7 @@ inline __attribute__((always_inline)) void add_record(const Codes& codes, const 
   }
   for (int c = 0; c < kVectors; ++c) {
     for (int64_t i = 0; i < kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
-      _mm_prefetch(reinterpret_cast<const char*>(weight[c]) + kAhead + i, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(weight[c]) + ahead + i, _MM_HINT_T0);
     }
     weight[c] += kBytes;
   }
@@ -124,6 +125,7 @@ void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64
   const uint8_t* size = packed.sizes;
   const bool moved = p.zero_points || codes.zero() != 0.0f;
   const float fixed_zero = codes.zero(), byte_middle = Codes::kBytes == 4 * kLine && V::kSignedBytes ? 128.0f : 0.0f;
+  const Fetch<V> fetch(p, g);
   Group at = g;
   F y[R][kVectors];
 #pragma GCC unroll 8
@@ -148,16 +150,17 @@ void multiply_rows(const Problem& p, const Group& g, const Packed& packed, int64
         at.zero_points[c] += p.zero_points ? kTile : 0;
       }
     }
+    const int64_t ahead = fetch.ahead(at.weight[0]);
     for (const uint8_t* end = size + units; size < end; ++size) {
       if (*size == U) {
-        add_record<V, Codes, U, R>(codes, at.weight, scale, record, y);
+        add_record<V, Codes, U, R>(codes, at.weight, scale, record, ahead, y);
       } else if (*size == 16) {
         for (int i = 0; i < U; i += 16) {
-          add_record<V, Codes, 16, R>(codes, at.weight, scale, record, y);
+          add_record<V, Codes, 16, R>(codes, at.weight, scale, record, ahead, y);
         }
       } else {
         for (int i = 0; i < U; i += kLeastSize) {
-          add_record<V, Codes, kLeastSize, R>(codes, at.weight, scale, record, y);
+          add_record<V, Codes, kLeastSize, R>(codes, at.weight, scale, record, ahead, y);
         }
       }
     }

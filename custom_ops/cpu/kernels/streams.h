@@ -47,6 +47,23 @@ Group group(const Problem& p, int64_t index) {
   return g;
 }
 
+// How far ahead of the bytes of a group others are fetched: of the same streams, and near their end of the next group's,
+// which are that much further as a group's streams lie one behind the other. Short streams spend half their time there.
+template <class V>
+class Fetch {
+ public:
+  Fetch(const Problem& p, const Group& g) {
+    const int64_t stream = tile_bytes(p.format, padded(p.K, p.block));
+    edge_ = g.weight[0] + (stream > kAhead ? stream - kAhead : 0);
+    others_ = (kVectors * V::kLanes / kTile - 1) * stream;
+  }
+  int64_t ahead(const uint8_t* weight) const { return weight < edge_ ? kAhead : kAhead + others_; }
+
+ private:
+  const uint8_t* edge_;
+  int64_t others_;
+};
+
 template <class V, int kScale>
 typename V::F load_scales(const char* at) {
   if constexpr (kScale == kScaleFloat32) {

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
-from onnxq.formats.kinds import fast
+from onnxq.formats.kinds import arguments, fast
 
 TINY = np.finfo(np.float32).tiny
 #: What the largest code times its scale may come to: a little less than the largest float32 number, for rounding.
@@ -87,7 +87,7 @@ def encode(
     dtype: np.dtype,
 ) -> QuantizedTensor:
     """Codes clipped to [qmin, qmax]."""
-    q = np.rint(w / granularity.spread(scales.astype(np.float32, copy=False), w.shape))
+    q = np.asarray(np.rint(w / granularity.spread(scales.astype(np.float32, copy=False), w.shape)))
     if zero_points is not None:
         q += granularity.spread(zero_points, w.shape).astype(np.float32)
     codes = np.clip(q, qmin, qmax, out=q).astype(dtype)
@@ -135,9 +135,9 @@ def encode_small(format: Format, w: FloatArray, granularity: Granularity, scales
 
 def decode(q: QuantizedTensor) -> FloatArray:
     """scale · (code − zero point), in float32 as DequantizeLinear computes it."""
-    assert q.scales is not None
+    scales = arguments.present(q.scales, "scales")
     w = q.codes.astype(np.float32)
     if q.zero_points is not None:
         w -= q.granularity.spread(q.zero_points, q.shape).astype(np.float32)
-    w *= q.granularity.spread(q.scales.astype(np.float32, copy=False), q.shape)
+    w *= q.granularity.spread(scales.astype(np.float32, copy=False), q.shape)
     return w

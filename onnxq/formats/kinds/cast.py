@@ -44,7 +44,7 @@ def encode_scaled(
     if scales is None:
         scales = fit(w, granularity, format.code_type)
     limit = largest_number(format.code_type)
-    steps = w / granularity.spread(scales.astype(np.float32, copy=False), w.shape)
+    steps = np.asarray(w / granularity.spread(scales.astype(np.float32, copy=False), w.shape))
     codes = np.clip(steps, -limit, limit, out=steps).astype(format.code_type)
     return QuantizedTensor(format, granularity, codes, scales)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds import arguments
 from onnxq.formats.kinds import fast as _fast
 
 
@@ -68,6 +69,14 @@ def codes(w: FloatArray, granularity: Granularity, scales: ScaleArray, tables: T
 
 
 def decode(q: QuantizedTensor, levels: FloatArray) -> FloatArray:
-    """scale · level, in float32."""
-    assert q.scales is not None
-    return levels[q.codes] * q.granularity.spread(q.scales.astype(np.float32, copy=False), q.shape)
+    """scale · level, in float32.
+
+    Raises:
+        ValueError: a code that indexes no level.
+    """
+    scales = arguments.present(q.scales, "scales").astype(np.float32, copy=False)
+    try:
+        found = levels[q.codes]
+    except IndexError:
+        raise ValueError(f"code {int(q.codes.max())} indexes none of the {len(levels)} levels") from None
+    return found * q.granularity.spread(scales, q.shape)

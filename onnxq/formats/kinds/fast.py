@@ -34,8 +34,10 @@ def encode(
 
     Raises:
         BadModel: a scale does not fit the type that the format stores it in.
+        ValueError: the weight has no such axis.
     """
     rule, dtype = format.rule, _TYPES.get(w.dtype)
+    granularity = granularity.within(w.ndim)
     axis, block = granularity.axis, granularity.block
     if rule is None or dtype is None or axis is None or block is None or not w.size:
         return None
@@ -47,13 +49,15 @@ def encode(
     scales = np.empty(granularity.scale_shape(w.shape), np.float32)
     zeros = np.empty(scales.shape, format.code_type) if rule.fit is Fit.RANGE else None
     tables = tables or format.tables
+    if tables is not None and [len(table) for table in tables] != [16, 15, 16]:
+        return None
     is_finite = library.onnxq_encode_rows(
         native.pointer(w),
         ctypes.c_int32(dtype),
         ctypes.c_int64(math.prod(w.shape[:axis])),
         ctypes.c_int64(w.shape[axis]),
         ctypes.c_int64(math.prod(w.shape[axis + 1 :])),
-        ctypes.c_int64(block),
+        ctypes.c_int64(min(block, w.shape[axis])),
         ctypes.c_int32(rule.fit),
         ctypes.c_int32(rule.qmax),
         native.pointer(None if tables is None else tables[1]),
@@ -88,7 +92,13 @@ def stored(format: Format, d: NDArray) -> NDArray:
 
 
 def transposed(codes: NDArray) -> NDArray:
-    """[columns, rows] of a matrix, in order in memory."""
+    """[columns, rows] of a matrix, in order in memory.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if codes.ndim != 2:
+        raise ValueError(f"an array of {codes.ndim} dimensions is no matrix")
     library = native.library()
     if library is None or codes.itemsize != 1 or not codes.flags.c_contiguous:
         return np.ascontiguousarray(codes.T)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
-from onnxq.formats.kinds import affine, fast
+from onnxq.formats.kinds import affine, arguments, fast
 
 
 def fit_signed(w: FloatArray, granularity: Granularity, qmin: int) -> FloatArray:
@@ -80,11 +80,10 @@ def encode_minimum(
 
 def decode_minimum(q: QuantizedTensor) -> FloatArray:
     """d · code + m, each operation in float32."""
-    assert q.scales is not None
-    assert q.zero_points is not None
+    scales, minima = arguments.present(q.scales, "scales"), arguments.present(q.zero_points, "minima")
     w = q.codes.astype(np.float32)
-    w *= q.granularity.spread(q.scales.astype(np.float32), q.shape)
-    w += q.granularity.spread(q.zero_points.astype(np.float32), q.shape)
+    w *= q.granularity.spread(scales.astype(np.float32), q.shape)
+    w += q.granularity.spread(minima.astype(np.float32), q.shape)
     return w
 
 

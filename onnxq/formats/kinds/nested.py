@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from onnxq.formats.kinds import arguments
 
 if TYPE_CHECKING:
     from onnxq.formats import Format, Granularity, QuantizedTensor
@@ -33,11 +36,20 @@ class NestedScales:
         codes: [scales], int8 (linear) or uint8 (of the dynamic map), one for each scale, counted by rows.
         factors: [ceil(scales / 256)] float32. Linear: the codes are divided by it; dynamic map: multiplied.
         offset: the mean that was subtracted, float32.
+
+    Raises:
+        ValueError: arrays of other types or sizes.
     """
 
     codes: NDArray[np.generic]
     factors: NDArray[np.float32]
     offset: np.float32
+
+    def __post_init__(self) -> None:
+        if self.codes.dtype not in (np.int8, np.uint8):
+            raise ValueError(f"nested scales have codes of int8 or uint8, not {self.codes.dtype}")
+        arguments.require_shape("codes of nested scales", self.codes, (self.codes.size,))
+        arguments.require_shape("factors of nested scales", self.factors, (-(-self.codes.size // SUPER_BLOCK),))
 
     def dequantize(self) -> NDArray[np.float32]:
         """[scales] float32. Of a scale near zero rounding may leave less than zero, in both peers as here."""
@@ -124,16 +136,16 @@ def _largest(rest: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def nested(format: Format, q: QuantizedTensor, nest: Callable[[NDArray[np.float32]], NestedScales]) -> QuantizedTensor:
     """`q` as a weight of `format`, its scales replaced by what `nest` leaves of them."""
-    assert q.scales is not None
-    granularity = q.granularity
-    made = nest(_by_row(granularity, q.scales.astype(np.float32, copy=False)).reshape(-1))
+    granularity, scales = q.granularity, arguments.present(q.scales, "scales")
+    made = nest(_by_row(granularity, scales.astype(np.float32, copy=False)).reshape(-1))
     return replace(q, format=format, scales=unnest(made, granularity, q.shape), nested=made)
 
 
 def unnest(made: NestedScales, granularity: Granularity, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The scales of a weight of `shape`, in the shape that its `granularity` gives them."""
     scale_shape = granularity.scale_shape(shape)
-    axis = granularity.axis
+    arguments.require_size("codes of nested scales", made.codes, math.prod(scale_shape))
+    axis = granularity.within(len(shape)).axis
     if axis is None or granularity.block is None:
         return made.dequantize().reshape(scale_shape)
     others = [size for i, size in enumerate(scale_shape) if i != axis]

@@ -16,7 +16,7 @@ class NameCastTypes(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        nodes = [node for node in graph.nodes(model) if graph.is_op(node, "CastLike")]
+        nodes = [node for node in graph.nodes(model) if graph.is_op(node, "CastLike") and len(node.inputs) == 2]
         if not nodes:
             return ir.passes.PassResult(model, modified=False)
         types, names, named = infer_types(model), Names(model), 0

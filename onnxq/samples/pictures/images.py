@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
@@ -61,7 +62,7 @@ def parse_preprocessing(text: str) -> Preprocessing:
             elif key == "resample" and value in get_args(Resample):
                 found[key] = value
             elif key in ("mean", "std"):
-                numbers = [float(part) for part in value.split(",")]
+                numbers = [_finite(float(part)) for part in value.split(",")]
                 found[key] = tuple(map(_positive, numbers) if key == "std" else numbers)
             elif key == "scale":
                 found[key] = _positive(float(value))
@@ -80,7 +81,13 @@ def parse_preprocessing(text: str) -> Preprocessing:
     return Preprocessing(**found)  # type: ignore[arg-type]
 
 
+def _finite(x: T) -> T:
+    if not math.isfinite(x):
+        raise ValueError
+    return x
+
+
 def _positive(x: T) -> T:
-    if not x > 0:
+    if not _finite(x) > 0:
         raise ValueError
     return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -60,9 +61,11 @@ def load_processor(path: Path) -> Preprocessing | Sound:
             return checked(_sound(found, type, path))
         if any(key in found for key in ("image_mean", "size", "crop_size", "do_resize", "rescale_factor")) or type:
             return _image(found, _stem(type), path)
-    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
-        raise BadData(f"{path} has an invalid value: {error}") from None
-    raise BadData(f"{path} declares neither images nor sounds: it is not a preprocessor_config.json")
+    except ValueError as error:
+        raise BadData(f"'{path}' has an invalid value: {error}") from None
+    except (TypeError, LookupError, AttributeError, ArithmeticError):  # of values that are of another kind
+        raise BadData(f"'{path}' has an invalid value: one of its entries is of a wrong kind") from None
+    raise BadData(f"'{path}' declares neither images nor sounds: it is not a preprocessor_config.json")
 
 
 def _stem(type: str) -> str:
@@ -72,7 +75,7 @@ def _stem(type: str) -> str:
 
 
 def _refuse(path: Path, type: str) -> BadData:
-    return BadData(f"{path}: {type or 'its processor'} is not supported; give its outputs as .npz files")
+    return BadData(f"'{path}': {type or 'its processor'} is not supported; give its outputs as .npz files")
 
 
 def _sound(found: dict[str, Any], type: str, path: Path) -> Sound:
@@ -101,7 +104,7 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
         needed = {"size": "do_resize", "image_mean": "do_normalize", "image_std": "do_normalize"}
         missing = [key for key, switch in needed.items() if found.get(switch, True) and not found.get(key)]
         if missing and type:
-            raise BadData(f"{path} lacks '{missing[0]}', for which {type} has no known default; add it")
+            raise BadData(f"'{path}' lacks '{missing[0]}', for which {type} has no known default; add it")
     size, cut, resample, usual = _DEFAULTS.get(type, _DEFAULTS["ViT"])
     size = found.get("size", size)
     cut = _pair(found.get("crop_size", cut)) if found.get("do_center_crop", cut is not None) else None
@@ -109,15 +112,16 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
     mean, std = (found.get(key) or each for key, each in zip(("image_mean", "image_std"), usual or _HALF, strict=True))
     if not found.get("do_normalize", usual is not None):
         mean, std = (0.0,), (1.0,)
-    if min(std) <= 0 or scale <= 0:
-        raise ValueError("image_std and rescale_factor are positive numbers")
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
+    if not min(std) > 0 or not scale > 0 or not all(map(math.isfinite, (*mean, *std, scale))):
+        raise ValueError("image_std and rescale_factor are positive numbers, image_mean is made of numbers")
     number = found.get("resample", resample)
     number = resample if number is None else int(number)
     if not 0 <= number < len(get_args(Resample)):
         raise ValueError(f"unknown resampling filter {number}")
     return Preprocessing(
-        mean=tuple(map(float, mean)),
-        std=tuple(map(float, std)),
+        mean=mean,
+        std=std,
         scale=scale,
         channels="bgr" if found.get("do_flip_channel_order", type == "MobileViT") else "rgb",
         resample=get_args(Resample)[number],

@@ -19,6 +19,8 @@ from onnxq.samples.pictures.images import Preprocessing, Resample
 Picture = bytes | Path
 #: Of an image before and after resizing: a line of one pixel's width would become a strip of a million.
 MOST_PIXELS = 1 << 26
+#: Kinds of files that are read, as Pillow calls them: whatever the name, it would run Ghostscript on others.
+KINDS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 
 
 def _pillow() -> Any:
@@ -38,7 +40,7 @@ def open_picture(picture: Picture, where: str, mode: str) -> Any:
     """
     pil = _pillow()
     try:
-        with pil.Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as opened:
+        with pil.Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture, formats=KINDS) as opened:
             if opened.width * opened.height > MOST_PIXELS:
                 raise BadData(f"{where} has {opened.width}×{opened.height} pixels: more than are read")
             opened.load()
@@ -123,6 +125,7 @@ class PictureInputs:
             else:
                 image = _resize(image, (width, height), how, where)
         if cut:
+            _require_size(image, (cut[1], cut[0]), where)
             left, top = (image.width - cut[1]) // 2, (image.height - cut[0]) // 2
             image = image.crop((left, top, left + cut[1], top + cut[0]))
         return image
@@ -136,9 +139,13 @@ def _is_image(i: Input) -> bool:
 
 def _resize(image: Any, size: tuple[int, int], how: int, where: str) -> Any:
     """To (width, height)."""
+    _require_size(image, size, where)
+    return image.resize(size, how)
+
+
+def _require_size(image: Any, size: tuple[int, int], where: str) -> None:
     if size[0] * size[1] > MOST_PIXELS or min(size) < 1:
         raise BadData(f"{where} of {image.width}×{image.height} pixels would become one of {size[0]}×{size[1]}")
-    return image.resize(size, how)
 
 
 def _model_size(name: str, shape: tuple[int | str | None, ...], layout: str) -> tuple[int, int]:

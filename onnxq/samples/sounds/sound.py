@@ -25,8 +25,10 @@ Source = bytes | Path
 SECONDS = 30.0
 #: Samples made of one sound at most, where the model takes short pieces.
 MOST_WINDOWS = 64
-#: Samples a second that a file may have.
-MOST_RATE = 384_000
+#: Samples a second that a file may have, and channels.
+MOST_RATE, MOST_CHANNELS = 384_000, 64
+#: Samples that a piece of sound is filled up to: an hour at 16 kHz.
+MOST_SAMPLES = 1 << 26
 _SIGNAL = re.compile(r"input_features|input_values|audio|wav|speech|signal|fbank|mel|feat")
 
 
@@ -98,10 +100,20 @@ def parse_sound(text: str) -> Sound:
 def checked(sound: Sound) -> Sound:
     """`sound`, if a spectrogram can be computed like that."""
     fft = sound.fft or sound.window
-    limits = {"rate": (sound.rate, MOST_RATE), "mel": (sound.mel, 1024), "window": (fft, 1 << 16)}
+    limits: dict[str, tuple[float, int]] = {
+        "rate": (sound.rate, MOST_RATE),
+        "mel": (sound.mel, 1024),
+        "window": (fft, 1 << 16),
+        "hop": (sound.hop, 1 << 16),
+        "seconds": (sound.seconds, MOST_SAMPLES // max(1, sound.rate)),
+        "frames": (sound.frames, MOST_SAMPLES // max(1, sound.hop, sound.mel)),
+    }
     for word, (number, most) in limits.items():
         if not 0 <= number <= most:
-            raise BadRecipe(f"--preprocess: {word}={number} is more than the {most} that make sense")
+            why = f"more than the {most} that make sense" if number > most else "less than nothing"
+            raise BadRecipe(f"--preprocess: {word}={number} is {why}")
+    if not sound.rate or not (math.isfinite(sound.mean) and math.isfinite(sound.std) and sound.std > 0):
+        raise BadRecipe("--preprocess: rate and std are positive numbers, and mean is a number")
     if sound.mel and not (sound.window <= fft and sound.hop > 0 and 0 <= sound.low < (sound.high or sound.rate / 2)):
         raise BadRecipe("--preprocess: a spectrogram needs window <= fft, hop > 0 and low < high")
     return sound
@@ -137,8 +149,8 @@ def read_wave(source: Source, where: str, rate: int, start: int, length: int) ->
     """
     try:
         with _open(source, where) as file:
-            if not 0 < file.samplerate <= MOST_RATE:
-                raise ValueError(f"{file.samplerate} samples a second")
+            if not (0 < file.samplerate <= MOST_RATE and 0 < file.channels <= MOST_CHANNELS):
+                raise ValueError(f"{file.samplerate} samples a second in {file.channels} channels")
             step = file.samplerate / rate
             file.seek(min(round(start * step), file.frames))
             wave = file.read(round(length * step), dtype="float32", always_2d=True).mean(axis=1)

@@ -133,7 +133,7 @@ class TextInputs:
         """The id that a decoder begins with."""
         config = self.place.config
         start = config.get("decoder_start_token_id", config.get("bos_token_id"))
-        if isinstance(start, int):
+        if isinstance(start, int) and 0 <= start < 1 << 31:
             return start
         return (self.tokenizer.start if self.tokenizer else None) or 0
 

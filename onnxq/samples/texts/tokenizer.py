@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxq.errors import BadData, MissingRuntime, first_line
+from onnxq.files import limits
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 #: Tokenizers without a limit of their own say so by a number like 1e30.
 MOST_TOKENS = 1 << 20
-#: Of a file of settings.
-MOST_BYTES = 1 << 26
+#: Of a tokenizer's file; those of a million tokens have a tenth of that.
+MOST_BYTES = 1 << 29
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,10 @@ def open_tokenizer(path: Path) -> Tokenizer:
     if not file.is_file():
         if path.is_dir():
             advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one"
-            raise BadData(f"the folder {path} holds no {FILE}: {advice}")
-        raise BadData(f"the tokenizer {path}: no such file")
+            raise BadData(f"the folder '{path}' holds no {FILE}: {advice}")
+        raise BadData(f"the tokenizer '{path}': no such file")
+    if limits.require_file(file, BadData, "the tokenizer ") > MOST_BYTES:
+        raise BadData(f"the tokenizer '{file}' is longer than {MOST_BYTES >> 20} MB")
     with _only_bad_data(file):
         encoder = tokenizers.Tokenizer.from_file(str(file))
         encoder.no_padding()
@@ -81,7 +83,7 @@ def _only_bad_data(file: Path) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise BadData(f"{file} is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
+        raise BadData(f"'{file}' is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
 
 
 def _id(encoder: Any, config: dict[str, Any], key: str) -> int | None:
@@ -99,11 +101,9 @@ def read_json(path: Path) -> dict[str, Any]:
         BadData: it is none.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it is longer than {MOST_BYTES >> 20} MB")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadData(f"{path} cannot be read as JSON: {first_line(error)}") from None
+        found = limits.parse_json(limits.read_text(path, "", error=BadData))
+    except ValueError as error:
+        raise BadData(f"'{path}' cannot be read as JSON: {first_line(error)}") from None
     if not isinstance(found, dict):
-        raise BadData(f"{path} is not a JSON object but a {type(found).__name__}")
+        raise BadData(f"'{path}' is not a JSON object but {limits.json_word(found)}")
     return found

@@ -1,0 +1,259 @@
+"""Arrays without a model: weights in files of numpy, safetensors or GGUF, encoded and decoded.
+
+In `.npz` and `.safetensors` a weight NAME becomes what `layouts.compact` makes of it (NAME.codes, NAME.scales …), and
+`onnxq.json` (in safetensors the metadata `onnxq`) says of each in which format, shape and granularity. In `.gguf` it
+becomes a tensor of ggml's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import algorithms, formats, layouts
+from onnxq.checkpoints.gguf_file import Gguf, write_gguf
+from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
+from onnxq.errors import BadData, BadModel, BadRecipe, first_line
+from onnxq.files import array_limits, limits, staging
+from onnxq.formats import E8M0, Granularity, QuantizedTensor
+
+TABLE = "onnxq.json"
+SUFFIXES = (".gguf", ".safetensors", ".npz")
+Tensor = QuantizedTensor | NDArray
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one array: its format (None: kept as it is), bits per weight, and SQNR in dB."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str | None
+    bits: float
+    sqnr: float | None
+
+
+def open_arrays(path: str | Path) -> Mapping[str, NDArray]:
+    """The arrays of a `.npy` (called by the file's name), `.npz` or `.safetensors` file, each read when asked for.
+
+    Raises:
+        BadData: no such file, none of these, or damaged.
+    """
+    path = Path(path)
+    if path.suffix != ".npy":
+        return open_checkpoint(path)
+    try:
+        with limits.open_file(path, BadData) as file:
+            array_limits.header(file, path.stat().st_size)
+        return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False)}
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path} cannot be read as npy: {first_line(error)}") from None
+
+
+def granularity_of(word: str | None, rank: int) -> Granularity | None:
+    """`tensor`, `channel` (the first axis) or `block32` (of any size, along the last axis); None: the format's own.
+
+    Raises:
+        BadRecipe: another word.
+    """
+    if word is None or word == "tensor":
+        return None if word is None else Granularity()
+    if word == "channel":
+        return Granularity(0)
+    size = word.removeprefix("block")
+    if size == word or not size.isdecimal() or not 0 < int(size) < 1 << 31:
+        raise BadRecipe(f"unknown granularity '{word}'; choose one of tensor, channel, block32 (any size)")
+    return Granularity(rank - 1, int(size))
+
+
+def encode_arrays(
+    arrays: Mapping[str, NDArray],
+    output: str | Path,
+    word: str,
+    *,
+    granularity: str | None = None,
+    algorithm: str = "rtn",
+    metadata: Mapping[str, str] | None = None,
+    replace: bool = False,
+) -> list[Row]:
+    """Encode `arrays` in the format `word` into the file `output`, one at a time; what became of each.
+
+    Vectors and arrays of integers are kept as they are, unless there is nothing else.
+
+    Args:
+        output: `.gguf`, `.safetensors` or `.npz`.
+        granularity: as `granularity_of` takes it.
+        algorithm: `rtn` is the format's own rule: the bytes of a `.gguf` file are those that ggml makes.
+        metadata: texts for `.gguf` and `.safetensors`.
+        replace: whether a file that is there is replaced.
+
+    Raises:
+        BadRecipe: a word that is not known, or another kind of file.
+        BadModel: a weight is not finite, or does not fit the format or the file.
+        BadOutput: it cannot be written.
+    """
+    output = Path(output)
+    formats.get(word), algorithms.get(algorithm), granularity_of(granularity, 1)
+    if output.suffix not in SUFFIXES:
+        raise BadRecipe(f"{output} is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
+    matrices = [name for name, x in arrays.items() if x.ndim > 1 and _is_float(x)] or list(arrays)
+    rows: list[Row] = []
+
+    def made(name: str) -> Tensor:
+        x = arrays[name]
+        if name not in matrices:
+            rows.append(Row(name, x.shape, None, 8.0 * x.itemsize, None))
+            return np.asarray(x)
+        q = algorithms.quantize(x, word, granularity_of(granularity, x.ndim), algorithm, name=name)
+        wanted = np.asarray(x, np.float64)
+        noise, signal = float(np.square(q.dequantize() - wanted).sum()), float(np.square(wanted).sum())
+        rows.append(Row(name, x.shape, word, q.bits_per_weight, 10 * np.log10(signal / noise) if noise else None))
+        return q
+
+    tensors = [(name, functools.partial(made, name)) for name in arrays]
+    if output.suffix == ".gguf":
+        write_gguf(output, tensors, metadata, replace=replace)
+    else:
+        _write_parts(output, tensors, dict(metadata or {}), replace)
+    return rows
+
+
+def decode_file(path: str | Path) -> Iterator[tuple[str, Callable[[], NDArray]]]:
+    """Names and float32 arrays of a file that `encode_arrays` wrote, or of any `.gguf`; what was kept is as it was.
+
+    Raises:
+        BadData: none of these, or damaged.
+    """
+    path = Path(path)
+    if path.suffix == ".gguf":
+        file = Gguf(path)
+        for name in file:
+            yield name, functools.partial(_floats, file, name)
+        return
+    stored = open_checkpoint(path)
+    for name, entry in _table(path, stored).items():
+        yield name, functools.partial(_decoded, path, stored, name, entry)
+
+
+def _floats(file: Gguf, name: str) -> NDArray:
+    tensor = file[name]
+    return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
+
+
+def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], NDArray]]], *, replace: bool) -> int:
+    """Write plain arrays to `.npy` (one of them), `.npz` or `.safetensors`; how many there were.
+
+    Raises:
+        BadRecipe: another kind of file, or several arrays for `.npy`.
+        BadOutput: it cannot be written.
+    """
+    output, found = Path(output), list(arrays)
+    if output.suffix == ".npy" and len(found) == 1:
+        with staging.staging(output) as folder:
+            np.save(folder / "whole.npy", found[0][1]())
+            _publish(folder / "whole.npy", output, replace)
+    elif output.suffix in (".npz", ".safetensors"):
+        _write_parts(output, found, None, replace)
+    else:
+        raise BadRecipe(f"{output} cannot hold {len(found)} arrays: .npz and .safetensors do, .npy a single one")
+    return len(found)
+
+
+def _table(path: Path, stored: Mapping[str, NDArray]) -> dict[str, Any]:
+    """What is said of each weight, by name."""
+    try:
+        text = stored.metadata["onnxq"] if isinstance(stored, Safetensors) else bytes(stored[TABLE]).decode()
+        table = limits.parse_json(text)
+        if isinstance(table, dict):
+            return table
+    except (KeyError, ValueError, TypeError):
+        pass
+    raise BadData(f"{path} was not written by 'onnxq encode': it does not say in which formats its weights are")
+
+
+def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -> NDArray:
+    try:
+        if entry is None:
+            return stored[name]
+        format, how = formats.get(entry["format"]), Granularity(entry["axis"], entry["block"])
+        parts = {part: stored[f"{name}.{part}"] for part in entry["parts"]}
+        if format.scale_type == E8M0 and "scales" in parts:
+            parts["scales"] = parts["scales"].view(E8M0)
+        return layouts.from_compact(format, how, entry["shape"], parts).dequantize()
+    except (KeyError, TypeError, ValueError, BadRecipe) as error:
+        raise BadData(f"{path} is damaged: weight '{name}' cannot be decoded: {first_line(error)}") from None
+
+
+def _write_parts(
+    output: Path, tensors: Sequence[tuple[str, Callable[[], Tensor]]], metadata: dict[str, str] | None, replace: bool
+) -> None:
+    """Arrays, and what `layouts.compact` makes of weights, one at a time; without metadata plain arrays."""
+    table: dict[str, Any] = {}
+
+    def parts() -> Iterator[tuple[str, NDArray]]:
+        for name, make in tensors:
+            tensor = make()
+            table[name] = None
+            if not isinstance(tensor, QuantizedTensor):
+                yield name, tensor
+                continue
+            how, compact = tensor.granularity, layouts.compact(tensor)
+            table[name] = {"format": tensor.format.name, "shape": list(tensor.shape), "axis": how.axis}
+            table[name] |= {"block": how.block, "parts": list(compact)}
+            for part, array in compact.items():
+                yield f"{name}.{part}", array.view(np.uint8) if array.dtype == E8M0 else array
+
+    with staging.staging(output) as folder:
+        staged = folder / "whole"
+        if output.suffix == ".npz":
+            with zipfile.ZipFile(staged, "x") as archive:
+                for name, array in parts():
+                    if array.dtype.kind == "V":
+                        raise BadModel(f"'{name}' is of type {array.dtype}, which only .safetensors holds")
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                        np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+                if metadata is not None:
+                    with archive.open(f"{TABLE}.npy", "w") as file:
+                        np.lib.format.write_array(file, np.frombuffer(json.dumps(table).encode(), np.uint8))
+        else:
+            _safetensors(staged, folder / "data", parts, lambda: {**(metadata or {}), "onnxq": json.dumps(table)})
+        _publish(staged, output, replace)
+
+
+def _safetensors(
+    staged: Path, data: Path, parts: Callable[[], Iterator[tuple[str, NDArray]]], metadata: Callable[[], dict[str, str]]
+) -> None:
+    header: dict[str, Any] = {}
+    with data.open("xb") as file:
+        for name, array in parts():
+            begin = file.tell()
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            kind = safetensors_type(array.dtype)
+            header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [begin, file.tell()]}
+    text = json.dumps({"__metadata__": metadata()} | header).encode()
+    text += b" " * (-len(text) % 8)
+    with staged.open("xb") as whole:
+        whole.write(struct.pack("<Q", len(text)) + text)
+        with data.open("rb") as file:
+            shutil.copyfileobj(file, whole, 1 << 24)
+
+
+def _publish(staged: Path, output: Path, replace: bool) -> None:
+    staging.sync(staged)
+    staging.move(staged, Path(os.path.realpath(output)) if output.is_symlink() else output, replace=replace)
+    staging.sync_folder(output.parent)
+
+
+def _is_float(x: NDArray) -> bool:
+    return x.dtype.kind == "f" or (x.dtype.kind == "V" and x.dtype.names is None)

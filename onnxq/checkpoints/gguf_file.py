@@ -1,0 +1,261 @@
+"""GGUF files: named tensors in ggml's blocks, with metadata, written one tensor at a time and read where they lie.
+
+    "GGUF", version 3, tensors, pairs; for each pair: key, type, value; for each tensor: name, axes, lengths (the last
+    axis first), type, offset; zeros up to a multiple of the alignment; the tensors, each at such a multiple
+
+Source: the GGUF specification in ggml's docs/gguf.md. All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import formats, layouts
+from onnxq.errors import BadData, BadModel
+from onnxq.files import limits, staging
+from onnxq.formats import QuantizedTensor
+
+ALIGNMENT = 32
+#: ggml's numbers of the formats that are also ours, by GGUF's names, and of plain arrays.
+NUMBERS = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
+ARRAYS = {
+    np.dtype(t): n
+    for t, n in (
+        (np.float32, 0),
+        (np.float16, 1),
+        (ml_dtypes.bfloat16, 30),
+        (np.int8, 24),
+        (np.int16, 25),
+        (np.int32, 26),
+        (np.int64, 27),
+        (np.float64, 28),
+    )
+}
+#: How numbers and texts of metadata are told apart: type, and format of `struct`.
+_KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _LIST = 8, 9
+MOST_AXES = 4
+
+Value = str | bool | int | float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor lies in a file: its type by ggml's number, its shape (first axis first), its first byte."""
+
+    number: int
+    shape: tuple[int, ...]
+    start: int
+
+
+def write_gguf(
+    path: str | Path,
+    tensors: Iterable[tuple[str, Callable[[], QuantizedTensor | NDArray]]],
+    metadata: Mapping[str, Value] | None = None,
+    *,
+    alignment: int = ALIGNMENT,
+    replace: bool = False,
+) -> int:
+    """Write a GGUF file; the bytes it has.
+
+    Args:
+        tensors: names and what makes them: weights in a format of `layouts.gguf`, rows of whole blocks of 32, or arrays
+            of float32, float16, bfloat16, float64 or signed integers. One at a time is in memory.
+        metadata: texts, truth values, integers of 64 bits and floats (stored with 64 bits), by key.
+        alignment: of each tensor, a multiple of 8.
+        replace: whether a file that is there is replaced.
+
+    Raises:
+        BadModel: a tensor that GGUF cannot hold, or two of one name.
+        BadOutput: it cannot be written.
+        ValueError: another alignment, or metadata of another type.
+    """
+    if alignment < 8 or alignment % 8:
+        raise ValueError(f"an alignment of {alignment} bytes is no multiple of 8")
+    pairs = {"general.quantization_version": struct.pack("<II", 4, 2)}
+    if alignment != ALIGNMENT:
+        pairs["general.alignment"] = struct.pack("<II", 4, alignment)
+    pairs |= {key: _value(key, value) for key, value in (metadata or {}).items()}
+    path = Path(path)
+    with staging.staging(path) as folder:
+        infos: dict[str, bytes] = {}
+        with (folder / "tensors").open("xb") as data:
+            for name, make in tensors:
+                if name in infos:
+                    raise BadModel(f"there are two tensors '{name}'")
+                number, shape, raw = _bytes(name, make())
+                _pad(data, alignment)
+                lengths = struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
+                infos[name] = _text(name) + lengths + struct.pack("<IQ", number, data.tell())
+                data.write(raw.view(np.uint8).data)
+            _pad(data, alignment)
+        staged = folder / "whole"
+        with staged.open("xb") as file:
+            file.write(b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs)))
+            file.writelines(_text(key) + value for key, value in pairs.items())
+            file.writelines(infos.values())
+            _pad(file, alignment)
+            with (folder / "tensors").open("rb") as data:
+                shutil.copyfileobj(data, file, 1 << 24)
+            nbytes = file.tell()
+        staging.sync(staged)
+        staging.move(staged, path, replace=replace)
+        staging.sync_folder(path.parent)
+    return nbytes
+
+
+class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
+    """The tensors of a GGUF file by name, each read from the disk when it is asked for, and `metadata` by key.
+
+    Raises:
+        BadData: no such file, not GGUF, damaged, or a tensor in a format that onnxq does not have.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
+        if not limits.require_file(path, BadData):
+            raise BadData(f"{path} is not a GGUF file")
+        self._data = np.memmap(path, np.uint8, "r").view(np.ndarray)
+        try:
+            self.metadata, self._entries, head = _header(self._data.data)
+        except (struct.error, ValueError, IndexError, OverflowError, RecursionError) as error:
+            raise BadData(f"{path} is not a GGUF file, or damaged: {error}") from None
+        alignment = self.metadata.get("general.alignment", ALIGNMENT)
+        if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
+            raise BadData(f"{path} is damaged: it has the alignment {alignment!r}")
+        self._start = -(-head // alignment) * alignment
+        for name, entry in self._entries.items():
+            end = self._start + entry.start + _nbytes(path, name, entry)
+            if end > self._data.size:
+                raise BadData(f"{path} is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
+
+    def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
+        entry = self._entries[name]
+        begin = self._start + entry.start
+        kind = _kind(entry.number)
+        if isinstance(kind, np.dtype):
+            raw = self._data[begin : begin + math.prod(entry.shape) * kind.itemsize]
+            return raw.view(kind).reshape(entry.shape)
+        assert kind is not None  # as `__init__` has made sure
+        raw = self._data[begin : begin + layouts.gguf_nbytes(kind, math.prod(entry.shape))]
+        return layouts.from_gguf(kind, raw, entry.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _kind(number: int) -> np.dtype | formats.Format | None:
+    """The type of plain arrays, or the format of weights, that ggml numbers so."""
+    found = next((dtype for dtype, each in ARRAYS.items() if each == number), None)
+    word = next((word for word in formats.names() if NUMBERS.get(formats.get(word).gguf or "") == number), None)
+    return found if found is not None or word is None else formats.get(word)
+
+
+def _nbytes(path: Path, name: str, entry: Stored) -> int:
+    kind, size = _kind(entry.number), math.prod(entry.shape)
+    if kind is None:
+        raise BadData(f"{path}: tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
+    if isinstance(kind, np.dtype):
+        return size * kind.itemsize
+    if not entry.shape or entry.shape[-1] % layouts.GGUF_BLOCK:
+        raise BadData(f"{path} is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
+    return layouts.gguf_nbytes(kind, size)
+
+
+def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Stored], int]:
+    """(metadata, tensors by name, bytes of the header)."""
+    if bytes(data[:4]) != b"GGUF":
+        raise ValueError("it does not begin with GGUF")
+    at = 4
+
+    def take(form: str) -> Any:
+        nonlocal at
+        (found,) = struct.unpack_from(f"<{form}", data, at)
+        at += struct.calcsize(f"<{form}")
+        return found
+
+    def text() -> str:
+        nonlocal at
+        length = take("Q")
+        if length > len(data) - at:
+            raise ValueError("a text is longer than the file")
+        at += length
+        return bytes(data[at - length : at]).decode("utf-8")
+
+    def value(kind: int) -> Any:
+        if kind == _TEXT:
+            return text()
+        if kind == _LIST:
+            each, count = take("I"), take("Q")
+            if count > len(data) - at:
+                raise ValueError("a list is longer than the file")
+            return [value(each) for _ in range(count)]
+        if kind not in _KINDS:
+            raise ValueError(f"there is no type {kind} of metadata")
+        return take(_KINDS[kind])
+
+    version, tensors, pairs = take("I"), take("Q"), take("Q")
+    if version not in (2, 3):
+        raise ValueError(f"it is of version {version}, not 2 or 3")
+    if tensors + pairs > len(data):
+        raise ValueError("it tells of more than it can hold")
+    metadata = {text(): value(take("I")) for _ in range(pairs)}
+    entries: dict[str, Stored] = {}
+    for _ in range(tensors):
+        name, axes = text(), take("I")
+        if axes > MOST_AXES or name in entries:
+            raise ValueError(f"tensor '{name}' is there twice, or has {axes} axes")
+        lengths = [take("Q") for _ in range(axes)]
+        entries[name] = Stored(take("I"), tuple(lengths[::-1]), take("Q"))
+    return metadata, entries, at
+
+
+def _bytes(name: str, tensor: QuantizedTensor | NDArray) -> tuple[int, tuple[int, ...], NDArray]:
+    """(ggml's type, shape, what goes to the file)."""
+    if len(tensor.shape) > MOST_AXES:
+        raise BadModel(f"tensor '{name}' has {len(tensor.shape)} axes; GGUF has at most {MOST_AXES}")
+    if isinstance(tensor, QuantizedTensor):
+        try:
+            raw = layouts.gguf(tensor)
+        except BadModel as error:
+            raise formats.in_weight(error, name) from None
+        if tensor.granularity.axis not in (None, len(tensor.shape) - 1):
+            raise BadModel(f"weight '{name}': GGUF's blocks lie along the last axis, not {tensor.granularity.axis}")
+        return NUMBERS[str(tensor.format.gguf)], tensor.shape, raw.reshape(-1)
+    if tensor.dtype not in ARRAYS:
+        raise BadModel(f"tensor '{name}' is of type {tensor.dtype}, which GGUF does not hold")
+    return ARRAYS[tensor.dtype], tensor.shape, np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+
+
+def _value(key: str, value: object) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", _TEXT) + _text(value)
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, float):
+        return struct.pack("<Id", 12, value)
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return struct.pack("<Iq", 11, value)
+    raise ValueError(f"the metadata '{key}' is {value!r}: no text, truth value, integer of 64 bits or float")
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode("utf-8")
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _pad(file: BinaryIO, alignment: int) -> None:
+    file.write(bytes(-file.tell() % alignment))

@@ -1,0 +1,113 @@
+"""What callers hand in, made sure of at the door: arrays of numbers, and of the sizes that belong together.
+
+A mistake in a call is a ValueError of one sentence. Nothing behind these doors, compiled code least of all, sees an
+axis that is not there or an array that is too short.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
+    """An array, or nested lists, of real numbers as an array; integers and truth values become float32.
+
+    Raises:
+        ValueError: texts, complex numbers, objects, or rows of unlike lengths.
+    """
+    try:
+        x = np.asarray(w)
+    except ValueError as error:
+        raise ValueError(f"the {what} is no array of numbers: {error}") from None
+    if x.dtype.kind == "f":
+        # In this machine's order of bytes, and none wider than what everything here computes in.
+        return x.astype(x.dtype.newbyteorder("=") if x.itemsize <= 8 else np.float64, copy=False)
+    if x.dtype.kind == "V" and x.dtype.names is None and np.can_cast(x.dtype, np.float64):  # bfloat16, float8
+        return x
+    if x.dtype.kind not in "iub":
+        raise ValueError(f"the {what} is an array of {x.dtype}, not of real numbers")
+    return x.astype(np.float32)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """`axis` counted from the front; negative ones count from the back, as numpy has it.
+
+    Raises:
+        ValueError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise ValueError(f"there is no axis {axis} in an array of {rank} dimensions")
+    return axis % rank
+
+
+def whole(number: object, what: str) -> int:
+    """An integer of any type, as Python's own.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{what} is {number!r}, not an integer") from None
+
+
+def count(shape: Sequence[int]) -> int:
+    """Elements of an array of `shape`.
+
+    Raises:
+        ValueError: an axis of less than none.
+    """
+    if any(size < 0 for size in shape):
+        raise ValueError(f"no array has the shape {list(shape)}")
+    return math.prod(shape)
+
+
+def require_shape(what: str, array: NDArray, shape: Sequence[int]) -> None:
+    """Refuse an array of another shape.
+
+    Raises:
+        ValueError: with both shapes.
+    """
+    if tuple(array.shape) != tuple(shape):
+        raise ValueError(f"the {what} have the shape {list(array.shape)}, where {list(shape)} belongs")
+
+
+def require_size(what: str, array: NDArray, size: int) -> None:
+    """Refuse an array of another number of elements.
+
+    Raises:
+        ValueError: with both numbers.
+    """
+    if array.size != size:
+        raise ValueError(f"there are {array.size} {what}, where {size} belong")
+
+
+def raw(what: str, data: ArrayLike, size: int | None = None) -> NDArray[np.uint8]:
+    """An array of bytes, `size` of them.
+
+    Raises:
+        ValueError: it is of another type or size.
+    """
+    array = np.asarray(data)
+    if array.dtype != np.uint8:
+        raise ValueError(f"the {what} are of type {array.dtype}, not uint8")
+    if size is not None:
+        require_size(f"bytes of {what}", array, size)
+    return array
+
+
+def present(array: NDArray | None, what: str) -> NDArray:
+    """What a weight must have for what is asked of it.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if array is None:
+        raise ValueError(f"the weight has no {what}")
+    return array

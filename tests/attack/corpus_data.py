@@ -1,0 +1,283 @@
+"""The corpus's cases of data as people have them, and of folders of models."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import corpora
+import folder_models
+import numpy as np
+import onnx
+import tiny
+from attack.corpus import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
+
+MEL = "g (float[1, 8, n] input_features) => (y) { h = Conv(input_features, w) y = MatMul(v, h) }"
+WAVE = "g (float[1, 64] input_values) => (y) { y = MatMul(input_values, w) }"
+IMAGE = "g (float[1,3,8,8] x) => (y) { y = Conv(x, w) }"
+
+
+def sounds(*preprocess: str, wave: bool = False, **config: object) -> Callable[[Path], list[str]]:
+    """A folder of one sound, read as words or a processor's file say."""
+
+    def make(folder: Path) -> list[str]:
+        constants = {"w": tiny.normal(64, 64)} if wave else {"w": tiny.normal(16, 8, 1), "v": tiny.normal(32, 16)}
+        save(tiny.model(WAVE if wave else MEL, constants), folder)
+        (folder / "sounds").mkdir()
+        corpora.sound(folder / "sounds" / "a.wav", 0.2)
+        if config:
+            (folder / "preprocessor_config.json").write_text(json.dumps(config))
+        return [*CALIBRATE, "sounds", *(("--preprocess", *preprocess) if preprocess else ())]
+
+    return make
+
+
+def images(*preprocess: str, kind: str = "PNG", **config: object) -> Callable[[Path], list[str]]:
+    """A folder of one image, which is of a `kind` of Pillow's whatever its name says."""
+
+    def make(folder: Path) -> list[str]:
+        from PIL import Image
+
+        save(tiny.model(IMAGE, {"w": tiny.normal(16, 3, 3, 3)}), folder)
+        (folder / "images").mkdir()
+        Image.new("RGB", (12, 9)).save(folder / "images" / "a.png", kind)
+        if config:
+            (folder / "preprocessor_config.json").write_text(json.dumps(config))
+        return [*CALIBRATE, "images", *(("--preprocess", *preprocess) if preprocess else ())]
+
+    return make
+
+
+def sparse_of(location: str) -> onnx.SparseTensorProto:
+    values = outside(location)
+    values.dims[:] = [2]
+    indices = onnx.helper.make_tensor("i", onnx.TensorProto.INT64, [2], [0, 1])
+    return onnx.SparseTensorProto(values=values, indices=indices, dims=[9])
+
+
+def settings(make: Callable[[Path], object]) -> Callable[[Path], list[str]]:
+    """Preprocessing from p.json, which `make` makes."""
+
+    def build(folder: Path) -> list[str]:
+        model(folder)
+        np.savez(folder / "data.npz", x=tiny.normal(8, 64))
+        make(folder / "p.json")
+        return [*CALIBRATE, "data.npz", "--preprocess", "p.json"]
+
+    return build
+
+
+def rows(content: Callable[[Any], dict[str, Any]], images: bool = False) -> Callable[[Path], list[str]]:
+    """A Parquet file of the columns that `content` makes of pyarrow."""
+
+    def make(folder: Path) -> list[str]:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        constants = {"w": tiny.normal(16, 3, 3, 3) if images else tiny.normal(4, 64)}
+        save(tiny.model(IMAGE if images else "g (float[n, 4] x) => (y) { y = MatMul(x, w) }", constants), folder)
+        columns = content(pa)
+        parquet.write_table(
+            pa.table(list(columns.values()), names=[name.rstrip("!") for name in columns]), folder / "t.parquet"
+        )
+        return [*CALIBRATE, "t.parquet", "--preprocess", "scale=255"]
+
+    return make
+
+
+def texts(spoil: Callable[[Path], object]) -> Callable[[Path], list[str]]:
+    """A text with a tokenizer beside the model; `spoil` gets the folder."""
+
+    def make(folder: Path) -> list[str]:
+        save(corpora.encoder(), folder)
+        corpora.tokenizer(folder)
+        corpora.text(folder / "t.txt", 50)
+        spoil(folder)
+        return [*CALIBRATE, "t.txt"]
+
+    return make
+
+
+def models(spoil: Callable[[Path], object], *words: str) -> Callable[[Path], list[str]]:
+    """A folder of onnxruntime-genai with one model; `spoil` gets it."""
+
+    def make(folder: Path) -> list[str]:
+        place = folder / "in"
+        config = {"model": {"decoder": {"filename": "a.onnx"}}}
+        folder_models.put(place, genai_config=config, a=folder_models.encoder(), config={})
+        spoil(place)
+        return ["quantize", "in", "-s", "w8a16", "-o", "out", "--no-check", *words]
+
+    return make
+
+
+def configured(table: object) -> Callable[[Path], object]:
+    return lambda place: (place / "genai_config.json").write_text(json.dumps(table))
+
+
+def hidden_link(place: Path) -> None:
+    """A model in a hidden folder that is a link to one outside."""
+    onnx.save(folder_models.encoder(), place.parent / "secret.onnx")
+    (place / ".h").mkdir()
+    (place / ".h" / "b.onnx").symlink_to(Path("..", "..", "secret.onnx"))
+    configured({"model": {"decoder": {"filename": ".h/b.onnx"}}})(place)
+
+
+def circle(place: Path) -> None:
+    (place / "b.onnx").symlink_to("b.onnx")
+
+
+def elsewhere(path: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda pa: {"image": pa.array([{"bytes": None, "path": path}])}
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+SOUND = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 16000}
+VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}}
+WRONG_KIND = "one of its entries is of a wrong kind"
+
+CASES: dict[str, Hostile] = {
+    # Files of settings
+    "settings that are a pipe": Hostile(settings(os.mkfifo), "is not a file"),
+    "settings that are a device": Hostile(settings(lambda p: p.symlink_to("/dev/zero")), "is not a file"),
+    "settings that are null": Hostile(settings(lambda p: p.write_text("null")), "not a JSON object but null"),
+    "deep settings": Hostile(settings(lambda p: p.write_text(deep(99999))), "is nested too deeply"),
+    "settings that are no text": Hostile(settings(lambda p: p.write_bytes(b"\xff")), "not text in UTF-8"),
+    "endless rate": Hostile(sounds(wave=True, **SOUND | {"sampling_rate": 1e400}), WRONG_KIND),
+    "endless sound": Hostile(sounds("rate=16000 seconds=1e308", wave=True), "seconds=1e+308"),
+    "sound of days": Hostile(
+        sounds(feature_extractor_type="WhisperFeatureExtractor", sampling_rate=16000, feature_size=8, chunk_length=1e6),
+        "seconds=1000000.0",
+    ),
+    "endless spectrogram": Hostile(sounds("mel=8 rate=16000 window=64 hop=32 frames=999999999999"), "frames=9999"),
+    "mean that is no number": Hostile(sounds("rate=16000 mean=nan", wave=True), "mean is a number"),
+    "huge cut": Hostile(images("size=8x8 cut=99999x99999"), "would become one of 99999×99999"),
+    "cut of half a limit": Hostile(images("size=8x8 cut=16000x16000"), "would become one of"),
+    "colours that are no numbers": Hostile(images("size=8x8 mean=nan"), "invalid setting 'mean=nan'"),
+    "endless colours": Hostile(images(**VIT | {"image_mean": [1e400] * 3}), "image_mean is made of"),
+    "cut of no sides": Hostile(images(**VIT | {"do_center_crop": True, "crop_size": []}), WRONG_KIND),
+    "size of no kind": Hostile(images(**VIT | {"size": None, "image_mean": None}), WRONG_KIND),
+    "number beyond all floats in a recipe": Hostile(
+        lambda f: (
+            model(f),
+            (f / "r").write_text("min_sqnr = " + "9" * 400),
+            ["plan", "model.onnx", "--recipe", "r"],
+        )[-1],
+        "should be of type float",
+    ),
+    "function that takes something": Hostile(
+        lambda f: (model(f), [*CALIBRATE, "json:loads"])[-1], "a function that is called without anything"
+    ),
+    # Models that an hour of spoiling made
+    "sparse numbers that are no whole ones": Hostile(
+        lambda f: (
+            (f / "w.data").write_bytes(b"\0" * 9),
+            changed(lambda p: p.graph.sparse_initializer.append(sparse_of("w.data")))(f),
+        )[-1],
+        "does not hold what its types",
+    ),
+    "LSTM of flat weights": Hostile(
+        lambda f: save(
+            tiny.model(
+                "g (float[3, 1, 16] x) => (y) { y = LSTM<hidden_size = 16>(x, w, r) }",
+                {"w": tiny.normal(64, 16), "r": tiny.normal(64, 16)},
+            ),
+            f,
+        ),
+        "",
+        (*QUANTIZE, "--no-check"),
+        code=0,
+    ),
+    "CastLike of one value": Hostile(
+        changed(
+            lambda p: p.functions[0].node[0].input.pop(),
+            "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h) }",
+            '<domain: "local", opset_import: ["" : 17]> f (x) => (y) { y = CastLike(x, x) }',
+        ),
+        "",
+        ("analyze", "model.onnx", "-w", "int8"),
+    ),
+    "function that reads what nobody makes, looked at": Hostile(
+        changed(
+            lambda p: p.functions[0].node[0].input.__setitem__(0, "y"),
+            "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h) }",
+            '<domain: "local", opset_import: ["" : 17]> f (x) => (y) { y = Neg(x) }',
+        ),
+        "",
+        ("inspect", "model.onnx"),
+        code=0,
+    ),
+    # Images and tables
+    "PostScript in an image": Hostile(images("size=8x8", kind="EPS"), "is not a readable image"),
+    "table that names a file elsewhere": Hostile(rows(elsewhere("/etc/passwd"), images=True), "outside of the table's"),
+    "table that names a way out": Hostile(
+        rows(elsewhere("../" * 9 + "etc/passwd"), images=True), "outside of the table's"
+    ),
+    "table with a null character": Hostile(rows(elsewhere("a\0b"), images=True), "which is not there"),
+    "columns of one name": Hostile(rows(lambda pa: {"x": pa.array([1.0]), "x!": pa.array([1.0])}), "has 2 columns 'x'"),
+    "column of tables": Hostile(
+        rows(lambda pa: {"x": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}), "the model expects [n, 4]"
+    ),
+    "column of times": Hostile(rows(lambda pa: {"x": pa.array([1], pa.timestamp("ns"))}), "is of type timestamp[ns]"),
+    "column of objects": Hostile(rows(lambda pa: {"x": pa.array([{"a": 1}])}), "is of type struct<a: int64>"),
+    "column of no letters": Hostile(
+        lambda f: (
+            rows(lambda pa: {"abcdef": pa.array([1.0])})(f),
+            (f / "t.parquet").write_bytes((f / "t.parquet").read_bytes().replace(b"abcdef", b"abc\xabef")),
+            [*CALIBRATE, "t.parquet"],
+        )[-1],
+        "is not a readable table",
+    ),
+    # Texts
+    "start beyond all numbers": Hostile(
+        texts(
+            lambda f: (
+                save(corpora.decoder(), f),
+                (f / "config.json").write_text('{"decoder_start_token_id": ' + "9" * 99 + "}"),
+            )
+        ),
+        "",
+        code=0,
+    ),
+    "tokenizer that is null": Hostile(texts(lambda f: (f / "tokenizer.json").write_text("null")), "is not a tokenizer"),
+    "line that is null": Hostile(
+        lambda f: (
+            texts(lambda f: (f / "t.jsonl").write_text('{"text": "quick"}\nnull\n'))(f),
+            [*CALIBRATE, "t.jsonl"],
+        )[-1],
+        "line 2 is null",
+    ),
+    # Folders of models
+    "part in a hidden folder": Hostile(models(hidden_link), "or in a hidden folder"),
+    "part upwards": Hostile(
+        models(configured({"model": {"decoder": {"filename": "../a.onnx"}}})), "outside the folder"
+    ),
+    "part of an absolute path": Hostile(models(configured({"model": {"filename": "/a.onnx"}})), "outside the folder"),
+    "part with a null character": Hostile(models(configured({"model": {"filename": "a\0.onnx"}})), "is not there"),
+    "part that is a circle": Hostile(models(circle), "is a link to a file that is not there"),
+    "circle of links, looked at": Hostile(lambda f: models(circle)(f)[:0] or ["inspect", "in"], "is a link"),
+    "deep configuration": Hostile(
+        models(lambda p: (p / "genai_config.json").write_text(deep(99999))), "nested too deeply"
+    ),
+    "configuration that is none": Hostile(models(configured([1])), "is not a configuration of onnxruntime-genai"),
+    "options that are a list": Hostile(
+        models(configured({"model": {"decoder": {"filename": "a.onnx", "session_options": []}}}), "-t", "onnxq"),
+        "session_options is a list, not an object",
+    ),
+    "decoder that is a list": Hostile(
+        models(configured({"model": {"decoder": [], "vision": {"filename": "a.onnx"}}}), "-t", "onnxq"),
+        "decoder is a list, not an object",
+    ),
+    "configuration with half a character": Hostile(
+        models(configured({"model": {"decoder": {"filename": "a.onnx", "x": "\ud800"}}}), "-t", "onnxq"), "", code=0
+    ),
+    "pipe beside the models": Hostile(models(lambda p: os.mkfifo(p / "x.json")), "is not a file"),
+    "link out of the folder": Hostile(models(lambda p: (p / "x.txt").symlink_to("/etc/passwd")), "outside the folder"),
+    "folder that is a link": Hostile(models(lambda p: (p / "sub").symlink_to("/etc")), "is a link to a folder"),
+}

@@ -1,0 +1,89 @@
+"""Arguments of a wrong type are named in a sentence, at once: nothing of them is a bug of onnxq."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+import onnxq
+from onnxq.boundary import bounded
+from onnxq.errors import BadData, BadRecipe
+
+pytestmark = pytest.mark.usefixtures("quick")
+FEEDS = [{"x": np.ones((1, 64), np.float32)}] * 9
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made = tiny.model("g (float[n, 64] x) => (float[n, 64] y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)})
+    (tmp_path / "in").mkdir()
+    tiny.save(made, tmp_path / "in")
+    return tiny.save(made, tmp_path)
+
+
+def quantize(**options: object) -> object:
+    return onnxq.quantize("model.onnx", "out.onnx", "w8a8", **{"data": FEEDS, **options})  # type: ignore[arg-type]
+
+
+CASES: dict[str, tuple[Callable[[], object], str]] = {
+    "model": (lambda: onnxq.quantize(5), "quantize\\(\\): 'model' is of type int; it takes str | Path"),
+    "no model": (lambda: onnxq.quantize(None), "'model' is None"),
+    "bytes": (lambda: onnxq.quantize(b"model.onnx"), "'model' is of type bytes"),
+    "output": (lambda: onnxq.quantize("model.onnx", 7), "'output' is of type int"),
+    "recipe": (lambda: onnxq.quantize("model.onnx", "out.onnx", 3), "'recipe' is of type int"),
+    "plan": (lambda: quantize(plan="plan.json"), "'plan' is of type str; it takes Plan"),
+    "ranges": (lambda: quantize(ranges=4), "'ranges' is of type int"),
+    "effort": (lambda: quantize(effort="thorough"), "'effort' is of type str; it takes Effort"),
+    "threads": (lambda: quantize(threads="all"), "'threads' is of type str"),
+    "limit": (lambda: quantize(limit="all"), "'limit' is of type str"),
+    "negative limit": (lambda: quantize(limit=-1), "limit is -1"),
+    "negative seed": (lambda: quantize(limit=3, seed=-1), "seed -1"),
+    "data": (lambda: quantize(data=3), "'data' is of type int"),
+    "word that is none": (
+        lambda: quantize(nonsense=1),
+        "quantize\\(\\): got an unexpected keyword argument 'nonsense'",
+    ),
+    "folder": (lambda: onnxq.quantize_folder(None), "'folder' is None"),
+    "recipe of a folder": (lambda: onnxq.quantize_folder("in", "out", 3), "'recipe' is of type int"),
+    "word of a folder": (lambda: onnxq.quantize_folder("in", "out", "w8a16", nonsense=1), "argument 'nonsense'"),
+    "plan file": (lambda: onnxq.load_plan(None), "'path' is None"),
+    "recipe file": (lambda: onnxq.load_recipe(3), "'path' is of type int"),
+    "scheme": (lambda: onnxq.Recipe(3), "Recipe\\(\\): 'scheme' is of type int"),
+    "scheme in a list": (lambda: onnxq.Recipe(["w8a8"]), "'scheme' is of type list"),
+    "rules": (lambda: onnxq.Recipe(rules=["keep"]), "'rules' is of type list"),
+    "floor": (lambda: onnxq.Recipe(min_sqnr="high"), "'min_sqnr' is of type str"),
+    "rule": (lambda: onnxq.Rule(None), "Rule\\(\\): 'set' is None"),
+    "pattern": (lambda: onnxq.Rule("w8a16", None), "'nodes' is None"),
+    "operators": (lambda: onnxq.Rule("w8a16", "*", 3), "'ops' is of type int"),
+    "choices": (lambda: onnxq.Plan("w8a16", "ort-cpu", 3), "'choices' is of type int"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_type_is_named(name: str, tmp_path: Path) -> None:
+    call, says = CASES[name]
+    with pytest.raises((BadRecipe, BadData), match=says):
+        call()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "model.onnx"]
+
+
+def test_what_python_takes_for_the_same_is_taken(tmp_path: Path) -> None:
+    onnxq.Recipe(min_sqnr=np.float32(20), rules=[onnxq.Rule("keep")])  # type: ignore[arg-type]
+    result = onnxq.quantize(
+        tmp_path / "model.onnx", recipe="w8a8", data=iter(FEEDS), limit=np.int64(5), check=False, threads=True
+    )
+    assert result.output.exists()
+
+
+def test_mistakes_inside_are_still_ours() -> None:
+    @bounded
+    def wrong(path: str) -> None:
+        len(3)  # type: ignore[arg-type]
+
+    with pytest.raises(onnxq.Bug, match="TypeError"):
+        wrong("a")
