@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from onnxq.analysis.benchmark import Benchmark, Degradation, Lead
 from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis
@@ -101,8 +102,8 @@ def _words(granularity: str) -> str:
     )
 
 
-def _header(form: Form) -> str:
-    return form.label.replace(" ", "\n").replace("block", "b")
+def _header(form: Form) -> Text:
+    return Text(form.label.replace(" ", "\n").replace("block", "b"))
 
 
 def _name(layer: Layer) -> str:

@@ -105,6 +105,8 @@ def make_inputs(folder: Path) -> None:
 
 CALIBRATION = ["--data", "data.npz", "--calibration", "mse", "--checkpoint-every", str(EVERY)]
 INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz", "parts/a.onnx", "parts/config.json")
+#: All that lies there before anything is run.
+NAMES = (*INPUTS, "parts")
 
 
 @dataclass(frozen=True)

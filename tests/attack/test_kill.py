@@ -148,7 +148,7 @@ def test_progress_that_is_whole_is_not_calibrated_again(tmp_path: Path, driver: 
         code, said = driver.run(folder, argv, {})
         assert code == 0, said
         assert "checkpoint.save" not in passed(folder)
-        assert names_in(folder) == {*kill_cases.INPUTS, "out.ranges"}
+        assert names_in(folder) == {*kill_cases.NAMES, "out.ranges"}
 
 
 @pytest.mark.parametrize("point", ["publish.sync", "publish.model", "publish.model_moved", "save.model"])
@@ -208,4 +208,4 @@ def test_what_came_into_being_meanwhile_is_kept(tmp_path: Path, driver: Driver) 
     assert driver.wait(first) == 1
     assert "came into being meanwhile" in folder.with_suffix(".said").read_text()
     assert (folder / "out.onnx").read_text() == "precious"
-    assert names_in(folder) == {*kill_cases.INPUTS, "out.onnx"}
+    assert names_in(folder) == {*kill_cases.NAMES, "out.onnx"}
