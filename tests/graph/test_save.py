@@ -145,7 +145,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
             (folder / "m.onnx").write_bytes(b"half of it")
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(BadOutput, match=f"no space left on the disk of {tmp_path}"):
+    with pytest.raises(BadOutput, match=f"no space left on the disk of '{tmp_path}"):
         write_half()
     assert not list(tmp_path.iterdir())
 
@@ -171,9 +171,9 @@ def test_a_model_and_its_data_change_together(
 @pytest.mark.parametrize(
     ("existing", "output", "force", "words"),
     [
-        (["in.onnx", "out.onnx"], "out.onnx", False, "out.onnx exists; give --force to replace it"),
+        (["in.onnx", "out.onnx"], "out.onnx", False, "out.onnx' exists; give --force to replace it"),
         (["in.onnx"], "in.onnx", True, "so it cannot be the output"),
-        (["in.onnx"], "nowhere/out.onnx", False, "nowhere does not exist"),
+        (["in.onnx"], "nowhere/out.onnx", False, "nowhere' does not exist"),
         (["in.onnx"], ".", True, "is a folder; name a file in it"),
     ],
 )

@@ -190,11 +190,17 @@ BAD_GENERATORS = {
     "raises": "def f(): raise RuntimeError('boom\\nand more')",
     "raises late": "import numpy\ndef f():\n yield {'x': numpy.zeros((1, 64))}\n raise ValueError('boom')",
     "returns nothing": "def f(): return None",
-    "wants arguments": "def f(boom): return []",
     "ragged": "def f(): yield {'x': [[1], [1, 2]]}",
     "fails at import": "boom = 1 / 0",
     "does not parse": "def",
 }
+
+
+def test_a_function_that_wants_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wanting.py").write_text("def f(boom): return []")
+    words = "has to be a function that is called without anything: missing a required argument: 'boom'"
+    assert_refused(text(MATMUL, tmp_path), words, "--data", "wanting:f", scheme="w8a8")
 
 
 @pytest.mark.parametrize("name", BAD_GENERATORS)
