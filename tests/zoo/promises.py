@@ -61,9 +61,10 @@ def measure(zoo: ModuleType, name: str, scheme: str, folder: Path) -> Row:
     try:
         result = onnxq.quantize(zoo.model_path(name), output, scheme, force=True)
     except onnxq.OnnxqError as error:
-        return Row(name, scheme, "", str(error).replace("|", "/"), "", entry.metric, f"{in_float:.4g}", "", "")
+        why = str(error).replace("|", "/").replace(f"{zoo.model_path(name)}: ", "")
+        return Row(name, scheme, "", why, "", entry.metric, f"{in_float:.4g}", "", "")
     if result.check is None:  # nothing was worth it, and the model was copied
-        why = (result.copied or "not checked").replace("|", "/")
+        why = (result.copied or "not checked").replace("|", "/").replace(f"{zoo.model_path(name)}: ", "")
         return Row(name, scheme, "", why, "", entry.metric, f"{in_float:.4g}", "", "")
     check, score = result.check, zoo.score(name, output)
     worst = min(check.kinds, key=lambda kind: check.kinds[kind], default="the only kind")
