@@ -11,10 +11,11 @@ import onnx
 import pytest
 import tiny
 
-from onnxq.errors import BadData, BadRecipe
+from onnxq.errors import BadData, BadModel, BadRecipe
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.source import Data, inputs_of, open_data
+from onnxq.samples.texts.companions import Companions
 
 
 def opened(made: onnx.ModelProto, data: Path, how: How = None) -> Data:
@@ -332,3 +333,15 @@ def test_text_without_a_tokenizer(tmp_path: Path) -> None:
 def test_lengths_that_are_not_understood(words: str) -> None:
     with pytest.raises(BadRecipe, match=f"--length: invalid lengths '{words}'"):
         reading_of(None, None, words)
+
+
+def test_an_encoder_beside_the_model_reads_no_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(16))
+    (tmp_path / "model").mkdir()
+    encoder = tiny.model("encoder (float[1, 4] x) => (float[1, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add(x, w) }")
+    del encoder.graph.initializer[:]
+    encoder.graph.initializer.add(name="w", data_type=onnx.TensorProto.FLOAT, dims=[1, 4], data_location=1)
+    encoder.graph.initializer[0].external_data.add(key="location", value="../secret")
+    onnx.save(encoder, tmp_path / "model" / "encoder_model.onnx")
+    with pytest.raises(BadModel, match="outside the model's folder"):
+        _ = Companions(path=tmp_path / "model" / "decoder_model.onnx").encoder

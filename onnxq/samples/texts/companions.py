@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxq.errors import BadModel
 from onnxq.model import graph
+from onnxq.model.load import load_model
 from onnxq.runtime.session import Session
 from onnxq.samples.texts import tokenizer
 
@@ -90,9 +91,16 @@ class Companions:
 
     @functools.cached_property
     def encoder(self) -> Session | None:
-        """Of an encoder-decoder pair in two files, the encoder."""
+        """Of an encoder-decoder pair in two files, the encoder.
+
+        Raises:
+            BadModel: it cannot be read, or is not one to be opened.
+        """
         file = self.beside(*_ENCODERS)
-        return None if file is None or file == self.path else Session(file, threads=0)
+        if file is None or file == self.path:
+            return None
+        load_model(file)  # refuses what onnxruntime would open: tensors that lie outside of the folder
+        return Session(file, threads=0)
 
     def rows(self, name: str) -> int | None:
         """Rows of the smallest table that the input `name` looks up, directly or through shape-only operators."""
