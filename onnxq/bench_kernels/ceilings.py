@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.bench_kernels.contenders import CPUS
-from onnxq.runtime import native
 
 
 def run_on(cpus: Set[int]) -> None:
@@ -24,13 +23,12 @@ class Ceilings:
 
     def __init__(self, library: ctypes.CDLL, threads: int) -> None:
         self.library, self.threads = library, threads
-        self.library.onnxq_peak.restype = self.library.onnxq_read_seconds.restype = ctypes.c_double
         self.reads: dict[int, list[float]] = {}
         self.buffers: dict[int, NDArray[np.uint8]] = {}
         self.peaks = {what: self._peak(what) for what in ("fma", "vnni", "amx")}
 
     def _peak(self, what: str) -> float:
-        return float(self.library.onnxq_peak(what.encode(), ctypes.c_int32(self.threads)))
+        return float(self.library.onnxq_peak(what.encode(), self.threads))
 
     def start(self, sizes: Set[int]) -> None:
         self.buffers = {size: np.ones(size, np.uint8) for size in sizes}
@@ -39,9 +37,7 @@ class Ceilings:
     def sample(self) -> None:
         run_on(CPUS)
         for size, buffer in self.buffers.items():
-            seconds = self.library.onnxq_read_seconds(
-                native.pointer(buffer), ctypes.c_int64(size), ctypes.c_int32(self.threads)
-            )
+            seconds = self.library.onnxq_read_seconds(buffer, size, self.threads)
             self.reads[size].append(seconds)
         if max(len(reads) for reads in self.reads.values()) % 8 == 0:
             self.peaks = {what: max(peak, self._peak(what)) for what, peak in self.peaks.items()}

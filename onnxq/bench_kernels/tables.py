@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 from collections.abc import Sequence
@@ -89,7 +88,6 @@ def sweep_summary(rows: Sequence[Row]) -> list[str]:
 
 def describe(threads: int, ceilings: Ceilings) -> str:
     library = ceilings.library
-    library.onnxq_isas.restype = ctypes.c_char_p
     peaks = ", ".join(f"{what} {peak / 1e12:.2f} T/s" for what, peak in ceilings.peaks.items() if peak)
     kernel = os.environ.get(FORCE) or library.onnxq_isas().decode().split()[0]
     return (

@@ -9,8 +9,9 @@ import importlib.metadata
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,35 @@ from onnxq.errors import OnnxqError
 ABI_VERSION = 5
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
+
+
+class _Array:
+    """A parameter that takes where an array lies: the array, which has to be in C order; None is its null."""
+
+    @classmethod
+    def from_param(cls, array: NDArray | None) -> ctypes.c_void_p:
+        return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+_I32, _I64, _F64, _ANY = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+#: What every function that is called gives and takes, as it is declared in custom_ops/. Integers are given as they are.
+_FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "onnxq_encode_affine_blocks": (None, (_Array, *[_I64] * 4, _I32, _Array, _I64, _Array, _Array, _Array, _I32)),
+    "onnxq_encode_level_blocks": (None, (_Array, *[_I64] * 4, *[_Array] * 4, _I64, _Array, _Array, _I32)),
+    "onnxq_encode_rows": (_I32, (_Array, _I32, *[_I64] * 4, _I32, _I32, *[_Array] * 5, _I32)),
+    "onnxq_pack_nibbles": (None, (_Array, _I64, _I32, _I32, _Array, _I32)),
+    "onnxq_transpose": (None, (_Array, _I64, _I64, _Array, _I32)),
+    "onnxq_summary_new": (_I64, (_I32, _ANY)),
+    "onnxq_summary_free": (None, (_I64,)),
+    "onnxq_summary_update": (None, (_I64, _Array, _I32, _ANY, _I64)),
+    "onnxq_summary_end_batch": (None, (_I64,)),
+    "onnxq_summary_numbers": (None, (_I64, _ANY)),
+    "onnxq_summary_arrays": (None, (_I64, _Array, _Array, _Array)),
+    "onnxq_summary_restore": (None, (_I64, _ANY, _Array, _Array, _Array)),
+    "onnxq_isas": (ctypes.c_char_p, ()),
+    "onnxq_peak": (_F64, (ctypes.c_char_p, _I32)),
+    "onnxq_read_seconds": (_F64, (_Array, _I64, _I32)),
+}
 
 
 @functools.cache
@@ -89,6 +119,9 @@ def _load(path: Path) -> ctypes.CDLL | str:
         return f"'{path}' is not onnxq's compiled library ({error})"
     version = found.onnxq_abi_version()
     if version == ABI_VERSION:
+        for name, (result, parameters) in _FUNCTIONS.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, parameters
         return found
     return f"'{path}' was compiled for another version of onnxq (its interface is {version}, this one's {ABI_VERSION})"
 
@@ -114,16 +147,7 @@ def encode_affine_blocks(
         raise ValueError(f"codes 0…{qmax} are not those of one byte")
     w, sizes, codes, scales = _arrays(w, axis, block)
     zeros = np.empty(scales.shape, np.uint8)
-    found.onnxq_encode_affine_blocks(
-        pointer(w),
-        *sizes,
-        ctypes.c_int32(qmax),
-        *_vector(factors),
-        pointer(codes),
-        pointer(scales),
-        pointer(zeros),
-        threads(),
-    )
+    found.onnxq_encode_affine_blocks(w, *sizes, qmax, *_vector(factors), codes, scales, zeros, threads())
     return codes, scales, zeros
 
 
@@ -150,38 +174,25 @@ def encode_level_blocks(
         raise ValueError("a codebook has 16 levels and 15 middles of float32, and the order of 16 codes")
     w, sizes, codes, scales = _arrays(w, axis, block)
     tables = [np.ascontiguousarray(table) for table in (levels, middles, order)]
-    found.onnxq_encode_level_blocks(
-        pointer(w),
-        *sizes,
-        *(pointer(table) for table in tables),
-        *_vector(factors),
-        pointer(codes),
-        pointer(scales),
-        threads(),
-    )
+    found.onnxq_encode_level_blocks(w, *sizes, *tables, *_vector(factors), codes, scales, threads())
     return codes, scales
 
 
-def _arrays(w: Floats, axis: int, block: int) -> tuple[Floats, list[ctypes.c_int64], Codes, Floats]:
+def _arrays(w: Floats, axis: int, block: int) -> tuple[Floats, list[int], Codes, Floats]:
     """The weight in C order, its sizes (outer, k, inner, block), and room for codes and scales."""
     w = np.ascontiguousarray(w, np.float32)
     if not 0 <= axis < w.ndim or block < 1:
         raise ValueError(f"axis {axis} of {w.ndim} dimensions cannot be cut into blocks of {block}")
     block = min(block, max(1, w.shape[axis]))
     k, before, behind = w.shape[axis], w.shape[:axis], w.shape[axis + 1 :]
-    sizes = [ctypes.c_int64(n) for n in (math.prod(before), k, math.prod(behind), block)]
+    sizes = [math.prod(before), k, math.prod(behind), block]
     return w, sizes, np.empty(w.shape, np.uint8), np.empty((*before, -(-k // block), *behind), np.float32)
 
 
-def _vector(array: Floats) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
+def _vector(array: Floats) -> tuple[Floats, int]:
     if array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous:
         raise ValueError(f"factors are a vector of float32, not {array.dtype} of shape {list(array.shape)}")
-    return pointer(array), ctypes.c_int64(array.size)
-
-
-def pointer(array: NDArray | None) -> ctypes.c_void_p:
-    """Where an array lies, as the library takes it; None is its null."""
-    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+    return array, array.size
 
 
 def cores() -> int:
@@ -189,6 +200,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads() -> ctypes.c_int32:
+def threads() -> int:
     """How many the library is to use."""
-    return ctypes.c_int32(cores())
+    return cores()

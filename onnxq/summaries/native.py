@@ -49,46 +49,39 @@ class NativeSummary:
         found = native.library()
         assert found is not None
         self._library = found
-        found.onnxq_summary_new.restype = ctypes.c_int64
         self._axis = start.axis
         axis = None if start.axis is None else ctypes.byref(ctypes.c_int64(start.axis))
-        self.number: int = found.onnxq_summary_new(ctypes.c_int32(start.histogram is not None), axis)
-        weakref.finalize(self, found.onnxq_summary_free, ctypes.c_int64(self.number))
+        self.number: int = found.onnxq_summary_new(start.histogram is not None, axis)
+        weakref.finalize(self, found.onnxq_summary_free, self.number)
         h = start.histogram
         plain = _Numbers(**{name: getattr(start, name) for name in _SHARED})
         plain.exponent, plain.first = (h.exponent, h.first) if h is not None else (0, 0)
         plain.bins, plain.channels = -1 if h is None else len(h.counts), start.channel_low.size
         counts = np.zeros(0, np.int64) if h is None else h.counts
         arrays = [np.ascontiguousarray(x) for x in (counts, start.channel_low, start.channel_high)]
-        found.onnxq_summary_restore(self._at, ctypes.byref(plain), *(native.pointer(x) for x in arrays))
+        found.onnxq_summary_restore(self.number, ctypes.byref(plain), *arrays)
 
     def update(self, x: NDArray) -> None:
         """Take in one batch, as `Summary.update` does."""
         x = np.ascontiguousarray(x)
         shape = (ctypes.c_int64 * x.ndim)(*x.shape)
-        kind, rank = ctypes.c_int32(_TYPES[x.dtype]), ctypes.c_int64(x.ndim)
-        self._library.onnxq_summary_update(self._at, native.pointer(x), kind, shape, rank)
+        self._library.onnxq_summary_update(self.number, x, _TYPES[x.dtype], shape, x.ndim)
         self.end_batch()
 
     def end_batch(self) -> None:
         """What came since the last call counts as one batch in the moving average."""
-        self._library.onnxq_summary_end_batch(self._at)
+        self._library.onnxq_summary_end_batch(self.number)
 
     def read(self) -> Summary:
         """A copy of what has been seen. No session may be filling it meanwhile."""
         plain = _Numbers()
-        self._library.onnxq_summary_numbers(self._at, ctypes.byref(plain))
+        self._library.onnxq_summary_numbers(self.number, ctypes.byref(plain))
         counts = np.zeros(max(plain.bins, 0), np.int64)
         low, high = np.zeros(plain.channels), np.zeros(plain.channels)
-        pointers = (native.pointer(x) for x in (counts, low, high))
-        self._library.onnxq_summary_arrays(self._at, *pointers)
+        self._library.onnxq_summary_arrays(self.number, counts, low, high)
         seen = Summary(**{name: getattr(plain, name) for name in _SHARED}, histogram=None, axis=self._axis)
         seen.channel_low, seen.channel_high = low, high
         if plain.bins >= 0:
             seen.histogram = h = Histogram()
             h.exponent, h.first, h.counts, h.low, h.high = plain.exponent, plain.first, counts, seen.low, seen.high
         return seen
-
-    @property
-    def _at(self) -> ctypes.c_int64:
-        return ctypes.c_int64(self.number)

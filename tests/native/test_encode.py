@@ -112,6 +112,6 @@ def test_any_number_of_threads(algorithm: str, name: str, monkeypatch: pytest.Mo
     w = np.random.default_rng(5).standard_normal((300, 100)).astype(np.float32)
     many, _ = both(w, name, algorithm, Granularity(1, 32), monkeypatch)
     for count in (1, 7, 1000):
-        monkeypatch.setattr(native, "threads", lambda count=count: native.ctypes.c_int32(count))
+        monkeypatch.setattr(native, "threads", lambda count=count: count)
         few, _ = both(w, name, algorithm, Granularity(1, 32), monkeypatch)
         assert_same(few, many)

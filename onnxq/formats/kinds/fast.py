@@ -6,7 +6,6 @@ is in order in memory.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 
@@ -52,19 +51,18 @@ def encode(
     if tables is not None and [len(table) for table in tables] != [16, 15, 16]:
         return None
     is_finite = library.onnxq_encode_rows(
-        native.pointer(w),
-        ctypes.c_int32(dtype),
-        ctypes.c_int64(math.prod(w.shape[:axis])),
-        ctypes.c_int64(w.shape[axis]),
-        ctypes.c_int64(math.prod(w.shape[axis + 1 :])),
-        ctypes.c_int64(min(block, w.shape[axis])),
-        ctypes.c_int32(rule.fit),
-        ctypes.c_int32(rule.qmax),
-        native.pointer(None if tables is None else tables[1]),
-        native.pointer(None if tables is None else tables[2]),
-        native.pointer(codes),
-        native.pointer(scales),
-        native.pointer(zeros),
+        w,
+        dtype,
+        math.prod(w.shape[:axis]),
+        w.shape[axis],
+        math.prod(w.shape[axis + 1 :]),
+        min(block, w.shape[axis]),
+        rule.fit,
+        rule.qmax,
+        *(None, None) if tables is None else tables[1:],
+        codes,
+        scales,
+        zeros,
         native.threads(),
     )
     if not is_finite:
@@ -103,8 +101,7 @@ def transposed(codes: NDArray) -> NDArray:
     if library is None or codes.itemsize != 1 or not codes.flags.c_contiguous:
         return np.ascontiguousarray(codes.T)
     turned = np.empty(codes.shape[::-1], codes.dtype)
-    rows, columns = (ctypes.c_int64(n) for n in codes.shape)
-    library.onnxq_transpose(native.pointer(codes), rows, columns, native.pointer(turned), native.threads())
+    library.onnxq_transpose(codes, *codes.shape, turned, native.threads())
     return turned
 
 
@@ -117,12 +114,5 @@ def pack_nibbles(codes: NDArray, high_first: bool, flip: int = 0) -> NDArray[np.
     if library is None or codes.size % 2 or codes.itemsize != 1 or not codes.flags.c_contiguous:
         return None
     packed = np.empty(codes.size // 2, np.uint8)
-    library.onnxq_pack_nibbles(
-        native.pointer(codes),
-        ctypes.c_int64(packed.size),
-        ctypes.c_int32(high_first),
-        ctypes.c_int32(flip),
-        native.pointer(packed),
-        native.threads(),
-    )
+    library.onnxq_pack_nibbles(codes, packed.size, high_first, flip, packed, native.threads())
     return packed
