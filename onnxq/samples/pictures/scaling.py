@@ -53,6 +53,8 @@ def open_picture(picture: Picture, where: str, mode: str) -> Any:
             return image.convert(mode)
     except BadData:
         raise
+    except pil.UnidentifiedImageError:  # whose text names a Python object
+        raise BadData(f"{where} is not a readable image: it is none of {', '.join(KINDS)}") from None
     except Exception as error:  # a decoder for each kind of file, with exceptions of its own
         raise BadData(f"{where} is not a readable image: {first_line(error)}") from None
 
