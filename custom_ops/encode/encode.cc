@@ -20,6 +20,7 @@
 #include "../base/export.h"
 #include "../base/rounding.h"
 #include "../base/threads.h"
+#include "above.h"
 
 namespace onnxq {
 namespace encoding {
@@ -75,16 +76,6 @@ inline float fit_scale(float low, float high, float qmax) {
     return 1.0f;
   }
   return static_cast<float>(std::min(scale, kLargest / static_cast<double>(qmax)));
-}
-
-// How many of the first J middles lie below y; no loop, as the compiler vectorizes only what is around it.
-template <int J>
-ONNXQ_INLINE int32_t above(float y, const float* middles) {
-  if constexpr (J == 0) {
-    return 0;
-  } else {
-    return above<J - 1>(y, middles) + (y > middles[J - 1] ? 1 : 0);
-  }
 }
 
 // The kernels below take plain arrays, [rows, kColumns] or [kColumns]: what they call must be inlined into every clone.

@@ -10,6 +10,7 @@
 
 #include "../base/format.h"
 #include "../base/rounding.h"
+#include "above.h"
 
 namespace onnxq {
 namespace encoding {
@@ -51,15 +52,6 @@ struct Span {
   uint32_t high = 0, low = 0;
   uint32_t largest() const { return std::max(high, low); }
 };
-
-template <int J>
-ONNXQ_INLINE int32_t above(float y, const float* middles) {
-  if constexpr (J == 0) {
-    return 0;
-  } else {
-    return above<J - 1>(y, middles) + (y > middles[J - 1] ? 1 : 0);
-  }
-}
 
 // Among the non-negative bit patterns signed order is that of magnitude; among all, unsigned order puts the negative
 // numbers on top.
