@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import shutil
 import struct
 import zipfile
@@ -22,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
+from onnxq.analysis import granularities
 from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
 from onnxq.errors import BadData, BadModel, BadRecipe, first_line
 from onnxq.files import array_limits, limits, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
+from onnxq.model.weights import Role
 
 TABLE = "onnxq.json"
 SUFFIXES = (".gguf", ".safetensors", ".npz")
@@ -67,14 +68,7 @@ def granularity_of(word: str | None, rank: int) -> Granularity | None:
     Raises:
         BadRecipe: another word.
     """
-    if word is None or word == "tensor":
-        return None if word is None else Granularity()
-    if word == "channel":
-        return Granularity(0)
-    size = word.removeprefix("block")
-    if size == word or not size.isdecimal() or not 0 < int(size) < 1 << 31:
-        raise BadRecipe(f"unknown granularity '{word}'; choose one of tensor, channel, block32 (any size)")
-    return Granularity(rank - 1, int(size))
+    return None if word is None else granularities.parse(word, Role(0, channel=0, contraction=rank - 1))
 
 
 def encode_arrays(
@@ -160,9 +154,8 @@ def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], ND
     """
     output, found = Path(output), list(arrays)
     if output.suffix == ".npy" and len(found) == 1:
-        with staging.staging(output) as folder:
-            np.save(folder / "whole.npy", found[0][1]())
-            _publish(folder / "whole.npy", output, replace)
+        with staging.whole(output, replace=replace) as staged, staged.open("xb") as file:
+            np.save(file, found[0][1]())
     elif output.suffix in (".npz", ".safetensors"):
         _write_parts(output, found, None, replace)
     else:
@@ -214,8 +207,7 @@ def _write_parts(
             for part, array in compact.items():
                 yield f"{name}.{part}", array.view(np.uint8) if array.dtype == E8M0 else array
 
-    with staging.staging(output) as folder:
-        staged = folder / "whole"
+    with staging.whole(output, replace=replace) as staged:
         if output.suffix == ".npz":
             with zipfile.ZipFile(staged, "x") as archive:
                 for name, array in parts():
@@ -227,13 +219,13 @@ def _write_parts(
                     with archive.open(f"{TABLE}.npy", "w") as file:
                         np.lib.format.write_array(file, np.frombuffer(json.dumps(table).encode(), np.uint8))
         else:
-            _safetensors(staged, folder / "data", parts, lambda: {**(metadata or {}), "onnxq": json.dumps(table)})
-        _publish(staged, output, replace)
+            _safetensors(staged, parts, lambda: {**(metadata or {}), "onnxq": json.dumps(table)})
 
 
 def _safetensors(
-    staged: Path, data: Path, parts: Callable[[], Iterator[tuple[str, NDArray]]], metadata: Callable[[], dict[str, str]]
+    staged: Path, parts: Callable[[], Iterator[tuple[str, NDArray]]], metadata: Callable[[], dict[str, str]]
 ) -> None:
+    data = staged.with_name(f"{staged.name}.part")
     header: dict[str, Any] = {}
     with data.open("xb") as file:
         for name, array in parts():
@@ -247,12 +239,6 @@ def _safetensors(
         whole.write(struct.pack("<Q", len(text)) + text)
         with data.open("rb") as file:
             shutil.copyfileobj(file, whole, 1 << 24)
-
-
-def _publish(staged: Path, output: Path, replace: bool) -> None:
-    staging.sync(staged)
-    staging.move(staged, Path(os.path.realpath(output)) if output.is_symlink() else output, replace=replace)
-    staging.sync_folder(output.parent)
 
 
 def _is_float(x: NDArray) -> bool:

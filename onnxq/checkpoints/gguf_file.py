@@ -87,9 +87,10 @@ def write_gguf(
         pairs["general.alignment"] = struct.pack("<II", 4, alignment)
     pairs |= {key: _value(key, value) for key, value in (metadata or {}).items()}
     path = Path(path)
-    with staging.staging(path) as folder:
+    with staging.whole(path, replace=replace) as staged:
+        parts = staged.with_name(f"{staged.name}.part")
         infos: dict[str, bytes] = {}
-        with (folder / "tensors").open("xb") as data:
+        with parts.open("xb") as data:
             for name, make in tensors:
                 if name in infos:
                     raise BadModel(f"there are two tensors '{name}'")
@@ -99,18 +100,14 @@ def write_gguf(
                 infos[name] = _text(name) + lengths + struct.pack("<IQ", number, data.tell())
                 data.write(raw.view(np.uint8).data)
             _pad(data, alignment)
-        staged = folder / "whole"
         with staged.open("xb") as file:
             file.write(b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs)))
             file.writelines(_text(key) + value for key, value in pairs.items())
             file.writelines(infos.values())
             _pad(file, alignment)
-            with (folder / "tensors").open("rb") as data:
+            with parts.open("rb") as data:
                 shutil.copyfileobj(data, file, 1 << 24)
             nbytes = file.tell()
-        staging.sync(staged)
-        staging.move(staged, path, replace=replace)
-        staging.sync_folder(path.parent)
     return nbytes
 
 

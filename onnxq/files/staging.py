@@ -87,7 +87,19 @@ def scratch() -> Iterator[Path]:
 
 
 def write(path: Path, content: bytes, *, replace: bool = True) -> None:
-    """Write a file whole: at any time the old one or the new one is there; the new one is on the disk afterwards.
+    """Write a file whole, as `whole` does.
+
+    Raises:
+        BadOutput: it cannot be written, or is there and `replace` is off.
+    """
+    with whole(path, replace=replace) as staged:
+        staged.write_bytes(content)
+
+
+@contextlib.contextmanager
+def whole(path: Path, *, replace: bool = True) -> Iterator[Path]:
+    """A place to write a file at, which is then moved to `path`: at any time the old one or the new one is there; the
+    new one is on the disk afterwards. What else is left in the folder of that place goes.
 
     A link stays one: the file it leads to is replaced.
 
@@ -99,11 +111,9 @@ def write(path: Path, content: bytes, *, replace: bool = True) -> None:
     with staging(target) as folder:
         staged = folder / target.name
         faults.point("write.begin")
-        with staged.open("xb") as file:
-            file.write(content)
-            faults.point("write.sync")
-            file.flush()
-            os.fsync(file.fileno())
+        yield staged
+        faults.point("write.sync")
+        sync(staged)
         faults.point("write.move")
         move(staged, target, replace=replace)
         faults.point("write.moved")
