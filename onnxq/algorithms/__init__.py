@@ -7,10 +7,8 @@ two of them claim the same weight.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -83,29 +81,6 @@ def quantize(
         raise formats.in_weight(error, name) from None
 
 
-_only: ContextVar[str | None] = ContextVar("algorithm", default=None)
-
-
-@contextlib.contextmanager
-def only(word: str | None) -> Iterator[None]:
-    """Within, `choose` has no choice: every weight takes the algorithm `word`; None leaves it free.
-
-    Raises:
-        BadRecipe: there is no such algorithm.
-    """
-    if word is not None:
-        get(word)
-    before = _only.set(word)
-    try:
-        yield
-    finally:
-        _only.reset(before)
-
-
 def choose(op_type: str, format: Format, granularity: Granularity) -> str:
-    """The algorithm that measured best (docs/algorithms.md): the one that claims such weights. Or the one that the user
-    named (`only`).
-    """
-    if (named := _only.get()) is not None:
-        return named
+    """The algorithm that measured best (docs/algorithms.md): the one that claims such weights."""
     return next((word for word, module in _MODULES.items() if module.suits(op_type, format, granularity)), PLAIN)

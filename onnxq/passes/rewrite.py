@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import PassManager
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 
-from onnxq import algorithms, passes
+from onnxq import passes
 from onnxq.model import graph
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
@@ -23,14 +23,14 @@ def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target:
     names = frozenset(node.name or "" for node in graph.nodes(model))
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names)
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
-    with algorithms.only(recipe.algorithm):
-        return PassManager([*_of_target(work), *tidy])(model.clone()).model
+    return PassManager([*_of_target(work), *tidy])(model.clone()).model
 
 
-def _of_target(work: Work) -> list[ir.passes.PassBase]:
-    made: list[ir.passes.PassBase] = []
+def _of_target(work: Work) -> list[PlanPass]:
+    made: list[PlanPass] = []
     for word in passes.in_order("quantize", work.target.passes):
         each = passes.found("quantize")[word]
         assert issubclass(each, PlanPass), word
         made.append(each.of(work))
+        made[-1].algorithm = work.recipe.algorithm
     return made

@@ -34,6 +34,9 @@ class Work:
 class PlanPass(Pass):
     """A pass that carries out its part of a plan."""
 
+    #: That the user named for every weight; None: for each the one that measured best.
+    algorithm: str | None = None
+
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan

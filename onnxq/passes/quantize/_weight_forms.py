@@ -23,14 +23,21 @@ class WeightForms:
 
     They are placed in the graph that owns the weight, so that every subgraph which could read the weight can read
     them, unless their reader's own graph is asked for.
+
+    Args:
+        algorithm: for every weight; None: for each the one that measured best.
     """
 
-    def __init__(self, names: Names) -> None:
-        self.names = names
+    def __init__(self, names: Names, algorithm: str | None = None) -> None:
+        self.names, self._named = names, algorithm
         self._values: dict[Hashable, ir.Value] = {}
         self._encodings: dict[Hashable, Encoding] = {}
         #: Own functions that were called.
         self.called: set[Variant] = set()
+
+    def algorithm(self, op_type: str, format: Format, granularity: Granularity) -> str:
+        """How codes are chosen for a weight that an operator `op_type` reads."""
+        return self._named or algorithms.choose(op_type, format, granularity)
 
     def encoding(
         self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str, *, prefer_half: bool = False
@@ -42,7 +49,7 @@ class WeightForms:
         Args:
             prefer_half: round the scales to float16 if that holds them all.
         """
-        algorithm = algorithms.choose(op_type, format, granularity)
+        algorithm = self.algorithm(op_type, format, granularity)
         key = (id(weight), format.name, granularity, algorithm, prefer_half)
         if key not in self._encodings:
             tensor = graph.constant(weight)

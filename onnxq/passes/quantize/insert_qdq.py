@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import algorithms, formats, layouts
+from onnxq import formats, layouts
 from onnxq.encoding.lazy import Encoding
 from onnxq.formats import FloatArray, Granularity, QuantizedTensor
 from onnxq.model import graph
@@ -52,7 +52,7 @@ class InsertQDQ(PlanPass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
-        writer = _Writer(model, self.activations, self.reduce_range)
+        writer = _Writer(model, WeightForms(Names(model), self.algorithm), self.activations, self.reduce_range)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         for node in nodes:
             becomes_gemm = node.op_type == "MatMul" and self._on_matrices(node)
@@ -72,8 +72,8 @@ class InsertQDQ(PlanPass):
 class _Writer:
     """Adds the nodes; what it has made already it finds again."""
 
-    def __init__(self, model: ir.Model, activations: Scales, reduce_range: bool) -> None:
-        self.constants = WeightForms(Names(model))
+    def __init__(self, model: ir.Model, constants: WeightForms, activations: Scales, reduce_range: bool) -> None:
+        self.constants = constants
         self.names = self.constants.names
         self.activations, self.reduce_range = activations, reduce_range
         self._pairs: dict[int, ir.Value] = {}
@@ -198,7 +198,7 @@ class _Writer:
             Granularity(weight.role.channel),
             None if least is None else lambda: least,
             stretch,
-            algorithms.choose(weight.node.op_type, formats.get("int8"), Granularity(weight.role.channel)),
+            self.constants.algorithm(weight.node.op_type, formats.get("int8"), Granularity(weight.role.channel)),
         )
 
     def _own_scales(self, weight: Weight) -> FloatArray:

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 import onnx_ir as ir
 
-from onnxq import algorithms, formats, layouts
+from onnxq import formats, layouts
 from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Granularity
 from onnxq.layouts import Layout
@@ -40,7 +40,7 @@ class ReplaceMatMuls(PlanPass):
         return cls(work.plan, contrib=contrib, accuracy_level=work.recipe.accuracy_level)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model))
+        constants = WeightForms(Names(model), self.algorithm)
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op in ("MatMul", "Gemm")}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -135,4 +135,4 @@ def _flat_encoding(p: Product, format: formats.Format, block: int, constants: We
 
     flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows, how=f"axis {p.k_axis} last")
     granularity = Granularity(len(rows) - 1, block)
-    return Encoding(flat, format, granularity, algorithm=algorithms.choose("MatMul", format, granularity))
+    return Encoding(flat, format, granularity, algorithm=constants.algorithm("MatMul", format, granularity))
