@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from onnxq.plan import Choice, Plan
 from onnxq.planning import int8_regions
@@ -20,23 +20,26 @@ def harm(
 
     Measured on groups of neighbours, all else being as in `base`; the groups that add most are halved, down to single
     nodes at best: the number of measurements must not grow with the model, as their cost does. What the halves do not
-    explain (operators that cannot be int8 alone) stays with them in equal parts.
+    explain (operators that cannot be int8 alone) stays with them in equal parts. Nodes that share a weight are one:
+    it has one format, the longest that any of them needs, so one of them alone would show no noise.
     """
     if not choices:
         return {}  # weights only: nothing computes in integers
     floor = noise_ratio(bench.quality(base))
 
-    def added(group: Sequence[Choice]) -> float:
-        noise = noise_ratio(bench.quality(int8_regions.prune(base.replacing(group), bench.model)))
+    def added(group: Sequence[Sequence[Choice]]) -> float:
+        members = [choice for together in group for choice in together]
+        noise = noise_ratio(bench.quality(int8_regions.prune(base.replacing(members), bench.model)))
         progress.advance(1)
         return max(0.0, noise - floor)
 
     progress.start("measuring which nodes do harm", measurements)
-    size = max(min(8, math.ceil(len(choices) / 4)), math.ceil(2 * len(choices) / measurements))
+    units = list(sharing(bench, choices).values())
+    size = max(min(8, math.ceil(len(units) / 4)), math.ceil(2 * len(units) / measurements))
     # A heap of (minus the noise, first index, group): whatever adds most comes first.
-    groups = [(i, list(choices[i : i + size])) for i in range(0, len(choices), size)]
+    groups = [(i, units[i : i + size]) for i in range(0, len(units), size)]
     pending = [(-added(group), i, group) for i, group in groups]
-    noticeable = -sum(noise for noise, _, _ in pending) / max(1, len(choices))
+    noticeable = -sum(noise for noise, _, _ in pending) / max(1, len(units))
     heapq.heapify(pending)
     left = measurements - len(pending)
     found: dict[str, float] = {}
@@ -50,5 +53,14 @@ def harm(
             for noise, i, part in parts:
                 heapq.heappush(pending, (-noise - rest * len(part) / len(group), i, part))
         else:
-            found |= {choice.node: -negative / len(group) for choice in group}
+            for unit in group:
+                found |= {choice.node: -negative / len(group) / len(unit) for choice in unit}
+    return found
+
+
+def sharing(bench: PlanBench, choices: Iterable[Choice]) -> dict[str, list[Choice]]:
+    """The choices, those of nodes that share a weight together, by the first node that reads it."""
+    found: dict[str, list[Choice]] = {}
+    for choice in choices:
+        found.setdefault(bench.leaders.get(choice.node, choice.node), []).append(choice)
     return found

@@ -17,6 +17,7 @@ from onnxq.model import graph
 from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
 from onnxq.plan import Plan
+from onnxq.planning.shared_weights import first_readers
 from onnxq.quality import MAX_DB, Quality, arrays_of, compare_outputs, unrepeatable
 from onnxq.runtime import work
 from onnxq.runtime.profile import MachineProfile, new_profile
@@ -100,6 +101,11 @@ class PlanBench:
         """Nodes with weights that float16 does not hold."""
         nodes = graph.nodes(self.model)
         return {node.name or "" for node in nodes for w in weights_of(node) if not fits_half(w.tensor)}
+
+    @functools.cached_property
+    def leaders(self) -> dict[str, str]:
+        """By node, the first one that reads a weight which it reads too; nodes that share none are left out."""
+        return first_readers(self.model)
 
     @functools.cached_property
     def cost(self) -> float:

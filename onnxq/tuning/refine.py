@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from onnxq import formats
 from onnxq.plan import Choice, Method, Plan, finer
 from onnxq.preference import RECURRENT_BAR, preference_of
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import SCHEMES, Recipe
-from onnxq.tuning.harm import harm
+from onnxq.tuning.harm import harm, sharing
 from onnxq.tuning.plan_bench import PlanBench
 
 #: Finer weights are looked for only where they might gain more than this share.
@@ -80,7 +80,9 @@ def _refined_once(
     if is_enough and not (bargains and noise_price(finest) + LEAST_GAIN < noise_price(plan)):
         return plan
     noise = harm(bench, finest, [c for c in coarse if c.node in fine], measurements, progress)
-    ranked = sorted(fine.values(), key=lambda c: noise[c.node] / max(1, c.elements), reverse=True)
+    # Nodes that share a weight stay together: it gets the longer format for all of them, and takes its bytes once.
+    units = sorted(sharing(bench, fine.values()).values(), key=lambda unit: _noise_per_weight(unit, noise), reverse=True)
+    ranked = [choice for unit in units for choice in unit]
     needed = 0 if is_enough else _fewest(plan, ranked, enough)
     counts = _growing(needed, len(ranked)) if bargains else [needed]
     progress.start("measuring longer formats", len(counts))
@@ -89,6 +91,10 @@ def _refined_once(
         priced.append((price(plan.replacing(ranked[:count])), count))
         progress.advance(1)
     return plan.replacing(ranked[: min(priced)[1]])
+
+
+def _noise_per_weight(sharers: Sequence[Choice], noise: Mapping[str, float]) -> float:
+    return sum(noise[choice.node] for choice in sharers) / max(1, *(choice.elements for choice in sharers))
 
 
 def _is_named(choice: Choice, recipe: Recipe) -> bool:

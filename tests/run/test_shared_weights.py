@@ -20,6 +20,10 @@ from onnxq.passes.prepare import prepare
 from onnxq.plan import Method
 from onnxq.planning.shared_weights import reconciled
 from onnxq.recipe import Recipe
+from onnxq.samples.trials import Trials
+from onnxq.summaries.ranges import NO_RANGES
+from onnxq.tuning.harm import harm
+from onnxq.tuning.plan_bench import PlanBench
 
 pytestmark = pytest.mark.usefixtures("quick")
 ROWS, WIDTH = 512, 128
@@ -122,3 +126,29 @@ def test_choices_that_disagree_are_reconciled(tmp_path: Path) -> None:
     agreed = reconciled(plan.replacing([kept]), model)
     assert agreed.method("x") is Method.KEEP
     assert agreed.choices["ah"] == plan.choices["ah"]
+
+
+def test_the_noise_of_a_shared_weight_is_that_of_all_who_read_it(tmp_path: Path) -> None:
+    """One reader alone in four bits, while the others keep the weight in float, shows none: it is stored once."""
+    text = """g (float[N, 128] x, float[N, 128] z) => (float[N, 256] y) {
+        [a] p = MatMul(x, up)  [b] q = MatMul(z, up)  [c] r = MatMul(x, other)  s = Sub(p, q)  y = Add(s, r) }"""
+    weights = {"up": tiny.normal(128, 256), "other": tiny.normal(128, 256, seed=1) / 10}
+    job = open_job(tiny.save(tiny.model(text, weights), tmp_path), "w4a16")
+    rng = np.random.default_rng(0)
+    feeds = [{name: rng.standard_normal((4, 128)).astype(np.float32) for name in "xz"} for _ in range(3)]
+    bench = PlanBench(job.model, lambda plan: job.rewritten(plan, NO_RANGES), Trials.given(feeds, ""))
+    base = job.plan.replacing(plans.Choice(c.node, c.op, Method.KEEP) for c in job.plan)
+    noise = harm(bench, base, list(job.plan), measurements=8)
+    assert noise["a"] == noise["b"] > 20 * noise["c"] > 0
+
+
+def test_a_weight_that_two_read_gets_its_longer_format_first(tmp_path: Path) -> None:
+    """Where it does all the harm, the others stay as short as they were asked for."""
+    text = """g (float[N, 128] x, float[N, 128] z) => (float[N, 256] y) {
+        [a] p = MatMul(x, up)  [b] q = MatMul(z, up)  [c] r = MatMul(x, other)  s = Sub(p, q)  y = Add(s, r) }"""
+    weights = {"up": tiny.normal(128, 256), "other": tiny.normal(128, 256, seed=1) / 10}
+    path = tiny.save(tiny.model(text, weights), tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w4a16", min_sqnr=30))
+    bits = {choice.node: choice.format for choice in result.plan}
+    assert bits["a"] == bits["b"] == "int8"
+    assert bits["c"] == "uint4"
