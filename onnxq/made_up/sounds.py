@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 #: Samples a second, where the model does not say.
 RATE = 16000.0
+#: Sounds of one sample that are made one by one; where an input has more channels, the others are these, later.
+DIFFERENT = 8
 
 Sound = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
@@ -71,7 +73,9 @@ SPECTRUM_SCALES: Mapping[str, tuple[float, float]] = {"in −1…1": (-1.0, 1.0)
 def waveform(rng: np.random.Generator, sound: str, shape: tuple[int, ...], axis: int) -> NDArray[np.float32]:
     """Different sounds of one kind along `axis`."""
     moved = [n for i, n in enumerate(shape) if i != axis % len(shape)]
-    rows = [SOUNDS[sound](rng, shape[axis]) for _ in range(math.prod(moved))]
+    count = math.prod(moved)
+    rows = [SOUNDS[sound](rng, shape[axis]) for _ in range(min(count, DIFFERENT))]
+    rows += [np.roll(rows[i % DIFFERENT], i * shape[axis] // count) for i in range(DIFFERENT, count)]
     return np.moveaxis(np.reshape(rows, (*moved, shape[axis])), -1, axis).astype(np.float32)
 
 

@@ -28,11 +28,13 @@ def run(path: Path, feeds: list[Feed]) -> list[list[NDArray]]:
     return [session.run(None, feed) for feed in feeds]
 
 
-def check(name: str, model: Architecture, path: Path, scheme: str, target: str, folder: Path) -> None:
+def check(
+    name: str, model: Architecture, path: Path, scheme: str, target: str, folder: Path, effort: str = "normal"
+) -> None:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     batch, length = model.sizes[0]
     data = [model.draw(rng, batch, length) for _ in range(10)] if scheme in ("w8a8", "auto") else None
-    recipe = Recipe(scheme, keep_slow=scheme != "auto")
+    recipe = Recipe(scheme, keep_slow=scheme != "auto", effort=effort)
     result = onnxq.quantize(path, folder / "q.onnx", recipe, target=target, data=data)
     feeds = [model.draw(rng, *size) for size in model.sizes[1:] for _ in range(2)]
     for wanted, got in zip(run(path, feeds), run(result.output, feeds), strict=True):

@@ -50,7 +50,7 @@ def wav2vec2(folder: Path) -> Path:
     """Strided convolutions over samples, a grouped one for positions, a transformer."""
     g = Graph(42)
     x = g.Unsqueeze(g.input("wave", FLOAT, "B", "T"), g.ints(1))
-    for i, o, kernel, stride in ((1, 32, 10, 5), (32, 32, 3, 2), (32, WIDTH, 3, 2)):
+    for i, o, kernel, stride in ((1, 32, 10, 5), (32, 32, 5, 4), (32, WIDTH, 5, 4)):
         x = g.gelu(g.conv1d(x, i, o, kernel, stride=stride, pads=[0, 0]))
     x = g.Add(x, g.gelu(g.conv1d(x, WIDTH, WIDTH, 9, group=4)))
     x = g.Transpose(x, perm=[0, 2, 1])
@@ -267,7 +267,7 @@ def halved(draw: object) -> object:
 MODELS = {
     "whisper-encoder": Architecture(whisper_encoder, lambda r, b, n: floats("mel", 16, 200)(r, b, n)),
     "whisper-decoder": Architecture(whisper_decoder, draw_decoder),
-    "wav2vec2": Architecture(wav2vec2, floats("wave", None), ((2, 400), (1, 260), (3, 700))),
+    "wav2vec2": Architecture(wav2vec2, floats("wave", None), ((2, 1600), (1, 700), (3, 2500))),
     "tcn": Architecture(tcn, floats("x", 8, None), ((2, 30), (1, 7), (3, 50))),
     "tabular": Architecture(tabular, floats("x", 24), ((16, 1), (1, 1), (40, 1))),
     "mamba": Architecture(mamba, tokens(VOCABULARY)),

@@ -43,7 +43,7 @@ GRAPHS: dict[str, tuple[str, dict[str, NDArray]]] = {
         {"w": W},
     ),
     "Gemm": (
-        """g (float[70,M] x) => (float[M,33] y) { y = Gemm <alpha = 0.5, beta = 2.0, transA = 1> (x, w, b) }""",
+        """g (float[70,3] x) => (float[3,33] y) { y = Gemm <alpha = 0.5, beta = 2.0, transA = 1> (x, w, b) }""",
         {"w": W, "b": B},
     ),
     "Reshape": (  # of a shape that shape inference does not know, computed from a product
@@ -66,7 +66,7 @@ GRAPHS: dict[str, tuple[str, dict[str, NDArray]]] = {
         {"w": W.astype(np.float16), "b": B.astype(np.float16), "e": E.astype(np.float16)},
     ),
     "double": ("g (double[M,70] x) => (double[M,33] y) { y = MatMul(x, w) }", {"w": W.astype(np.float64)}),
-    "left": ("g (float[100,M] x) => (float[40,M] y) { y = MatMul(e, x) }", {"e": E}),
+    "left": ("g (float[100,3] x) => (float[40,3] y) { y = MatMul(e, x) }", {"e": E}),
 }
 
 
