@@ -21,7 +21,7 @@ from onnxq.checking.judging import trials_for
 from onnxq.checking.models import Check
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
-from onnxq.checking.verdict import judged, misses_floor, stricter
+from onnxq.checking.verdict import judged, misses_floor, require_gain, stricter
 from onnxq.encoding import memo
 from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files.guard import Guard
@@ -81,6 +81,11 @@ class Request:
     environment: Environment
     profile: MachineProfile
     like: Signature | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the plan is for us to make."""
+        return self.plan is None and self.like is None
 
     def repeating(self, like: str | Path | None) -> Request:
         """This request, with recipe, target, plan and check of the model at `like`."""
@@ -143,8 +148,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         check: run the saved file. Without, it is not even loaded.
         threads: on which times are measured; 0 leaves it to onnxruntime.
         trace: a folder for the graph after every step, as ONNX text without weights.
-        strict: a model in which nothing can be quantized is a failure. Without, it is copied to `output`, if one was
-            named, so that whoever waits for a file there has one that runs.
+        strict: a model in which nothing can be quantized, or nothing is gained by it, is a failure. Without, it is
+            copied to `output`, if one was named, so that whoever waits for a file there has one that runs.
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
 
     Raises:
@@ -195,8 +200,10 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 better = drafts.after(plan, proof)
             if proof is not None:
                 proof = judged(job, plan, proof)
+            before = sum(file.stat().st_size for file in job.files)
+            if request.is_free:
+                require_gain(job.path, request.recipe, plan, before, nbytes)
             job.guard.publish(staged, destination)
-    before = sum(file.stat().st_size for file in job.files)
     was_auto = request.recipe.scheme == "auto"
     notes = tuple(_notes(request, signature))
     return Result(destination, plan, proof, job.recipe, before, nbytes, was_auto, signature=signature, notes=notes)
@@ -230,8 +237,7 @@ def _opened(request: Request) -> tuple[Job, Path]:
 def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
     """What was made of a weight is remembered where several plans or ranges may be tried. Else it is encoded once, and
     memory must not grow with the model."""
-    is_free = request.plan is None and request.like is None
-    is_tuned = request.check and is_free and job.nbytes <= WHOLE_MODEL_BYTES
+    is_tuned = request.check and request.is_free and job.nbytes <= WHOLE_MODEL_BYTES
     has_ranges = bool(values_to_observe(job.model, job.plan))
     return memo.remembering() if is_tuned or has_ranges else contextlib.nullcontext()
 
@@ -263,10 +269,9 @@ class Drafts:
 
     def __init__(self, request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> None:
         self._job, self._full, self._like = job, job.plan, request.like
-        is_free = request.plan is None and request.like is None
-        self._may_give_back = is_free and not job.recipe.keep_slow
+        self._may_give_back = request.is_free and not job.recipe.keep_slow
         self._bench = None
-        if is_free and trials and trials.samples:
+        if request.is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
             self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile)
         self._retries = 0 if self._bench is None else RETRIES

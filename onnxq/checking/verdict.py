@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from onnxq import formats, targets
 from onnxq.checking.models import Check
-from onnxq.errors import CheckFailed
+from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan
@@ -67,6 +68,23 @@ def require_quality(proof: Check, recipe: Recipe) -> Check:
         f"the outputs reach {reached}, less than the {wanted} that onnxq aims for: "
         "compare results on data of yours before you use this file (--min-sqnr makes it a failure)"
     )
+
+
+def require_gain(path: Path, asked: Recipe, plan: Plan, before: int, after: int) -> None:
+    """Refuse a file that would be no smaller than the float model and computes as that does.
+
+    Args:
+        asked: by the user: who keeps what is slow wants it whatever it gains.
+        before, after: bytes of the float model's files and of the quantized one's.
+
+    Raises:
+        NothingToDo: it is such a file.
+    """
+    if after >= before and not asked.keep_slow and not plan.those(*COMPUTING):
+        raise NothingToDo(
+            f"{path}: nothing to gain: quantized it would have {after / max(1, before):.2f} of its size, "
+            "and compute as it does"
+        )
 
 
 def why_slow(plan: Plan) -> str:

@@ -95,7 +95,9 @@ Schemes:
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
 @_folders.FOLDER_OPTIONS
-@click.option("--strict", is_flag=True, help="Fail if nothing can be quantized, instead of copying MODEL to -o.")
+@click.option(
+    "--strict", is_flag=True, help="Fail if there is nothing to quantize or to gain, instead of copying MODEL to -o."
+)
 @FORCE_OPTION
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

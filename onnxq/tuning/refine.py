@@ -81,7 +81,9 @@ def _refined_once(
         return plan
     noise = harm(bench, finest, [c for c in coarse if c.node in fine], measurements, progress)
     # Nodes that share a weight stay together: it gets the longer format for all of them, and takes its bytes once.
-    units = sorted(sharing(bench, fine.values()).values(), key=lambda unit: _noise_per_weight(unit, noise), reverse=True)
+    units = sorted(
+        sharing(bench, fine.values()).values(), key=lambda unit: _noise_per_weight(unit, noise), reverse=True
+    )
     ranked = [choice for unit in units for choice in unit]
     needed = 0 if is_enough else _fewest(plan, ranked, enough)
     counts = _growing(needed, len(ranked)) if bargains else [needed]

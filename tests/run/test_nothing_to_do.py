@@ -81,3 +81,20 @@ def test_a_model_is_not_copied_onto_itself(tmp_path: Path) -> None:
     path = empty(tmp_path)
     with pytest.raises(BadOutput):
         onnxq.quantize(path, path, force=True)
+
+
+def test_a_file_that_gains_nothing_is_not_written(tmp_path: Path) -> None:
+    """What little can be stored saves less than the node that unpacks it and the metadata take; kernels are float's."""
+    body = " ".join(f"[kept_{i * 104729:x}] x{i + 1} = MatMul(x{i}, w{i})" for i in range(40))
+    text = f"g (float[1, 3, 8, 17] x0) => (float[1, 90, 8, 17] y) {{ {body} y = Conv(x40, k) }}"
+    weights = {f"w{i}": tiny.normal(17, 17, seed=i) for i in range(40)} | {"k": tiny.normal(90, 3, 1, 1)}
+    path, output = tiny.save(tiny.model(text, weights), tmp_path), tmp_path / "out.onnx"
+    words = ("quantize", path, "-o", output, "-s", "w8a16", "--keep", "kept_*")
+    result = run(*words, "--strict")
+    assert (result.exit_code, output.exists()) == (1, False)
+    assert "nothing to gain: quantized it would have" in result.stderr
+    result = run(*words)
+    assert result.exit_code == 0 and "nothing to gain" in result.stdout
+    assert output.read_bytes() == path.read_bytes()
+    assert run(*words, "--force", "--keep-slow").exit_code == 0  # whoever insists gets it
+    assert {node.op_type for node in onnx.load(output).graph.node} == {"MatMul", "Conv", "Cast"}
