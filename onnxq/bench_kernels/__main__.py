@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -91,19 +92,33 @@ def errors(threads: int) -> list[str]:
     return lines
 
 
-def _numbers(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in value.split(",")) if value else ()
-    except ValueError:
-        raise click.BadParameter(f"'{value}' is not a list of numbers such as 1,8,128") from None
+class Numbers(click.ParamType):
+    """1,8,128"""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        try:
+            return value if isinstance(value, tuple) else tuple(int(word) for word in value.split(","))
+        except ValueError:
+            self.fail(f"'{value}' is not a list of numbers such as 1,8,128", param, ctx)
 
 
-def _formats(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[tuple[str, int], ...]:
-    known = {f"{word} b{block}": (word, block) for word, block in FORMATS}
-    wanted = [word.strip() for word in value.split(",")] if value else []
-    if missing := [word for word in wanted if word not in known]:
-        raise click.BadParameter(f"'{missing[0]}' is none of {', '.join(known)}")
-    return tuple(known[word] for word in wanted)
+class Formats(click.ParamType):
+    """Words and blocks, such as 'int4 b32,nf4 b64'."""
+
+    name = "formats"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, int], ...]:
+        if isinstance(value, tuple):
+            return value
+        known = {f"{word} b{block}": (word, block) for word, block in FORMATS}
+        wanted = [word.strip() for word in value.split(",")]
+        if missing := [word for word in wanted if word not in known]:
+            self.fail(f"'{missing[0]}' is none of {', '.join(known)}", param, ctx)
+        return tuple(known[word] for word in wanted)
 
 
 @click.command()
@@ -117,8 +132,10 @@ def _formats(context: click.Context, parameter: click.Parameter, value: str | No
     "--seconds", type=float, help="For one number of rows at one shape (few rows: three times that).  [default: 2]"
 )
 @click.option("--shape", type=(int, int), multiple=True, help="N and K; may be given several times.")
-@click.option("--rows", callback=_numbers, help="Numbers of rows, separated by commas.")
-@click.option("--format", "formats", callback=_formats, help="Formats, separated by commas, such as 'int4 b32'.")
+@click.option("--rows", type=Numbers(), default=(), help="Numbers of rows, separated by commas.")
+@click.option(
+    "--format", "formats", type=Formats(), default=(), help="Formats, separated by commas, such as 'int4 b32'."
+)
 @click.option("--isa", help="Force this kernel.")
 @click.option("--beside", multiple=True, help="Measure this kernel of ours too; with --sweep.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the tables here, as Markdown.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from onnxq import formats, targets
 from onnxq.algorithms import DATA_FREE
 from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
-from onnxq.calibration.resume import EVERY, Every
+from onnxq.calibration.resume import EVERY
+from onnxq.cli._types import Interval, Size
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
@@ -120,13 +120,13 @@ EFFORT_OPTIONS = options(
     click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
     click.option(
         "--max-memory",
-        metavar="BYTES",
+        type=Size(),
         help="What observing activations may take besides the model's own memory, e.g. 200MB; where that is too little "
         "for all of them, there are several passes over the data.  [default: 512MB]",
     ),
     click.option(
         "--checkpoint-every",
-        metavar="SAMPLES",
+        type=Interval(),
         help="Save progress after so many samples, or seconds (e.g. 60s), to go on from after an interruption."
         "  [default: 30s]",
     ),
@@ -244,26 +244,7 @@ def recipe_of(options: dict[str, Any]) -> Recipe:
 
 def effort_of(options: dict[str, Any]) -> Effort:
     """What calibration may spend."""
-    memory, every = options["max_memory"], options["checkpoint_every"]
-    return Effort(
-        None if memory is None else _bytes(memory), options["jobs"], EVERY if every is None else _every(every)
-    )
-
-
-def _bytes(text: str) -> int:
-    """Of words like 200MB, 1.5 GiB or 4000000."""
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?) *([KMGT]?)(I?)B?", text.strip().upper())
-    if match is None:
-        raise BadRecipe(f"--max-memory: invalid size '{text}'; example: 200MB")
-    number, unit, is_binary = match.groups()
-    return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
-
-
-def _every(text: str) -> Every:
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d{0,18})?)(s?)", text.strip())
-    if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
-        raise BadRecipe(f"--checkpoint-every: invalid interval '{text}'; examples: 100 (samples), 60s (seconds)")
-    return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
+    return Effort(options["max_memory"], options["jobs"], options["checkpoint_every"] or EVERY)
 
 
 def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:

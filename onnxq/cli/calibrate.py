@@ -23,6 +23,7 @@ from onnxq.cli._options import (
     recipe_of,
     sampling_of,
 )
+from onnxq.cli._types import Shard
 from onnxq.errors import BadData, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, open_job
@@ -38,7 +39,7 @@ from onnxq.summaries.ranges import Ranges
 @CALIBRATION_OPTION
 @EFFORT_OPTIONS
 @click.option(
-    "--shard", metavar="I/N", help="Observe only the I-th of N parts of the samples, on this machine of several."
+    "--shard", type=Shard(), help="Observe only the I-th of N parts of the samples, on this machine of several."
 )
 @FORCE_OPTION
 @click.option("--merge", "is_merge", is_flag=True, help="Merge the files of all shards, given instead of MODEL.")
@@ -62,7 +63,9 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     if not options["data"]:
         raise BadData("ranges are found by running the model on samples: give --data")
     (model,) = files
-    shard = None if options["shard"] is None else _shard(options["shard"], options["jobs"])
+    shard = options["shard"]
+    if shard is not None and options["jobs"] > 1:
+        raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
     with Bars(console(stderr=True)) as bars:
         job = open_job(
             model,
@@ -106,12 +109,3 @@ def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> Non
     click.echo(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
     for name, note in (*found.problems.items(), *found.notes.items()):
         click.echo(f"  {one_line(f'{name}: {note}')}")
-
-
-def _shard(text: str, jobs: int) -> tuple[int, int]:
-    number, slash, count = text.partition("/")
-    if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
-        raise BadRecipe(f"--shard: invalid part '{text}'; example: 2/4, the second of four")
-    if jobs > 1:
-        raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
-    return int(number), int(count)

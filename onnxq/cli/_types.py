@@ -1,0 +1,71 @@
+"""What the words of some options mean: sizes, intervals, parts of the data."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from onnxq.calibration.resume import Every
+from onnxq.errors import BadRecipe
+
+_NUMBER = r"(\d{1,18}(?:\.\d{0,18})?)"
+
+
+class _Word(click.ParamType):
+    """A word with a meaning of its own; what has none is told in a sentence, as all that is wrong with a recipe."""
+
+    #: How a wrong one is called, and a right one.
+    what, example = "", ""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = self.meaning(value) if isinstance(value, str) else value
+        if found is None:
+            option = f"{param.opts[0]}: " if param is not None else ""
+            raise BadRecipe(f"{option}invalid {self.what} '{value}'; {self.example}")
+        return found
+
+    def meaning(self, text: str) -> Any:
+        """None: it has none."""
+        raise NotImplementedError
+
+
+class Size(_Word):
+    """Bytes: 200MB, 1.5 GiB or 4000000."""
+
+    name = "bytes"
+    what, example = "size", "example: 200MB"
+
+    def meaning(self, text: str) -> int | None:
+        match = re.fullmatch(_NUMBER + r" *([KMGT]?)(I?)B?", text.strip().upper())
+        if match is None:
+            return None
+        number, unit, is_binary = match.groups()
+        return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
+
+
+class Interval(_Word):
+    """A number of samples, or of seconds: 100, 60s."""
+
+    name = "samples"
+    what, example = "interval", "examples: 100 (samples), 60s (seconds)"
+
+    def meaning(self, text: str) -> Every | None:
+        match = re.fullmatch(_NUMBER + "(s?)", text.strip())
+        if match is None or (not match[2] and not text.strip().isdigit()) or float(match[1]) <= 0:
+            return None
+        return Every(seconds=float(match[1])) if match[2] else Every(int(match[1]), None)
+
+
+class Shard(_Word):
+    """One of several parts of the samples: (2, 4) is the second of four."""
+
+    name = "i/n"
+    what, example = "part", "example: 2/4, the second of four"
+
+    def meaning(self, text: str) -> tuple[int, int] | None:
+        number, slash, count = text.partition("/")
+        if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
+            return None
+        return int(number), int(count)
