@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq import targets
@@ -22,7 +24,9 @@ from onnxq.planning.shared_weights import reconciled
 from onnxq.planning.unused_options import UnusedOption, unused_options
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import SPEED_SCHEMES, Recipe
-from onnxq.runtime.session import THREADS
+from onnxq.runtime import work
+from onnxq.runtime.session import THREADS, Feed
+from onnxq.runtime.work import NodeRun
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
 from onnxq.summaries.ranges import Ranges
@@ -51,6 +55,7 @@ class Job:
     Attributes:
         sampling: what was said of the samples; `data` are they themselves.
         files: those that the model is read from.
+        traces: of the samples that the model was traced on.
     """
 
     path: Path
@@ -62,6 +67,7 @@ class Job:
     sampling: Sampling
     environment: Environment
     files: tuple[Path, ...] = ()
+    traces: dict[str, list[NodeRun]] = field(default_factory=dict, repr=False)
 
     @property
     def threads(self) -> int:
@@ -79,6 +85,13 @@ class Job:
     def nbytes(self) -> int:
         """Bytes of the model's constants."""
         return write.nbytes_to_write(self.model)
+
+    def trace(self, feed: Feed) -> list[NodeRun]:
+        """`work.trace` of the float model on a sample, once for each."""
+        key = _hash(feed)
+        if key not in self.traces:
+            self.traces[key] = work.trace(self.model, feed)
+        return self.traces[key]
 
     def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
         return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target)
@@ -121,6 +134,14 @@ def open_job(
         warnings.warn(sentence, UnusedOption, stacklevel=2)
     samples = sampling.open(loaded, model)
     return Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
+
+
+def _hash(feed: Feed) -> str:
+    digest = hashlib.sha256()
+    for name, x in sorted(feed.items()):
+        digest.update(f"{name} {x.dtype} {x.shape} ".encode())
+        digest.update(repr(x.tolist()).encode() if x.dtype.hasobject else np.ascontiguousarray(x).tobytes())
+    return digest.hexdigest()
 
 
 def _require_float(path: str | Path, model: ir.Model, recipe: Recipe) -> None:

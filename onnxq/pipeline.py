@@ -273,7 +273,7 @@ class Drafts:
         self._bench = None
         if request.is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
-            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile)
+            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile, job.trace)
         self._retries = 0 if self._bench is None else RETRIES
 
     def first(self) -> Plan:

@@ -157,5 +157,6 @@ def ranges_of(job: Job, seen: Observations) -> Ranges:
         lambda ranges: job.rewritten(plan, ranges),
         job.data.split(HELD_BACK)[1],
         job.progress,
+        job.trace,
     )
     return candidates[best]

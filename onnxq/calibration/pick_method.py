@@ -14,6 +14,7 @@ from onnxq.progress import QUIET, Progress
 from onnxq.quality import compare_outputs, noise_ratio, unrepeatable
 from onnxq.runtime import work
 from onnxq.runtime.session import Feed, Session
+from onnxq.runtime.work import NodeRun
 from onnxq.summaries.ranges import Ranges
 
 #: The word, and the method that is taken unless another one's noise is clearly less: by 1 dB. What is measured is every
@@ -36,6 +37,7 @@ def least_noise(
     rewrite: Callable[[Ranges], ir.Model],
     feeds: Iterable[Feed],
     progress: Progress = QUIET,
+    traced: Callable[[Feed], Iterable[NodeRun]] | None = None,
 ) -> str:
     """The method of the ranges with which the quantized model's outputs are nearest to the float model's.
 
@@ -45,6 +47,7 @@ def least_noise(
         candidates: by method, `DEFAULT` among them.
         rewrite: carries out the plan with these ranges; every node that may become int8 does.
         feeds: samples that the ranges were not found on.
+        traced: what tells every node that runs on one of them, where that may be known; None: `work.trace`.
     """
     session = Session(model, threads=0)
     feeds = iter(feeds)
@@ -52,7 +55,7 @@ def least_noise(
     if not wanted:
         return DEFAULT
     feed, once = wanted[0]
-    most = int(SECONDS / work.seconds(work.trace(model, feed)))
+    most = int(SECONDS / work.seconds(work.trace(model, feed) if traced is None else traced(feed)))
     if most >= LEAST_SAMPLES:
         wanted += [(feed, session.run(feed)) for feed in itertools.islice(feeds, most - 1)]
     if len(wanted) < LEAST_SAMPLES:

@@ -23,6 +23,7 @@ from onnxq.runtime import work
 from onnxq.runtime.profile import MachineProfile, new_profile
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import Race, least_seconds, race
+from onnxq.runtime.work import NodeRun
 from onnxq.samples.trials import GIVEN, Trial, Trials
 
 Rewrite = Callable[[Plan], ir.Model]
@@ -60,6 +61,7 @@ class PlanBench:
         trace: every node of the float model that runs on the first sample.
         run_seconds: of such a run, counted.
         known: times that need not be measured, and where those that are will be noted down.
+        traced: what tells every node that runs on a sample, where that may be known; None: `work.trace`.
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
     """
 
@@ -68,11 +70,12 @@ class PlanBench:
     trials: Trials
     threads: int = THREADS
     known: MachineProfile | None = None
+    traced: Callable[[Feed], list[NodeRun]] | None = None
 
     def __post_init__(self) -> None:
         self.profile = new_profile(self.threads) if self.known is None else self.known
         typical = self.trials.samples[0].feed
-        self.trace = work.trace(self.model, typical)
+        self.trace = work.trace(self.model, typical) if self.traced is None else self.traced(typical)
         self.run_seconds = work.seconds(self.trace)
         session = Session(self.model, threads=0)
         self._kernels: dict[Hashable, list[Kernel]] = {}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
 
+import onnxq
 from onnxq.analysis.trial import Trial
 from onnxq.model.weights import find_weights
+from onnxq.plan import Method
 from onnxq.runtime import work
 from onnxq.runtime.work import Array, NodeRun
 from onnxq.samples.source import Data
@@ -80,3 +83,16 @@ def test_work_grows_with_the_sample() -> None:
     )
     one, many = (sum(r.multiplications for r in work.trace(model, {"x": tiny.normal(n, 64)})) for n in (1, 50))
     assert many == 50 * one
+
+
+def test_a_model_is_traced_once_on_a_sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: None) -> None:
+    """For the number of samples to compare calibrations on, and for the number of plans to measure."""
+    seen = []
+    trace = work.trace
+    monkeypatch.setattr(work, "trace", lambda model, feed: seen.append(feed) or trace(model, feed))
+    text = "g (float[3, 64] x) => (float[3, 96] y) { y = MatMul(x, w) }"
+    path = tiny.save(tiny.model(text, {"w": tiny.normal(64, 96)}), tmp_path)
+    data = [{"x": tiny.normal(3, 64, seed=n)} for n in range(16)]
+    result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=data)
+    assert result.plan.those(Method.STATIC) and result.recipe.calibration != "auto"
+    assert len(seen) == 1
