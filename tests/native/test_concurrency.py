@@ -99,9 +99,9 @@ def test_sessions_come_and_go_while_one_runs() -> None:
     alone = stays.run(None, {"x": x})[0]
 
     def work(i: int) -> None:
-        for _ in range(10):
+        for _ in range(5):
             if i == 0:
-                for _ in range(5):
+                for _ in range(10):
                     np.testing.assert_array_equal(stays.run(None, {"x": x})[0], alone)
             else:
                 gone = session()
