@@ -25,6 +25,7 @@ from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.runtime.session import THREADS
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
+from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
@@ -51,6 +52,7 @@ class Job:
     Attributes:
         sampling: what was said of the samples; `data` are they themselves.
         files: those that the model is read from.
+        evidence: what the data say of layers, once they were looked at.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Job:
     sampling: Sampling
     environment: Environment
     files: tuple[Path, ...] = ()
+    evidence: Evidence = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -81,7 +84,7 @@ class Job:
         return write.nbytes_to_write(self.model)
 
     def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
-        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target)
+        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target, self.evidence)
 
 
 def open_job(

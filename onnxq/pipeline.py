@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
+from onnxq.calibration.gather_evidence import gather, needed
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking import verdict
 from onnxq.checking.judging import trials_for
@@ -25,6 +26,7 @@ from onnxq.checking.verdict import judged, misses_floor, stricter
 from onnxq.encoding import memo
 from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files.guard import Guard
+from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
@@ -178,8 +180,9 @@ def _quantized(request: Request, trace: Trace) -> Result:
     """Eight steps; what the last one finds may lead to another plan, which takes the last three again."""
     job, destination = _opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
-    with _remembering(request, job):
+    with _remembering(request, job), contextlib.ExitStack() as kept:
         job, ranges, trials = _calibrated(request, job)  # 4
+        job = _with_evidence(request, job, kept)
         drafts = Drafts(request, job, ranges, trials)
         plan, proof = drafts.first(), None  # 5: tune
         with save.staging(destination) as folder:
@@ -256,6 +259,14 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
     if request.plan is None and not (trials and trials.proves):  # data show outliers where there are any
         job = dataclasses.replace(job, plan=without_outliers(job.model, job.plan))
     return job, ranges, trials
+
+
+def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Job:
+    """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends."""
+    inputs = needed(job)
+    if not inputs:
+        return job
+    return dataclasses.replace(job, evidence=gather(job, inputs, kept.enter_context(scratch()), request.effort))
 
 
 class Drafts:

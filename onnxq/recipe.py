@@ -121,7 +121,7 @@ class Recipe:
             compute in float32.
         prefer: what is given up for what, a word of `PREFERENCES`.
         effort: how many plans are measured, a word of `SEARCHES`.
-        algorithm: how codes are chosen, a word of `algorithms.DATA_FREE`; `rtn` is each format's own rule, whose files
+        algorithm: how codes are chosen, a word of `algorithms.WORDS`; `rtn` is each format's own rule, whose files
             hold the codes that other implementations of the format make. None: what measured best for each weight.
     """
 
@@ -154,7 +154,7 @@ class Recipe:
             if word not in words:
                 raise BadRecipe(f"unknown {what} '{word}'; choose one of {', '.join(words)}")
         if self.algorithm is not None:
-            algorithms.get(self.algorithm)
+            algorithms.require(self.algorithm)
         if self.calibration != "auto":
             collectors.get(self.calibration)
 
@@ -183,6 +183,8 @@ class Recipe:
         """
         if not has_data and "w8a8" in self.schemes:
             raise BadRecipe("w8a8 needs calibration data: give --data, or use w8a8-dynamic, which needs none")
+        if not has_data and self.algorithm in algorithms.WITH_DATA:
+            raise BadRecipe(f"the algorithm '{self.algorithm}' needs calibration data: give --data")
         if self.scheme == "auto":
             return replace(self, scheme="w8a8" if has_data else "w4a16")
         if self.scheme not in SPEED_SCHEMES:

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from onnxq import formats, targets
-from onnxq.algorithms import DATA_FREE
+from onnxq import algorithms, formats, targets
 from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY, Every
@@ -177,9 +176,9 @@ PLAN_OPTIONS = options(
     ),
     click.option(
         "--algorithm",
-        type=click.Choice(list(DATA_FREE)),
-        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do.  [default: what "
-        "measured best for each weight]",
+        type=click.Choice(algorithms.WORDS),
+        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do; gptq: by --data.  "
+        "[default: what measured best for each weight]",
     ),
     click.option(
         "--reduce-range",

@@ -44,7 +44,7 @@ class StoreWeights(PlanPass):
         return cls(work.plan, own_nodes=work.target.has_onnxq_ops)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         unpacked: dict[tuple[int, str, Granularity], ir.Value] = {}
         opset, stored = graph.opset(model), 0
         for weight, choice in self._weights(model):
