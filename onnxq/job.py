@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import targets
+from onnxq import algorithms, targets
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, is_quantized, load_model
@@ -115,7 +115,8 @@ def open_job(
     widen = place.widens_half or not wanted.schemes.isdisjoint(SPEED_SCHEMES)
     opset = max(place.opset_for(scheme) for scheme in wanted.schemes)
     refusal = prepare(loaded, opset=opset, widen=widen)
-    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal)
+    has_data = sampling.source is not None and wanted.algorithm not in algorithms.DATA_FREE
+    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal, has_data=has_data)
     if not plan.choices:
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"

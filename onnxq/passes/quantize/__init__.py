@@ -11,7 +11,7 @@ from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.plan import Plan
 from onnxq.planning.scales import Scales
 from onnxq.recipe import Recipe
-from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
+from onnxq.summaries.evidence import Evidence
 from onnxq.targets import Target
 
 
