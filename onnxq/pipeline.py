@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,8 +202,17 @@ def _quantized(request: Request, trace: Trace) -> Result:
             job.guard.publish(staged, destination)
     before = sum(file.stat().st_size for file in job.files)
     was_auto = request.recipe.scheme == "auto"
-    notes = tuple(_notes(request, signature))
+    notes = (*_notes(request, signature), *_what_data_chose(job))
     return Result(destination, plan, proof, job.recipe, before, nbytes, was_auto, signature=signature, notes=notes)
+
+
+def _what_data_chose(job: Job) -> Iterator[str]:
+    """By which algorithm the output channels of weights got their codes, where data had a say."""
+    chosen: Counter[str] = sum((layer.chosen for layer in job.evidence.values()), Counter())
+    if chosen:
+        shares = ", ".join(f"{word} {count / chosen.total():.0%}" for word, count in chosen.most_common())
+        weights = sum(bool(layer.chosen) for layer in job.evidence.values())
+        yield f"data chose the codes of {weights} weights; algorithms by output channel: {shares}"
 
 
 def _profile(given: str | Path | MachineProfile | None, environment: Environment) -> MachineProfile:

@@ -27,7 +27,7 @@ from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedT
 from onnxq.summaries.evidence import Layer
 
 #: Part of the mean square of all inputs that is added to each one's: the data tell little of those they hardly move.
-DAMPING = 0.01
+DAMPING = 0.03
 #: Times that all codes are gone through again.
 SWEEPS = 3
 #: Needs what data say of the layer.

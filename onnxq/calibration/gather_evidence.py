@@ -44,7 +44,8 @@ def _uses_data(job: Job, weight: Weight, choice: Choice) -> bool:
     block, role = choice.block, weight.role
     granularity = Granularity(role.channel) if block is None else Granularity(role.contraction, block)
     chosen = algorithms.choose(weight.node.op_type, formats.get(choice.format or ""), granularity, has_data=True)
-    return (job.recipe.algorithm or chosen) in algorithms.WITH_DATA
+    named = job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type)
+    return (named or chosen) in algorithms.WITH_DATA
 
 
 def gather(job: Job, inputs: Mapping[str, list[LayerInput]], folder: Path, effort: Effort) -> Evidence:

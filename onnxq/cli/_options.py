@@ -166,7 +166,8 @@ PLAN_OPTIONS = options(
         "sets",
         multiple=True,
         metavar="PATTERN=SCHEME",
-        help="Another scheme for nodes of this name, e.g. 'layers.0/*=w8a16'. Repeatable.",
+        help="Another scheme for nodes of this name, e.g. 'layers.0/*=w8a16', perhaps with an algorithm, "
+        "'layers.0/*=int3+gptq'. Repeatable.",
     ),
     click.option(
         "--block-size",

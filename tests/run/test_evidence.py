@@ -13,14 +13,17 @@ import pytest
 import tiny
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from onnxq import Recipe, quantize
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.gather_evidence import gather, needed
 from onnxq.cli import main
 from onnxq.errors import BadRecipe
+from onnxq.folders.options_of_part import recipe_of
 from onnxq.job import Job, open_job
 from onnxq.model.layer_inputs import Patches, layer_inputs
+from onnxq.recipe import parse_set
 from onnxq.summaries.evidence import Evidence
 
 BODY = "m (float[N, 96] x) => (float[N, 64] y) { h = MatMul(x, W1) r = Relu(h) y = MatMul(r, W2) }"
@@ -183,3 +186,33 @@ def test_the_same_data_give_the_same_file(tmp_path: Path) -> None:
     for name in "ab":
         quantize(model, tmp_path / f"{name}.onnx", Recipe("int4"), target="onnxq", data=data, check=False)
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_a_rule_names_the_algorithm_of_some_nodes(tmp_path: Path) -> None:
+    model, data = tiny.save(two_layers(), tmp_path), samples()
+    files = {}
+    for words in (("rtn", "rtn"), ("rtn", "gptq"), ("gptq", "rtn")):
+        plan = open_job(model, Recipe("int4"), "onnxq").plan
+        rules = tuple(parse_set(f"{node}=int4+{word}") for node, word in zip(plan.choices, words, strict=True))
+        recipe = Recipe("int4", rules=rules)
+        output = quantize(
+            model, tmp_path / "out.onnx", recipe, target="onnxq", data=data, check=False, force=True
+        ).output
+        files[words] = {i.name: numpy_helper.to_array(i) for i in onnx.load(output).graph.initializer}
+    plain, second, first = files.values()
+    for name in plain:
+        assert np.array_equal(plain[name], second[name]) == ("W2" not in name), name
+        assert np.array_equal(plain[name], first[name]) == ("W1" not in name), name
+
+
+def test_a_rule_with_an_unknown_algorithm_is_refused() -> None:
+    with pytest.raises(BadRecipe, match="unknown algorithm 'gpqt'; choose one of"):
+        parse_set("*=int4+gpqt")
+
+
+def test_a_part_of_a_folder_without_data_takes_codes_without_data() -> None:
+    recipe = Recipe("w4a16", (parse_set("a=int3+gptq"), parse_set("b=w8a8"), parse_set("c=int4+rtn")), algorithm="gptq")
+    assert recipe_of("model", ["model"], recipe, has_data=True) == recipe
+    without = recipe_of("model", ["model"], recipe, has_data=False)
+    assert without.algorithm is None
+    assert [rule.set for rule in without.rules] == ["int3", "w8a8-dynamic", "int4+rtn"]

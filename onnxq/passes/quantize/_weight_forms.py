@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -24,11 +24,11 @@ class Codes:
     """How codes are chosen.
 
     Attributes:
-        algorithm: for every weight; None: for each the one that measured best.
+        named: by weight, the algorithm that the user named; for all others it is the one that measured best.
         evidence: what data say of layers.
     """
 
-    algorithm: str | None = None
+    named: Mapping[str, str] = dataclasses.field(default_factory=dict)
     evidence: Evidence = dataclasses.field(default_factory=dict)
 
 
@@ -67,10 +67,11 @@ class WeightForms:
             tensor: its numbers in another shape.
             channel: the axis of its outputs there; without, what data say of its layer is of no use there.
         """
-        layer = self._codes.evidence.get(self._sources.get(weight, weight.name or ""))
+        source = self._sources.get(weight, weight.name or "")
+        layer = self._codes.evidence.get(source)
         if tensor is not None and layer is not None:
             layer = None if channel is None else layer.turned(channel)
-        algorithm = self._codes.algorithm
+        algorithm = self._codes.named.get(source)
         if algorithm is None or (algorithm in algorithms.WITH_DATA and layer is None):
             algorithm = algorithms.choose(op_type, format, granularity, has_data=layer is not None)
         tensor = graph.constant(weight) if tensor is None else tensor
