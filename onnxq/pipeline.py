@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import onnx_ir as ir
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
-from onnxq.calibration.gather_evidence import gather, needed
+from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking import verdict
 from onnxq.checking.judging import trials_for
@@ -38,6 +39,7 @@ from onnxq.planning.check_plan import require_possible
 from onnxq.planning.outliers import without_outliers
 from onnxq.planning.scales import values_to_observe, without_unobserved
 from onnxq.planning.shared_weights import reconciled
+from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 from onnxq.runtime.machine import this_machine
@@ -67,7 +69,7 @@ class Request:
         output: None: the model's name with the scheme in it, in the current folder.
         plan: to be carried out as it is, without tuning.
         check: run the saved file.
-        ranges: a file of them; `effort` is what finding them may take.
+        ranges, evidence: files of them; `effort` is what finding them may take.
         profile: the times to decide by.
         like: how another model was made, to be made again.
     """
@@ -80,6 +82,7 @@ class Request:
     check: bool
     sampling: Sampling
     ranges: Path | None
+    evidence: Path | None
     effort: Effort
     environment: Environment
     profile: MachineProfile
@@ -114,6 +117,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     limit: int | None = LIMIT,
     seed: int | None = None,
     ranges: str | Path | None = None,
+    evidence: str | Path | None = None,
     effort: Effort = Effort(),  # noqa: B008
     plan: Plan | None = None,
     profile: str | Path | MachineProfile | None = None,
@@ -138,6 +142,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         lengths: tokens of samples made of texts, in turns.
         limit: use at most so many samples: the first, or with a `seed` a random choice of them.
         ranges: a file to take activation ranges from if it exists, and to leave them in if it does not.
+        evidence: the same for what data say of layers, by which codes of few bits are chosen (`.npz`).
         effort: what calibration may spend.
         plan: a plan to carry out as it is, without tuning.
         profile: the times to decide by, of the machine that will run the model; without, they are measured here.
@@ -163,6 +168,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         check=check,
         sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed),
         ranges=None if ranges is None else Path(ranges),
+        evidence=None if evidence is None else Path(evidence),
         effort=effort,
         environment=environment,
         profile=_profile(profile, environment),
@@ -231,7 +237,8 @@ def _opened(request: Request) -> tuple[Job, Path]:
     job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment)
     destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
     guard.writes(destination)
-    guard.watch_ranges(request.ranges)
+    guard.watch(request.ranges, "--ranges")
+    guard.watch(request.evidence, "--evidence")
     if request.like is not None:
         require_possible(request.like.plan, job.model, job.target, job.path)
     if request.plan is not None:
@@ -274,9 +281,13 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
 def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Job:
     """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends."""
     inputs = needed(job)
+    if not inputs and request.evidence is not None:
+        sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
+        warnings.warn(sentence, UnusedOption, stacklevel=2)
     if not inputs:
         return job
-    return dataclasses.replace(job, evidence=gather(job, inputs, kept.enter_context(scratch()), request.effort))
+    folder = kept.enter_context(scratch())
+    return dataclasses.replace(job, evidence=evidence_of(job, inputs, request.effort, folder, request.evidence))
 
 
 class Drafts:

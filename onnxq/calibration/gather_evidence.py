@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
-from onnxq.calibration.calibrate import GROUP_BYTES
+from onnxq.calibration.calibrate import GROUP_BYTES, hash_model
 from onnxq.calibration.find_ranges import HELD_BACK, Effort
+from onnxq.files import staging
 from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.model.layer_inputs import LayerInput, layer_inputs
@@ -21,7 +22,7 @@ from onnxq.plan import Choice
 from onnxq.runtime.session import Session
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.source import Data
-from onnxq.summaries.evidence import Evidence, Layer, save_layer_input
+from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_input, read_index
 from onnxq.summaries.gram import Gram, finite_rows, spread_out
 
 #: Rows of the samples held back that are kept of a layer's input.
@@ -48,31 +49,58 @@ def _uses_data(job: Job, weight: Weight, choice: Choice) -> bool:
     return (named or chosen) in algorithms.WITH_DATA
 
 
-def gather(job: Job, inputs: Mapping[str, list[LayerInput]], folder: Path, effort: Effort) -> Evidence:
-    """The evidence for these weights.
+def evidence_of(
+    job: Job, inputs: Mapping[str, list[LayerInput]], effort: Effort, scratch: Path, file: Path | None = None
+) -> Evidence:
+    """The evidence for these weights, from `file` if it is there, else gathered.
 
     Args:
         inputs: as `needed` gives them.
-        folder: where it may lie as long as it is used: K² numbers for each input of K numbers.
         effort: what observing may take; layers that need more memory are looked at in turns, the samples gone through
             once for each.
+        scratch: a folder for what is of no use later.
+        file: where it is left for the next time: K² numbers for each input of K numbers.
 
     Raises:
         BadModel, BadData: the model or the data fail on some sample.
+        BadRecipe: the file is of another model or other data, or damaged.
+        BadOutput: it cannot be written.
     """
     assert job.data is not None
     distinct = list(dict.fromkeys(_without_channel(each) for several in inputs.values() for each in several))
-    files = {each: folder / f"layer{i}.npy" for i, each in enumerate(distinct)}
+    key = {"model": hash_model(job.model), "data": job.data.hash()}
+    place = scratch / "evidence.npz" if file is None else file
+    if file is not None and file.exists():
+        index = read_index(file, {_name(each): (each.rows.groups, each.rows.k) for each in distinct}, **key)
+    else:
+        index = Index(**key, inputs=[_name(each) for each in distinct])
+        with contextlib.nullcontext(place) if file is None else staging.whole(file, replace=job.guard.force) as staged:
+            _gather(job, distinct, effort, staged)
+            add_index(staged, index)
+    numbers = {name: number for number, name in enumerate(index.inputs)}
+    return {name: _layer(several, numbers, place) for name, several in inputs.items()}
+
+
+def _layer(several: Sequence[LayerInput], numbers: Mapping[str, int], file: Path) -> Layer:
+    first = several[0]
+    return Layer(first.channel, first.rows.groups, file, tuple(numbers[_name(each)] for each in several))
+
+
+def _name(each: LayerInput) -> str:
+    """What a file calls an input, however the weight lies beside it."""
+    return f"{each.value} {each.rows}"
+
+
+def _gather(job: Job, distinct: Sequence[LayerInput], effort: Effort, file: Path) -> None:
+    assert job.data is not None
     groups = list(_groups(distinct, GROUP_BYTES if effort.memory is None else effort.memory))
     samples, held_back = job.data.split(HELD_BACK)
     job.progress.start("looking at layers", len(groups) * (samples.count + held_back.count), "samples")
+    number = 0
     for group in groups:
-        _watch(job, group, samples, held_back, files)
-    return {name: _layer(several, files) for name, several in inputs.items()}
-
-
-def _layer(several: Sequence[LayerInput], files: Mapping[LayerInput, Path]) -> Layer:
-    return Layer(several[0].channel, several[0].rows.groups, tuple(files[_without_channel(each)] for each in several))
+        for gram, rows in _watched(job, group, samples, held_back):
+            add_input(file, number, gram, rows)
+            number += 1
 
 
 def _without_channel(each: LayerInput) -> LayerInput:
@@ -95,10 +123,10 @@ def _groups(inputs: Sequence[LayerInput], memory: int) -> Iterator[list[LayerInp
         yield group
 
 
-def _watch(
-    job: Job, group: Sequence[LayerInput], samples: Data, held_back: Data, files: Mapping[LayerInput, Path]
-) -> None:
-    """Go through the samples once and save what is seen of these inputs."""
+def _watched(
+    job: Job, group: Sequence[LayerInput], samples: Data, held_back: Data
+) -> Iterator[tuple[Gram, list[NDArray]]]:
+    """What is seen of these inputs in one pass over the samples: sums, and rows of those held back."""
     run = _runner(job, list(dict.fromkeys(each.value for each in group)))
     grams = {each: Gram.empty(each.rows.groups, each.rows.k) for each in group}
     kept: dict[LayerInput, list[NDArray]] = {each: [] for each in group}
@@ -110,8 +138,7 @@ def _watch(
         for each, rows in kept.items():
             if each.value in seen:
                 rows.append(spread_out(finite_rows(each.rows(seen[each.value])), -(-ROWS // held_back.count)))
-    for each in group:
-        save_layer_input(files[each], grams[each], kept[each])
+    yield from ((grams[each], kept[each]) for each in group)
 
 
 def _runner(job: Job, names: Sequence[str]) -> Callable[[Data], Iterator[dict[str, NDArray]]]:
@@ -124,7 +151,7 @@ def _runner(job: Job, names: Sequence[str]) -> Callable[[Data], Iterator[dict[st
 
     def run(data: Data) -> Iterator[dict[str, NDArray]]:
         with contextlib.closing(prefetch(data)) as samples:
-            for sample in samples:
+            for sample in samples if outputs else ():
                 found = zip(outputs, session.run(sample, list(outputs.values())), strict=True)
                 yield {name: np.asarray(x) for name, x in found if x is not None and np.size(x)}
                 job.progress.advance(1)

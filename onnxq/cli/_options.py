@@ -198,8 +198,8 @@ PLAN_OPTIONS = options(
 
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
-#: Options for files to write; `--ranges` may be both. What is given to any other that names a file is read.
-WRITTEN = {"output", "report", "trace", "ranges", "save_profile"}
+#: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
+WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity"}
 
@@ -277,7 +277,7 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
 
 #: Options that may stand beside `--like`: none that the old model answers.
 _BESIDE_LIKE = {
-    *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "strict"),
+    *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "evidence", "strict"),
     *("data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory", "checkpoint_every"),
 }
 

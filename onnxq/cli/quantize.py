@@ -59,6 +59,12 @@ Schemes:
 @click.option(
     "--ranges", type=MODEL, help="Take activation ranges from this file, or leave them there for the next time."
 )
+@click.option(
+    "--evidence",
+    type=MODEL,
+    help="Take what data say of layers, by which codes of few bits are chosen, from this .npz, or leave it there for "
+    "the next time.",
+)
 @click.option("--plan", "plan_file", type=MODEL, help="Carry out a plan that 'onnxq plan -o' wrote, as it is.")
 @click.option(
     "--profile",
@@ -121,6 +127,7 @@ def quantize(model: Path, **options: Any) -> None:
             limit=options["limit"],
             seed=options["seed"],
             ranges=options["ranges"],
+            evidence=options["evidence"],
             effort=effort_of(options),
             plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
             profile=profile,

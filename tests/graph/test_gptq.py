@@ -14,7 +14,7 @@ from onnxq import formats
 from onnxq.algorithms import gptq, mse
 from onnxq.algorithms._columns import Columns
 from onnxq.formats import Granularity, QuantizedTensor
-from onnxq.summaries.evidence import Layer, save_layer_input
+from onnxq.summaries.evidence import Layer, add_input
 from onnxq.summaries.gram import Gram
 
 #: Formats with scales.
@@ -41,9 +41,9 @@ def inputs(rows: int, k: int, seed: int = 0, groups: int = 1) -> NDArray[np.floa
 def layer(folder: Path, x: NDArray, channel: int) -> Layer:
     gram = Gram.empty(*x.shape[1:])
     gram.update(x)
-    file = folder / f"{len(list(folder.iterdir()))}.npy"
-    save_layer_input(file, gram, [x])
-    return Layer(channel, x.shape[1], (file,))
+    number = len(list(folder.iterdir()))
+    add_input(folder / f"{number}.npz", number, gram, [x])
+    return Layer(channel, x.shape[1], folder / f"{number}.npz", (number,))
 
 
 def error(q: QuantizedTensor, w: NDArray, x: NDArray, channel: int) -> float:
@@ -148,8 +148,8 @@ def test_outputs_that_held_back_rows_speak_against_keep_codes_without_data(tmp_p
     w = np.random.default_rng(6).standard_normal((64, 12)).astype(np.float32)
     gram = Gram.empty(1, 64)
     gram.update(inputs(8, 64))  # far too few
-    save_layer_input(tmp_path / "few.npy", gram, [inputs(2000, 64, seed=9)])
-    few = Layer(1, 1, (tmp_path / "few.npy",))
+    add_input(tmp_path / "few.npz", 0, gram, [inputs(2000, 64, seed=9)])
+    few = Layer(1, 1, tmp_path / "few.npz", (0,))
     found = gptq.quantize(w, formats.get("int4"), Granularity(0, 32), layer=few)
     without = mse.quantize(w, formats.get("int4"), Granularity(0, 32))
     x = few.held_back()[:, 0]

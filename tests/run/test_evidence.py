@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -17,12 +18,13 @@ from onnx import numpy_helper
 
 from onnxq import Recipe, quantize
 from onnxq.calibration.find_ranges import Effort
-from onnxq.calibration.gather_evidence import gather, needed
+from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.cli import main
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadOutput, BadRecipe, OnnxqError
 from onnxq.folders.options_of_part import recipe_of
 from onnxq.job import Job, open_job
 from onnxq.model.layer_inputs import Patches, layer_inputs
+from onnxq.planning.unused_options import UnusedOption
 from onnxq.recipe import parse_set
 from onnxq.summaries.evidence import Evidence
 
@@ -43,8 +45,8 @@ def job_of(proto: onnx.ModelProto, folder: Path, data: list[dict[str, NDArray]],
     return open_job(tiny.save(proto, folder), dataclasses.replace(Recipe("int4"), **recipe), "onnxq", data)
 
 
-def evidence_of(job: Job, folder: Path, memory: int | None = None) -> Evidence:
-    return gather(job, needed(job), folder, Effort(memory))
+def seen(job: Job, folder: Path, memory: int | None = None) -> Evidence:
+    return evidence_of(job, needed(job), Effort(memory), folder)
 
 
 def run(path: Path, feed: dict[str, NDArray]) -> NDArray:
@@ -54,7 +56,7 @@ def run(path: Path, feed: dict[str, NDArray]) -> NDArray:
 def test_gram_matrices_are_those_of_the_layers_inputs(tmp_path: Path) -> None:
     data = samples(3)
     job = job_of(two_layers(), tmp_path, data)
-    found = evidence_of(job, tmp_path)
+    found = seen(job, tmp_path)
     used = [sample["x"] for sample in job.data.split(6)[0]]  # type: ignore[union-attr]
     x = np.concatenate(used)
     np.testing.assert_allclose(found["W1"].gram().sums[0], x.T @ x, rtol=1e-4, atol=1e-2)
@@ -68,7 +70,7 @@ def test_memory_that_holds_one_matrix_gives_the_same(tmp_path: Path) -> None:
     folders = [tmp_path / "all", tmp_path / "one"]
     for folder in folders:
         folder.mkdir()
-    whole, parts = evidence_of(job, folders[0]), evidence_of(job, folders[1], memory=1)
+    whole, parts = seen(job, folders[0]), seen(job, folders[1], memory=1)
     for name in whole:
         np.testing.assert_array_equal(whole[name].gram().sums, parts[name].gram().sums)
 
@@ -78,7 +80,7 @@ def test_a_weight_read_twice_is_chosen_for_both_inputs(tmp_path: Path) -> None:
     job = job_of(tiny.model(text, {"W": tiny.normal(96, 96)}), tmp_path, samples(3))
     x = np.concatenate([sample["x"] for sample in job.data.split(6)[0]])  # type: ignore[union-attr]
     r = np.maximum(x @ tiny.normal(96, 96), 0)
-    np.testing.assert_allclose(evidence_of(job, tmp_path)["W"].gram().sums[0], x.T @ x + r.T @ r, rtol=1e-3, atol=1e-1)
+    np.testing.assert_allclose(seen(job, tmp_path)["W"].gram().sums[0], x.T @ x + r.T @ r, rtol=1e-3, atol=1e-1)
 
 
 def test_a_table_that_is_also_looked_up_keeps_codes_without_data(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_weights_in_an_if_are_seen_where_it_takes_them(tmp_path: Path) -> None:
                     else_branch = f () => (float[N, 64] b) { s = Sigmoid(x) b = MatMul(s, W2) }> }"""
     proto = tiny.model(text, {"W1": tiny.normal(96, 64), "W2": tiny.normal(96, 64, seed=1)})
     data = [{"c": np.array(i % 2 == 0), **sample} for i, sample in enumerate(samples(8))]
-    found = evidence_of(job_of(proto, tmp_path, data), tmp_path)
+    found = seen(job_of(proto, tmp_path, data), tmp_path)
     assert found["W1"].gram().sums.any() and found["W2"].gram().sums.any()
 
 
@@ -114,7 +116,7 @@ def test_a_gemm_whose_input_is_turned(transpose: int, tmp_path: Path) -> None:
     data = [{"x": s["x"].T.copy() if transpose else s["x"]} for s in samples(3)]
     job = job_of(tiny.model(text, {"W": tiny.normal(64, 96)}), tmp_path, data)
     x = np.concatenate([s["x"].T if transpose else s["x"] for s in job.data.split(6)[0]])  # type: ignore[union-attr]
-    np.testing.assert_allclose(evidence_of(job, tmp_path)["W"].gram().sums[0], x.T @ x, rtol=1e-4, atol=1e-2)
+    np.testing.assert_allclose(seen(job, tmp_path)["W"].gram().sums[0], x.T @ x, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -216,3 +218,71 @@ def test_a_part_of_a_folder_without_data_takes_codes_without_data() -> None:
     without = recipe_of("model", ["model"], recipe, has_data=False)
     assert without.algorithm is None
     assert [rule.set for rule in without.rules] == ["int3", "w8a8-dynamic", "int4+rtn"]
+
+
+def test_evidence_is_left_and_taken_again(tmp_path: Path) -> None:
+    model, data, kept = tiny.save(two_layers(), tmp_path), samples(), tmp_path / "evidence.npz"
+    options = {"target": "onnxq", "data": data, "check": False, "evidence": kept}
+    first = quantize(model, tmp_path / "a.onnx", Recipe("int4"), **options).output.read_bytes()
+    made = kept.read_bytes()
+    assert quantize(model, tmp_path / "b.onnx", Recipe("int4"), **options).output.read_bytes() == first
+    assert quantize(model, tmp_path / "c.onnx", Recipe("int3"), **options).output.is_file()
+    assert kept.read_bytes() == made
+    with pytest.raises(BadRecipe, match="is of other data; delete the file or give another --evidence"):
+        quantize(model, tmp_path / "d.onnx", Recipe("int4"), **options | {"data": samples(5)})
+    tiny.save(tiny.model(BODY, {"W1": tiny.normal(96, 128, seed=7), "W2": tiny.normal(128, 64)}), tmp_path)
+    with pytest.raises(BadRecipe, match="is of another model"):
+        quantize(model, tmp_path / "d.onnx", Recipe("int4"), **options)
+    assert not (tmp_path / "d.onnx").exists()
+
+
+def test_evidence_of_fewer_layers_is_refused(tmp_path: Path) -> None:
+    model, data, kept = tiny.save(two_layers(), tmp_path), samples(), tmp_path / "evidence.npz"
+    options = {"target": "onnxq", "data": data, "check": False, "evidence": kept}
+    node = next(iter(open_job(model, Recipe("int4"), "onnxq").plan.choices))
+    quantize(model, tmp_path / "a.onnx", Recipe("int4", (parse_set(f"{node}=int8"),)), **options)
+    with pytest.raises(BadRecipe, match="lacks 'x Rows"):
+        quantize(model, tmp_path / "b.onnx", Recipe("int4"), **options)
+
+
+@pytest.mark.parametrize("spoil", ["cut", "text", "shape", "index", "nothing"])
+def test_damaged_evidence_is_one_sentence(spoil: str, tmp_path: Path) -> None:
+    model, data, kept = tiny.save(two_layers(), tmp_path), samples(), tmp_path / "evidence.npz"
+    options = {"target": "onnxq", "data": data, "check": False, "evidence": kept}
+    quantize(model, tmp_path / "a.onnx", Recipe("int4"), **options)
+    with np.load(kept) as file:
+        arrays = dict(file)
+    index = json.loads(arrays["onnxq.json"].tobytes())
+    if spoil == "cut":
+        kept.write_bytes(kept.read_bytes()[:-200])
+    elif spoil in ("text", "nothing"):
+        kept.write_text("evidence" if spoil == "text" else "")
+    else:
+        changed = (
+            {"0.gram": np.zeros((1, 4, 4), np.float32)}
+            if spoil == "shape"
+            else {"onnxq.json": np.frombuffer(json.dumps(index | {"inputs": [3]}).encode(), np.uint8)}
+        )
+        np.savez(kept, **arrays | changed)
+    with pytest.raises(BadRecipe, match=r"^the evidence '.*evidence.npz' (is not|lacks|cannot)[^\n]*$"):
+        quantize(model, tmp_path / "b.onnx", Recipe("int4"), **options)
+    assert not (tmp_path / "b.onnx").exists()
+
+
+def test_nothing_is_written_over_by_evidence(tmp_path: Path) -> None:
+    model, data = tiny.save(two_layers(), tmp_path), samples()
+    np.savez(tmp_path / "data.npz", x=np.stack([s["x"] for s in data]))
+    for evidence in (model, tmp_path / "data.npz"):
+        before = evidence.read_bytes()
+        with pytest.raises(OnnxqError):
+            quantize(model, tmp_path / "o.onnx", "int4", data=tmp_path / "data.npz", evidence=evidence, force=True)
+        assert evidence.read_bytes() == before
+    with pytest.raises(BadOutput, match="choose another name"):
+        quantize(model, tmp_path / "o.npz.onnx", "int4", data=data, evidence=tmp_path / "o.npz.onnx")
+
+
+def test_evidence_that_nothing_is_chosen_by_is_said(tmp_path: Path) -> None:
+    model = tiny.save(two_layers(), tmp_path)
+    with pytest.warns(UnusedOption, match="evidence changes nothing: int4 chooses no codes by data here"):
+        quantize(model, tmp_path / "a.onnx", Recipe("int4"), target="onnxq", evidence=tmp_path / "e.npz", check=False)
+    assert not (tmp_path / "e.npz").exists()

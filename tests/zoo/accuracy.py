@@ -25,6 +25,7 @@ from shared import SHARED
 from zoo_models import load_zoo
 
 import onnxq
+from onnxq.recipe import Rule
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
 HEADER = ("model", "metric", "float", "format", "codes by", "score", "SQNR dB", "size", "seconds")
@@ -73,7 +74,8 @@ def ours(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) ->
     """A file of ours, for the target that has a form for the format."""
     target = "ort-cpu" if name in CONVOLUTIONS else "onnxq"
     # An algorithm without data gets none: what then happens is what happens to who has none.
-    recipe = onnxq.Recipe(word, algorithm=algorithm, min_sqnr=float("-inf"), accuracy_level=0)
+    rules = (Rule("int8", ops=("Gather",)),)
+    recipe = onnxq.Recipe(word, rules, algorithm=algorithm, min_sqnr=float("-inf"), accuracy_level=0)
     onnxq.quantize(
         zoo.model_path(name),
         output,
@@ -163,11 +165,11 @@ def render(rows: list[Row]) -> str:
             "",
             "Made by `python tests/zoo/accuracy.py --write`. Each model is quantized with `--min-sqnr=-inf`, so that",
             "no node gets a longer format: products in blocks of 32 (nf4: 64) on target `onnxq` with float",
-            "activations, convolutions on `ort-cpu`. `rtn` rounds to nearest by the format's own rule, `mse` looks for",
-            "scales of less error, `gptq` chooses codes by data: 64 samples of calibration data (charlm: 192).",
-            "Scores and SQNR are of other data. *onnxruntime* is its `MatMulNBitsQuantizer` (symmetric, blocks of 32),",
-            "which leaves tables and convolutions in float. Seconds are of the whole process, on a machine that did",
-            "other things at the same time.",
+            "activations, tables that are looked up in int8, convolutions on `ort-cpu`. `rtn` rounds to nearest by the",
+            "format's own rule, `mse` looks for scales of less error, `gptq` chooses codes by data: 64 samples of",
+            "calibration data (charlm: 192). Scores and SQNR are of other data. *onnxruntime* is its",
+            "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. Seconds",
+            "are of the whole process, on a machine that did other things at the same time.",
             "",
             f"| {' | '.join(HEADER)} |",
             "|---" * len(HEADER) + "|",
