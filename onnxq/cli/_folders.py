@@ -34,6 +34,8 @@ _OF_MODELS = {
     "evidence": "--evidence",
     "trace": "--trace",
     "like": "--like",
+    "evaluate": "--evaluate",
+    "max_drop": "--max-drop",
 }
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 
