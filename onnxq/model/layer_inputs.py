@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from onnxq.model import graph
+from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, find_weights
 
 #: Of the places where a convolution's kernel lies on one sample so many are looked at.
@@ -90,20 +92,23 @@ def layer_inputs(model: ir.Model) -> dict[str, list[LayerInput]]:
     """By name of the weight, what it is multiplied by wherever it is read.
 
     Left out are weights that any node reads in another way (a table of embeddings is looked up), that are multiplied
-    along different axes, or in a Loop or Scan, whose turns cannot be told apart from outside.
+    along different axes, or in a Loop or Scan, whose turns cannot be told apart from outside; and those of which the
+    model has a transpose, so that both get the same codes, which are written once.
     """
     looped = {id(node) for loop in graph.nodes(model) if graph.is_op(loop, "Loop", "Scan") for node in _inside(loop)}
     found: dict[str, list[LayerInput]] = {}
-    readers: dict[str, ir.Value] = {}
+    values = {weight.value.name or "": weight.value for weight in find_weights(model)}
     for weight in find_weights(model):
         made = None if id(weight.node) in looped else _layer_input(weight)
         if made is not None:
             found.setdefault(weight.value.name or "", []).append(made)
-            readers[weight.value.name or ""] = weight.value
+    forms = Counter(value.meta.get(ORIGIN, name) for name, value in values.items())
     return {
         name: inputs
         for name, inputs in found.items()
-        if len(inputs) == len(readers[name].uses()) and len({(i.channel, i.rows.groups, i.rows.k) for i in inputs}) == 1
+        if len(inputs) == len(values[name].uses())
+        and len({(each.channel, each.rows.groups, each.rows.k) for each in inputs}) == 1
+        and forms[values[name].meta.get(ORIGIN, name)] == 1
     }
 
 

@@ -90,6 +90,19 @@ def test_a_table_that_is_also_looked_up_keeps_codes_without_data(tmp_path: Path)
     assert not needed(job_of(proto, tmp_path, data))
 
 
+def test_a_head_that_is_the_transposed_table_keeps_its_codes(tmp_path: Path) -> None:
+    text = """m (int64[N] i) => (float[N, 96] e, float[N, 400] y) {
+        e = Gather(W, i) r = Relu(e) h = MatMul(r, V) T = Transpose <perm = [1, 0]> (W) y = MatMul(h, T) }"""
+    proto = tiny.model(text, {"W": tiny.normal(400, 96), "V": tiny.normal(96, 96, seed=1)})
+    data = [{"i": np.arange(k, k + 40)} for k in range(9)]
+    assert set(needed(job_of(proto, tmp_path, data))) == {"V"}
+    sizes = [
+        quantize(tmp_path / "model.onnx", tmp_path / "o.onnx", "int4", data=given, force=True, check=False).bytes_after
+        for given in (data, None)
+    ]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)  # its codes are written once in both
+
+
 def test_weights_in_an_if_are_seen_where_it_takes_them(tmp_path: Path) -> None:
     text = """m (bool c, float[N, 96] x) => (float[N, 64] y) {
         y = If (c) <then_branch = t () => (float[N, 64] a) { r = Relu(x) a = MatMul(r, W1) },
