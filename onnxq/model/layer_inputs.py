@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import ORIGIN, TURNED
 from onnxq.model.weights import Weight, find_weights
 
 #: Of the places where a convolution's kernel lies on one sample so many are looked at.
@@ -102,14 +102,19 @@ def layer_inputs(model: ir.Model) -> dict[str, list[LayerInput]]:
         made = None if id(weight.node) in looped else _layer_input(weight)
         if made is not None:
             found.setdefault(weight.value.name or "", []).append(made)
-    forms = Counter(value.meta.get(ORIGIN, name) for name, value in values.items())
+    forms = Counter(map(_matrix_of, values.values()))
     return {
         name: inputs
         for name, inputs in found.items()
         if len(inputs) == len(values[name].uses())
         and len({(each.channel, each.rows.groups, each.rows.k) for each in inputs}) == 1
-        and forms[values[name].meta.get(ORIGIN, name)] == 1
+        and forms[_matrix_of(values[name])] == 1
     }
+
+
+def _matrix_of(value: ir.Value) -> str | None:
+    """The name that a matrix and its transposes have in common."""
+    return value.meta[ORIGIN] if value.meta.get(TURNED) else value.name
 
 
 def _inside(node: ir.Node) -> Iterator[ir.Node]:
