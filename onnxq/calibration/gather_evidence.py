@@ -25,6 +25,8 @@ from onnxq.samples.source import Data
 from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_input, read_index
 from onnxq.summaries.gram import Gram, finite_rows, spread_out
 
+#: Of fewer numbers, as kernels of depthwise convolutions have, none can make up for another.
+LEAST = 16
 #: Rows of the samples held back that are kept of a layer's input.
 ROWS = 512
 
@@ -33,7 +35,8 @@ def needed(job: Job) -> dict[str, list[LayerInput]]:
     """By weight, where it is multiplied, if its codes are to be chosen by data; empty where there are no data."""
     if job.data is None:
         return {}
-    known, found = layer_inputs(job.model), {}
+    known = {name: inputs for name, inputs in layer_inputs(job.model).items() if inputs[0].rows.k >= LEAST}
+    found: dict[str, list[LayerInput]] = {}
     for weight in find_weights(job.model):
         name, choice = weight.value.name or "", job.plan.choices.get(weight.node.name or "")
         if name in known and choice is not None and choice.format is not None and _uses_data(job, weight, choice):
@@ -133,11 +136,12 @@ def _watched(
     for seen in run(samples):
         for each, gram in grams.items():
             if each.value in seen:
-                gram.update(each.rows(seen[each.value]))
+                gram.update(each.rows(seen[each.value], samples.count))
     for seen in run(held_back):
         for each, rows in kept.items():
             if each.value in seen:
-                rows.append(spread_out(finite_rows(each.rows(seen[each.value])), -(-ROWS // held_back.count)))
+                found = finite_rows(each.rows(seen[each.value], samples.count))
+                rows.append(spread_out(found, -(-ROWS // held_back.count)))
     yield from ((grams[each], kept[each]) for each in group)
 
 

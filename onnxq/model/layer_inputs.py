@@ -17,8 +17,8 @@ from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, TURNED
 from onnxq.model.weights import Weight, find_weights
 
-#: Of the places where a convolution's kernel lies on one sample so many are looked at.
-PLACES = 2048
+#: Of an input of K numbers, so many rows tell enough, and so many times K.
+ROWS, TIMES_K = 1 << 14, 4
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Rows:
     is_last: bool = True
     groups: int = 1
 
-    def __call__(self, x: NDArray) -> NDArray:
-        """[rows, 1, K]"""
+    def __call__(self, x: NDArray, samples: int = 1) -> NDArray:
+        """[rows, 1, K]: all there are, however many samples there will be."""
         return (x if self.is_last or x.ndim == 1 else np.swapaxes(x, -1, -2)).reshape(-1, 1, self.k)
 
 
@@ -58,17 +58,23 @@ class Patches:
     def k(self) -> int:
         return self.channels // self.groups * math.prod(self.kernel)
 
-    def __call__(self, x: NDArray) -> NDArray:
-        """[rows, groups, K], the numbers of a row in the order of the weight's: channel, then place in the kernel."""
+    def __call__(self, x: NDArray, samples: int = 1) -> NDArray:
+        """[rows, groups, K], the numbers of a row in the order of the weight's: channel, then place in the kernel.
+
+        Args:
+            samples: how many there are like this one: the more, the fewer places are taken from each.
+        """
         rank = len(self.kernel)
-        x = np.pad(x, [(0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:], strict=True)])
+        if any(self.pads):
+            x = np.pad(x, [(0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:], strict=True)])
         span = tuple((size - 1) * d + 1 for size, d in zip(self.kernel, self.dilations, strict=True))
         steps: list[Any] = [slice(None), slice(None), *(slice(None, None, s) for s in self.strides)]
         steps += (slice(None, None, d) for d in self.dilations)
         windows = sliding_window_view(x, span, axis=tuple(range(2, 2 + rank)))[tuple(steps)]
         places = windows.shape[2 : 2 + rank]
+        most = -(-max(ROWS, TIMES_K * self.k) // (samples * max(1, len(x))))
         chosen: list[Any] = [slice(None), slice(None)]
-        chosen += np.unravel_index(_some(math.prod(places), max(1, PLACES // max(1, len(x)))), places)
+        chosen += np.unravel_index(_some(math.prod(places), most), places)
         found = windows[tuple(chosen)]
         return np.moveaxis(found, 2, 1).reshape(-1, self.groups, self.k)
 

@@ -60,17 +60,21 @@ class WeightForms:
         *,
         tensor: ir.TensorProtocol | None = None,
         channel: int | None = None,
+        by_data: bool = True,
     ) -> Encoding:
         """How `weight`, read by an operator `op_type`, will be encoded, by the algorithm that it calls for.
 
         Args:
             tensor: its numbers in another shape.
             channel: the axis of its outputs there; without, what data say of its layer is of no use there.
+            by_data: whether data may choose codes as far from the nearest ones as they like.
         """
         source = self._sources.get(weight, weight.name or "")
         layer = self._codes.evidence.get(source)
-        if tensor is not None and layer is not None:
-            layer = None if channel is None else layer.turned(channel)
+        if not by_data or (tensor is not None and channel is None):
+            layer = None
+        elif layer is not None and channel is not None:
+            layer = layer.turned(channel)
         algorithm = self._codes.named.get(source)
         if algorithm is None or (algorithm in algorithms.WITH_DATA and layer is None):
             algorithm = algorithms.choose(op_type, format, granularity, has_data=layer is not None)

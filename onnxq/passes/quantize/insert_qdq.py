@@ -194,7 +194,10 @@ class _Writer:
 
     def _new_encoding(self, weight: Weight, stretch: float, least: FloatArray | None) -> Encoding:
         granularity = Granularity(weight.role.channel)
-        made = self.constants.new_encoding(weight.value, formats.get("int8"), granularity, weight.node.op_type)
+        # Outermost codes that are to stay unused must not be taken to make up for others.
+        made = self.constants.new_encoding(
+            weight.value, formats.get("int8"), granularity, weight.node.op_type, by_data=stretch == 1.0
+        )
         return replace(made, least_scales=None if least is None else lambda: least, stretch=stretch)
 
     def _own_scales(self, weight: Weight) -> FloatArray:
