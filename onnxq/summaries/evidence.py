@@ -55,10 +55,14 @@ class Layer:
     file: Path
     numbers: tuple[int, ...]
     chosen: Counter[str] = field(default_factory=Counter)
+    _turned: dict[int, Layer] = field(default_factory=dict)
 
     def turned(self, channel: int) -> Layer:
-        """The same of the transposed weight."""
-        return Layer(channel, self.groups, self.file, self.numbers, self.chosen)
+        """The same of the transposed weight: one object, however often it is asked for."""
+        if channel == self.channel:
+            return self
+        other = Layer(channel, self.groups, self.file, self.numbers, self.chosen)
+        return self._turned.setdefault(channel, other)
 
     def gram(self) -> Gram:
         """Of the samples that calibration may use."""

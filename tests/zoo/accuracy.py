@@ -7,6 +7,7 @@ comes out on data that none of them saw. Nothing is given back to a longer forma
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import math
 import sys
@@ -25,6 +26,7 @@ from shared import SHARED
 from zoo_models import load_zoo
 
 import onnxq
+from onnxq.job import open_job
 from onnxq.recipe import Rule
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
@@ -71,18 +73,19 @@ class Row:
 
 
 def ours(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) -> None:
-    """A file of ours, for the target that has a form for the format."""
-    target = "ort-cpu" if name in CONVOLUTIONS else "onnxq"
-    # An algorithm without data gets none: what then happens is what happens to who has none.
-    rules = (Rule("int8", ops=("Gather",)),)
-    recipe = onnxq.Recipe(word, rules, algorithm=algorithm, min_sqnr=float("-inf"), accuracy_level=0)
+    """A file of ours, for the target that has a form for the format; the same plan for each algorithm."""
+    target, data = "ort-cpu" if name in CONVOLUTIONS else "onnxq", zoo.calibration(name, SAMPLES.get(name, 64))
+    rules = (Rule("int8", ops=("Gather",)),) if name in PRODUCTS else ()
+    recipe = onnxq.Recipe(word, rules, min_sqnr=float("-inf"), accuracy_level=0)
+    plan = open_job(zoo.model_path(name), recipe, target, data).plan
     onnxq.quantize(
         zoo.model_path(name),
         output,
-        recipe,
+        dataclasses.replace(recipe, algorithm=algorithm),
         target=target,
-        data=zoo.calibration(name, SAMPLES.get(name, 64)),
+        data=data,
         limit=None,
+        plan=plan,
         check=False,
         force=True,
     )
@@ -168,9 +171,9 @@ def render(rows: list[Row]) -> str:
             "activations, tables that are looked up in int8, convolutions on `ort-cpu`. `rtn` rounds to nearest by the",
             "format's own rule, `mse` looks for scales of less error, `gptq` chooses codes by data: 64 samples of",
             "calibration data (charlm: 192). Scores and SQNR are of other data. *onnxruntime* is its",
-            "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. By the",
-            "weights alone kernels of convolutions get 8 bits, by data 4 where they are as long as a block. Seconds",
-            "are of the whole process, on a machine that did other things at the same time.",
+            "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. Kernels",
+            "of convolutions get 4 bits where they are as long as a block (which onnxq does of itself with data only),",
+            "else 8. Seconds are of the whole process, on a machine that did other things at the same time.",
             "",
             f"| {' | '.join(HEADER)} |",
             "|---" * len(HEADER) + "|",
