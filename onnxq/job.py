@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnxq import targets
+from onnxq import algorithms, targets
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, is_quantized, load_model
@@ -29,6 +29,7 @@ from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
+from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
@@ -56,6 +57,7 @@ class Job:
         sampling: what was said of the samples; `data` are they themselves.
         files: those that the model is read from.
         traces: of the samples that the model was traced on.
+        evidence: what the data say of layers, once they were looked at.
     """
 
     path: Path
@@ -68,6 +70,7 @@ class Job:
     environment: Environment
     files: tuple[Path, ...] = ()
     traces: dict[str, list[NodeRun]] = field(default_factory=dict, repr=False)
+    evidence: Evidence = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -94,7 +97,7 @@ class Job:
         return self.traces[key]
 
     def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
-        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target)
+        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target, self.evidence)
 
 
 def open_job(
@@ -125,7 +128,8 @@ def open_job(
     widen = place.widens_half or not wanted.schemes.isdisjoint(SPEED_SCHEMES)
     opset = max(place.opset_for(scheme) for scheme in wanted.schemes)
     refusal = prepare(loaded, opset=opset, widen=widen)
-    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal)
+    has_data = sampling.source is not None and wanted.algorithm not in algorithms.DATA_FREE
+    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal, has_data=has_data)
     if not plan.choices:
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
