@@ -39,6 +39,12 @@ _TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bo
 AIM = 20.0
 #: Schemes chosen for speed: what is slower than float goes back to float.
 SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
+#: Schemes of kernels that multiply integers.
+INTEGER_SCHEMES = ("w8a8", "w8a8-dynamic")
+#: What shares a scale: all weights of a tensor, those of an output channel or table row, or so many of a row.
+GRANULARITIES = ("tensor", "channel", "block")
+#: The formats with zero points, by those of as many bits without.
+AFFINE: Mapping[str, str] = {"int2": "uint2", "int4": "uint4", "int8": "uint8", "int16": "uint16"}
 
 
 def require_scheme(word: str) -> None:
@@ -121,6 +127,9 @@ class Recipe:
             compute in float32.
         prefer: what is given up for what, a word of `PREFERENCES`.
         effort: how many plans are measured, a word of `SEARCHES`.
+        granularity: which weights share a scale, a word of `GRANULARITIES`; None: what the scheme or format has.
+        symmetric: of schemes with integer weights: without zero points, or with them (False); None: as the scheme has
+            it. A number format that is named says it by its name.
         algorithm: how codes are chosen, a word of `algorithms.DATA_FREE`; `rtn` is each format's own rule, whose files
             hold the codes that other implementations of the format make. None: what measured best for each weight.
     """
@@ -137,6 +146,8 @@ class Recipe:
     prefer: str = "balanced"
     effort: str = "normal"
     algorithm: str | None = None
+    granularity: str | None = None
+    symmetric: bool | None = None
 
     def __post_init__(self) -> None:
         require_types(Recipe, vars(self))
@@ -157,6 +168,36 @@ class Recipe:
             algorithms.get(self.algorithm)
         if self.calibration != "auto":
             collectors.get(self.calibration)
+        self._require_form()
+
+    def _require_form(self) -> None:
+        """Refuse a granularity or symmetry that some scheme cannot have."""
+        if self.granularity not in (None, *GRANULARITIES):
+            words = ", ".join(GRANULARITIES)
+            raise BadRecipe(
+                f"unknown granularity '{self.granularity}'; choose one of {words} (block_size says how long)"
+            )
+        if self.granularity in ("tensor", "channel") and self.block_size is not None:
+            raise BadRecipe(f"one scale a {self.granularity} and blocks of {self.block_size} exclude each other")
+        for scheme in sorted(self.schemes):
+            if self.granularity == "block" and scheme in INTEGER_SCHEMES:
+                raise BadRecipe(
+                    f"{scheme} has no blocks: its kernels take one scale a channel or tensor; w8a16 has them"
+                )
+            if self.symmetric is False and scheme in INTEGER_SCHEMES:
+                raise BadRecipe(f"{scheme} has no affine weights: its kernels want zero points of 0; w8a16 has them")
+            if scheme in SCHEMES:
+                if self.symmetric is not None and scheme in ("fp16", "bf16", "nf4", "fp4"):
+                    raise BadRecipe(f"{scheme} is no integer format: it is neither symmetric nor affine")
+                continue
+            format = formats.get(scheme)
+            if format.has_fixed_block and self.granularity in ("tensor", "channel"):
+                raise BadRecipe(
+                    f"{scheme} has one scale for {format.default_block} weights, not one a {self.granularity}"
+                )
+            is_either = format.is_integer or format.has_minimum
+            if self.symmetric is not None and not (is_either and self.symmetric == (format.offset_type is None)):
+                raise BadRecipe(_says_itself(format, self.symmetric))
 
     def scheme_for(self, name: str, op_type: str) -> str:
         """The scheme word, or `keep`, for one node."""
@@ -188,6 +229,19 @@ class Recipe:
         if self.scheme not in SPEED_SCHEMES:
             return replace(self, keep_slow=True)  # a format the user named is kept whatever its kernel's speed
         return self
+
+
+def twin(word: str, *, symmetric: bool) -> str:
+    """The integer format of as many bits without zero points, or with them; of other formats the word itself."""
+    pairs = AFFINE if not symmetric else {affine: word for word, affine in AFFINE.items()}
+    return pairs.get(word, word)
+
+
+def _says_itself(format: formats.Format, symmetric: bool) -> str:
+    other = twin(format.name, symmetric=symmetric)
+    if other != format.name:
+        return f"{format.name} is {'affine' if symmetric else 'symmetric'} by its name; use {other}"
+    return f"{format.name} is not {'symmetric' if symmetric else 'affine'}; leave that out, or choose another format"
 
 
 def parse_set(text: str) -> Rule:

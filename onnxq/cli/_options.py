@@ -17,7 +17,7 @@ from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY, Every
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
-from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
+from onnxq.recipe import GRANULARITIES, KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
@@ -174,6 +174,18 @@ PLAN_OPTIONS = options(
         "--block",
         type=int,
         help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
+    ),
+    click.option(
+        "--granularity",
+        "-g",
+        type=click.Choice(GRANULARITIES),
+        help="Which weights share a scale: all of a tensor, those of an output channel, or blocks of --block-size."
+        "  [default: what the scheme or format has]",
+    ),
+    click.option(
+        "--symmetric/--affine",
+        default=None,
+        help="Integer weights of a scheme without zero points, or with them.  [default: what the scheme has]",
     ),
     click.option(
         "--algorithm",

@@ -40,21 +40,29 @@ class WeightForms:
         return self._named or algorithms.choose(op_type, format, granularity)
 
     def encoding(
-        self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str, *, prefer_half: bool = False
+        self,
+        weight: ir.Value,
+        format: Format,
+        granularity: Granularity,
+        op_type: str,
+        *,
+        groups: Granularity | None = None,
+        prefer_half: bool = False,
     ) -> Encoding:
         """How `weight`, read by an operator `op_type`, will be encoded.
 
         The same object for the same request, so that it is computed once.
 
         Args:
+            groups: whose scale each block of `granularity` repeats (`Choice.groups`); None: its own.
             prefer_half: round the scales to float16 if that holds them all.
         """
-        algorithm = self.algorithm(op_type, format, granularity)
-        key = (id(weight), format.name, granularity, algorithm, prefer_half)
+        algorithm = self.algorithm(op_type, format, groups or granularity)
+        key = (id(weight), format.name, granularity, algorithm, prefer_half, groups)
         if key not in self._encodings:
             tensor = graph.constant(weight)
             assert tensor is not None
-            encoding = Encoding(tensor, format, granularity, algorithm=algorithm)
+            encoding = Encoding(tensor, format, granularity, algorithm=algorithm, groups=groups)
             if isinstance(tensor, GivenTensor):
                 encoding = dataclasses.replace(encoding, given=tensor.given, half_scales=tensor.half_scales)
             elif prefer_half and fits_half_scales(encoding):
