@@ -44,7 +44,8 @@ def _coarser(choice: Choice, weights: Sequence[Weight], granularity: str, target
         has_kernel_block = False
     if not has_kernel_block:
         wide = granularity if granularity == "tensor" else None
-        return dataclasses.replace(choice, block=None, granularity=wide)
+        reason = choice.reason.replace(": 8 bits a channel", ": 8 bits") if wide else choice.reason
+        return dataclasses.replace(choice, block=None, granularity=wide, reason=reason)
     lengths = {weight.shape[weight.role.contraction] for weight in weights}
     block = _least_padded(lengths.pop()) if len(lengths) == 1 else choice.block
     return dataclasses.replace(choice, block=block, granularity=granularity)
