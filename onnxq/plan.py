@@ -141,18 +141,25 @@ class Plan:
         return iter(self.choices.values())
 
     def method(self, node: str | None) -> Method:
+        """How a node computes; kept where the plan has none of that name."""
         choice = self.choices.get(node or "")
         return Method.KEEP if choice is None else choice.method
 
     def those(self, *methods: Method) -> list[Choice]:
+        """The choices of these methods, in order of execution."""
         return [choice for choice in self if choice.method in methods]
 
     def replacing(self, changed: Iterable[Choice]) -> Plan:
-        """This plan with some choices exchanged."""
+        """This plan with some choices exchanged.
+
+        Args:
+            changed: each takes the place of the one of the same node.
+        """
         return dataclasses.replace(self, choices=self.choices | {choice.node: choice for choice in changed})
 
     @property
     def changes_anything(self) -> bool:
+        """Whether a node is not kept as it was."""
         return any(choice.method is not Method.KEEP for choice in self)
 
     def to_json(self) -> str:
@@ -165,6 +172,9 @@ class Plan:
 @bounded
 def load_plan(path: str | Path) -> Plan:
     """A plan written by `Plan.to_json`, perhaps edited.
+
+    Args:
+        path: of a JSON file.
 
     Raises:
         BadRecipe: not JSON, or not of that form.

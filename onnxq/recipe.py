@@ -100,6 +100,7 @@ class Rule:
             _compiled(self.nodes[3:])
 
     def matches(self, name: str, op_type: str) -> bool:
+        """Whether it is for a node of this `name` and operator `op_type`."""
         if self.ops and op_type not in self.ops:
             return False
         if self.nodes.startswith("re:"):
@@ -200,7 +201,11 @@ class Recipe:
                 raise BadRecipe(_says_itself(format, self.symmetric))
 
     def scheme_for(self, name: str, op_type: str) -> str:
-        """The scheme word, or `keep`, for one node."""
+        """The scheme word, or `keep`, for one node.
+
+        Args:
+            name, op_type: of the node in the prepared model.
+        """
         for rule in reversed(self.rules):
             if rule.matches(name, op_type):
                 return rule.set
@@ -218,6 +223,9 @@ class Recipe:
 
     def resolve(self, has_data: bool) -> Recipe:
         """This recipe with `auto` replaced by what it stands for.
+
+        Args:
+            has_data: whether there are samples to calibrate with.
 
         Raises:
             BadRecipe: w8a8, of the scheme or a rule, without calibration data.
@@ -255,6 +263,9 @@ def parse_set(text: str) -> Rule:
 @bounded
 def load_recipe(path: str | Path) -> Recipe:
     """A recipe from TOML: the fields of `Recipe` as keys, and rules as `[[rule]]` tables.
+
+    Args:
+        path: of a TOML file.
 
     Raises:
         BadRecipe: not TOML, an unknown key, or a value of the wrong type.

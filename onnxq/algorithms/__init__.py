@@ -82,5 +82,10 @@ def quantize(
 
 
 def choose(op_type: str, format: Format, granularity: Granularity) -> str:
-    """The algorithm that measured best (docs/algorithms.md): the one that claims such weights."""
+    """The algorithm that measured best (docs/algorithms.md): the one that claims such weights.
+
+    Args:
+        op_type: of the node that reads the weight.
+        format, granularity: that it will have.
+    """
     return next((word for word, module in _MODULES.items() if module.suits(op_type, format, granularity)), PLAIN)

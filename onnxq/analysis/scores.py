@@ -107,6 +107,9 @@ def quality_score(stats: ErrorStats) -> float:
     """0…100: how much smaller the error is than the weights, 100·(1 − √(Σe² / Σx²)).
 
     100 without error, 99 at 40 dB of SQNR, 90 at 20 dB, 0 where the error is as large as the weights, or larger.
+
+    Args:
+        stats: of a weight in some form.
     """
     if stats.sqnr >= MAX_DB:
         return 100.0

@@ -74,6 +74,9 @@ def scale_sweep(
 def best_scale(points: Iterable[ScalePoint]) -> ScalePoint:
     """The point of the least squared error; of several, the one nearest to the format's own scale.
 
+    Args:
+        points: of `scale_sweep`.
+
     Raises:
         ValueError: there is none.
     """
@@ -111,6 +114,10 @@ def outlier_impact(
     w: ArrayLike, format: str, granularity: Granularity | None = None, percent: float = 0.1
 ) -> OutlierImpact:
     """The error of `w` with and without its largest `percent` % (at least one weight).
+
+    Args:
+        w: any shape, finite.
+        granularity: which weights share a scale; one for all if None.
 
     Raises:
         BadModel: a weight is not finite.
@@ -184,6 +191,7 @@ def compare_granularities(
     """The error of `w` in `format` for each granularity that the format takes, by its word.
 
     Args:
+        words: granularities; one that the format does not take is left out.
         role: which axis of `w` its channels are, and which one is summed over.
 
     Raises:

@@ -211,9 +211,9 @@ PLAN_OPTIONS = options(
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
 #: Options for files to write; `--ranges` may be both. What is given to any other that names a file is read.
-WRITTEN = {"output", "report", "trace", "ranges", "save_profile"}
+WRITTEN = {"output", "report", "trace", "ranges", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
-WORDS = {"keep", "sets", "weights", "granularity"}
+WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:

@@ -114,6 +114,7 @@ def grid_over(
     """The finest grid that covers [low, high] and zero; of step 1 where that is zero alone.
 
     Args:
+        bits, symmetric: of the codes, as `codes_of` has them.
         low, high: numbers, or [channels] if there is an `axis`, or one for each block.
         widen: to zero. Without that [2, 5] keeps all codes to itself, and the zero point, whose code no number has,
             lies beyond them: what files hold in integers cannot be so. Of a single number that one is exact.
@@ -212,6 +213,10 @@ def codes(x: ArrayLike, grid: AffineGrid) -> NDArray[np.int32]:
 def from_codes(codes: ArrayLike, grid: AffineGrid) -> NDArray[np.float32]:
     """The numbers that codes stand for: s · (q − z), in their own shape.
 
+    Args:
+        codes: integers of any type and shape.
+        grid: of that shape.
+
     Raises:
         ValueError: a code beyond qmin…qmax, or that is no integer.
     """
@@ -237,7 +242,11 @@ def forward(x: ArrayLike, grid: AffineGrid) -> Floats:
 
 
 def inside(x: ArrayLike, grid: AffineGrid, *, slack: float = 0.0) -> NDArray[np.bool_]:
-    """Where qmin ≤ x/s + z ≤ qmax: the numbers that are rounded, not clipped; by up to `slack` steps more."""
+    """Where qmin ≤ x/s + z ≤ qmax: the numbers that are rounded, not clipped; by up to `slack` steps more.
+
+    Args:
+        grid: of the shape of `x`.
+    """
     x = arguments.numbers(x, "tensor")
     scale, zero = _parameters(x, grid)
     v = x / scale + zero

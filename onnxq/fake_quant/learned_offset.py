@@ -132,6 +132,7 @@ def backward_range(
     shares the gradient of the step among both.
 
     Args:
+        bits: of the codes, 2 to 16.
         low, high: numbers, or [channels] if there is an `axis`, or one for each block; `low` below `high`.
         rounding: without it the inside counts for nothing, as TensorFlow's `fake_quant_with_min_max_vars` has it.
 

@@ -19,7 +19,7 @@ from tiny import normal
 
 from onnxq import analysis, formats
 from onnxq.analysis import Form, granularities
-from onnxq.analysis.benchmark import Decisions
+from onnxq.analysis.trial import Decisions
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo
 from onnxq.formats import Granularity
