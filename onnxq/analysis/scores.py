@@ -35,6 +35,11 @@ def error_within_bounds(wanted: ArrayLike, got: ArrayLike, step: ArrayLike, *, s
 
     Raises:
         ValueError: the shapes do not fit, or a number is not finite.
+
+    >>> error_within_bounds([0.1, 0.9], [0.0, 1.0], 0.25)
+    True
+    >>> error_within_bounds([0.1, 0.9], [0.0, 1.0], 0.19)
+    False
     """
     a, b, s = (
         arguments.numbers(x, f"array '{name}'").astype(np.float64)

@@ -163,6 +163,10 @@ def error_stats(wanted: ArrayLike, got: ArrayLike) -> ErrorStats:
 
     Raises:
         ValueError: the shapes differ, or a number is not finite.
+
+    >>> stats = error_stats([1.0, -2.0, 4.0], [1.0, -1.5, 4.0])
+    >>> round(stats.mse, 4), stats.max_abs, round(stats.sqnr, 1)
+    (0.0833, 0.5, 19.2)
     """
     sums = ErrorSums()
     sums.add(arguments.numbers(wanted, "array 'wanted'"), arguments.numbers(got, "array 'got'"))

@@ -163,6 +163,12 @@ def fit(
 
     Raises:
         ValueError: a number that is not finite, no such axis, or widths other than 2 to 16 bits.
+
+    >>> grid = fit([2.0, 3.0, 5.0], 4, symmetric=False, widen=False)
+    >>> codes([2.0, 3.0, 5.0], grid).tolist()
+    [0, 5, 15]
+    >>> [round(float(x), 6) for x in forward([2.0, 3.1, 5.0], grid)]
+    [2.0, 3.0, 5.0]
     """
     numbers = arguments.numbers(x, "tensor")
     if widen or symmetric:

@@ -325,6 +325,12 @@ def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *,
         BadRecipe: there is no such format.
         BadModel: a number is not finite, or too large for the format.
         ValueError: `w` is no array of real numbers, or has no such axis.
+
+    >>> q = quantize([[0.5, -1.0, 0.25, 0.75]], "int8", Granularity(axis=0))
+    >>> q.codes.tolist()
+    [[64, -127, 32, 95]]
+    >>> q.dequantize().shape, q.nbytes
+    ((1, 4), 8)
     """
     format, w = get(word), arguments.numbers(w)
     try:
@@ -335,10 +341,11 @@ def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *,
 
 def natural(format: Format, rank: int) -> Granularity:
     """How a weight of so many dimensions is mostly quantized: in the format's blocks along the last axis, else by
+    the first axis, and a vector or single number as a whole.
 
     Args:
         rank: dimensions of the weight.
-    the first axis, and a vector or single number as a whole."""
+    """
     if format.default_block is not None and rank:
         return Granularity(rank - 1, format.default_block)
     return Granularity(0 if rank > 1 and format.scale_type is not None else None)

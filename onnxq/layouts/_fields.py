@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.layouts._bits import low_first
 from onnxq.layouts._layout import Outline, layout
 from onnxq.layouts._plain import exponent_type, exponents
@@ -90,15 +91,13 @@ def group_rows(groups: NDArray, granularity: Granularity) -> NDArray:
 @layout(exponent_type, lambda w: (w.rows, w.blocks))
 def group_scales(q: QuantizedTensor) -> NDArray:
     """[rows, blocks]; powers of two of 8 bits (E8M0) as the uint8 of their exponent."""
-    assert q.scales is not None
-    return group_rows(exponents(q.scales), q.granularity)
+    return group_rows(exponents(arguments.present(q.scales, "scales")), q.granularity)
 
 
 @layout(lambda w: w.format.offset_type, lambda w: (w.rows, w.blocks))
 def group_offsets(q: QuantizedTensor) -> NDArray:
     """[rows, blocks] zero points or minima, of a format that has them."""
-    assert q.zero_points is not None
-    return group_rows(q.zero_points, q.granularity)
+    return group_rows(arguments.present(q.zero_points, "zero points or minima"), q.granularity)
 
 
 def moved_axes(w: Outline) -> tuple[list[int], list[int]]:

@@ -20,12 +20,18 @@ class Outline:
 
     Attributes:
         scale_type: the type in which its scales lose nothing; None: it has none.
+
+    Raises:
+        ValueError: a weight of that shape has no such axis.
     """
 
     format: Format
     granularity: Granularity
     shape: tuple[int, ...]
     scale_type: np.dtype | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "granularity", self.granularity.within(len(self.shape)))
 
     @property
     def scale_shape(self) -> tuple[int, ...]:

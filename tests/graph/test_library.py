@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq import Recipe, algorithms, analysis, fake_quant, formats, layouts
+from onnxq.analysis import synthetic
 from onnxq.checkpoints.encode_arrays import encode_arrays
 from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.formats import Granularity
@@ -343,6 +344,34 @@ def _grid_of() -> None:
     same(fake_quant.codes(W, fake_quant.grid_of(q)), q.codes)
 
 
+@row(
+    TRAINING,
+    "benchmarks of arrays, folders, models",
+    "`analysis.benchmark_arrays`; `onnxq benchmark FOLDER --csv --plot`",
+)
+def _benchmark() -> None:
+    found = analysis.benchmark_arrays({"a": W, "b": X}, ["int8"], ["channel"], inputs=300)
+    ((row,), (other,), (both,)) = found.tables.values()
+    got = formats.quantize(W, "int8", Granularity(0)).dequantize()
+    x = np.random.default_rng(1).standard_normal((300, 128), dtype=np.float32)
+    same(row.retention, 100 * np.mean((x @ W.T).argmax(1) == (x @ got.T).argmax(1)))
+    assert row.stats is not None and other.stats is not None and both.stats is not None
+    same(both.stats.mse, (row.stats.mse * W.size + other.stats.mse * X.size) / (W.size + X.size), 1e-9)
+
+
+@row(
+    TRAINING,
+    "makers of weights: mean, deviation, range, outliers, rank, correlation",
+    "`analysis.benchmark_made`, `analysis.synthetic`; `onnxq benchmark --make 'outliers rate=0.01'`",
+)
+def _makers() -> None:
+    made = synthetic.Made("outliers", {"rate": 0.25, "size": 9})
+    same(np.mean(np.abs(made.weights((64, 64), 3)) == 9), 0.25)
+    (row,) = analysis.benchmark_made([made], ["int4"], ["tensor"], sizes=[(8, 32)], seeds=[5]).tables.values()
+    assert row[0].stats is not None
+    same(row[0].stats.mse, analysis.tensor_error(made.weights((8, 32), 5), "int4").mse, 1e-12)
+
+
 LAYER = "packed 4-bit linear layer (`Linear4Bit`)"
 
 
@@ -359,7 +388,6 @@ for _group, _theirs in (
     (LAYER, "the layer as an object: forward, save, load, unequal last group"),
     (TORCHAO, "levels of the user's own"),
     (TRAINING, "double quantization of integer formats"),
-    (TRAINING, "benchmarks of arrays and folders of them"),
 ):
     ROWS.append((_group, _theirs, "not yet", None))
 
