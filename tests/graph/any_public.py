@@ -163,7 +163,7 @@ SPECIAL: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     **{key: {"block": st.sampled_from([0, -1, 16, 32, 33])} for key in ("from_onnxq_tiles", "from_matmul_bnb4")},
     **{key: {"grid": offset_grids()} for key in ("forward_offset", "backward_offset")},
     "from_codes": {"grid": grids(), "codes": FLOATS | raw},
-    "moved_axes": {"w": st.builds(layouts.Outline, ARGUMENTS["format"], granularities(), shapes, st.none())},
+    "moved_axes": {"w": weights().map(lambda q: layouts.Outline(q.format, q.granularity, q.shape, None))},
     **{key: {"codes": raw} for key in ("low_first", "high_first", "pack_codes", "nibbles_low_first")},
     **{key: {"format": ARGUMENTS["format"]} for key in ("nbytes", "gguf_nbytes")},
 }
