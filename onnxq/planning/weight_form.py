@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from onnxq import formats
 from onnxq.model.weights import Weight
-from onnxq.plan import Choice, Method
+from onnxq.plan import Choice, Method, in_float
 from onnxq.recipe import SCHEMES, Recipe, twin
 from onnxq.targets import Target
 
@@ -46,8 +46,12 @@ def _coarser(choice: Choice, weights: Sequence[Weight], granularity: str, target
         wide = granularity if granularity == "tensor" else None
         reason = choice.reason.replace(": 8 bits a channel", ": 8 bits") if wide else choice.reason
         return dataclasses.replace(choice, block=None, granularity=wide, reason=reason)
-    lengths = {weight.shape[weight.role.contraction] for weight in weights}
-    block = _least_padded(lengths.pop()) if len(lengths) == 1 else choice.block
+    all_lengths = {weight.shape[weight.role.contraction] for weight in weights}
+    block = _least_padded(max(all_lengths)) if len(all_lengths) == 1 else choice.block
+    by_bnb4 = choice.method is Method.PACKED and formats.get(choice.format or "").bnb4 is not None
+    whole = block is not None and not any(length % block for length in all_lengths)
+    if by_bnb4 and not whole and not target.has_onnxq_ops:
+        choice = in_float(choice, "MatMulBnb4's blocks would reach over the ends of its rows: unpacked when it loads")
     return dataclasses.replace(choice, block=block, granularity=granularity)
 
 

@@ -104,6 +104,20 @@ def test_formats_that_are_named(word: str, granularity: str, tmp_path: Path) -> 
     assert tiny.sqnr(np.tanh(looked_up) @ of(W, 1) @ of(G, 0).T + B, got[1]) > (25 if "dq" in word else 40)
 
 
+@pytest.mark.parametrize("k", [50, 64])
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+@pytest.mark.parametrize("word", ["nf4", "fp4"])
+def test_rows_that_are_no_whole_blocks(word: str, granularity: str, k: int, tmp_path: Path) -> None:
+    """MatMulBnb4 counts its blocks through all rows: a block over the end of one would have the scales of two."""
+    w = normal(k, 40, seed=9) * (1 + np.arange(40, dtype=np.float32))
+    model = tiny.model(f"g (float[M,{k}] x) => (float[M,40] y) {{ y = MatMul(x, w) }}", {"w": w})
+    path = made(tmp_path, model, Recipe(word, granularity=granularity, algorithm="rtn"))
+    x = normal(3, k, seed=10)
+    how = formats.Granularity(None if granularity == "tensor" else 1)
+    assert tiny.sqnr(x @ formats.quantize(w, word, how).dequantize(), run(path, x=x)[0]) > 90
+    assert ("MatMulBnb4" in {node.op_type for node in onnx.load(path).graph.node}) == (k == 64)
+
+
 def test_blocks_of_a_kernel_repeat_the_scale_of_their_channel(tmp_path: Path) -> None:
     path = made(tmp_path, PRODUCTS, Recipe("w4a16", granularity="channel", symmetric=True))
     nodes = {node.name: node for node in onnx.load(path).graph.node}

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxq import formats, layouts
 from onnxq.encoding.lazy import Encoding
+from onnxq.errors import BadRecipe
 from onnxq.formats import Granularity
 from onnxq.layouts import Layout
 from onnxq.model import graph
@@ -140,6 +141,10 @@ def _flat_encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[
     if p.k % block == 0 and p.k_axis == 1:
         return _encoding(p, choice, constants)
     rows = (p.n, p.k) if p.k % block == 0 else (p.n * p.k,)
+    if len(rows) == 1 and choice.granularity == "channel":
+        raise BadRecipe(
+            f"the plan: '{choice.node}' cannot have one scale a channel in blocks of {block} over {p.k} inputs"
+        )
 
     flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows, how=f"axis {p.k_axis} last")
     granularity = Granularity(len(rows) - 1, block)
