@@ -5,6 +5,7 @@ What it makes is not kept here: it follows from the docstrings, which tests/grap
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -30,6 +31,9 @@ def write(folder: Path) -> None:
     """One page a module, and an index."""
     import pdoc
 
+    for module in map(importlib.import_module, MODULES):
+        # Names that are imported when they are asked for are asked for.
+        vars(module).update({name: getattr(module, name) for name in getattr(module, "__all__", ())})
     # A package stands for all that lies in it, unless that is taken out again.
     specs = [spec for name in MODULES for spec in (name, rf"!{re.escape(name)}\..+")]
     pdoc.pdoc(*specs, output_directory=folder)
