@@ -2,7 +2,7 @@
 
 A scheme or a number format says which kernels and how many bits; `Recipe.granularity` and `Recipe.symmetric` change
 the scales within that. Kernels that know blocks only are given blocks which repeat the scale of their channel, or of
-the whole: the same numbers, for at most half a bit a weight more than one scale would take.
+the whole: the same numbers, in blocks as long as rows allow.
 """
 
 from __future__ import annotations
