@@ -19,7 +19,7 @@ MODULES = (
     "onnxq.analysis",
     "onnxq.analysis.theory",
     "onnxq.analysis.synthetic",
-    "onnxq.analysis.plot",
+    "onnxq.analysis.benchmarks.plot",
     "onnxq.fake_quant",
     "onnxq.collectors",
     "onnxq.checkpoints.encode_arrays",

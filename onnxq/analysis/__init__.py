@@ -8,10 +8,10 @@ arrays: `benchmark_arrays`, `benchmark_made`. Weights to try things on: `synthet
 from __future__ import annotations
 
 from onnxq.analysis import synthetic, theory
-from onnxq.analysis.array_benchmark import benchmark_arrays, benchmark_made
 from onnxq.analysis.benchmark import leads, run_benchmark
+from onnxq.analysis.benchmarks.arrays import benchmark_arrays, benchmark_made
+from onnxq.analysis.benchmarks.results import Benchmark, Degradation, Lead
 from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis, analyze_model
-from onnxq.analysis.results import Benchmark, Degradation, Lead
 from onnxq.analysis.scores import (
     best_by_mse,
     compare_formats,

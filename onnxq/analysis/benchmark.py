@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from onnxq import formats
 from onnxq.analysis import granularities
-from onnxq.analysis.array_benchmark import table_of
+from onnxq.analysis.benchmarks.arrays import table_of
+from onnxq.analysis.benchmarks.results import Benchmark, Degradation, Lead, ranked
 from onnxq.analysis.layers import Form, forms_for, granularity_of, open_weights
-from onnxq.analysis.results import Benchmark, Degradation, Lead, ranked
 from onnxq.analysis.statistics import ErrorStats, ErrorSums, retention
 from onnxq.analysis.synthetic import MAKERS, SUITE
 from onnxq.analysis.tensor import quantized, sum_errors, tensor_error

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from onnxq.analysis.benchmarks.results import Benchmark, Degradation, Lead
 from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis
-from onnxq.analysis.results import Benchmark, Degradation, Lead
 from onnxq.quality import MAX_DB
 
 #: Columns that the names of nodes take at most.

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from onnxq.analysis import Benchmark, benchmark_arrays, benchmark_made, report, run_benchmark
-from onnxq.analysis.array_benchmark import ALL
-from onnxq.analysis.plot import save_plot
+from onnxq.analysis.benchmarks.arrays import ALL
+from onnxq.analysis.benchmarks.plot import save_plot
 from onnxq.analysis.synthetic import MAKERS
 from onnxq.checkpoints.encode_arrays import float_arrays, holds_arrays
 from onnxq.cli._console import Bars, console

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from onnxq import analysis, formats
 from onnxq.analysis import synthetic
-from onnxq.analysis.plot import save_plot
+from onnxq.analysis.benchmarks.plot import save_plot
 from onnxq.cli import main
 from onnxq.errors import BadOutput, BadRecipe, MissingRuntime, NothingToDo
 from onnxq.formats import Granularity

@@ -15,8 +15,8 @@ from rich.console import Console
 from tiny import normal
 
 from onnxq import analysis
+from onnxq.analysis.benchmarks.results import Benchmark, Lead
 from onnxq.analysis.report import lead_lines
-from onnxq.analysis.results import Benchmark, Lead
 from onnxq.checking.models import Check
 from onnxq.cli import _tables, main
 from onnxq.cli import check as check_command

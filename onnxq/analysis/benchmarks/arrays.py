@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from onnxq import formats
 from onnxq.analysis import granularities, synthetic
+from onnxq.analysis.benchmarks.results import Benchmark, Degradation, ranked
 from onnxq.analysis.layers import Form, forms_for
-from onnxq.analysis.results import Benchmark, Degradation, ranked
 from onnxq.analysis.statistics import ErrorSums, retention
 from onnxq.analysis.synthetic import Made
 from onnxq.analysis.trial import Decisions

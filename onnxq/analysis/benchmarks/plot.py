@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnxq.analysis.results import Benchmark
+from onnxq.analysis.benchmarks.results import Benchmark
 from onnxq.errors import BadOutput, MissingRuntime, NothingToDo
 from onnxq.files import staging
 
