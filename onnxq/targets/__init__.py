@@ -125,8 +125,7 @@ def is_standard(format: formats.Format, block: int | None) -> bool:
         return True
     if block is None:
         return format.bits >= 8 and not format.has_minimum
-    scales_are_plain = format.scale_type != formats.E8M0 and format.base is None
-    return format.bits in (4, 8) and format.code_type.kind in "iu" and scales_are_plain and not format.has_minimum
+    return format.blocks_are_spelled
 
 
 def no_table_kernel(wish: Choice) -> Choice:

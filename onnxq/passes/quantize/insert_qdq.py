@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -53,7 +54,7 @@ class InsertQDQ(PlanPass):
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
         of_all = {choice.node for choice in self.plan if choice.granularity == "tensor"}
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         writer = _Writer(model, constants, self.activations, self.reduce_range, of_all)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         for node in nodes:
@@ -201,10 +202,12 @@ class _Writer:
         return self._encodings[key]
 
     def _new_encoding(self, weight: Weight, stretch: float, least: FloatArray | None) -> Encoding:
-        granularity, format = self._granularity(weight), formats.get("int8")
-        algorithm = self.constants.algorithm(weight.node.op_type, format, granularity)
-        given = None if least is None else lambda: least
-        return Encoding(weight.tensor, format, granularity, given, stretch, algorithm)
+        granularity = self._granularity(weight)
+        # Outermost codes that are to stay unused must not be taken to make up for others.
+        made = self.constants.new_encoding(
+            weight.value, formats.get("int8"), granularity, weight.node.op_type, by_data=stretch == 1.0
+        )
+        return replace(made, least_scales=None if least is None else lambda: least, stretch=stretch)
 
     def _own_scales(self, weight: Weight) -> FloatArray:
         key = (id(weight.value), self._granularity(weight).axis)

@@ -41,7 +41,7 @@ class ReplaceMatMuls(PlanPass):
         return cls(work.plan, contrib=contrib, accuracy_level=work.recipe.accuracy_level)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op in ("MatMul", "Gemm")}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -148,6 +148,6 @@ def _flat_encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[
 
     flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows, how=f"axis {p.k_axis} last")
     granularity = Granularity(len(rows) - 1, block)
-    groups = choice.groups(len(rows), len(rows) - 1)
-    algorithm = constants.algorithm("MatMul", format, groups or granularity)
-    return Encoding(flat, format, granularity, algorithm=algorithm, groups=groups), format, block
+    channel, groups = 0 if len(rows) == 2 else None, choice.groups(len(rows), len(rows) - 1)
+    made = constants.new_encoding(p.weight, format, granularity, "MatMul", tensor=flat, channel=channel, groups=groups)
+    return made, format, block
