@@ -104,10 +104,12 @@ class Rule:
 
     @property
     def scheme(self) -> str:
+        """What such nodes are treated as, without an algorithm that `set` names too."""
         return self.set.partition("+")[0]
 
     @property
     def algorithm(self) -> str | None:
+        """The algorithm that `set` names for such nodes; None: it names none."""
         return self.set.partition("+")[2] or None
 
     def matches(self, name: str, op_type: str) -> bool:

@@ -79,6 +79,9 @@ def get(word: str) -> Algorithm:
 def require(word: str) -> None:
     """Look that there is such an algorithm.
 
+    Args:
+        word: the name of an algorithm.
+
     Raises:
         BadRecipe: there is none; the message lists those there are.
     """
