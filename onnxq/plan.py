@@ -15,6 +15,7 @@ from onnxq import formats
 from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
+from onnxq.formats import Granularity
 
 
 class Method(StrEnum):
@@ -47,6 +48,8 @@ class Choice:
         half: the half-precision format that its weights have in the file; None for wider ones. They lose nothing in it,
             so nothing longer is worth writing.
         shares: the node before it that reads the same weights, which are counted there; empty if there is none.
+        granularity: `tensor` or `channel` where that much shares a scale, which each block of a kernel then repeats;
+            None: a block, or without blocks a channel.
     """
 
     node: str
@@ -58,6 +61,7 @@ class Choice:
     reason: str = ""
     half: str | None = None
     shares: str = ""
+    granularity: str | None = None
 
     def to(self, method: Method, format: str | None, block: int | None, reason: str = "") -> Choice:
         """The same node, computed so."""
@@ -70,9 +74,35 @@ class Choice:
             return "float" if self.method is Method.KEEP else "float16"
         if self.format is None:
             return "int8"
-        block = f" b{self.block}" if self.block else ""
-        words = {Method.STATIC: "int8", Method.DYNAMIC: "int8 dynamic", Method.STORED: f"{self.format}{block} stored"}
+        block = f" {self.granularity}" if self.granularity else f" b{self.block}" if self.block else ""
+        of_all = " tensor" if self.granularity == "tensor" else ""
+        words = {
+            Method.STATIC: f"int8{of_all}",
+            Method.DYNAMIC: f"int8{of_all} dynamic",
+            Method.STORED: f"{self.format}{block} stored",
+        }
         return words.get(self.method, f"{self.format}{block}")
+
+    def like(self, other: Choice, method: Method, reason: str) -> Choice:
+        """The same node with its weights in the form that those of `other` have."""
+        made = self.to(method, other.format, other.block, reason)
+        return dataclasses.replace(made, granularity=other.granularity)
+
+    def groups(self, rank: int, axis: int) -> Granularity | None:
+        """Whose scale each block repeats, in a weight of `rank` dimensions with blocks along `axis`; None: its own.
+
+        A channel of more than two dimensions is a row along `axis`, as each matrix of a stack has rows of its own.
+        """
+        if self.granularity is None or self.block is None:
+            return None
+        if self.granularity == "tensor":
+            return Granularity()
+        return Granularity(1 - axis) if rank == 2 else Granularity(axis, 1 << 40)
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON, without a granularity that is the usual one."""
+        table = dataclasses.asdict(self)
+        return table if self.granularity else {key: x for key, x in table.items() if key != "granularity"}
 
 
 def in_float(choice: Choice, reason: str) -> Choice:
@@ -87,11 +117,10 @@ def finer(choice: Choice, reason: str) -> Choice | None:
     bits = 32 if choice.format is None else formats.get(choice.format).bits
     if bits < 8:
         block = choice.block if choice.method is Method.PACKED else None
-        return dataclasses.replace(choice, format="int8", block=block, reason=reason)
-    if bits == 8 and choice.half is not None:
-        return dataclasses.replace(choice, method=Method.STORED, format=choice.half, block=None, reason=reason)
+        wide = choice.granularity if block or choice.granularity == "tensor" else None
+        return dataclasses.replace(choice, format="int8", block=block, granularity=wide, reason=reason)
     if bits == 8:
-        return dataclasses.replace(choice, method=Method.STORED, format="float16", block=None, reason=reason)
+        return dataclasses.replace(choice.to(Method.STORED, choice.half or "float16", None, reason), granularity=None)
     if choice.method in (Method.STORED, Method.PACKED) and choice.half is None:
         return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
     return None
@@ -112,30 +141,40 @@ class Plan:
         return iter(self.choices.values())
 
     def method(self, node: str | None) -> Method:
+        """How a node computes; kept where the plan has none of that name."""
         choice = self.choices.get(node or "")
         return Method.KEEP if choice is None else choice.method
 
     def those(self, *methods: Method) -> list[Choice]:
+        """The choices of these methods, in order of execution."""
         return [choice for choice in self if choice.method in methods]
 
     def replacing(self, changed: Iterable[Choice]) -> Plan:
-        """This plan with some choices exchanged."""
+        """This plan with some choices exchanged.
+
+        Args:
+            changed: each takes the place of the one of the same node.
+        """
         return dataclasses.replace(self, choices=self.choices | {choice.node: choice for choice in changed})
 
     @property
     def changes_anything(self) -> bool:
+        """Whether a node is not kept as it was."""
         return any(choice.method is not Method.KEEP for choice in self)
 
     def to_json(self) -> str:
         """The plan as text that a user may edit and give back with `--plan`."""
         table = dataclasses.asdict(self)
-        table["choices"] = [dataclasses.asdict(choice) for choice in self]
+        table["choices"] = [choice.to_dict() for choice in self]
         return json.dumps(table, indent=1)
 
 
 @bounded
 def load_plan(path: str | Path) -> Plan:
     """A plan written by `Plan.to_json`, perhaps edited.
+
+    Args:
+        path: of a JSON file.
 
     Raises:
         BadRecipe: not JSON, or not of that form.
@@ -176,6 +215,12 @@ def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     return (given,) if is_possible else ()
 
 
+def _is_of_blocks(word: str, target: str) -> bool:
+    """Whether nothing unpacks it there with one scale a channel."""
+    format = formats.get(word)
+    return format.has_fixed_block or (format.default_block is not None and format.bits < 8 and target != "onnxq")
+
+
 def _choice(entry: schemas.ChoiceFile, target: str) -> Choice:
     """A choice read from a file, if it is one that can be carried out."""
     choice = Choice(**msgspec.structs.asdict(entry) | {"method": Method(entry.method)})
@@ -186,10 +231,10 @@ def _choice(entry: schemas.ChoiceFile, target: str) -> Choice:
     if is_dense and (choice.block is not None or target != "onnxq"):  # whose own operator it is
         raise BadRecipe(wrong)
     needs_block = (choice.method is Method.PACKED and not is_dense) or (
-        choice.method is Method.STORED and formats.get(choice.format or "").default_block is not None
+        choice.method is Method.STORED and _is_of_blocks(choice.format or "", target)
     )
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
         raise BadRecipe(wrong)
-    if choice.half not in (None, "float16", "bfloat16"):
+    if choice.half not in (None, "float16", "bfloat16") or choice.granularity not in (None, "tensor", "channel"):
         raise BadRecipe(wrong)
     return choice

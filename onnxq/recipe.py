@@ -39,6 +39,12 @@ _TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bo
 AIM = 20.0
 #: Schemes chosen for speed: what is slower than float goes back to float.
 SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
+#: Schemes of kernels that multiply integers.
+INTEGER_SCHEMES = ("w8a8", "w8a8-dynamic")
+#: What shares a scale: all weights of a tensor, those of an output channel or table row, or so many of a row.
+GRANULARITIES = ("tensor", "channel", "block")
+#: The formats with zero points, by those of as many bits without.
+AFFINE: Mapping[str, str] = {"int2": "uint2", "int4": "uint4", "int8": "uint8", "int16": "uint16"}
 
 
 def require_scheme(word: str) -> None:
@@ -98,13 +104,16 @@ class Rule:
 
     @property
     def scheme(self) -> str:
+        """What such nodes are treated as, without an algorithm that `set` names too."""
         return self.set.partition("+")[0]
 
     @property
     def algorithm(self) -> str | None:
+        """The algorithm that `set` names for such nodes; None: it names none."""
         return self.set.partition("+")[2] or None
 
     def matches(self, name: str, op_type: str) -> bool:
+        """Whether it is for a node of this `name` and operator `op_type`."""
         if self.ops and op_type not in self.ops:
             return False
         if self.nodes.startswith("re:"):
@@ -132,6 +141,9 @@ class Recipe:
             compute in float32.
         prefer: what is given up for what, a word of `PREFERENCES`.
         effort: how many plans are measured, a word of `SEARCHES`.
+        granularity: which weights share a scale, a word of `GRANULARITIES`; None: what the scheme or format has.
+        symmetric: of schemes with integer weights: without zero points, or with them (False); None: as the scheme has
+            it. A number format that is named says it by its name.
         algorithm: how codes are chosen, a word of `algorithms.WORDS`; `rtn` is each format's own rule, whose files
             hold the codes that other implementations of the format make. None: what measured best for each weight.
     """
@@ -148,6 +160,8 @@ class Recipe:
     prefer: str = "balanced"
     effort: str = "normal"
     algorithm: str | None = None
+    granularity: str | None = None
+    symmetric: bool | None = None
 
     def __post_init__(self) -> None:
         require_types(Recipe, vars(self))
@@ -168,14 +182,52 @@ class Recipe:
             algorithms.require(self.algorithm)
         if self.calibration != "auto":
             collectors.get(self.calibration)
+        self._require_form()
+
+    def _require_form(self) -> None:
+        """Refuse a granularity or symmetry that some scheme cannot have."""
+        if self.granularity not in (None, *GRANULARITIES):
+            words = ", ".join(GRANULARITIES)
+            raise BadRecipe(
+                f"unknown granularity '{self.granularity}'; choose one of {words} (block_size says how long)"
+            )
+        if self.granularity in ("tensor", "channel") and self.block_size is not None:
+            raise BadRecipe(f"one scale a {self.granularity} and blocks of {self.block_size} exclude each other")
+        for scheme in sorted(self.schemes):
+            if self.granularity == "block" and scheme in INTEGER_SCHEMES:
+                raise BadRecipe(
+                    f"{scheme} has no blocks: its kernels take one scale a channel or tensor; w8a16 has them"
+                )
+            if self.symmetric is False and scheme in INTEGER_SCHEMES:
+                raise BadRecipe(f"{scheme} has no affine weights: its kernels want zero points of 0; w8a16 has them")
+            if scheme in SCHEMES:
+                if self.symmetric is not None and scheme in ("fp16", "bf16", "nf4", "fp4"):
+                    raise BadRecipe(f"{scheme} is no integer format: it is neither symmetric nor affine")
+                continue
+            format = formats.get(scheme)
+            if format.has_fixed_block and self.granularity in ("tensor", "channel"):
+                raise BadRecipe(
+                    f"{scheme} has one scale for {format.default_block} weights, not one a {self.granularity}"
+                )
+            is_either = format.is_integer or format.has_minimum
+            if self.symmetric is not None and not (is_either and self.symmetric == (format.offset_type is None)):
+                raise BadRecipe(_says_itself(format, self.symmetric))
 
     def scheme_for(self, name: str, op_type: str) -> str:
-        """The scheme word, or `keep`, for one node."""
+        """The scheme word, or `keep`, for one node.
+
+        Args:
+            name, op_type: of the node in the prepared model.
+        """
         rule = self._rule_for(name, op_type)
         return self.scheme if rule is None else rule.scheme
 
     def algorithm_for(self, name: str, op_type: str) -> str | None:
-        """The algorithm that chooses codes for one node's weights; None: what measured best for each."""
+        """The algorithm that chooses codes for one node's weights; None: what measured best for each.
+
+        Args:
+            name, op_type: of the node in the prepared model.
+        """
         rule = self._rule_for(name, op_type)
         return (rule and rule.algorithm) or self.algorithm
 
@@ -195,6 +247,9 @@ class Recipe:
     def resolve(self, has_data: bool) -> Recipe:
         """This recipe with `auto` replaced by what it stands for.
 
+        Args:
+            has_data: whether there are samples to calibrate with.
+
         Raises:
             BadRecipe: w8a8, of the scheme or a rule, without calibration data.
         """
@@ -210,6 +265,19 @@ class Recipe:
         return self
 
 
+def twin(word: str, *, symmetric: bool) -> str:
+    """The integer format of as many bits without zero points, or with them; of other formats the word itself."""
+    pairs = AFFINE if not symmetric else {affine: word for word, affine in AFFINE.items()}
+    return pairs.get(word, word)
+
+
+def _says_itself(format: formats.Format, symmetric: bool) -> str:
+    other = twin(format.name, symmetric=symmetric)
+    if other != format.name:
+        return f"{format.name} is {'affine' if symmetric else 'symmetric'} by its name; use {other}"
+    return f"{format.name} is not {'symmetric' if symmetric else 'affine'}; leave that out, or choose another format"
+
+
 def parse_set(text: str) -> Rule:
     """The rule of `--set 'PATTERN=WORD'`."""
     pattern, equals, word = text.rpartition("=")
@@ -221,6 +289,9 @@ def parse_set(text: str) -> Rule:
 @bounded
 def load_recipe(path: str | Path) -> Recipe:
     """A recipe from TOML: the fields of `Recipe` as keys, and rules as `[[rule]]` tables.
+
+    Args:
+        path: of a TOML file.
 
     Raises:
         BadRecipe: not TOML, an unknown key, or a value of the wrong type.

@@ -79,6 +79,9 @@ def get(word: str) -> Algorithm:
 def require(word: str) -> None:
     """Look that there is such an algorithm.
 
+    Args:
+        word: the name of an algorithm.
+
     Raises:
         BadRecipe: there is none; the message lists those there are.
     """
@@ -118,6 +121,8 @@ def choose(op_type: str, format: Format, granularity: Granularity, *, has_data: 
     """The algorithm that measured best (docs/algorithms.md): the one that claims such weights.
 
     Args:
+        op_type: of the node that reads the weight.
+        format, granularity: that it will have.
         has_data: whether there is evidence about the layer.
     """
     words = (*WITH_DATA, *DATA_FREE) if has_data else DATA_FREE

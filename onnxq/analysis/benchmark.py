@@ -7,28 +7,25 @@ model's own decisions are the truth, so its score is 100 %.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import formats
 from onnxq.analysis import granularities
+from onnxq.analysis.benchmarks.arrays import table_of
+from onnxq.analysis.benchmarks.results import Benchmark, Degradation, Lead, ranked
 from onnxq.analysis.layers import Form, forms_for, granularity_of, open_weights
 from onnxq.analysis.statistics import ErrorStats, ErrorSums, retention
-from onnxq.analysis.synthetic import MAKERS
+from onnxq.analysis.synthetic import MAKERS, SUITE
 from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
-from onnxq.analysis.trial import Decisions, Trial
+from onnxq.analysis.trial import Trial
 from onnxq.boundary import bounded
 from onnxq.encoding import memo
 from onnxq.errors import BadData, BadModel
-from onnxq.formats import FloatArray
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
@@ -48,59 +45,6 @@ MOST_ELEMENTS = 1 << 28
 ROLE = Role(1, channel=0, contraction=1)
 
 
-@dataclass(frozen=True)
-class Degradation:
-    """What one form keeps.
-
-    Attributes:
-        retention: percent of the float model's decisions that stay; None where nothing is decided or run.
-        output_sqnr: dB at the outputs of the layer or model; None where it was not run.
-        problem: why there are no figures.
-    """
-
-    form: Form
-    stats: ErrorStats | None
-    retention: float | None = None
-    output_sqnr: float | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Lead:
-    """By how many dB one format beats another on Gaussian weights, both with this granularity.
-
-    Zero points and scales of different size make their bits per weight differ.
-    """
-
-    format: str
-    other: str
-    granularity: str
-    decibel: float
-    bits_per_weight: float
-    other_bits_per_weight: float
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """The suite's result: one table for each kind of weights, best SQNR first.
-
-    Attributes:
-        tables: by maker of synthetic weights, or by the model's path.
-        leads: nf4 against the other 4-bit formats.
-        inputs: what the model was run on, in words; empty without a model.
-    """
-
-    tables: dict[str, tuple[Degradation, ...]]
-    leads: tuple[Lead, ...] = ()
-    inputs: str = ""
-
-    def to_json(self) -> str:
-        """Everything, for machines."""
-        tables = {name: [_to_dict(row) for row in rows] for name, rows in self.tables.items()}
-        leads = [dataclasses.asdict(lead) for lead in self.leads]
-        return json.dumps({"inputs": self.inputs, "tables": tables, "leads": leads}, indent=1)
-
-
 @bounded
 def run_benchmark(
     model: str | Path | None = None,
@@ -116,6 +60,7 @@ def run_benchmark(
     """The whole suite.
 
     Args:
+        preprocessing: how files of samples become inputs.
         model: its own weights are quantized too, all at once, and the model is run with them.
         words, wanted: formats and granularities, as `layers.forms_for` takes them.
         data: samples for the model; without them legal inputs are made up.
@@ -129,16 +74,9 @@ def run_benchmark(
         raise BadData("the synthetic weights need no data: give the model that the data are for, or leave out --data")
     forms = forms_for(words, wanted)
     tables = {}
-    for name, make in MAKERS.items():
+    for name in SUITE:
         progress.start(f"{name} weights", len(forms))
-        w = make(SHAPE, seed or 0)
-        x = np.random.default_rng((seed or 0) + 1).standard_normal((INPUTS, SHAPE[1]), dtype=np.float32)
-        y = x @ w.T
-        rows = []
-        for form in forms:
-            rows.append(_synthetic(form, w, x, y))
-            progress.advance(1)
-        tables[name] = _ranked(rows)
+        tables[name] = table_of(MAKERS[name](SHAPE, seed or 0), forms, INPUTS, seed or 0, progress=progress)
     inputs = ""
     if model is not None:
         tables[str(model)], inputs = _model(model, forms, data, preprocessing, limit, seed, progress)
@@ -150,6 +88,7 @@ def leads(word: str, among: Sequence[str] = (), *, seed: int = 0) -> list[Lead]:
     """How far `word` is ahead on Gaussian weights of other formats of as many bits, at equal granularity.
 
     Args:
+        seed: of the weights.
         among: the others; none means all there are.
     """
     bits, w = formats.get(word).bits, MAKERS["gaussian"](SHAPE, seed)
@@ -163,20 +102,6 @@ def leads(word: str, among: Sequence[str] = (), *, seed: int = 0) -> list[Lead]:
         bits_of_each = (own.bits_per_weight, theirs.bits_per_weight)
         found.append(Lead(word, other, way, own.sqnr - theirs.sqnr, *bits_of_each))
     return found
-
-
-def _synthetic(form: Form, w: FloatArray, x: FloatArray, y: FloatArray) -> Degradation:
-    format, granularity = formats.get(form.format), granularities.parse(form.granularity or "tensor", ROLE)
-    try:
-        q = format.encode(w, granularity)
-    except BadModel as error:
-        return Degradation(form, None, problem=str(error))
-    weights, outputs, same = ErrorSums(), ErrorSums(), Decisions()
-    weights.add_quantized(w, q)
-    got = x @ q.dequantize().T
-    outputs.add(y, got)
-    same.add(y, got)
-    return Degradation(form, weights.stats(), retention(1.0, same.share), outputs.stats().sqnr)
 
 
 def _model(
@@ -217,7 +142,7 @@ def _model(
             continue
         rows.append(_degradation(form, sums.stats(), trial, changed))
     memo.forget()
-    return _ranked(rows), inputs
+    return ranked(rows), inputs
 
 
 def _degradation(form: Form, stats: ErrorStats, trial: Trial | None, changed: dict[int, NDArray]) -> Degradation:
@@ -241,14 +166,3 @@ def _made_up(model: str | Path) -> Data:
     if not feeds:
         raise BadModel(f"{model} runs on none of the inputs that were made up for it; give --data")
     return Data("made-up inputs", lambda: (partial(dict, feed) for feed in feeds))
-
-
-def _ranked(rows: Sequence[Degradation]) -> tuple[Degradation, ...]:
-    """Best SQNR first; those without figures last."""
-    return tuple(sorted(rows, key=lambda row: -math.inf if row.stats is None else row.stats.sqnr, reverse=True))
-
-
-def _to_dict(row: Degradation) -> dict[str, object]:
-    stats = {} if row.stats is None else row.stats.to_dict()
-    figures = {"retention": row.retention, "output_sqnr": row.output_sqnr, "problem": row.problem}
-    return dataclasses.asdict(row.form) | stats | figures

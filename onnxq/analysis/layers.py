@@ -36,6 +36,7 @@ class Form:
 
     @property
     def label(self) -> str:
+        """As tables have it: `nf4 block64`."""
         return self.format if self.granularity is None else f"{self.format} {self.granularity}"
 
 
@@ -78,6 +79,7 @@ class Layer:
 
     @property
     def elements(self) -> int:
+        """How many numbers the weight has."""
         return math.prod(self.shape)
 
     @property

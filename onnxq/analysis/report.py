@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from onnxq.analysis.benchmark import Benchmark, Degradation, Lead
+from onnxq.analysis.benchmarks.results import Benchmark, Degradation, Lead
 from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis
 from onnxq.quality import MAX_DB
 

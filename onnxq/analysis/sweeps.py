@@ -74,6 +74,9 @@ def scale_sweep(
 def best_scale(points: Iterable[ScalePoint]) -> ScalePoint:
     """The point of the least squared error; of several, the one nearest to the format's own scale.
 
+    Args:
+        points: of `scale_sweep`.
+
     Raises:
         ValueError: there is none.
     """
@@ -112,6 +115,10 @@ def outlier_impact(
 ) -> OutlierImpact:
     """The error of `w` with and without its largest `percent` % (at least one weight).
 
+    Args:
+        w: any shape, finite.
+        granularity: which weights share a scale; one for all if None.
+
     Raises:
         BadModel: a weight is not finite.
         BadRecipe: there is no such format.
@@ -140,7 +147,13 @@ def outlier_impact(
 
 
 def compare_bit_widths(
-    w: ArrayLike, bits: int | Iterable[int] = range(2, 9), *, symmetric: bool = True, axis: int | None = None
+    w: ArrayLike,
+    bits: int | Iterable[int] = range(2, 9),
+    *,
+    symmetric: bool = True,
+    axis: int | None = None,
+    widen: bool = True,
+    powers_of_two: bool = False,
 ) -> dict[int, ErrorStats]:
     """The error of `w` in evenly spaced levels of each width, with the range from its own extremes.
 
@@ -151,6 +164,8 @@ def compare_bit_widths(
         bits: widths, each from 2 to 16.
         symmetric: codes -(2^(b-1) - 1)…2^(b-1) - 1 and no zero point; else codes 0…2^b - 1 over [min, max].
         axis: one scale for each index of this axis; one for all if None.
+        widen: affine ranges to zero, as integers in files need it; without that data in [2, 5] keeps [2, 5].
+        powers_of_two: scales that are such, the next above [min, max].
 
     Raises:
         BadModel: a weight is not finite.
@@ -158,7 +173,7 @@ def compare_bit_widths(
     """
     w, found = formats.as_float32(arguments.numbers(w), "w"), {}
     for width in (bits,) if isinstance(bits, int) else bits:
-        grid = fake_quant.fit(w, width, symmetric=symmetric, axis=axis)
+        grid = fake_quant.fit(w, width, symmetric=symmetric, axis=axis, widen=widen, powers_of_two=powers_of_two)
         codes, groups = fake_quant.codes(w, grid), grid.scale.size
         nbits = width * w.size + groups * (32 if symmetric else 32 + width)
         found[int(width)] = dataclasses.replace(
@@ -176,6 +191,7 @@ def compare_granularities(
     """The error of `w` in `format` for each granularity that the format takes, by its word.
 
     Args:
+        words: granularities; one that the format does not take is left out.
         role: which axis of `w` its channels are, and which one is summed over.
 
     Raises:

@@ -14,22 +14,38 @@ SINE = 10 * math.log10(1.5)
 
 
 def max_error(scale: float) -> float:
-    """The largest error of a number that is not clipped: half a step."""
+    """The largest error of a number that is not clipped: half a step.
+
+    Args:
+        scale: the distance of neighbouring levels; the error is in its unit.
+    """
     return scale / 2
 
 
 def noise_power(scale: float) -> float:
-    """Mean squared error of numbers spread evenly over each step: s²/12."""
+    """Mean squared error of numbers spread evenly over each step: s²/12.
+
+    Args:
+        scale: the distance of neighbouring levels.
+    """
     return scale * scale / 12
 
 
 def sine_sqnr(bits: float) -> float:
-    """6.02·b + 1.76 dB: a sine that fills the range of 2^b steps."""
+    """6.02·b + 1.76 dB: a sine that fills the range of 2^b steps.
+
+    Args:
+        bits: of a code.
+    """
     return PER_BIT * bits + SINE
 
 
 def uniform_sqnr(bits: float) -> float:
-    """6.02·b dB: numbers spread evenly over a range of 2^b steps."""
+    """6.02·b dB: numbers spread evenly over a range of 2^b steps.
+
+    Args:
+        bits: of a code.
+    """
     return PER_BIT * bits
 
 
@@ -48,5 +64,9 @@ def levels_sqnr(levels: int) -> float:
 
 
 def effective_bits(sqnr: float) -> float:
-    """How many bits would give a full-scale sine this SQNR: the inverse of `sine_sqnr`."""
+    """How many bits would give a full-scale sine this SQNR: the inverse of `sine_sqnr`.
+
+    Args:
+        sqnr: in dB.
+    """
     return (sqnr - SINE) / PER_BIT

@@ -24,13 +24,15 @@ from onnxq import algorithms, formats, layouts
 from onnxq.analysis import granularities
 from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
-from onnxq.errors import BadData, BadModel, BadRecipe, first_line
+from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
 from onnxq.files import array_limits, limits, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.model.weights import Role
 
 TABLE = "onnxq.json"
 SUFFIXES = (".gguf", ".safetensors", ".npz")
+#: What arrays are read from.
+ARRAYS = (".npy", ".npz", ".safetensors")
 Tensor = QuantizedTensor | NDArray
 
 
@@ -48,6 +50,9 @@ class Row:
 def open_arrays(path: str | Path) -> Mapping[str, NDArray]:
     """The arrays of a `.npy` (called by the file's name), `.npz` or `.safetensors` file, each read when asked for.
 
+    Args:
+        path: told apart by what the name ends in.
+
     Raises:
         BadData: no such file, none of these, or damaged.
     """
@@ -62,8 +67,44 @@ def open_arrays(path: str | Path) -> Mapping[str, NDArray]:
         raise BadData(f"{path} cannot be read as npy: {first_line(error)}") from None
 
 
+def holds_arrays(path: Path) -> bool:
+    """Whether a path is a file that `open_arrays` reads by its name, or a folder that has some."""
+    return path.suffix in ARRAYS if not path.is_dir() else bool(_files(path))
+
+
+def float_arrays(path: str | Path) -> dict[str, NDArray]:
+    """The floating-point arrays of a file, or of all files in a folder, by name: `name`, or `file/name`.
+
+    Args:
+        path: of a file or a folder.
+
+    Raises:
+        BadData: no such file, none of these, or damaged.
+        NothingToDo: there are none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        found = {name: array for name, array in open_arrays(path).items() if _is_float(array)}
+    else:
+        found = {}
+        for file in _files(path):
+            for name, array in open_arrays(file).items():
+                if _is_float(array):
+                    found[file.name if file.suffix == ".npy" else f"{file.name}/{name}"] = array
+    if not found:
+        raise NothingToDo(f"{path} holds no arrays of floating-point numbers")
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix in ARRAYS and file.is_file())
+
+
 def granularity_of(word: str | None, rank: int) -> Granularity | None:
     """`tensor`, `channel` (the first axis) or `block32` (of any size, along the last axis); None: the format's own.
+
+    Args:
+        rank: dimensions of the array.
 
     Raises:
         BadRecipe: another word.
@@ -126,6 +167,9 @@ def encode_arrays(
 def decode_file(path: str | Path) -> Iterator[tuple[str, Callable[[], NDArray]]]:
     """Names and float32 arrays of a file that `encode_arrays` wrote, or of any `.gguf`; what was kept is as it was.
 
+    Args:
+        path: of a .gguf, .safetensors or .npz file.
+
     Raises:
         BadData: none of these, or damaged.
     """
@@ -147,6 +191,10 @@ def _floats(file: Gguf, name: str) -> NDArray:
 
 def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], NDArray]]], *, replace: bool) -> int:
     """Write plain arrays to `.npy` (one of them), `.npz` or `.safetensors`; how many there were.
+
+    Args:
+        output: what the name ends in says the format of the file.
+        replace: a file that is there.
 
     Raises:
         BadRecipe: another kind of file, or several arrays for `.npy`.

@@ -69,6 +69,7 @@ def write_gguf(
     """Write a GGUF file; the bytes it has.
 
     Args:
+        path: of the file to write.
         tensors: names and what makes them: weights in a format of `layouts.gguf`, rows of whole blocks of 32, or arrays
             of float32, float16, bfloat16, float64 or signed integers. One at a time is in memory.
         metadata: texts, truth values, integers of 64 bits and floats (stored with 64 bits), by key.

@@ -16,7 +16,7 @@ from onnxq.calibration.resume import EVERY
 from onnxq.cli._types import Interval, Size
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
-from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
+from onnxq.recipe import GRANULARITIES, KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
@@ -176,6 +176,18 @@ PLAN_OPTIONS = options(
         help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
     ),
     click.option(
+        "--granularity",
+        "-g",
+        type=click.Choice(GRANULARITIES),
+        help="Which weights share a scale: all of a tensor, those of an output channel, or blocks of --block-size."
+        "  [default: what the scheme or format has]",
+    ),
+    click.option(
+        "--symmetric/--affine",
+        default=None,
+        help="Integer weights of a scheme without zero points, or with them.  [default: what the scheme has]",
+    ),
+    click.option(
         "--algorithm",
         type=click.Choice(algorithms.WORDS),
         help="How codes are chosen; rtn: by each format's own rule, as its other implementations do; gptq: by --data.  "
@@ -199,9 +211,9 @@ PLAN_OPTIONS = options(
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
 #: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
-WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile"}
+WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
-WORDS = {"keep", "sets", "weights", "granularity"}
+WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:

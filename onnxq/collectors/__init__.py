@@ -30,7 +30,11 @@ class Collector(Protocol):
     def __init__(self, summary: Summary | None = None) -> None: ...
 
     def update(self, x: NDArray) -> None:
-        """Take in one batch of the activation: any shape, NaN and infinities ignored, empty allowed."""
+        """Take in one batch of the activation: any shape, NaN and infinities ignored, empty allowed.
+
+        Args:
+            x: of any floating-point type.
+        """
 
     def merge(self, other: Self) -> None:
         """Take in what `other` has seen, as if it had been seen here after all the rest."""
@@ -50,9 +54,11 @@ class SummaryCollector:
         self.summary = summary
 
     def update(self, x: NDArray) -> None:
+        """Take in one batch `x`, as `Collector.update`."""
         self.summary.update(x)
 
     def merge(self, other: Self) -> None:
+        """Take in what `other` has seen, as `Collector.merge`."""
         self.summary.merge(other.summary)
 
 

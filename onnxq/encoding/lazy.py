@@ -38,6 +38,7 @@ class Encoding:
         layer: what data say of the weight's layer, for an algorithm that needs it.
         half_scales: round the scales to float16 and choose the codes for the rounded ones.
         given: the result itself, where it is not to be computed.
+        groups: whose scale each block of `granularity` repeats, for kernels that know blocks only; None: its own.
 
     Raises:
         BadRecipe: there is no such algorithm.
@@ -53,6 +54,7 @@ class Encoding:
     half_scales: bool = False
     given: Callable[[], QuantizedTensor] | None = None
     layer: Layer | None = None
+    groups: Granularity | None = None
 
     def __post_init__(self) -> None:
         if self.layer is None:
@@ -113,7 +115,7 @@ def _key(encoding: Encoding) -> Hashable:
     least = None if encoding.least_scales is None else encoding.least_scales().tobytes()
     given = None if encoding.given is None else id(encoding.given)
     how = (encoding.format.name, encoding.granularity, encoding.algorithm, encoding.half_scales, encoding.stretch)
-    return memo.identity(encoding.tensor), how, least, given, encoding.layer
+    return memo.identity(encoding.tensor), how, least, given, encoding.layer, encoding.groups
 
 
 def _are_large_enough(q: QuantizedTensor, least: FloatArray) -> bool:
@@ -137,6 +139,8 @@ def _encode(encoding: Encoding) -> QuantizedTensor:
     base = encoding.format.base
     if base is not None:  # all blocks first, then their scales together
         return encoding.format.nest(_encode(replace(encoding, format=base, half_scales=False)))
+    if encoding.groups is not None:
+        return _repeated(_encode(_of_groups(encoding)), encoding.granularity)
     axis = _slicing_axis(encoding)
     try:
         if axis is None:
@@ -147,6 +151,25 @@ def _encode(encoding: Encoding) -> QuantizedTensor:
         raise formats.in_weight(error, encoding.tensor.name or "") from None
     release(encoding.tensor)
     return q
+
+
+def _of_groups(encoding: Encoding) -> Encoding:
+    """The same with one scale for each group."""
+    return replace(encoding, granularity=encoding.groups or encoding.granularity, groups=None)
+
+
+def _repeated(q: QuantizedTensor, granularity: Granularity) -> QuantizedTensor:
+    """The same weight, each block of `granularity` with the scale and zero point of the group that it lies in."""
+    shape, axis, block = granularity.scale_shape(q.shape), granularity.axis, granularity.block
+    assert axis is not None and block is not None
+
+    def repeated(array: NDArray | None) -> NDArray | None:
+        if array is None:
+            return None
+        every = np.broadcast_to(q.granularity.spread(array, q.shape), q.shape)
+        return np.ascontiguousarray(np.broadcast_to(every[(slice(None),) * axis + (slice(None, None, block),)], shape))
+
+    return QuantizedTensor(q.format, granularity, q.codes, repeated(q.scales), repeated(q.zero_points))
 
 
 def _slices(encoding: Encoding, axis: int) -> Iterator[QuantizedTensor]:
@@ -169,6 +192,7 @@ def fits_half_scales(encoding: Encoding) -> bool:
     """
     if encoding.format.scale_type != np.float32:
         return False
+    encoding = _of_groups(encoding)
     return memo.current().answer(_key(encoding), encoding.tensor, lambda: _scales_fit_half(encoding))
 
 

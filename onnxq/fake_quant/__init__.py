@@ -14,8 +14,17 @@ from onnxq.fake_quant.affine import (
     fit,
     forward,
     from_codes,
+    grid_of,
     grid_over,
     inside,
+)
+from onnxq.fake_quant.learned_offset import (
+    OffsetGrid,
+    backward_offset,
+    backward_range,
+    fit_offset,
+    forward_offset,
+    offset_grid_over,
 )
 from onnxq.fake_quant.learned_scale import gradient_factor, initial_scale
 from onnxq.fake_quant.observer import Observer
@@ -23,14 +32,21 @@ from onnxq.fake_quant.observer import Observer
 __all__ = [
     "AffineGrid",
     "Observer",
+    "OffsetGrid",
     "backward",
     "backward_lsq",
+    "backward_offset",
+    "backward_range",
     "codes",
     "fit",
+    "fit_offset",
     "forward",
+    "forward_offset",
     "from_codes",
     "gradient_factor",
+    "grid_of",
     "grid_over",
     "initial_scale",
     "inside",
+    "offset_grid_over",
 ]

@@ -12,47 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onnxq.formats import Granularity
+from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
 
 Floats = NDArray[np.floating]
+#: Codes from zero beyond which float32 has not the digits to tell neighbours apart.
+FAR = 1 << 17
 
 
-@dataclass(frozen=True, eq=False)
-class AffineGrid:
-    """Evenly spaced levels, for a whole tensor, for each channel or for each block.
+class Grouped:
+    """What has parameters for a whole tensor, for each channel (`axis`), or for each `block` of neighbours along it."""
 
-    Attributes:
-        scale: steps, above zero: a number, [channels], or one for each block in the shape of
-            `Granularity(axis, block).scale_shape`.
-        zero_point: code of the number zero, of the scale's shape; zeros if symmetric.
-        qmin, qmax: lowest and highest code.
-        axis: of the channels or blocks; None for one scale. Negative ones count from the back.
-        block: neighbours along `axis` that share a scale; None: all of them.
-
-    Raises:
-        ValueError: shapes that do not fit each other, a step that is not above zero, no step, a block without an axis.
-    """
-
-    scale: Floats
-    zero_point: NDArray[np.int64]
-    qmin: int
-    qmax: int
-    axis: int | None = None
-    block: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", np.asarray(self.scale))
-        object.__setattr__(self, "zero_point", np.asarray(self.zero_point))
-        _ = self.granularity
-        wanted = 0 if self.axis is None else 1
-        fits = self.scale.ndim == wanted if self.block is None else self.scale.ndim >= 1
-        if not fits or self.zero_point.shape != self.scale.shape:
-            raise ValueError(f"scales {self.scale.shape} and zero points {self.zero_point.shape} for axis {self.axis}")
-        if not (self.scale > 0).all() or not np.isfinite(self.scale).all():
-            raise ValueError("every scale must be finite and above zero")
-        if self.qmin >= self.qmax:
-            raise ValueError(f"codes {self.qmin}…{self.qmax}: at least 2 are needed")
+    axis: int | None
+    block: int | None
 
     @property
     def granularity(self) -> Granularity:
@@ -70,9 +42,50 @@ class AffineGrid:
         return self.granularity.spread(parameter, x.shape)
 
     def summed(self, x: NDArray) -> NDArray:
-        """`x` summed over everything that shares a scale: the shape of `scale`."""
+        """`x` summed over everything that shares a scale: the shape of the scales."""
         groups, axes = self.granularity.groups(x)
         return np.asarray(groups.sum(axis=axes))
+
+    def _require(self, scale: NDArray, other: NDArray, what: str, qmin: int, qmax: int) -> None:
+        _ = self.granularity
+        wanted = 0 if self.axis is None else 1
+        fits = scale.ndim == wanted if self.block is None else scale.ndim >= 1
+        if not fits or other.shape != scale.shape:
+            raise ValueError(f"scales {scale.shape} and {what} {other.shape} for axis {self.axis}")
+        if not np.isfinite(scale).all() or not scale.all():
+            raise ValueError("every scale must be finite and not zero")
+        if qmin >= qmax:
+            raise ValueError(f"codes {qmin}…{qmax}: at least 2 are needed")
+
+
+@dataclass(frozen=True, eq=False)
+class AffineGrid(Grouped):
+    """Evenly spaced levels, for a whole tensor, for each channel or for each block.
+
+    Attributes:
+        scale: steps, not zero (below it where a format of blocks has them so): a number, [channels], or one for each
+            block in the shape of `Granularity(axis, block).scale_shape`.
+        zero_point: code of the number zero, of the scale's shape; zeros if symmetric. Beyond qmin…qmax where the range
+            does not hold zero (`widen=False`).
+        qmin, qmax: lowest and highest code.
+        axis: of the channels or blocks; None for one scale. Negative ones count from the back.
+        block: neighbours along `axis` that share a scale; None: all of them.
+
+    Raises:
+        ValueError: shapes that do not fit each other, a step of zero, no step, a block without an axis.
+    """
+
+    scale: Floats
+    zero_point: NDArray[np.int64]
+    qmin: int
+    qmax: int
+    axis: int | None = None
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", np.asarray(self.scale))
+        object.__setattr__(self, "zero_point", np.asarray(self.zero_point))
+        self._require(self.scale, self.zero_point, "zero points", self.qmin, self.qmax)
 
 
 def codes_of(bits: int, *, symmetric: bool) -> tuple[int, int]:
@@ -95,11 +108,17 @@ def grid_over(
     symmetric: bool = True,
     axis: int | None = None,
     block: int | None = None,
+    widen: bool = True,
+    powers_of_two: bool = False,
 ) -> AffineGrid:
     """The finest grid that covers [low, high] and zero; of step 1 where that is zero alone.
 
     Args:
+        bits, symmetric: of the codes, as `codes_of` has them.
         low, high: numbers, or [channels] if there is an `axis`, or one for each block.
+        widen: to zero. Without that [2, 5] keeps all codes to itself, and the zero point, whose code no number has,
+            lies beyond them: what files hold in integers cannot be so. Of a single number that one is exact.
+        powers_of_two: the next power of two above the scale that would do.
 
     Raises:
         ValueError: a range that is not finite or ends before it begins, or widths other than 2 to 16 bits.
@@ -108,27 +127,79 @@ def grid_over(
     least, most = (arguments.numbers(end, "range").astype(np.float64) for end in (low, high))
     if least.shape != most.shape or not (np.isfinite(least) & np.isfinite(most) & (least <= most)).all():
         raise ValueError("a range has two finite ends, the lower one first")
-    bottom, top = np.minimum(least, 0), np.maximum(most, 0)
+    is_wide = widen or symmetric
+    bottom, top = (np.minimum(least, 0), np.maximum(most, 0)) if is_wide else (least, most)
     # Half of each, because the width of a range of float64 can overflow.
     scale = np.maximum(-bottom, top) / qmax if symmetric else 2 * ((top / 2 - bottom / 2) / (qmax - qmin))
-    scale = np.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
-    zero = np.zeros(scale.shape) if symmetric else np.clip(np.rint(qmin - bottom / scale), qmin, qmax)
+    tiny = np.finfo(np.float32).tiny
+    # Steps finer than this number's own digits say nothing of it.
+    scale = np.where(scale < np.maximum(tiny, 0 if is_wide else np.abs(bottom) * 2.0**-40), np.abs(bottom), scale)
+    scale = np.where(scale < tiny, 1.0, scale)
+    if powers_of_two:
+        fraction, exponent = np.frexp(scale)
+        scale = np.ldexp(1.0, np.where(fraction == 0.5, exponent - 1, exponent))
     if (scale > np.finfo(np.float32).max).any():
         raise ValueError("the range is wider than float32 scales hold")
-    return AffineGrid(scale.astype(np.float32), zero.astype(np.int64), qmin, qmax, axis, block)
+    scale = scale.astype(np.float32)
+    zero = np.zeros(scale.shape) if symmetric else np.rint(qmin - bottom / scale)
+    zero = np.clip(zero, qmin, qmax) if is_wide else zero
+    return AffineGrid(scale, zero.astype(np.int64), qmin, qmax, axis, block)
 
 
 def fit(
-    x: ArrayLike, bits: int = 8, *, symmetric: bool = True, axis: int | None = None, block: int | None = None
+    x: ArrayLike,
+    bits: int = 8,
+    *,
+    symmetric: bool = True,
+    axis: int | None = None,
+    block: int | None = None,
+    widen: bool = True,
+    powers_of_two: bool = False,
 ) -> AffineGrid:
     """The grid over the extremes of `x`; over those of each channel or block if there is an `axis`.
 
+    Args:
+        bits, symmetric, axis, block, widen, powers_of_two: as of `grid_over`. Of no numbers the range is zero.
+
     Raises:
         ValueError: a number that is not finite, no such axis, or widths other than 2 to 16 bits.
+
+    >>> grid = fit([2.0, 3.0, 5.0], 4, symmetric=False, widen=False)
+    >>> codes([2.0, 3.0, 5.0], grid).tolist()
+    [0, 5, 15]
+    >>> [round(float(x), 6) for x in forward([2.0, 3.1, 5.0], grid)]
+    [2.0, 3.0, 5.0]
     """
-    groups, axes = Granularity(axis, block).groups(arguments.numbers(x, "tensor"))
-    low, high = np.min(groups, axis=axes, initial=0), np.max(groups, axis=axes, initial=0)
-    return grid_over(low, high, bits, symmetric=symmetric, axis=axis, block=block)
+    numbers = arguments.numbers(x, "tensor")
+    if widen or symmetric:
+        groups, axes = Granularity(axis, block).groups(numbers)
+        low, high = np.min(groups, axis=axes, initial=0), np.max(groups, axis=axes, initial=0)
+    else:  # the last block may be short: what fills it up is no number of its own
+        groups, axes = Granularity(axis, block).groups(numbers, "edge")
+        shape = Granularity(axis, block).scale_shape(numbers.shape)
+        low, high = (np.min(groups, axes), np.max(groups, axes)) if groups.size else (np.zeros(shape),) * 2
+    how = {"symmetric": symmetric, "widen": widen, "powers_of_two": powers_of_two}
+    return grid_over(low, high, bits, axis=axis, block=block, **how)
+
+
+def grid_of(q: QuantizedTensor) -> AffineGrid:
+    """The grid of a weight in an integer format: training goes on from what its file holds.
+
+    `codes(w, grid_of(q))` are those that `format.encode` finds with the same scales, for the formats of ONNX (`int4`,
+    `uint8`, `pow2_int4` …); ggml's (`q4_0` …) round numbers in the middle of two codes another way.
+
+    Raises:
+        ValueError: codes of the format are no multiples of a scale, or are too large.
+    """
+    format = q.format
+    if not format.is_integer or format.has_minimum or q.scales is None:
+        raise ValueError(f"the levels of {format.name} are no multiples of a scale: it has no affine grid")
+    ends = np.array([-1e6, 1e6], np.float32)
+    of_one = None if format.offset_type is None else np.zeros((), format.offset_type)
+    low, high = (int(code) for code in format.encode(ends, Granularity(), np.ones((), q.scales.dtype), of_one).codes)
+    low, high = min(low, high), max(low, high)
+    zero = np.zeros(q.scales.shape, np.int64) if q.zero_points is None else q.zero_points.astype(np.int64)
+    return AffineGrid(q.scales.astype(np.float32), zero, low, high, q.granularity.axis, q.granularity.block)
 
 
 def codes(x: ArrayLike, grid: AffineGrid) -> NDArray[np.int32]:
@@ -148,6 +219,10 @@ def codes(x: ArrayLike, grid: AffineGrid) -> NDArray[np.int32]:
 def from_codes(codes: ArrayLike, grid: AffineGrid) -> NDArray[np.float32]:
     """The numbers that codes stand for: s · (q − z), in their own shape.
 
+    Args:
+        codes: integers of any type and shape.
+        grid: of that shape.
+
     Raises:
         ValueError: a code beyond qmin…qmax, or that is no integer.
     """
@@ -157,7 +232,7 @@ def from_codes(codes: ArrayLike, grid: AffineGrid) -> NDArray[np.float32]:
     if q.size and not grid.qmin <= int(q.min()) <= int(q.max()) <= grid.qmax:
         raise ValueError(f"codes {int(q.min())}…{int(q.max())} are beyond {grid.qmin}…{grid.qmax}")
     scale, zero = _parameters(np.empty(q.shape, np.float32), grid)
-    return ((q.astype(np.float32) - zero) * scale).astype(np.float32)
+    return ((q.astype(scale.dtype) - zero) * scale).astype(np.float32)
 
 
 def forward(x: ArrayLike, grid: AffineGrid) -> Floats:
@@ -173,7 +248,11 @@ def forward(x: ArrayLike, grid: AffineGrid) -> Floats:
 
 
 def inside(x: ArrayLike, grid: AffineGrid, *, slack: float = 0.0) -> NDArray[np.bool_]:
-    """Where qmin ≤ x/s + z ≤ qmax: the numbers that are rounded, not clipped; by up to `slack` steps more."""
+    """Where qmin ≤ x/s + z ≤ qmax: the numbers that are rounded, not clipped; by up to `slack` steps more.
+
+    Args:
+        grid: of the shape of `x`.
+    """
     x = arguments.numbers(x, "tensor")
     scale, zero = _parameters(x, grid)
     v = x / scale + zero
@@ -186,7 +265,7 @@ def backward(gradient: Floats, x: Floats, grid: AffineGrid) -> Floats:
     Raises:
         ValueError: `gradient` and `x` have different shapes, or `x` does not fit the grid.
     """
-    gradient, x = _pair(gradient, x)
+    gradient, x = pair(gradient, x)
     return np.where(inside(x, grid), gradient, np.zeros((), gradient.dtype))
 
 
@@ -199,7 +278,7 @@ def backward_lsq(gradient: Floats, x: Floats, grid: AffineGrid) -> tuple[Floats,
     Raises:
         ValueError: `gradient` and `x` have different shapes, or `x` does not fit the grid.
     """
-    gradient, x = _pair(gradient, x)
+    gradient, x = pair(gradient, x)
     scale, zero = _parameters(x, grid)
     v = (x / scale).astype(np.float64)
     step = np.where(
@@ -209,14 +288,21 @@ def backward_lsq(gradient: Floats, x: Floats, grid: AffineGrid) -> tuple[Floats,
     return backward(gradient, x, grid), of_scale.astype(grid.scale.dtype)
 
 
-def _pair(gradient: ArrayLike, x: ArrayLike) -> tuple[Floats, Floats]:
+def pair(gradient: ArrayLike, x: ArrayLike) -> tuple[Floats, Floats]:
+    """Both as arrays of real numbers.
+
+    Raises:
+        ValueError: their shapes differ.
+    """
     gradient, x = arguments.numbers(gradient, "gradient"), arguments.numbers(x, "tensor")
     arguments.require_shape("gradients", gradient, x.shape)
     return gradient, x
 
 
 def _parameters(x: NDArray, grid: AffineGrid) -> tuple[Floats, Floats]:
-    """Scales and zero points against `x`, in its own type, as kernels compute."""
+    """Scales and zero points against `x`, in its own type, as kernels compute; in float64 with zero points far away."""
     scale, zero = grid.spread(x, grid.scale), grid.spread(x, grid.zero_point)
     kind = np.result_type(x.dtype, np.float32)
+    if grid.zero_point.size and np.abs(grid.zero_point).max() > FAR:
+        kind = np.result_type(np.float64)
     return scale.astype(kind), zero.astype(kind)

@@ -32,6 +32,9 @@ def initial_scale(x: ArrayLike, qmax: int, axis: int | None = None) -> NDArray[n
 def gradient_factor(x: ArrayLike, grid: AffineGrid) -> float:
     """1 / √(n·qmax), n numbers for each scale: brings the gradient of the scale to the size of that of the weights.
 
+    Args:
+        x: a batch, or the weight: of that its size counts.
+
     Raises:
         ValueError: the grid has no code above zero.
     """

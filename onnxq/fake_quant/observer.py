@@ -49,6 +49,9 @@ class Observer:
     def update(self, x: ArrayLike) -> None:
         """Take in one batch: any shape with that axis; NaN and infinities are left out.
 
+        Args:
+            x: of any floating-point type, or nested lists of numbers.
+
         Raises:
             ValueError: it has another number of channels than the batches before, no such axis, or no numbers.
         """

@@ -30,6 +30,7 @@ class ChoiceFile(Struct, forbid_unknown_fields=True):
     reason: str = ""
     half: str | None = None
     shares: str = ""
+    granularity: str | None = None
 
 
 class PlanFile(Struct, forbid_unknown_fields=True):
@@ -128,6 +129,7 @@ class SignedChoice(Struct, array_like=True, forbid_unknown_fields=True):
     block: int | None = None
     half: str | None = None
     shares: str = ""
+    granularity: str | None = None
 
 
 class SignedPlan(Struct, forbid_unknown_fields=True):

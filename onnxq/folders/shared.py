@@ -59,18 +59,19 @@ def agree(plans: Mapping[str, Plan], shared: Iterable[tuple[Reader, ...]]) -> di
     return {part: plan for part, plan in changed.items() if plan != plans[part]}
 
 
-def _stored_as(choice: Choice) -> tuple[str | None, int | None]:
+def _stored_as(choice: Choice) -> tuple[str | None, ...]:
     """What decides the bytes of the weight: two choices with the same have the same codes and scales."""
     if choice.method in (Method.KEEP, Method.HALF):
-        return choice.method.value, None
-    return choice.format, choice.block
+        return (choice.method.value,)
+    return choice.format, str(choice.block), choice.granularity
 
 
 def _fineness(choice: Choice) -> tuple[int, int]:
     """Bits, and then how few weights share a scale."""
     if choice.method is Method.KEEP or choice.format is None:
         return 32 if choice.method is Method.KEEP else 16, 0
-    return formats.get(choice.format).bits, -(choice.block or 1 << 20)
+    shared_by = {None: choice.block or 1 << 20, "channel": 1 << 20, "tensor": 1 << 40}[choice.granularity]
+    return formats.get(choice.format).bits, -shared_by
 
 
 def _like(best: Choice, choice: Choice, node: str, reason: str) -> Choice:
@@ -78,4 +79,4 @@ def _like(best: Choice, choice: Choice, node: str, reason: str) -> Choice:
     method = Method.STORED if best.method in (Method.STATIC, Method.DYNAMIC) else best.method
     if method is Method.PACKED and choice.op != best.op:
         method = Method.STORED
-    return dataclasses.replace(choice, node=node, method=method, format=best.format, block=best.block, reason=reason)
+    return dataclasses.replace(choice.like(best, method, reason), node=node)

@@ -61,7 +61,11 @@ class Granularity:
             raise ValueError(f"a block of {self.block} needs an axis and at least one element")
 
     def within(self, rank: int) -> Granularity:
-        """The same for a weight of so many dimensions, its axis counted from the front."""
+        """The same for a weight of so many dimensions, its axis counted from the front.
+
+        Args:
+            rank: dimensions of the weight.
+        """
         if self.axis is None or 0 <= self.axis < rank:
             return self
         return Granularity(arguments.axis_of(self.axis, rank), self.block)
@@ -76,7 +80,11 @@ class Granularity:
         return (*shape[:axis], -(-shape[axis] // self.block), *shape[axis + 1 :])
 
     def spread(self, scales: NDArray, shape: Sequence[int]) -> NDArray:
-        """Scales so shaped that they broadcast against a weight of `shape`."""
+        """Scales so shaped that they broadcast against a weight of `shape`.
+
+        Args:
+            scales: of `scale_shape(shape)`.
+        """
         if self.axis is None:
             return scales
         axis = arguments.axis_of(self.axis, len(shape))
@@ -90,6 +98,9 @@ class Granularity:
 
         A short last block is filled up with zeros, which change no scale where the range includes zero anyway, or
         ("edge") with its last element.
+
+        Args:
+            fill: what a short last block is filled up with.
         """
         if self.axis is None:
             return w, tuple(range(w.ndim))
@@ -140,6 +151,7 @@ class QuantizedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of the weight, and of its codes."""
         return self.codes.shape
 
     def dequantize(self) -> FloatArray:
@@ -159,6 +171,7 @@ class QuantizedTensor:
 
     @property
     def bits_per_weight(self) -> float:
+        """`nbytes` in bits, a weight; scales and zero points are counted."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
 
@@ -241,7 +254,12 @@ class Format:
         return self.kernel is not None and self.scale_type is None
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray | None, NDArray | None]:
-        """The format's own scales and zero points for `w` (round to nearest, nothing clipped)."""
+        """The format's own scales and zero points for `w` (round to nearest, nothing clipped).
+
+        Args:
+            w: finite, of any shape.
+            granularity: which weights share a scale.
+        """
         raise NotImplementedError
 
     def encode(
@@ -251,7 +269,12 @@ class Format:
         scales: ScaleArray | None = None,
         zero_points: CodeArray | None = None,
     ) -> QuantizedTensor:
-        """Codes of the finite weight `w`; with `scales` None those of `fit` are used."""
+        """Codes of the finite weight `w`; with `scales` None those of `fit` are used.
+
+        Args:
+            granularity: which weights share a scale.
+            zero_points: or minima, of formats that have them; given with `scales`, of the same shape.
+        """
         raise NotImplementedError
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
@@ -308,6 +331,12 @@ def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *,
         BadRecipe: there is no such format.
         BadModel: a number is not finite, or too large for the format.
         ValueError: `w` is no array of real numbers, or has no such axis.
+
+    >>> q = quantize([[0.5, -1.0, 0.25, 0.75]], "int8", Granularity(axis=0))
+    >>> q.codes.tolist()
+    [[64, -127, 32, 95]]
+    >>> q.dequantize().shape, q.nbytes
+    ((1, 4), 8)
     """
     format, w = get(word), arguments.numbers(w)
     try:
@@ -318,7 +347,11 @@ def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *,
 
 def natural(format: Format, rank: int) -> Granularity:
     """How a weight of so many dimensions is mostly quantized: in the format's blocks along the last axis, else by
-    the first axis, and a vector or single number as a whole."""
+    the first axis, and a vector or single number as a whole.
+
+    Args:
+        rank: dimensions of the weight.
+    """
     if format.default_block is not None and rank:
         return Granularity(rank - 1, format.default_block)
     return Granularity(0 if rank > 1 and format.scale_type is not None else None)
@@ -328,6 +361,9 @@ def encode(
     format: Format, w: NDArray, granularity: Granularity, name: str, axis: int = 0, start: int = 0
 ) -> QuantizedTensor:
     """The part `w`, of any type, of the weight `name` that begins at `start` of `axis`, in `format`.
+
+    Args:
+        granularity: which weights share a scale.
 
     Raises:
         BadModel: as `as_float32`, or of what the format does not hold.
@@ -368,6 +404,10 @@ def as_float32(w: NDArray, name: str, axis: int = 0, start: int = 0) -> FloatArr
 
 
 def in_weight(error: BadModel, name: str) -> BadModel:
-    """What a format says about a weight, with the weight's name in it."""
+    """What a format says about a weight, with the weight's name in it.
+
+    Args:
+        error: what the format said.
+    """
     text = str(error)
     return error if text.startswith("weight '") else BadModel(f"weight '{name}': {text}")

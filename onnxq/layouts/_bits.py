@@ -51,6 +51,10 @@ def low_first(codes: NDArray, bits: int, flip: int = 0) -> Bytes:
 def from_low_first(packed: Bytes, bits: int, count: int) -> Bytes:
     """The inverse of `low_first`: the first `count` unsigned codes along the last axis.
 
+    Args:
+        packed: bytes, rows along the last axis.
+        bits: of a code: 1, 2, 4 or 8.
+
     Raises:
         ValueError: no bytes, fewer of them than `count` codes take, or another width.
     """

@@ -31,6 +31,10 @@ def from_compact(
 ) -> QuantizedTensor:
     """The weight of `shape` that `compact` took apart.
 
+    Args:
+        format, granularity, shape: of the weight.
+        parts: by name, as `compact` returns them.
+
     Raises:
         ValueError: a part is missing, or of another size than `format`, `granularity` and `shape` give it.
     """

@@ -50,6 +50,9 @@ def from_matmul_nbits(
     """The [N, K] weight of MatMulNBits' inputs.
 
     Args:
+        format: of the codes.
+        packed: uint8, [N, ceil(K / B), B · bits / 8].
+        k: inputs, K.
         scales: [N, ceil(K / B)], of any shape with these elements.
         zero_points: as `matmul_nbits_zero_points` packs them; not read for formats without.
 
@@ -99,6 +102,11 @@ def matmul_bnb4(q: QuantizedTensor) -> Bytes:
 
 def from_matmul_bnb4(format: Format, packed: Bytes, absmax: ScaleArray, size: int, block: int) -> QuantizedTensor:
     """The flattened [N · K] weight (`size` elements, blocks of `block` counted through) of MatMulBnb4's inputs.
+
+    Args:
+        format: nf4 or fp4.
+        packed: uint8, two codes a byte, the first in the high half.
+        absmax: scales, one a block, of any shape.
 
     Raises:
         ValueError: more or fewer bytes than ceil(size / 2), or scales than blocks.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.layouts._bits import low_first
 from onnxq.layouts._layout import Outline, layout
 from onnxq.layouts._plain import exponent_type, exponents
@@ -27,7 +28,11 @@ FIELDS = (8, 4, 2, 1)
 
 
 def fields_of(bits: int) -> list[tuple[int, int]]:
-    """(width, lowest bit) of each field of a code."""
+    """(width, lowest bit) of each field of a code.
+
+    Args:
+        bits: of a code, 1 to 16.
+    """
     found, low = [], 0
     for width in FIELDS:
         while bits - low >= width:
@@ -56,7 +61,12 @@ def bit_fields(q: QuantizedTensor) -> Bytes:
 
 
 def as_rows(array: NDArray, granularity: Granularity) -> NDArray:
-    """A weight with its blocked axis last, or its channels first, or all of it in one row."""
+    """A weight with its blocked axis last, or its channels first, or all of it in one row.
+
+    Args:
+        array: of the weight's shape, or of its scales'.
+        granularity: which weights share a scale.
+    """
     if granularity.axis is None:
         return array.reshape(1, -1)
     if granularity.block is None:
@@ -67,7 +77,12 @@ def as_rows(array: NDArray, granularity: Granularity) -> NDArray:
 
 
 def group_rows(groups: NDArray, granularity: Granularity) -> NDArray:
-    """Scales or zero points as [rows, blocks], in the order of `as_rows`."""
+    """Scales or zero points as [rows, blocks], in the order of `as_rows`.
+
+    Args:
+        groups: one number for each group.
+        granularity: which weights share a scale.
+    """
     if granularity.block is None:
         return groups.reshape(-1, 1)
     return as_rows(groups, granularity)
@@ -76,19 +91,21 @@ def group_rows(groups: NDArray, granularity: Granularity) -> NDArray:
 @layout(exponent_type, lambda w: (w.rows, w.blocks))
 def group_scales(q: QuantizedTensor) -> NDArray:
     """[rows, blocks]; powers of two of 8 bits (E8M0) as the uint8 of their exponent."""
-    assert q.scales is not None
-    return group_rows(exponents(q.scales), q.granularity)
+    return group_rows(exponents(arguments.present(q.scales, "scales")), q.granularity)
 
 
 @layout(lambda w: w.format.offset_type, lambda w: (w.rows, w.blocks))
 def group_offsets(q: QuantizedTensor) -> NDArray:
     """[rows, blocks] zero points or minima, of a format that has them."""
-    assert q.zero_points is not None
-    return group_rows(q.zero_points, q.granularity)
+    return group_rows(arguments.present(q.zero_points, "zero points or minima"), q.granularity)
 
 
 def moved_axes(w: Outline) -> tuple[list[int], list[int]]:
-    """(shape of the weight as `as_rows` lays it out, before that makes rows of it; the axes that bring it back)."""
+    """(shape of the weight as `as_rows` lays it out, before that makes rows of it; the axes that bring it back).
+
+    Args:
+        w: what is known of the weight.
+    """
     axes, axis = list(range(len(w.shape))), w.granularity.axis
     if axis is None:
         return list(w.shape), axes

@@ -20,6 +20,9 @@ class Outline:
 
     Attributes:
         scale_type: the type in which its scales lose nothing; None: it has none.
+
+    Raises:
+        ValueError: a weight of that shape has no such axis.
     """
 
     format: Format
@@ -27,8 +30,12 @@ class Outline:
     shape: tuple[int, ...]
     scale_type: np.dtype | None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "granularity", self.granularity.within(len(self.shape)))
+
     @property
     def scale_shape(self) -> tuple[int, ...]:
+        """Of the scales, in ONNX's convention (`Granularity.scale_shape`)."""
         return self.granularity.scale_shape(self.shape)
 
     @property
@@ -38,6 +45,7 @@ class Outline:
 
     @property
     def k(self) -> int:
+        """Weights of a row: see `rows`."""
         axis, block = self.granularity.axis, self.granularity.block
         if axis is None:
             return math.prod(self.shape)
@@ -79,7 +87,12 @@ class Layout:
 def layout(
     dtype: type[np.generic] | Callable[[Outline], np.dtype | None], shape: Callable[[Outline], tuple[int, ...]]
 ) -> Callable[[Callable[[QuantizedTensor], NDArray]], Layout]:
-    """Makes a layout of a function: its arrays are of this type and shape, or of those that follow from the outline."""
+    """Makes a layout of a function: its arrays are of this type and shape, or of those that follow from the outline.
+
+    Args:
+        dtype: of the arrays, or a function of the outline that says it.
+        shape: of the arrays, from the outline.
+    """
 
     def form(w: Outline) -> Form:
         found = np.dtype(dtype) if isinstance(dtype, type) else dtype(w)
@@ -90,7 +103,11 @@ def layout(
 
 
 def turned(of: Layout) -> Layout:
-    """The same with the last two axes exchanged."""
+    """The same with the last two axes exchanged.
+
+    Args:
+        of: a layout of two dimensions or more.
+    """
 
     def form(w: Outline) -> Form:
         *before, rows, columns = of.form(w).shape
@@ -100,12 +117,20 @@ def turned(of: Layout) -> Layout:
 
 
 def flat(of: Layout) -> Layout:
-    """The same in one dimension."""
+    """The same in one dimension.
+
+    Args:
+        of: any layout.
+    """
     return Layout(lambda q: of(q).reshape(-1), lambda w: Form(of.form(w).dtype, (math.prod(of.form(w).shape),)))
 
 
 def column(of: Layout) -> Layout:
-    """The same as [elements, 1]."""
+    """The same as [elements, 1].
+
+    Args:
+        of: any layout.
+    """
     return Layout(lambda q: of(q).reshape(-1, 1), lambda w: Form(of.form(w).dtype, (math.prod(of.form(w).shape), 1)))
 
 
@@ -124,7 +149,11 @@ def stacked(of: Layout, count: int) -> Layout:
 
 
 def by_channel(of: Layout) -> Layout:
-    """Scales or zero points, one a channel, as [1, …, channels, …, 1], which broadcasts against the weight."""
+    """Scales or zero points, one a channel, as [1, …, channels, …, 1], which broadcasts against the weight.
+
+    Args:
+        of: a layout of scales or zero points.
+    """
 
     def shape_of(granularity: Granularity, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(size if i == granularity.axis else 1 for i, size in enumerate(shape))

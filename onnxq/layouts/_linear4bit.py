@@ -39,7 +39,7 @@ def linear4bit(q: QuantizedTensor) -> tuple[Bytes, NDArray[np.float16]]:
 
 
 def from_linear4bit(weight_4bit: Bytes, scales_4bit: NDArray, name: str = "w") -> QuantizedTensor:
-    """The int4 weight [out, in] of two tensors of a checkpoint.
+    """The int4 weight [out, in] of two tensors `weight_4bit` and `scales_4bit` of a checkpoint, called `name`.
 
     Raises:
         BadModel: their shapes do not fit each other, or are of other types.

@@ -34,5 +34,6 @@ def nested_offset(q: QuantizedTensor) -> NDArray:
 
 
 def _of(q: QuantizedTensor) -> NestedScales:
-    assert q.nested is not None
+    if q.nested is None:
+        raise ValueError(f"a weight in {q.format.name} has no scales in 8 bits")
     return q.nested

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import E8M0, Format, QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.layouts._layout import Outline, layout
 
 _SHORT = {
@@ -41,12 +42,10 @@ def codes(q: QuantizedTensor) -> NDArray:
 @layout(lambda w: w.scale_type, lambda w: w.scale_shape)
 def scales(q: QuantizedTensor) -> NDArray:
     """The scales of a format that has them."""
-    assert q.scales is not None
-    return q.scales
+    return arguments.present(q.scales, "scales")
 
 
 @layout(lambda w: w.format.offset_type if w.format.has_minimum else onnx_type(w.format), lambda w: w.scale_shape)
 def zero_points(q: QuantizedTensor) -> NDArray:
     """The zero points of a format that has them."""
-    assert q.zero_points is not None
-    return q.zero_points
+    return arguments.present(q.zero_points, "zero points")

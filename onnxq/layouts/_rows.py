@@ -17,6 +17,8 @@ from onnxq.formats.kinds import arguments, fast
 from onnxq.layouts._layout import layout
 
 Bytes = NDArray[np.uint8]
+#: Of layouts, which fill up the last block of a row.
+LONGEST_BLOCK = 1 << 20
 
 
 def blocks_last(q: QuantizedTensor, codes: NDArray) -> NDArray:
@@ -42,11 +44,13 @@ def blocked(q: QuantizedTensor) -> tuple[int, int]:
     """(axis, block) of a weight in blocks.
 
     Raises:
-        ValueError: its scales are of channels, or of the whole.
+        ValueError: its scales are of channels, or of the whole, or its blocks too long to be filled up.
     """
     axis, block = q.granularity.axis, q.granularity.block
     if axis is None or block is None:
         raise ValueError("this layout is one of weights in blocks: Granularity(axis, block)")
+    if block > LONGEST_BLOCK:
+        raise ValueError(f"a block of {block} weights, filled up, is none that a kernel reads: {LONGEST_BLOCK} at most")
     return axis, block
 
 

@@ -29,7 +29,11 @@ DENSE_BLOCK = 32
 
 
 def onnxq_width(q_bits: int) -> int:
-    """Bits of a code in the tiles: 4 for formats of up to 4 bits, else 8."""
+    """Bits of a code in the tiles: 4 for formats of up to 4 bits, else 8.
+
+    Args:
+        q_bits: of a code of the format.
+    """
     return 4 if q_bits <= 4 else 8
 
 
@@ -60,7 +64,11 @@ def onnxq_tiles(q: QuantizedTensor) -> Bytes:
 
 
 def dense_tiles(rows: NDArray) -> NDArray:
-    """Numbers of 16 bits, [N, K], as [T, Kp/2, 16, 2], zeros behind N and K."""
+    """Numbers of 16 bits, [N, K], as [T, Kp/2, 16, 2], zeros behind N and K.
+
+    Args:
+        rows: of the matrix, [N, K].
+    """
     n, k = rows.shape
     padded = np.zeros((-(-n // ROWS) * ROWS, -(-k // DENSE_BLOCK) * DENSE_BLOCK), rows.dtype)
     padded[:n, :k] = rows
@@ -117,6 +125,12 @@ def from_onnxq_tiles(
     block: int,
 ) -> QuantizedTensor:
     """The [N, K] weight that the three functions above packed.
+
+    Args:
+        format: of the codes.
+        weight, scales, zero_points: as `onnxq_tiles`, `onnxq_scales` and `onnxq_zero_points` pack them.
+        n, k: outputs and inputs.
+        block: inputs that share a scale, a multiple of 16.
 
     Raises:
         ValueError: arrays whose shapes are not those of `n`, `k` and `block`.

@@ -139,7 +139,18 @@ def _short_plan(plan: Plan) -> str:
     reasons = {reason: i for i, reason in enumerate(dict.fromkeys(choice.reason for choice in plan))}
     choices = []
     for c in plan:
-        row = [c.node, c.op, c.method, reasons[c.reason], c.elements, c.format, c.block, c.half, c.shares]
+        row = [
+            c.node,
+            c.op,
+            c.method,
+            reasons[c.reason],
+            c.elements,
+            c.format,
+            c.block,
+            c.half,
+            c.shares,
+            c.granularity,
+        ]
         while row[-1] in (None, ""):
             row.pop()
         choices.append(row)

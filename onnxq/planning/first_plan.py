@@ -21,8 +21,8 @@ from onnxq.model.weights import (
     why_no_weight,
 )
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
-from onnxq.planning import experts, int8_regions, shared_weights
-from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe
+from onnxq.planning import experts, int8_regions, shared_weights, weight_form
+from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe, twin
 from onnxq.targets import Target
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
@@ -69,7 +69,9 @@ def make_plan(
     for node in graph.nodes(model):
         tables = list(other_constants_of(node))
         if tables and node.name not in choices:
-            choices[node.name or ""] = _choose_tables(node, tables, recipe, opset_note)
+            choices[node.name or ""] = weight_form.as_asked(
+                _choose_tables(node, tables, recipe, opset_note), tables, recipe, target
+            )
     for node in graph.nodes(model) if choices else ():
         reason = why_no_weight(node)
         if (
@@ -96,7 +98,7 @@ def _choose(
         return _kept(node, [weight.value for weight in weights], elements, KEPT)
     values = [weight.value for weight in weights]
     asked = Choice(name, node.op_type, Method.KEEP, elements=elements, half=_half(values))
-    wish = _wish(scheme, asked, recipe.block_size)
+    wish = _wish(scheme, asked, recipe)
     if any(len(weight.shape) > 2 and node.op_type in STACKED for weight in weights):
         wish = _of_stacked(wish, node, target)
     is_contrib = wish.method is Method.PACKED and graph.MICROSOFT in target.domains
@@ -119,7 +121,7 @@ def _choose(
         wish = target.place(weight, wish)
     if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
         return wish.to(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
-    return wish
+    return weight_form.as_asked(wish, weights, recipe, target)
 
 
 def _in_four_bits(choice: Choice, weights: list[Weight], recipe: Recipe) -> Choice:
@@ -129,6 +131,10 @@ def _in_four_bits(choice: Choice, weights: list[Weight], recipe: Recipe) -> Choi
     """
     scheme = recipe.scheme_for(choice.node, choice.op)
     word = _WEIGHTS.get(scheme, scheme)
+    if recipe.granularity in ("tensor", "channel"):
+        return choice
+    if recipe.symmetric is not None and scheme in _WEIGHTS:
+        word = twin(word, symmetric=recipe.symmetric)
     if choice.op not in ("Conv", "Attention") or choice.format != "int8" or scheme in (KEEP, *SPEED_SCHEMES, *_CASTS):
         return choice
     format = formats.get(word)
@@ -181,7 +187,7 @@ def _computes_bias(node: ir.Node) -> bool:
     return bias is not None and graph.constant(bias) is None
 
 
-def _wish(scheme: str, asked: Choice, block_size: int | None) -> Choice:
+def _wish(scheme: str, asked: Choice, recipe: Recipe) -> Choice:
     """What a scheme asks for an operator, before the target has its say."""
     op = asked.op
     if scheme in _CASTS:
@@ -196,10 +202,12 @@ def _wish(scheme: str, asked: Choice, block_size: int | None) -> Choice:
         reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
         return asked.to(Method.STORED, "int8", None, reason)
     word = _WEIGHTS.get(scheme, scheme)
+    if recipe.symmetric is not None and scheme in _WEIGHTS:
+        word = twin(word, symmetric=recipe.symmetric)
     format = formats.get(word)
     if format.scale_type is None:
         return asked.to(Method.STORED, word, None)
-    block = block_size or format.default_block or (32 if format.kernel else None)
+    block = recipe.block_size or format.default_block or (32 if format.kernel else None)
     if op in (*MATMULS, *STACKED):
         return asked.to(Method.STORED if block is None else Method.PACKED, word, block)
     if format.bits >= 8 and format.default_block is None:

@@ -50,11 +50,15 @@ def reconciled(plan: Plan, model: ir.Model) -> Plan:
             by_leader.setdefault(leader, []).append(plan.choices[node])
     changed = []
     for choices in by_leader.values():
-        if len({(c.format, c.block) for c in choices}) < 2 or any(c.method is Method.HALF for c in choices):
+        if len({_form(c) for c in choices}) < 2 or any(c.method is Method.HALF for c in choices):
             continue
         longest = max(choices, key=_length)
-        changed += [_as(c, longest) for c in choices if (c.format, c.block) != (longest.format, longest.block)]
+        changed += [_as(c, longest) for c in choices if _form(c) != _form(longest)]
     return plan.replacing(changed)
+
+
+def _form(choice: Choice) -> tuple[str | None, int | None, str | None]:
+    return choice.format, choice.block, choice.granularity
 
 
 def _length(choice: Choice) -> tuple[int, bool]:
@@ -67,7 +71,7 @@ def _as(choice: Choice, longest: Choice) -> Choice:
     """`choice` with the format of `longest`, in a form that its own operator has."""
     reason = f"shares its weights with '{longest.node}', which needs this format"
     if longest.format is None:
-        return dataclasses.replace(choice, method=Method.KEEP, format=None, block=None, reason=reason)
+        return dataclasses.replace(choice, method=Method.KEEP, format=None, block=None, granularity=None, reason=reason)
     packs = choice.method is Method.PACKED and longest.method is Method.PACKED
     method = Method.PACKED if packs else Method.STORED
-    return dataclasses.replace(choice, method=method, format=longest.format, block=longest.block, reason=reason)
+    return choice.like(longest, method, reason)

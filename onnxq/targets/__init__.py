@@ -73,6 +73,10 @@ class Target:
             return f"no operator reads codes of {format.bits} bits"
         return ""
 
+    def stores(self, word: str, block: int | None) -> bool:
+        """Whether a weight can be stored in this number format in such blocks, or (None) with one scale a channel."""
+        return self.has_onnxq_ops or is_standard(formats.get(word), block)
+
     def place(self, weight: Weight, wish: Choice) -> Choice:
         """The nearest thing to `wish` that this target can run for `weight`, with the reason where that differs."""
         if wish.method is Method.HALF and self.widens_half:
@@ -113,6 +117,15 @@ def require_format(target: Target, word: str) -> None:
     if reason:
         others = [name for name in names() if not get(name).refusal(word)]
         raise BadRecipe(f"{target.name} cannot hold {word} weights: {reason}; give --target {' or '.join(others)}")
+
+
+def is_standard(format: formats.Format, block: int | None) -> bool:
+    """Whether standard operators can unpack weights in such blocks, or (None) with one scale a channel or tensor."""
+    if format.scale_type is None:
+        return True
+    if block is None:
+        return format.bits >= 8 and not format.has_minimum
+    return format.blocks_are_spelled
 
 
 def no_table_kernel(wish: Choice) -> Choice:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from onnxq import formats
 from onnxq.plan import Choice, Method, Plan, finer
 from onnxq.preference import RECURRENT_BAR, preference_of
 from onnxq.progress import QUIET, Progress
-from onnxq.recipe import SCHEMES, Recipe
+from onnxq.recipe import SCHEMES, Recipe, twin
 from onnxq.tuning.harm import harm, sharing
 from onnxq.tuning.plan_bench import PlanBench
 
@@ -72,7 +73,7 @@ def _refined_once(
         return bench.size(candidate) + noise_price(candidate)
 
     coarse = [c for c in plan.those(Method.PACKED, Method.STORED) if not _is_named(c, recipe)]
-    fine = {c.node: found for c in coarse if (found := _finer(bench, c)) is not None}
+    fine = {c.node: found for c in coarse if (found := _finer(bench, c, recipe)) is not None}
     if not fine:
         return plan
     finest = plan.replacing(fine.values())
@@ -104,8 +105,10 @@ def _is_named(choice: Choice, recipe: Recipe) -> bool:
     return recipe.min_sqnr is None and recipe.scheme_for(choice.node, choice.op) not in SCHEMES
 
 
-def _finer(bench: PlanBench, choice: Choice) -> Choice | None:
+def _finer(bench: PlanBench, choice: Choice, recipe: Recipe) -> Choice | None:
     found = finer(choice, REASON)
+    if found is not None and found.format is not None and recipe.symmetric is False:
+        found = dataclasses.replace(found, format=twin(found.format, symmetric=False))
     if found is None or found.format != "float16" or choice.node not in bench.unfit_for_half:
         return found
     return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=REASON)

@@ -32,6 +32,22 @@ def test_no_call_ends_the_process_or_answers_in_another_shape() -> None:
     assert done.stdout.count("passed") == 4
 
 
+def test_no_public_function_fails_like_a_bug() -> None:
+    """Every one of them, found by walking the modules, with parameters by their names: in a child too."""
+    script = Path(__file__).with_name("any_public.py")
+    room = os.pathsep.join([str(Path(onnxq.__file__).parents[1]), str(script.parent)])
+    done = subprocess.run(
+        [sys.executable, script, "12"],
+        env=os.environ | {"PYTHONPATH": room},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-500:]}\n{done.stderr[-6000:]}"
+    assert done.stdout.count("passed") > 100
+
+
 @pytest.mark.parametrize("word", formats.names())
 def test_a_negative_axis_counts_from_the_back(word: str) -> None:
     for axis in (0, 1):

@@ -193,8 +193,8 @@ def test_observers_say_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("scale", "zero", "codes", "words"),
     [
-        (0.0, 0, (-7, 7), "finite and above zero"),
-        (np.nan, 0, (-7, 7), "finite and above zero"),
+        (0.0, 0, (-7, 7), "finite and not zero"),
+        (np.nan, 0, (-7, 7), "finite and not zero"),
         ([1.0, 2.0], [0, 0], (-7, 7), "for axis None"),
         (1.0, 0, (7, 7), "at least 2 are needed"),
     ],

@@ -112,3 +112,38 @@ def test_a_layer_trains_through_it() -> None:
         losses.append(float(loss.detach()))
     assert min(losses[-50:]) < 0.2 * losses[0]
     assert float(scale.detach()) > 0
+
+
+@each_kind
+def test_blocks_are_those_of_numpy(symmetric: bool) -> None:
+    """12 numbers in blocks of 5: the last one is short."""
+    from onnxq.fake_quant.torch_functions import LearnedScale, fake_quantize
+
+    x, given = numbers(), numbers(1)
+    grid = fake_quant.fit(x * np.float32(0.4), 4, symmetric=symmetric, axis=1, block=5)
+    t, scale, zero = (torch.from_numpy(np.array(a)) for a in (x, grid.scale, grid.zero_point.astype(np.float32)))
+    t.requires_grad_()
+    scale.requires_grad_()
+    y = LearnedScale.apply(t, scale, zero, grid.qmin, grid.qmax, 0.5, -1, 5)
+    np.testing.assert_array_equal(y.detach().numpy(), fake_quant.forward(x, grid))
+    np.testing.assert_array_equal(fake_quantize(t, grid).detach().numpy(), y.detach().numpy())
+    y.backward(torch.from_numpy(given))
+    of_x, of_scale = fake_quant.backward_lsq(given, x, grid)
+    np.testing.assert_array_equal(t.grad.numpy(), of_x)
+    np.testing.assert_allclose(scale.grad.numpy(), 0.5 * of_scale, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("axis", "block"), [(None, None), (0, None), (1, 5)])
+def test_learned_offsets_are_those_of_numpy(axis: int | None, block: int | None) -> None:
+    from onnxq.fake_quant.torch_functions import LearnedOffset
+
+    x, given = numbers(), numbers(1)
+    grid = fake_quant.fit_offset(x * np.float32(0.4), 4, axis=axis, block=block)
+    t, scale, offset = (torch.from_numpy(np.array(a)).requires_grad_() for a in (x, grid.scale, grid.offset))
+    y = LearnedOffset.apply(t, scale, offset, grid.qmin, grid.qmax, 1.0, axis, block)
+    np.testing.assert_allclose(y.detach().numpy(), fake_quant.forward_offset(x, grid), rtol=1e-6, atol=1e-7)
+    y.backward(torch.from_numpy(given))
+    of_x, of_scale, of_offset = fake_quant.backward_offset(given, x, grid)
+    np.testing.assert_array_equal(t.grad.numpy(), of_x)
+    np.testing.assert_allclose(scale.grad.numpy(), of_scale, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(offset.grad.numpy(), of_offset, rtol=1e-4, atol=1e-4)

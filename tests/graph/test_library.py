@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq import algorithms, analysis, fake_quant, formats, layouts
+from onnxq import Recipe, algorithms, analysis, fake_quant, formats, layouts
+from onnxq.analysis import synthetic
 from onnxq.checkpoints.encode_arrays import encode_arrays
 from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.formats import Granularity
@@ -266,6 +267,111 @@ def _mse() -> None:
     assert (groups[0] <= groups[1]).all() and groups[0].sum() < groups[1].sum()
 
 
+@row(SCIENCE, "errors within half a step", "`analysis.error_within_bounds(a, b, step)`")
+def _bounds() -> None:
+    q = formats.quantize(W, "int8", Granularity(0))
+    got, steps = q.dequantize(), np.asarray(q.scales)[:, None]
+    for step in (steps, steps * 0.9):
+        wanted = np.abs(got - W).max(axis=1, keepdims=True) <= step / 2
+        assert analysis.error_within_bounds(W, got, step) == wanted.all()
+
+
+@row(SCIENCE, "quality score, best by MSE", "`analysis.quality_score`, `compare_formats`, `best_by_mse`")
+def _score() -> None:
+    found = analysis.compare_formats(W, ("int4", "uint4", "nf4"))
+    errors = {word: np.mean((formats.quantize(W, word).dequantize() - W) ** 2) for word in found}
+    assert analysis.best_by_mse(found) == min(errors, key=lambda word: errors[word])
+    same(analysis.quality_score(found["nf4"]), 100 * (1 - np.sqrt(errors["nf4"] / np.mean(W**2))), 1e-4)
+
+
+@row(SCIENCE, "compression ratio", "`analysis.compression_ratio(q)`")
+def _ratio() -> None:
+    same(analysis.compression_ratio(formats.quantize(W, "int4")), 32 / (4 + 32 / 32))
+
+
+@row(SCIENCE, "coefficient of scale sensitivity", "`analysis.scale_sensitivity(scale_sweep(w, word))`")
+def _sensitivity() -> None:
+    points = analysis.scale_sweep(W, "int8", factors=(0.5, 1.0, 2.0))
+    errors = [point.stats.mse for point in points]
+    same(analysis.scale_sensitivity(points), np.std(errors) / np.mean(errors), 1e-12)
+
+
+@row(SCIENCE, "outlier rate at a threshold", "`analysis.outlier_rate(w, threshold)`")
+def _rate() -> None:
+    same(analysis.outlier_rate(W, 2), np.mean(np.abs(W - W.mean()) > 2 * W.std()))
+
+
+@row(SCIENCE, "affine over [min, max] itself", "`fake_quant.fit(x, bits, symmetric=False, widen=False)`")
+def _unwidened() -> None:
+    x = np.random.default_rng(2).uniform(2, 5, (4, 50)).astype(np.float32)
+    grid = fake_quant.fit(x, 4, symmetric=False, widen=False)
+    s = np.float32((np.float64(x.max()) - x.min()) / 15)
+    z = np.rint(-np.float64(x.min()) / s)
+    same(fake_quant.forward(x, grid), (np.clip(np.rint(x / s) + z, 0, 15) - z) * s, 1e-6)
+
+
+@row(SCIENCE, "power-of-two scales over [min, max]", "`fake_quant.fit(x, bits, powers_of_two=True)`")
+def _pow2_range() -> None:
+    grid = fake_quant.fit(W, 5, symmetric=False, widen=False, powers_of_two=True)
+    same(grid.scale, 2.0 ** np.ceil(np.log2((np.float64(W.max()) - W.min()) / 31)))
+
+
+@row(SCIENCE, "per tensor, per channel, in blocks; symmetric, affine", "`onnxq quantize -g tensor --affine`; `Recipe`")
+def _forms() -> None:
+    recipe = Recipe("w4a16", granularity="tensor", symmetric=False)  # test_granularity.py: what the files compute
+    assert (recipe.granularity, recipe.symmetric) == ("tensor", False)
+
+
+@row(TRAINING, "LSQ+: learned scale and offset", "`fake_quant.OffsetGrid`, `forward_offset`, `backward_offset`")
+def _lsq_plus() -> None:
+    grid = fake_quant.offset_grid_over(-1, 1, 3)
+    v = (X.astype(np.float64) - grid.offset) / grid.scale
+    same(fake_quant.forward_offset(X, grid), np.clip(np.rint(v), 0, 7) * grid.scale + grid.offset, 1e-6)
+    _, of_scale, of_offset = fake_quant.backward_offset(np.ones_like(X), X, grid)
+    same(of_scale, np.where(v < 0, 0, np.where(v > 7, 7, np.rint(v) - v)).sum(), 1e-4)
+    same(of_offset, np.sum((v < 0) | (v > 7)))
+
+
+@row(TRAINING, "gradients of ranges", "`fake_quant.backward_range(gradient, x, low, high)`")
+def _ranges() -> None:
+    _, low, high = fake_quant.backward_range(np.ones_like(X), X, -1, 1, 8, rounding=False)
+    assert (low, high) == ((X < -1).sum(), (X > 1).sum())
+
+
+@row(TRAINING, "the grid of an encoded weight", "`fake_quant.grid_of(q)`")
+def _grid_of() -> None:
+    q = formats.quantize(W, "int4")
+    same(fake_quant.codes(W, fake_quant.grid_of(q)), q.codes)
+
+
+@row(
+    TRAINING,
+    "benchmarks of arrays, folders, models",
+    "`analysis.benchmark_arrays`; `onnxq benchmark FOLDER --csv --plot`",
+)
+def _benchmark() -> None:
+    found = analysis.benchmark_arrays({"a": W, "b": X}, ["int8"], ["channel"], inputs=300)
+    ((row,), (other,), (both,)) = found.tables.values()
+    got = formats.quantize(W, "int8", Granularity(0)).dequantize()
+    x = np.random.default_rng(1).standard_normal((300, 128), dtype=np.float32)
+    same(row.retention, 100 * np.mean((x @ W.T).argmax(1) == (x @ got.T).argmax(1)))
+    assert row.stats is not None and other.stats is not None and both.stats is not None
+    same(both.stats.mse, (row.stats.mse * W.size + other.stats.mse * X.size) / (W.size + X.size), 1e-9)
+
+
+@row(
+    TRAINING,
+    "makers of weights: mean, deviation, range, outliers, rank, correlation",
+    "`analysis.benchmark_made`, `analysis.synthetic`; `onnxq benchmark --make 'outliers rate=0.01'`",
+)
+def _makers() -> None:
+    made = synthetic.Made("outliers", {"rate": 0.25, "size": 9})
+    same(np.mean(np.abs(made.weights((64, 64), 3)) == 9), 0.25)
+    (row,) = analysis.benchmark_made([made], ["int4"], ["tensor"], sizes=[(8, 32)], seeds=[5]).tables.values()
+    assert row[0].stats is not None
+    same(row[0].stats.mse, analysis.tensor_error(made.weights((8, 32), 5), "int4").mse, 1e-12)
+
+
 LAYER = "packed 4-bit linear layer (`Linear4Bit`)"
 
 
@@ -281,10 +387,7 @@ def _linear4bit() -> None:
 for _group, _theirs in (
     (LAYER, "the layer as an object: forward, save, load, unequal last group"),
     (TORCHAO, "levels of the user's own"),
-    (TRAINING, "LSQ+, gradients of ranges"),
     (TRAINING, "double quantization of integer formats"),
-    (SCIENCE, "`error_within_bounds`, quality score, best by MSE"),
-    (TRAINING, "benchmarks of arrays and folders of them"),
 ):
     ROWS.append((_group, _theirs, "not yet", None))
 

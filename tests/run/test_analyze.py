@@ -19,7 +19,7 @@ from tiny import normal
 
 from onnxq import analysis, formats
 from onnxq.analysis import Form, granularities
-from onnxq.analysis.benchmark import Decisions
+from onnxq.analysis.trial import Decisions
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo
 from onnxq.formats import Granularity
@@ -233,7 +233,7 @@ def test_analyze_with_data() -> None:
 
 def test_benchmark_of_synthetic_weights() -> None:
     text, table = run("benchmark"), json.loads(run("benchmark", "--json"))
-    assert list(table["tables"]) == list(analysis.synthetic.MAKERS)
+    assert list(table["tables"]) == list(analysis.synthetic.SUITE)
     for rows in table["tables"].values():
         assert {row["format"] for row in rows} == set(formats.names())
         assert [row["sqnr"] for row in rows] == sorted((row["sqnr"] for row in rows), reverse=True)

@@ -15,7 +15,7 @@ from rich.console import Console
 from tiny import normal
 
 from onnxq import analysis
-from onnxq.analysis.benchmark import Benchmark, Lead
+from onnxq.analysis.benchmarks.results import Benchmark, Lead
 from onnxq.analysis.report import lead_lines
 from onnxq.checking.models import Check
 from onnxq.cli import _tables, main

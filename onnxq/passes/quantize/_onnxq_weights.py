@@ -36,8 +36,8 @@ def unpacked(constants: WeightForms, weight: ir.Value, encoding: Encoding) -> ir
             "perm": order,
             "format": format.name,
         }
-        is_in_order = moved == [outline.rows, outline.k] and order == sorted(order)
-        movement = "" if is_in_order else "turned" if len(moved) == 2 else "shaped"
+        is_matrix = moved == [outline.rows, outline.k]
+        movement = "shaped" if not is_matrix else "" if order == sorted(order) else "turned"
         variant = Variant(own_ops.DEQUANTIZE, format.name, moved=movement)
         return constants.call(owner_of(weight), variant, inputs, f"{weight.name}_unpacked", attributes)
 

@@ -61,6 +61,7 @@ class WeightForms:
         tensor: ir.TensorProtocol | None = None,
         channel: int | None = None,
         by_data: bool = True,
+        groups: Granularity | None = None,
     ) -> Encoding:
         """How `weight`, read by an operator `op_type`, will be encoded, by the algorithm that it calls for.
 
@@ -68,33 +69,42 @@ class WeightForms:
             tensor: its numbers in another shape.
             channel: the axis of its outputs there; without, what data say of its layer is of no use there.
             by_data: whether data may choose codes as far from the nearest ones as they like.
+            groups: whose scale each block of `granularity` repeats; data do not choose codes there.
         """
         source = self._sources.get(weight, weight.name or "")
         layer = self._codes.evidence.get(source)
-        if not by_data or (tensor is not None and channel is None):
+        if not by_data or groups is not None or (tensor is not None and channel is None):
             layer = None
         elif layer is not None and channel is not None:
             layer = layer.turned(channel)
         algorithm = self._codes.named.get(source)
         if algorithm is None or (algorithm in algorithms.WITH_DATA and layer is None):
-            algorithm = algorithms.choose(op_type, format, granularity, has_data=layer is not None)
+            algorithm = algorithms.choose(op_type, format, groups or granularity, has_data=layer is not None)
         tensor = graph.constant(weight) if tensor is None else tensor
         assert tensor is not None
         layer = layer if algorithm in algorithms.WITH_DATA else None
-        return Encoding(tensor, format, granularity, algorithm=algorithm, layer=layer)
+        return Encoding(tensor, format, granularity, algorithm=algorithm, layer=layer, groups=groups)
 
     def encoding(
-        self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str, *, prefer_half: bool = False
+        self,
+        weight: ir.Value,
+        format: Format,
+        granularity: Granularity,
+        op_type: str,
+        *,
+        groups: Granularity | None = None,
+        prefer_half: bool = False,
     ) -> Encoding:
         """How `weight`, read by an operator `op_type`, will be encoded.
 
         The same object for the same request, so that it is computed once.
 
         Args:
+            groups: whose scale each block of `granularity` repeats (`Choice.groups`); None: its own.
             prefer_half: round the scales to float16 if that holds them all.
         """
-        encoding = self.new_encoding(weight, format, granularity, op_type)
-        key = (id(weight), format.name, granularity, encoding.algorithm, prefer_half)
+        encoding = self.new_encoding(weight, format, granularity, op_type, groups=groups)
+        key = (id(weight), format.name, granularity, encoding.algorithm, prefer_half, groups)
         if key not in self._encodings:
             tensor = encoding.tensor
             if isinstance(tensor, GivenTensor):

@@ -110,7 +110,8 @@ def _pack(
     format, block = formats.get(choice.format or ""), choice.block
     assert block is not None
     # The same algorithm for products and tables, so that a table which is both has one form.
-    encoding = constants.encoding(weight, format, Granularity(k_axis, block), "MatMul", prefer_half=True)
+    granularity, groups = Granularity(k_axis, block), choice.groups(2, k_axis)
+    encoding = constants.encoding(weight, format, granularity, "MatMul", groups=groups, prefer_half=True)
     key = (format.name, block, k_axis)
     assert format.kernel is not None
     variant = Variant(op, format.kernel, format.offset_type is not None, exact=exact)

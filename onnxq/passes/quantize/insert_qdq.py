@@ -53,7 +53,9 @@ class InsertQDQ(PlanPass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
-        writer = _Writer(model, WeightForms(Names(model), self.codes), self.activations, self.reduce_range)
+        of_all = {choice.node for choice in self.plan if choice.granularity == "tensor"}
+        constants = WeightForms(Names(model), self.codes)
+        writer = _Writer(model, constants, self.activations, self.reduce_range, of_all)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         for node in nodes:
             becomes_gemm = node.op_type == "MatMul" and self._on_matrices(node)
@@ -73,13 +75,15 @@ class InsertQDQ(PlanPass):
 class _Writer:
     """Adds the nodes; what it has made already it finds again."""
 
-    def __init__(self, model: ir.Model, constants: WeightForms, activations: Scales, reduce_range: bool) -> None:
-        self.constants = constants
+    def __init__(
+        self, model: ir.Model, constants: WeightForms, activations: Scales, reduce_range: bool, of_all: set[str]
+    ) -> None:
+        self.constants, self.of_all = constants, of_all
         self.names = self.constants.names
         self.activations, self.reduce_range = activations, reduce_range
         self._pairs: dict[int, ir.Value] = {}
-        self._encodings: dict[tuple[int, int], Encoding] = {}
-        self._scales_seen: dict[tuple[int, int], FloatArray] = {}
+        self._encodings: dict[tuple[int, int | None], Encoding] = {}
+        self._scales_seen: dict[tuple[int, int | None], FloatArray] = {}
 
     def quantize_inputs(self, node: ir.Node) -> None:
         if node.op_type == "Gemm":
@@ -159,11 +163,12 @@ class _Writer:
         return graph.add_node(node, "DequantizeLinear", inputs, name, name)
 
     def _quantize_weight(self, weight: Weight, x: Scale) -> None:
-        node, axis = weight.node, weight.role.channel
-        n = weight.shape[axis]
+        node, axis = weight.node, self._granularity(weight).axis
         bias = node.inputs[2] if node.op_type != "MatMul" and len(node.inputs) > 2 else None
         tensor = graph.constant(bias)
         least = None if tensor is None else least_scales(tensor, x)
+        if least is not None and axis is None:
+            least = np.asarray(least.max())
         encoding = self._encoding(weight, least)
         # Readers whose biases ask for no larger scales share one copy of the codes.
         # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
@@ -175,16 +180,20 @@ class _Writer:
         inputs: list[ir.Value | None] = [
             self.constants.value(weight.value, suffix, key, part, owner) for suffix, part in parts.items()
         ]
-        inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(n, np.int8)))
+        inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(encoding.scale_shape, np.int8)))
         name = self.names.fresh(f"{node.name}_weight")
-        node.replace_input_with(1, graph.add_node(node, "DequantizeLinear", inputs, name, name, {"axis": axis}))
+        along: graph.Attributes = {} if axis is None else {"axis": axis}
+        node.replace_input_with(1, graph.add_node(node, "DequantizeLinear", inputs, name, name, along))
         if bias is not None and tensor is not None:
             node.replace_input_with(2, self._quantized_bias(node, bias, tensor, encoding, x))
+
+    def _granularity(self, weight: Weight) -> Granularity:
+        return Granularity(None if weight.node.name in self.of_all else weight.role.channel)
 
     def _encoding(self, weight: Weight, least: FloatArray | None) -> Encoding:
         """How the weight is encoded; the same for all its readers, unless `least` asks for a larger scale."""
         stretch = 127 / 63 if self.reduce_range else 1.0
-        key = (id(weight.value), weight.role.channel)
+        key = (id(weight.value), self._granularity(weight).axis)
         # One reader: decide when the weight is read anyway. Several: look now whether they can share.
         if least is not None and (len(weight.value.uses()) <= 1 or (least > self._own_scales(weight) * stretch).any()):
             return self._new_encoding(weight, stretch, least)
@@ -193,7 +202,7 @@ class _Writer:
         return self._encodings[key]
 
     def _new_encoding(self, weight: Weight, stretch: float, least: FloatArray | None) -> Encoding:
-        granularity = Granularity(weight.role.channel)
+        granularity = self._granularity(weight)
         # Outermost codes that are to stay unused must not be taken to make up for others.
         made = self.constants.new_encoding(
             weight.value, formats.get("int8"), granularity, weight.node.op_type, by_data=stretch == 1.0
@@ -201,7 +210,7 @@ class _Writer:
         return replace(made, least_scales=None if least is None else lambda: least, stretch=stretch)
 
     def _own_scales(self, weight: Weight) -> FloatArray:
-        key = (id(weight.value), weight.role.channel)
+        key = (id(weight.value), self._granularity(weight).axis)
         if key not in self._scales_seen:
             self._scales_seen[key] = layouts.scales(self._new_encoding(weight, 1.0, None).result())
         return self._scales_seen[key]
@@ -209,9 +218,9 @@ class _Writer:
     def _quantized_bias(
         self, node: ir.Node, bias: ir.Value, tensor: ir.TensorProtocol, encoding: Encoding, x: Scale
     ) -> ir.Value:
-        n, owner = encoding.scale_shape[0], owner_of(node)
+        owner = owner_of(node)
 
-        @layouts.layout(np.int32, lambda w: w.scale_shape)
+        @layouts.layout(np.int32, lambda w: tuple(tensor.shape.numpy()))
         def in_steps(q: QuantizedTensor) -> NDArray:
             steps = layouts.scales(q).astype(np.float64) * x.scale
             return np.clip(np.rint(tensor.numpy().astype(np.float64) / steps), -(2**31) + 1, 2**31 - 1)
@@ -224,9 +233,10 @@ class _Writer:
         inputs: list[ir.Value | None] = [
             graph.add_constant(owner, self.names.fresh(f"{bias.name}{suffix}"), part) for suffix, part in parts.items()
         ]
-        inputs.append(self.constants.array(owner, "int32_zero_points", np.zeros(n, np.int32)))
+        inputs.append(self.constants.array(owner, "int32_zero_points", np.zeros(encoding.scale_shape, np.int32)))
         name = self.names.fresh(f"{node.name}_bias")
-        return graph.add_node(node, "DequantizeLinear", inputs, name, name, {"axis": 0})
+        along: graph.Attributes = {"axis": 0} if encoding.scale_shape else {}
+        return graph.add_node(node, "DequantizeLinear", inputs, name, name, along)
 
     def _plain_gemm(self, node: ir.Node) -> None:
         """Move alpha and beta of a Gemm into its constants, and a bias that is none of its constants behind it."""

@@ -30,7 +30,7 @@ class QuantizeDynamically(PlanPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = WeightForms(Names(model), self.codes)
-        chosen = {choice.node for choice in self.plan.those(Method.DYNAMIC)}
+        chosen = {choice.node: choice for choice in self.plan.those(Method.DYNAMIC)}
         quantized: Shared = {}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and has_weights(node)]
         for node in nodes:
@@ -38,12 +38,13 @@ class QuantizeDynamically(PlanPass):
                 _replace_lstm(node, constants)
                 model.opset_imports.setdefault(graph.MICROSOFT, 1)
             else:
-                _replace_product(read_product(node, constants, has_half_kernel=False), constants, quantized)
+                of_all = chosen[node.name or ""].granularity == "tensor"
+                _replace_product(read_product(node, constants, has_half_kernel=False), constants, quantized, of_all)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace_product(p: Product, constants: WeightForms, quantized: Shared) -> None:
-    codes, scales = _int8_columns(p, constants)
+def _replace_product(p: Product, constants: WeightForms, quantized: Shared, of_all: bool) -> None:
+    codes, scales = _int8_columns(p, constants, of_all)
     node, names = p.node, constants.names
     xq, xs, xz = _quantize(p, constants, quantized)
     name, result = p.new_names()
@@ -55,9 +56,10 @@ def _replace_product(p: Product, constants: WeightForms, quantized: Shared) -> N
     p.finish(graph.add_node(node, "Mul", [as_float, scale], names.fresh(f"{name}_rescale"), result))
 
 
-def _int8_columns(p: Product, constants: WeightForms) -> tuple[ir.Value, ir.Value]:
-    """int8 [K, N] and scales [N]."""
-    encoding = constants.encoding(p.weight, formats.get("int8"), Granularity(1 - p.k_axis), "MatMul")
+def _int8_columns(p: Product, constants: WeightForms, of_all: bool) -> tuple[ir.Value, ir.Value]:
+    """int8 [K, N] and scales [N], or one scale for all."""
+    granularity = Granularity() if of_all else Granularity(1 - p.k_axis)
+    encoding = constants.encoding(p.weight, formats.get("int8"), granularity, "MatMul")
     columns = encoding.part(layouts.turned(layouts.codes) if p.k_axis == 1 else layouts.codes)
     steps = encoding.part(layouts.scales)
     return (

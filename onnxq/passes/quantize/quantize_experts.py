@@ -60,7 +60,8 @@ def _packed(weight: Weight, choice: Choice, constants: WeightForms) -> list[ir.V
     assert block is not None
     format, granularity = formats.get(choice.format or ""), Granularity(1, block)
     rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k), how="rows")
-    encoding = constants.new_encoding(weight.value, format, granularity, "MatMul", tensor=rows)
+    groups = choice.groups(2, 1)
+    encoding = constants.new_encoding(weight.value, format, granularity, "MatMul", tensor=rows, groups=groups)
     parts = {
         "_qmoe": encoding.part(layouts.stacked(layouts.gather_block, experts)),
         "_scale": encoding.part(layouts.stacked(layouts.scales_by_row, experts), weight.tensor.dtype),

@@ -11,7 +11,7 @@ from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
 from onnxq.passes.quantize import PlanPass
 from onnxq.passes.quantize._weight_forms import WeightForms
-from onnxq.plan import Method
+from onnxq.plan import Choice, Method
 
 
 class QuantizeGathers(PlanPass):
@@ -27,15 +27,16 @@ class QuantizeGathers(PlanPass):
         for node in nodes:
             choice = choices[node.name or ""]
             (weight,) = weights_of(node)
-            assert choice.block is not None
-            _replace(weight, formats.get(choice.format or ""), choice.block, constants)
+            _replace(weight, choice, constants)
         if nodes:
             model.opset_imports.setdefault(graph.MICROSOFT, 1)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace(weight: Weight, format: formats.Format, block: int, constants: WeightForms) -> None:
-    encoding = constants.encoding(weight.value, format, Granularity(1, block), "Gather")
+def _replace(weight: Weight, choice: Choice, constants: WeightForms) -> None:
+    format, block = formats.get(choice.format or ""), choice.block
+    assert block is not None
+    encoding = constants.encoding(weight.value, format, Granularity(1, block), "Gather", groups=choice.groups(2, 1))
     dtype = weight.tensor.dtype if weight.tensor.dtype is ir.DataType.FLOAT16 else ir.DataType.FLOAT
     parts = {
         f"_rows_{format.name}": encoding.part(layouts.gather_block),

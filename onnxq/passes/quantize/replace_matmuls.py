@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxq import formats, layouts
 from onnxq.encoding.lazy import Encoding
+from onnxq.errors import BadRecipe
 from onnxq.formats import Granularity
 from onnxq.layouts import Layout
 from onnxq.model import graph
@@ -54,14 +55,14 @@ class ReplaceMatMuls(PlanPass):
         word = choice.format or ""
         assert choice.block is not None
         if not self.contrib:
-            self._dequantize(product, formats.get(word), choice.block, constants)
+            self._dequantize(product, choice, constants)
         elif formats.get(word).bnb4 is not None:
-            self._bnb4(product, formats.get(word), choice.block, constants)
+            self._bnb4(product, choice, constants)
         else:
-            self._nbits(product, formats.get(word), choice.block, constants)
+            self._nbits(product, choice, constants)
 
-    def _nbits(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
-        encoding = constants.encoding(p.weight, format, Granularity(p.k_axis, block), "MatMul")
+    def _nbits(self, p: Product, choice: Choice, constants: WeightForms) -> None:
+        encoding, format, block = _encoding(p, choice, constants)
         key, w = (format.name, block, p.k_axis), p.weight
         parts = {
             "_nbits": encoding.part(layouts.matmul_nbits),
@@ -82,8 +83,8 @@ class ReplaceMatMuls(PlanPass):
             p = p.without_bias()
         p.finish(graph.add_node(p.node, "MatMulNBits", inputs, *p.new_names(), attributes, graph.MICROSOFT))
 
-    def _bnb4(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
-        encoding = _flat_encoding(p, format, block, constants)
+    def _bnb4(self, p: Product, choice: Choice, constants: WeightForms) -> None:
+        encoding, format, block = _flat_encoding(p, choice, constants)
         key, w = (format.name, block, p.k_axis), p.weight
         packed = [
             constants.value(w, f"_{format.name}", key, encoding.part(layouts.matmul_bnb4)),
@@ -98,8 +99,8 @@ class ReplaceMatMuls(PlanPass):
         }
         p.finish(graph.add_node(p.node, "MatMulBnb4", [p.x, *packed], *p.new_names(), attributes, graph.MICROSOFT))
 
-    def _dequantize(self, p: Product, format: formats.Format, block: int, constants: WeightForms) -> None:
-        encoding = constants.encoding(p.weight, format, Granularity(p.k_axis, block), "MatMul")
+    def _dequantize(self, p: Product, choice: Choice, constants: WeightForms) -> None:
+        encoding, format, block = _encoding(p, choice, constants)
         key = (format.name, block, p.k_axis)
 
         def turned(layout: Layout) -> Layout:
@@ -121,19 +122,32 @@ class ReplaceMatMuls(PlanPass):
         p.finish(graph.add_node(p.node, "MatMul", [p.x, w], *p.new_names()))
 
 
-def _flat_encoding(p: Product, format: formats.Format, block: int, constants: WeightForms) -> Encoding:
+def _encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[Encoding, formats.Format, int]:
+    """The encoding by rows of a product, its format and its block."""
+    format, block = formats.get(choice.format or ""), choice.block
+    assert block is not None
+    granularity, groups = Granularity(p.k_axis, block), choice.groups(2, p.k_axis)
+    return constants.encoding(p.weight, format, granularity, "MatMul", groups=groups), format, block
+
+
+def _flat_encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[Encoding, formats.Format, int]:
     """Blocks counted through the flattened [N, K] weight, as MatMulBnb4 reads it.
 
     Where no block crosses a row this is the ordinary encoding by rows, which is computed in slices; else the weight is
     flattened first.
     """
-    tensor = graph.constant(p.weight)
-    assert tensor is not None
+    tensor, format, block = graph.constant(p.weight), formats.get(choice.format or ""), choice.block
+    assert tensor is not None and block is not None
     if p.k % block == 0 and p.k_axis == 1:
-        return constants.encoding(p.weight, format, Granularity(1, block), "MatMul")
+        return _encoding(p, choice, constants)
     rows = (p.n, p.k) if p.k % block == 0 else (p.n * p.k,)
+    if len(rows) == 1 and choice.granularity == "channel":
+        raise BadRecipe(
+            f"the plan: '{choice.node}' cannot have one scale a channel in blocks of {block} over {p.k} inputs"
+        )
 
     flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows, how=f"axis {p.k_axis} last")
     granularity = Granularity(len(rows) - 1, block)
-    channel = 0 if len(rows) == 2 else None
-    return constants.new_encoding(p.weight, format, granularity, "MatMul", tensor=flat, channel=channel)
+    channel, groups = 0 if len(rows) == 2 else None, choice.groups(len(rows), len(rows) - 1)
+    made = constants.new_encoding(p.weight, format, granularity, "MatMul", tensor=flat, channel=channel, groups=groups)
+    return made, format, block

@@ -20,6 +20,7 @@ from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._onnxq_weights import unpacked as unpacked_by_node
 from onnxq.passes.quantize._weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
+from onnxq.targets import is_standard
 
 
 class StoreWeights(PlanPass):
@@ -46,17 +47,21 @@ class StoreWeights(PlanPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = WeightForms(Names(model), self.codes)
-        unpacked: dict[tuple[int, str, Granularity], ir.Value] = {}
+        unpacked: dict[tuple[int, str, Granularity, Granularity | None], ir.Value] = {}
         opset, stored = graph.opset(model), 0
         for weight, choice in self._weights(model):
-            granularity = _granularity(weight, choice)
-            key = (id(weight.value), choice.format or "", granularity)
+            granularity, groups = _granularity(weight, choice)
+            key = (id(weight.value), choice.format or "", granularity, groups)
             if key not in unpacked:
                 format = formats.get(choice.format or "")
-                if self.own_nodes and not is_standard(format, granularity):
-                    unpacked[key] = _call(constants, weight, format, granularity)
-                else:
-                    unpacked[key] = _unpack(constants, weight, format, granularity, opset)
+                by_node, op_type = self.own_nodes and not is_standard(format, granularity.block), weight.node.op_type
+                half = by_node and granularity.block is not None
+                encoding = constants.encoding(
+                    weight.value, format, granularity, op_type, groups=groups, prefer_half=half
+                )
+                unpacked[key] = (
+                    _call(constants, weight, encoding) if by_node else _unpack(constants, weight, encoding, opset)
+                )
             weight.node.replace_input_with(weight.role.index, unpacked[key])
             stored += 1
         own_ops.add_functions(model, constants.called)
@@ -75,18 +80,7 @@ def _is_cast(choice: Choice) -> bool:
     return formats.get(choice.format or "").scale_type is None
 
 
-def is_standard(format: formats.Format, granularity: Granularity) -> bool:
-    """Whether the chain of standard operators can spell it."""
-    if format.scale_type is None:
-        return True
-    if granularity.block is None:
-        return format.bits >= 8 and not format.has_minimum
-    return format.blocks_are_spelled
-
-
-def _call(constants: WeightForms, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
-    op_type, half = weight.node.op_type, granularity.block is not None
-    encoding = constants.encoding(weight.value, format, granularity, op_type, prefer_half=half)
+def _call(constants: WeightForms, weight: Weight, encoding: Encoding) -> ir.Value:
     x = unpacked_by_node(constants, weight.value, encoding)
     if weight.tensor.dtype is ir.DataType.FLOAT:
         return x
@@ -99,22 +93,21 @@ def _call(constants: WeightForms, weight: Weight, format: formats.Format, granul
     return cast.outputs[0]
 
 
-def _granularity(weight: Weight, choice: Choice) -> Granularity:
-    if _is_cast(choice):
-        return Granularity()
+def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granularity | None]:
+    """Which weights have a scale in the file, and whose scale each block of those repeats."""
+    if _is_cast(choice) or (choice.block is None and choice.granularity == "tensor"):
+        return Granularity(), None
     if choice.block is None:
-        return Granularity(weight.role.channel)
-    return Granularity(weight.role.contraction, choice.block)
+        return Granularity(weight.role.channel), None
+    axis = weight.role.contraction
+    return Granularity(axis, choice.block), choice.groups(len(weight.shape), axis)
 
 
-def _unpack(
-    constants: WeightForms, weight: Weight, format: formats.Format, granularity: Granularity, opset: int
-) -> ir.Value:
+def _unpack(constants: WeightForms, weight: Weight, encoding: Encoding, opset: int) -> ir.Value:
     """The float value that the nodes added here compute from the codes of `weight`."""
-    chain = Chain(constants, weight, opset)
+    chain, format, granularity = Chain(constants, weight, opset), encoding.format, encoding.granularity
     if weight.node.op_type == "Conv" and granularity.block is not None:
         return _unpack_kernels(chain, weight, format, granularity.block)
-    encoding = constants.encoding(weight.value, format, granularity, weight.node.op_type)
     if format.scale_type is None:
         return chain.cast(chain.initializer(f"_{format.name}", encoding.part(layouts.codes)), weight.tensor.dtype)
     x = _unpack_channels(chain, encoding) if granularity.block is None else _unpack_blocks(chain, encoding)

@@ -1,0 +1,1 @@
+"""Benchmarks of arrays: what each format keeps of them, and what is shown of that."""
