@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.linear4bit import Linear4Bit
 from onnxq.formats import Granularity
-from onnxq.formats.kinds import nested
 from onnxq.model.weights import Role
 from onnxq.runtime.session import Session
 
@@ -93,14 +93,39 @@ def _block() -> None:
     same(formats.quantize(W, "nf4", Granularity(-1, 32)).scales, absmax(W, 32))
 
 
+@row(BITS, "the code of a number, the number of a code", '`formats.nearest(x, "nf4")`, `formats.values(codes, "nf4")`')
+def _single() -> None:
+    levels, x = formats.get("nf4").levels, np.linspace(-1.2, 1.2, 97)
+    assert levels is not None
+    same(formats.nearest(x, "nf4"), nearest(x.astype(np.float32), levels))
+    same(formats.values(np.arange(16), "nf4"), levels)
+
+
+@row(BITS, "dequantize to float16 or bfloat16", "`q.dequantize(np.float16)`; `onnxq decode --dtype bfloat16`")
+def _half() -> None:
+    q = formats.quantize(W, "nf4")
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        same(q.dequantize(dtype), q.dequantize().astype(dtype))
+
+
+@row(BITS, "`create_dynamic_map`, `create_linear_map`", "`formats.dynamic_map(signed)`, `formats.linear_map(signed)`")
+def _maps() -> None:
+    for signed in (True, False):
+        counts = [2 ** (i + (not signed)) for i in range(7)]
+        middles = [(0.1 + 0.9 * (np.arange(n) + 0.5) / n) * 10.0 ** (i - 6) for i, n in enumerate(counts)]
+        below = [-x for x in middles] if signed else []
+        same(formats.dynamic_map(signed), np.sort(np.concatenate([*middles, *below, [0, 1]])), 1e-6)
+    same(np.unique(np.round(formats.linear_map(), 6)), np.round(np.arange(-127, 128) / 127, 6), 1e-6)
+
+
 @row(BITS, "double quantization (nested scales)", '`formats.quantize(w, "nf4_dq_bnb")`')
 def _nested() -> None:
     plain, q = formats.quantize(W, "nf4"), formats.quantize(W, "nf4_dq_bnb")
     assert plain.scales is not None and q.nested is not None
     rest = plain.scales.reshape(-1) - plain.scales.mean(dtype=np.float64).astype(np.float32)
-    codes = nearest(rest / np.abs(rest).max(), nested.dynamic_map())
+    codes = nearest(rest / np.abs(rest).max(), formats.dynamic_map())
     same(q.nested.codes, codes)
-    same(q.scales, (nested.dynamic_map()[codes] * np.abs(rest).max() + q.nested.offset).reshape(16, 2), 1e-6)
+    same(q.scales, (formats.dynamic_map()[codes] * np.abs(rest).max() + q.nested.offset).reshape(16, 2), 1e-6)
 
 
 TORCHAO = "torchao `NF4Tensor`"
@@ -115,6 +140,32 @@ def _torchao() -> None:
     codes = np.clip(np.rint((scales - mean) * factor), -128, 127)
     same(q.nested.codes, codes)
     same(np.asarray(q.scales).reshape(-1), codes / factor + mean, 1e-6)
+
+
+FOUR = np.round(np.asarray(formats.get("nf4").levels, np.float64), 4)
+
+
+@row(TORCHAO, "levels of the user's own", '`formats.quantize(w, "nf4_dq", levels=table)`; `onnxq encode --levels`')
+def _levels() -> None:
+    """torchao's table has four digits."""
+    q, scales = formats.quantize(W, "nf4", levels=FOUR), absmax(W, 64)
+    wanted = nearest(W.reshape(16, 2, 64) / scales[..., None], FOUR.astype(np.float32))
+    same(q.codes, wanted.reshape(W.shape))
+    same(q.dequantize(), (FOUR.astype(np.float32)[wanted] * scales[..., None]).reshape(W.shape))
+
+
+@row(
+    TORCHAO,
+    "`scaler_block_size`",
+    '`formats.quantize(w, "nf4_dq512")`: 512 scales share a factor; any number from 1 on',
+)
+def _scaler_block() -> None:
+    q, scales = formats.quantize(W, "nf4_dq8"), absmax(W, 64).reshape(4, 8)
+    assert q.nested is not None
+    rest = scales - scales.mean(dtype=np.float64).astype(np.float32)
+    factors = 256 / (2 * np.abs(rest).max(axis=1))
+    same(q.nested.factors, factors)
+    same(q.nested.codes, np.clip(np.rint(rest * factors[:, None]), -128, 127).reshape(-1))
 
 
 SCIENCE = "scientific quantization methods"
@@ -261,6 +312,26 @@ def _gguf_file() -> None:
         same(Gguf(path)["w"], W)
 
 
+@row(
+    TRAINING,
+    "double quantization of integer formats, their scales in int8",
+    '`formats.quantize(w, "int4_dq")`, `"int8_dq"`; `formats.nest_linear`, `nest_dynamic`, `unnest` of scales',
+)
+def _double() -> None:
+    q, scales = formats.quantize(W, "int4_dq"), formats.quantize(W, "int4").scales
+    assert q.nested is not None and scales is not None
+    flat = scales.reshape(-1)
+    mean = flat.mean(dtype=np.float64).astype(np.float32)
+    factor = 256 / (2 * np.abs(flat - mean).max())
+    codes = np.clip(np.rint((flat - mean) * factor), -128, 127)
+    same(q.nested.codes, codes)
+    same(formats.nest_linear(flat).codes, codes)
+    nested_scales = codes / factor + mean
+    same(formats.unnest(q.nested, q.granularity, q.shape).reshape(-1), nested_scales, 1e-6)
+    blocks = formats.quantize(W, "int4").codes.reshape(-1, 32) * nested_scales[:, None]
+    same(q.dequantize(), blocks.reshape(W.shape), 1e-6)
+
+
 @row(TRAINING, "scales of least squared error", '`algorithms.quantize(w, word, algorithm="mse")`')
 def _mse() -> None:
     q = algorithms.quantize(W, "nf4", Granularity(1, 64), "mse")
@@ -338,9 +409,7 @@ def _layer_in_a_graph() -> None:
 
 
 for _group, _theirs in (
-    (TORCHAO, "levels of the user's own"),
     (TRAINING, "LSQ+, gradients of ranges"),
-    (TRAINING, "double quantization of integer formats"),
     (SCIENCE, "`error_within_bounds`, quality score, best by MSE"),
     (TRAINING, "benchmarks of arrays and folders of them"),
 ):
