@@ -121,6 +121,7 @@ def import_weights(
     loaded = make_products.model_of(tensors, str(checkpoint)) if model is None else load_model(path)
     files = [path, *{Path(tensor.path) for tensor in external_tensors(loaded)}]
     guard.reads(*files)
+    before = write.nbytes_to_write(loaded) if model is None else sum(file.stat().st_size for file in files)
     quantized = is_quantized(loaded)
     if quantized is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
@@ -140,7 +141,6 @@ def import_weights(
         nbytes = write.save(rewritten, staged, progress.advance)
         proof = _check(loaded, plan, staged, environment) if check else None
         guard.publish(staged, destination)
-    before = sum(file.stat().st_size for file in files)
     return Imported(destination, plan, match, proof, before, nbytes)
 
 
