@@ -15,6 +15,7 @@ from onnxq.version import __version__
 
 if TYPE_CHECKING:
     from onnxq.checking.result import Result
+    from onnxq.checkpoints.linear4bit import Linear4Bit
     from onnxq.errors import Bug, OnnxqError
     from onnxq.folders import FolderResult, quantize_folder
     from onnxq.pipeline import quantize
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bug",
     "FolderResult",
+    "Linear4Bit",
     "OnnxqError",
     "Plan",
     "Recipe",
@@ -44,6 +46,7 @@ __all__ = [
 _HOMES = {
     "Bug": "errors",
     "FolderResult": "folders",
+    "Linear4Bit": "checkpoints.linear4bit",
     "OnnxqError": "errors",
     "Plan": "plan",
     "Recipe": "recipe",

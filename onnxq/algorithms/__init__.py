@@ -90,7 +90,13 @@ def require(word: str) -> None:
 
 
 def quantize(
-    w: ArrayLike, word: str, granularity: Granularity | None = None, algorithm: str = "rtn", *, name: str = "w"
+    w: ArrayLike,
+    word: str,
+    granularity: Granularity | None = None,
+    algorithm: str = "rtn",
+    *,
+    name: str = "w",
+    levels: ArrayLike | None = None,
 ) -> QuantizedTensor:
     """`w` in the format `word`, its scales and codes chosen by `algorithm`.
 
@@ -101,15 +107,16 @@ def quantize(
         algorithm: `rtn` is the format's own rule, whose codes equal those of its other implementations (ggml's for
             `q4_0`); the others choose scales or codes of less error.
         name: of the weight, for what is said about it.
+        levels: in the place of the format's own table, as `formats.get` takes them.
 
     Raises:
         BadRecipe: there is no such format or algorithm.
         BadModel: a number is not finite, or too large for the format.
         ValueError: `w` is no array of real numbers, or has no such axis.
     """
-    chosen, format, x = get(algorithm), formats.get(word), arguments.numbers(w)
+    chosen, format, x = get(algorithm), formats.get(word, levels), arguments.numbers(w)
     if algorithm == "rtn":
-        return formats.quantize(x, word, granularity, name=name)
+        return formats.quantize(x, word, granularity, name=name, levels=levels)
     how = (granularity or formats.natural(format, x.ndim)).within(x.ndim)
     try:
         return chosen(formats.as_float32(x, name), format, how)

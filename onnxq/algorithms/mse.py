@@ -80,7 +80,7 @@ def _native(w: FloatArray, format: Format, granularity: Granularity) -> Quantize
     axis, block = granularity.axis, granularity.block
     assert axis is not None
     assert block is not None
-    if format.tables is not None and not format.powers_of_two:
+    if format.tables is not None and np.abs(format.tables.levels).max() == 1:  # scales are largest magnitudes
         made = native.encode_level_blocks(w, axis, block, *format.tables, FACTORS)
         return None if made is None else QuantizedTensor(format, granularity, *made)
     if format.rule is not None and format.rule.fit is Fit.RANGE:

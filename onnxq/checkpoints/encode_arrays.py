@@ -119,6 +119,7 @@ def encode_arrays(
     *,
     granularity: str | None = None,
     algorithm: str = "rtn",
+    levels: Sequence[float] | None = None,
     metadata: Mapping[str, str] | None = None,
     replace: bool = False,
 ) -> list[Row]:
@@ -130,6 +131,7 @@ def encode_arrays(
         output: `.gguf`, `.safetensors` or `.npz`.
         granularity: as `granularity_of` takes it.
         algorithm: `rtn` is the format's own rule: the bytes of a `.gguf` file are those that ggml makes.
+        levels: in the place of the format's own table, as `formats.get` takes them; kept in the file.
         metadata: texts for `.gguf` and `.safetensors`.
         replace: whether a file that is there is replaced.
 
@@ -139,7 +141,8 @@ def encode_arrays(
         BadOutput: it cannot be written.
     """
     output = Path(output)
-    formats.get(word), algorithms.get(algorithm), granularity_of(granularity, 1)
+    format = formats.get(word, levels)
+    algorithms.get(algorithm), granularity_of(granularity, 1)
     if output.suffix not in SUFFIXES:
         raise BadRecipe(f"{output} is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
     matrices = [name for name, x in arrays.items() if x.ndim > 1 and _is_float(x)] or list(arrays)
@@ -150,17 +153,20 @@ def encode_arrays(
         if name not in matrices:
             rows.append(Row(name, x.shape, None, 8.0 * x.itemsize, None))
             return np.asarray(x)
-        q = algorithms.quantize(x, word, granularity_of(granularity, x.ndim), algorithm, name=name)
+        q = algorithms.quantize(x, word, granularity_of(granularity, x.ndim), algorithm, name=name, levels=levels)
         wanted = np.asarray(x, np.float64)
         noise, signal = float(np.square(q.dequantize() - wanted).sum()), float(np.square(wanted).sum())
-        rows.append(Row(name, x.shape, word, q.bits_per_weight, 10 * np.log10(signal / noise) if noise else None))
+        rows.append(
+            Row(name, x.shape, format.name, q.bits_per_weight, 10 * np.log10(signal / noise) if noise else None)
+        )
         return q
 
     tensors = [(name, functools.partial(made, name)) for name in arrays]
     if output.suffix == ".gguf":
         write_gguf(output, tensors, metadata, replace=replace)
     else:
-        _write_parts(output, tensors, dict(metadata or {}), replace)
+        how = {"format": word} if levels is None else {"format": word, "levels": [float(level) for level in levels]}
+        _write_parts(output, tensors, dict(metadata or {}), replace, how)
     return rows
 
 
@@ -227,7 +233,7 @@ def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -
     try:
         if entry is None:
             return stored[name]
-        format, how = formats.get(entry["format"]), Granularity(entry["axis"], entry["block"])
+        format, how = formats.get(entry["format"], entry.get("levels")), Granularity(entry["axis"], entry["block"])
         parts = {part: stored[f"{name}.{part}"] for part in entry["parts"]}
         if format.scale_type == E8M0 and "scales" in parts:
             parts["scales"] = parts["scales"].view(E8M0)
@@ -237,9 +243,17 @@ def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -
 
 
 def _write_parts(
-    output: Path, tensors: Sequence[tuple[str, Callable[[], Tensor]]], metadata: dict[str, str] | None, replace: bool
+    output: Path,
+    tensors: Sequence[tuple[str, Callable[[], Tensor]]],
+    metadata: dict[str, str] | None,
+    replace: bool,
+    format: Mapping[str, Any] | None = None,
 ) -> None:
-    """Arrays, and what `layouts.compact` makes of weights, one at a time; without metadata plain arrays."""
+    """Arrays, and what `layouts.compact` makes of weights, one at a time; without metadata plain arrays.
+
+    Args:
+        format: what is said of each weight about its format.
+    """
     table: dict[str, Any] = {}
 
     def parts() -> Iterator[tuple[str, NDArray]]:
@@ -250,7 +264,7 @@ def _write_parts(
                 yield name, tensor
                 continue
             how, compact = tensor.granularity, layouts.compact(tensor)
-            table[name] = {"format": tensor.format.name, "shape": list(tensor.shape), "axis": how.axis}
+            table[name] = {**(format or {}), "shape": list(tensor.shape), "axis": how.axis}
             table[name] |= {"block": how.block, "parts": list(compact)}
             for part, array in compact.items():
                 yield f"{name}.{part}", array.view(np.uint8) if array.dtype == E8M0 else array

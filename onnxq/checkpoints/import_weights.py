@@ -1,20 +1,25 @@
-"""Put the weights of a Linear4bit checkpoint into a float model, as they are: nothing is quantized again."""
+"""Put the weights of a Linear4bit checkpoint into a model, as they are: nothing is quantized again.
+
+The model is one in float that has the products already, one that they are added to, or none: then it is made of them.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onnxq import targets
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, require_types
 from onnxq.checking.models import Check, check_models, check_nodes
-from onnxq.checkpoints import linear4bit
-from onnxq.checkpoints.linear4bit import Match
+from onnxq.checkpoints import make_products
+from onnxq.checkpoints import match as matching
+from onnxq.checkpoints.match import Match
 from onnxq.checkpoints.tensors import open_checkpoint
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, BadRecipe
 from onnxq.job import Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
@@ -23,6 +28,7 @@ from onnxq.model.load import external_tensors, is_quantized, load_model
 from onnxq.model.weights import weights_of
 from onnxq.output import write
 from onnxq.passes.prepare import prepare
+from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.rewrite import rewrite
 from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.plan import Choice, Method, Plan, in_float
@@ -34,6 +40,33 @@ from onnxq.targets import Target
 from onnxq.version import __version__
 
 FORMAT = "int4"
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How the tensors of a checkpoint are read, and what computes with them.
+
+    Attributes:
+        partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
+        group: inputs that share a scale, where the checkpoint does not say it (`layouts.group_size`).
+        accuracy_level: 4 lets kernels round activations to int8, for speed; 0 and 1 leave them as they are.
+        add: products that the model does not have: of the value called so in the model, by the layer's name. What comes
+            out is a new output of the model, called like the layer.
+
+    Raises:
+        BadRecipe: a group or level that there is not.
+    """
+
+    partial: bool = False
+    group: int | None = None
+    accuracy_level: int = Recipe.accuracy_level
+    add: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_types(ImportOptions, vars(self))
+        if self.group is not None and self.group < 1:
+            raise BadRecipe(f"invalid group size {self.group}; choose 1 or more")
+        Recipe(FORMAT, accuracy_level=self.accuracy_level)  # refuses what is none
 
 
 @dataclass(frozen=True)
@@ -50,21 +83,23 @@ class Imported:
 
 @bounded
 def import_weights(
-    model: str | Path,
+    model: str | Path | None,
     checkpoint: str | Path,
     output: str | Path | None = None,
     *,
     target: str = "ort-cpu",
-    partial: bool = False,
+    options: ImportOptions | None = None,
     check: bool = True,
     environment: Environment | None = None,
 ) -> Imported:
     """Write `model` with the products that `checkpoint` names on its packed weights.
 
     Args:
+        model: a float model. None: one is made, in which each layer of the checkpoint is a product of an input of its
+            own: `x` to `y` where there is a single layer, else `{prefix}.x` to `{prefix}.y`.
         checkpoint: a `.safetensors` or `.npz` file with tensors `{prefix}.weight_4bit` uint8 [out, in / 2],
-            `{prefix}.scales_4bit` float16 [out, groups] and, where there is one, `{prefix}.bias` [out].
-        partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
+            `{prefix}.scales_4bit` float16 [out, groups] and, where there is one, `{prefix}.bias` [out] and
+            `{prefix}.group_size`.
         check: run the saved file.
         environment: its guard says whether `output` may be replaced.
 
@@ -74,7 +109,8 @@ def import_weights(
         BadOutput: the output cannot be written.
         CheckFailed: the saved file does not compute what the unpacked weights do.
     """
-    path, place, environment = Path(model), targets.get(target), environment or Environment()
+    place, environment, how = targets.get(target), environment or Environment(), options or ImportOptions()
+    path = Path(checkpoint if model is None else model)
     guard, progress = environment.guard, environment.progress
     destination = Path(output) if output is not None else Path(f"{path.stem}.linear4bit.onnx")
     write.require_onnx(destination)
@@ -82,17 +118,19 @@ def import_weights(
     guard.writes(destination)
     progress.start("loading")
     tensors = open_checkpoint(checkpoint)
-    loaded = load_model(path)
+    loaded = make_products.model_of(tensors, str(checkpoint)) if model is None else load_model(path)
     files = [path, *{Path(tensor.path) for tensor in external_tensors(loaded)}]
     guard.reads(*files)
+    before = write.nbytes_to_write(loaded) if model is None else sum(file.stat().st_size for file in files)
     quantized = is_quantized(loaded)
     if quantized is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
+    make_products.add(loaded, how.add, tensors)
     refusal = prepare(loaded, opset=place.opset_for(FORMAT), widen=place.widens_half)
-    match = linear4bit.put_in(loaded, tensors)
-    _require_fit(path, checkpoint, match, partial)
-    plan = _plan(loaded, match, place, refusal)
-    recipe = Recipe(FORMAT)
+    match = matching.put_in(loaded, tensors, how.group)
+    _require_fit(path, checkpoint, match, how.partial)
+    recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
+    plan = _plan(loaded, match, place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
     rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place)
     table = {"version": __version__, "target": target, "imported": match.prefixes}
     rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
@@ -103,7 +141,6 @@ def import_weights(
         nbytes = write.save(rewritten, staged, progress.advance)
         proof = _check(loaded, plan, staged, environment) if check else None
         guard.publish(staged, destination)
-    before = sum(file.stat().st_size for file in files)
     return Imported(destination, plan, match, proof, before, nbytes)
 
 
@@ -119,16 +156,21 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
         raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
 
 
-def _plan(model: ir.Model, match: Match, target: Target, refusal: str) -> Plan:
+def _plan(model: ir.Model, match: Match, target: Target, refusal: str, *, is_exact: bool) -> Plan:
     """The products that were found, as the target spells them; all else stays as it is."""
     choices = {}
     for node in graph.nodes(model):
         weights = list(weights_of(node))
         name, elements = node.name or "", sum(weight.elements for weight in weights)
         if name in match.blocks:
-            wish = Choice(name, node.op_type, Method.PACKED, FORMAT, match.blocks[name], elements)
-            if refusal and graph.MICROSOFT not in target.domains:
+            block = match.blocks[name]
+            wish = Choice(name, node.op_type, Method.PACKED, FORMAT, block, elements)
+            if block not in matching.BLOCKS:
+                wish = in_float(wish, f"no kernel reads groups of {block}: unpacked when the model loads")
+            elif refusal and graph.MICROSOFT not in target.domains:
                 wish = in_float(wish, refusal)
+            elif is_exact and not target.domains:  # runtimes that fuse standard operators round activations
+                wish = in_float(wish, "activations in float: unpacked when the model loads")
             choices[name] = target.place(weights[0], wish)
         elif weights:
             reason = "not in the checkpoint" if node.op_type in MATMULS else f"{node.op_type} is never imported"

@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxq.checkpoints.encode_arrays import decode_file, write_arrays
 from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
+from onnxq.formats.kinds.arguments import as_float
 
 _TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -32,7 +33,7 @@ def decode(file: Path, **options: Any) -> None:
     guard.writes(options["output"])
     dtype = _TYPES[options["dtype"]]
     arrays = (
-        (name, lambda make=make: floats if (floats := make()).dtype.kind in "iub" else floats.astype(dtype))
+        (name, lambda make=make: floats if (floats := make()).dtype.kind in "iub" else as_float(floats, dtype))
         for name, make in decode_file(file)
     )
     count = write_arrays(options["output"], arrays, replace=bool(options["force"]))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from onnxq import formats
 from onnxq.algorithms import DATA_FREE
@@ -32,6 +33,11 @@ from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
     show_default=True,
     help="How the codes are chosen; rtn: by the format's own rule, which for .gguf is ggml's to the bit.",
 )
+@click.option(
+    "--levels",
+    metavar="NUMBERS",
+    help="For nf4, fp4 and nf4_dq: numbers to take in the place of its own, with commas between them, or a .npy file.",
+)
 @click.option("--output", "-o", type=MODEL, required=True, help="Where to write it: .gguf, .safetensors or .npz.")
 @FORCE_OPTION
 def encode(file: Path, **options: Any) -> None:
@@ -40,6 +46,7 @@ def encode(file: Path, **options: Any) -> None:
     Vectors and integers are kept as they are, unless there is nothing else. 'onnxq decode' makes floats of them again.
     """
     guard = guard_of(options)
+    guard.reads(file, options["levels"])
     guard.writes(options["output"])
     rows = encode_arrays(
         open_arrays(file),
@@ -47,6 +54,7 @@ def encode(file: Path, **options: Any) -> None:
         options["weights"],
         granularity=options["granularity"],
         algorithm=options["algorithm"],
+        levels=None if options["levels"] is None else _levels(options["levels"]),
         replace=bool(options["force"]),
     )
     for row in rows:
@@ -55,3 +63,14 @@ def encode(file: Path, **options: Any) -> None:
         sqnr = "" if kept else f"  {row.sqnr:.1f} dB" if row.sqnr is not None else "  exact"
         click.echo(f"{row.name}  {shape}  {'kept' if kept else row.format}  {row.bits:.2f} bits{sqnr}")
     click.echo(f"{options['output']}: {options['output'].stat().st_size} bytes, codes by {options['algorithm']}")
+
+
+def _levels(words: str) -> list[float]:
+    """The numbers of `--levels`."""
+    if words.endswith(".npy"):
+        (table,) = open_arrays(words).values()
+        return [float(level) for level in np.asarray(table).reshape(-1)]
+    try:
+        return [float(word) for word in words.split(",")]
+    except ValueError:
+        raise click.UsageError(f"invalid --levels '{words}'; example: -1,-0.5,0,0.5,1") from None

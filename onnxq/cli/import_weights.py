@@ -1,4 +1,4 @@
-"""`onnxq import-weights`: put the weights of a Linear4bit checkpoint into a float model."""
+"""`onnxq import-weights`: put the weights of a Linear4bit checkpoint into a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from onnxq import targets
-from onnxq.checkpoints.import_weights import Imported
+from onnxq.checkpoints.import_weights import Imported, ImportOptions
 from onnxq.checkpoints.import_weights import import_weights as put_in
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
@@ -20,9 +20,10 @@ from onnxq.job import Environment
 
 
 @click.command(short_help="Put the weights of a 4-bit checkpoint into a float model.")
-@click.argument("model", type=MODEL)
-@click.argument("checkpoint", type=MODEL)
-@click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with 'linear4bit' in it]")
+@click.argument("files", nargs=-1, required=True, type=MODEL, metavar="[MODEL] CHECKPOINT")
+@click.option(
+    "--output", "-o", type=MODEL, help="Where to write it.  [default: the first file's name with 'linear4bit' in it]"
+)
 @click.option(
     "--target",
     "-t",
@@ -32,24 +33,53 @@ from onnxq.job import Environment
     help="Where the model will run.",
 )
 @click.option("--partial", is_flag=True, help="Leave out tensors that fit nowhere, instead of refusing the checkpoint.")
+@click.option(
+    "--group-size",
+    type=click.IntRange(1),
+    help="Inputs that share a scale; the last group of a row may be shorter.  [default: what CHECKPOINT says, or the "
+    "power of two that gives so many scales]",
+)
+@click.option(
+    "--accuracy-level",
+    type=click.IntRange(0, 4),
+    default=ImportOptions.accuracy_level,
+    show_default=True,
+    help="Of products: 4 rounds activations to int8 inside and is fast, 0 computes in float.",
+)
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="LAYER=VALUE",
+    help="Make a product of VALUE by LAYER, which the model does not have: a new output, called LAYER.",
+)
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
 @FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
+def import_weights(files: tuple[Path, ...], **options: Any) -> None:
     """Put the 4-bit weights of CHECKPOINT (.safetensors or .npz) into the products of the float MODEL, by name.
 
     Tensors are called {prefix}.weight_4bit (uint8 [out, in / 2]), {prefix}.scales_4bit (float16 [out, groups]) and
     {prefix}.bias; the prefix is the name of the product's node, or of its weight without '.weight'. Nothing is
     quantized again.
+
+    Without MODEL one is made, in which each layer is a product from an input to an output of its own.
     """
+    if len(files) > 2:
+        raise click.UsageError(f"{len(files)} files were given: a MODEL, which may be left out, and a CHECKPOINT")
+    *model, checkpoint = files
     with Bars(console(stderr=True)) as bars:
         done = put_in(
-            model,
+            model[0] if model else None,
             checkpoint,
             options["output"],
             target=options["target"],
-            partial=options["partial"],
+            options=ImportOptions(
+                partial=options["partial"],
+                group=options["group_size"],
+                accuracy_level=options["accuracy_level"],
+                add=dict(map(_addition, options["add"])),
+            ),
             check=not options["no_check"],
             environment=Environment(options["threads"], bars, guard_of(options)),
         )
@@ -71,6 +101,14 @@ def import_weights(model: Path, checkpoint: Path, **options: Any) -> None:
         if names:
             out.print(one_line(f"{word}: {', '.join(names)}"))
     out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
+
+
+def _addition(words: str) -> tuple[str, str]:
+    """The layer and the value of `LAYER=VALUE`."""
+    layer, is_pair, value = words.partition("=")
+    if not is_pair or not layer or not value:
+        raise click.UsageError(f"invalid --add '{words}'; example: lm_head=hidden_states")
+    return layer, value
 
 
 def _as_dict(done: Imported) -> dict[str, object]:

@@ -11,19 +11,25 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats.kinds import arguments
-from onnxq.formats.kinds.nested import NestedScales
+from onnxq.formats.kinds.granularity import Granularity as Granularity
+from onnxq.formats.kinds.maps import dynamic_map as dynamic_map
+from onnxq.formats.kinds.maps import linear_map as linear_map
+from onnxq.formats.kinds.nested import SUPER_BLOCK
+from onnxq.formats.kinds.nested import NestedScales as NestedScales
+from onnxq.formats.kinds.nested import nest_dynamic as nest_dynamic
+from onnxq.formats.kinds.nested import nest_linear as nest_linear
+from onnxq.formats.kinds.nested import unnest as unnest
 
 if TYPE_CHECKING:
     from onnxq.formats.kinds.codebook import Tables
@@ -34,85 +40,6 @@ CodeArray = NDArray[np.generic]
 ScaleArray = NDArray[Any]
 #: Powers of two in 8 bits, 2^(u − 127): the scales of OCP's MX formats.
 E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
-
-
-@dataclass(frozen=True)
-class Granularity:
-    """Which weights share one scale.
-
-    `Granularity()` is the whole tensor, `Granularity(axis)` one scale for each index of `axis`, and
-    `Granularity(axis, block)` one scale for each `block` consecutive weights along `axis` (the last block of a row
-    may be short). A negative `axis` counts from the back, as numpy has it; in a `QuantizedTensor` it counts from the
-    front, as ONNX DequantizeLinear's `axis` and `block_size` do.
-
-    Raises:
-        ValueError: a block without an axis, or of less than one weight; and, from every method, an axis that the
-            weight does not have.
-    """
-
-    axis: int | None = None
-    block: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("axis", "block"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, arguments.whole(value, f"the {name}"))
-        if self.block is not None and (self.axis is None or self.block < 1):
-            raise ValueError(f"a block of {self.block} needs an axis and at least one element")
-
-    def within(self, rank: int) -> Granularity:
-        """The same for a weight of so many dimensions, its axis counted from the front.
-
-        Args:
-            rank: dimensions of the weight.
-        """
-        if self.axis is None or 0 <= self.axis < rank:
-            return self
-        return Granularity(arguments.axis_of(self.axis, rank), self.block)
-
-    def scale_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the scales of a weight of `shape`, in ONNX DequantizeLinear's convention."""
-        if self.axis is None:
-            return ()
-        axis = arguments.axis_of(self.axis, len(shape))
-        if self.block is None:
-            return (shape[axis],)
-        return (*shape[:axis], -(-shape[axis] // self.block), *shape[axis + 1 :])
-
-    def spread(self, scales: NDArray, shape: Sequence[int]) -> NDArray:
-        """Scales so shaped that they broadcast against a weight of `shape`.
-
-        Args:
-            scales: of `scale_shape(shape)`.
-        """
-        if self.axis is None:
-            return scales
-        axis = arguments.axis_of(self.axis, len(shape))
-        if self.block is None:
-            return scales.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-        spread = np.repeat(scales, min(self.block, max(1, shape[axis])), axis=axis)
-        return spread[(slice(None),) * axis + (slice(shape[axis]),)]
-
-    def groups(self, w: NDArray, fill: Literal["constant", "edge"] = "constant") -> tuple[NDArray, tuple[int, ...]]:
-        """A view of `w` and the axes of it to reduce so that one value for each scale remains.
-
-        A short last block is filled up with zeros, which change no scale where the range includes zero anyway, or
-        ("edge") with its last element.
-
-        Args:
-            fill: what a short last block is filled up with.
-        """
-        if self.axis is None:
-            return w, tuple(range(w.ndim))
-        axis = arguments.axis_of(self.axis, w.ndim)
-        if self.block is None:
-            return w, tuple(i for i in range(w.ndim) if i != axis)
-        block = min(self.block, max(1, w.shape[axis]))
-        missing = -w.shape[axis] % block
-        if missing:
-            w = np.pad(w, [(0, missing if i == axis else 0) for i in range(w.ndim)], mode=fill)
-        blocks = w.shape[axis] // block
-        return w.reshape(*w.shape[:axis], blocks, block, *w.shape[axis + 1 :]), (axis + 1,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +81,17 @@ class QuantizedTensor:
         """Of the weight, and of its codes."""
         return self.codes.shape
 
-    def dequantize(self) -> FloatArray:
-        """The float32 weight that these codes stand for."""
-        return self.format.decode(self)
+    def dequantize(self, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """The weight that these codes stand for, computed in float32.
+
+        Args:
+            dtype: float32, float16, bfloat16 or float64, to which that is rounded, half to even.
+
+        Raises:
+            BadModel: a number of it is too large for `dtype`.
+            ValueError: another type.
+        """
+        return arguments.as_float(self.format.decode(self), dtype)
 
     @property
     def nbytes(self) -> int:
@@ -211,8 +146,9 @@ class Format:
     has_fixed_block: bool = False
     #: Whether scales can be nothing but powers of two.
     powers_of_two: bool = False
-    #: Numbers that its word may end in, each of which is a format of its own.
+    #: Numbers that its word may end in, each of which is a format of its own, and what they count.
     parameters: range = range(0)
+    parameter: str = "bits"
     #: The numbers that codes index, and the tables to find them by; None: codes are numbers themselves.
     levels: FloatArray | None = None
     tables: Tables | None = None
@@ -220,6 +156,8 @@ class Format:
     base: Format | None = None
     #: Of the scales in 8 bits: int8 numbers that are divided by a factor, or uint8 indices of the dynamic map.
     nested_type: np.dtype | None = None
+    #: Scales that share a factor then.
+    nested_block: int = SUPER_BLOCK
     #: How the compiled library encodes it; None: numpy has to.
     rule: Rule | None = None
     #: What the kernels of the onnxq domain call its codes; None: they read none. Formats that differ in how their
@@ -292,20 +230,32 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in Path(__file__).parent.glob("[!_]*.py")))
 
 
-@functools.cache
-def get(name: str) -> Format:
-    """The format called `name`, which may end in a parameter (`uniform3`).
+def get(name: str, levels: ArrayLike | None = None) -> Format:
+    """The format called `name`, which may end in a parameter (`uniform3`, `nf4_dq512`).
+
+    Args:
+        levels: of a format whose codes index a table (`nf4`, `nf4_dq` …): the numbers to take in the place of its own,
+            2 to 256 of them; the largest magnitude among them stands for the largest of a block.
 
     Raises:
-        BadRecipe: no file of that name, or a parameter it does not take; the message lists what there is.
+        BadRecipe: no file of that name, a parameter it does not take, or no such levels; it says what there is.
     """
+    if levels is None:
+        return _named(name)
+    from onnxq.formats.kinds import own_levels
+
+    return own_levels.with_levels(_named(name), levels)
+
+
+@functools.cache
+def _named(name: str) -> Format:
     if name in names():
         return _class(name)()
     word, digits = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
-    if digits and word in names() and _class(word).parameters:
-        if int(digits) not in _class(word).parameters:
-            allowed = _class(word).parameters
-            raise BadRecipe(f"'{name}': {word} takes {allowed[0]} to {allowed[-1]} bits, as in {word}{allowed[0]}")
+    if digits and word in names() and (allowed := _class(word).parameters):
+        if int(digits) not in allowed:
+            what = _class(word).parameter
+            raise BadRecipe(f"'{name}': {word} takes {allowed[0]} to {allowed[-1]} {what}, as in {word}{allowed[0]}")
         return _class(word)(int(digits))
     raise BadRecipe(f"unknown number format '{name}'; choose one of {', '.join(names())}")
 
@@ -314,15 +264,18 @@ def _class(word: str) -> Any:
     return getattr(importlib.import_module(f"onnxq.formats.{word}"), word)
 
 
-def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *, name: str = "w") -> QuantizedTensor:
+def quantize(
+    w: ArrayLike, word: str, granularity: Granularity | None = None, *, name: str = "w", levels: ArrayLike | None = None
+) -> QuantizedTensor:
     """`w` in the format `word`, rounded to nearest as the format's own definition says.
 
     Args:
         w: an array of any shape and floating-point type, or nested lists of numbers.
-        word: a name of `names()`, `uniform3` …
+        word: a name of `names()`, `uniform3`, `nf4_dq512` …
         granularity: by default the format's own blocks along the last axis, else one scale an index of the first axis
             (of a vector: one for all).
         name: of the weight, for what is said about it.
+        levels: in the place of the format's own table, as `get` takes them.
 
     Returns:
         Codes of `w`'s shape, scales of `granularity.scale_shape(w.shape)`; `dequantize()` is the float32 weight.
@@ -338,11 +291,64 @@ def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *,
     >>> q.dequantize().shape, q.nbytes
     ((1, 4), 8)
     """
-    format, w = get(word), arguments.numbers(w)
+    format, w = get(word, levels), arguments.numbers(w)
     try:
         return encode(format, w, (granularity or natural(format, w.ndim)).within(w.ndim), name)
     except BadModel as error:
         raise in_weight(error, name) from None
+
+
+def nearest(x: ArrayLike, word: str, levels: ArrayLike | None = None) -> CodeArray:
+    """The codes, in the shape of `x`, of the numbers of the format `word` that are nearest to `x`.
+
+    That is what `quantize` does with weights that are divided by their scale: of a table of levels the index of the
+    nearest one (halfway the lower one, in mxfp4 the one nearer to zero), of integers rint(x), clipped, of floats their
+    bits in the format's own type. Zero points and minima are 0.
+
+    Args:
+        levels: in the place of the format's own table, as `get` takes them.
+
+    Raises:
+        BadRecipe: there is no such format.
+        BadModel: a number is not finite, or too large for a format without scales.
+        ValueError: `x` is no array of real numbers.
+    """
+    format = _plain(word, levels)
+    numbers = as_float32(arguments.numbers(x, "array"), "x")
+    scales, zeros = _neutral(format)
+    return np.asarray(format.encode(numbers, Granularity(), scales, zeros).codes)
+
+
+def values(codes: ArrayLike, word: str, levels: ArrayLike | None = None) -> FloatArray:
+    """The numbers, in the shape of `codes`, that they stand for where the scale is 1: the inverse of `nearest`.
+
+    Raises:
+        BadRecipe: there is no such format.
+        ValueError: a code that it does not have.
+    """
+    format = _plain(word, levels)
+    given = np.asarray(codes)
+    if format.code_type.kind in "iu":
+        half = 1 << (format.bits - 1)
+        low, high = (-half, half - 1) if format.code_type.kind == "i" else (0, 2 * half - 1)
+        if format.levels is not None:
+            high = len(format.levels) - 1
+        if given.dtype.kind not in "iu" or (given.size and not low <= int(given.min()) <= int(given.max()) <= high):
+            raise ValueError(f"codes of {format.name} are integers from {low} to {high}")
+        given = given.astype(format.code_type)
+    scales, zeros = _neutral(format)
+    return np.asarray(QuantizedTensor(format, Granularity(), given, scales, zeros).dequantize())
+
+
+def _plain(word: str, levels: ArrayLike | None) -> Format:
+    format = get(word, levels)
+    return format.base or format
+
+
+def _neutral(format: Format) -> tuple[NDArray | None, NDArray | None]:
+    """A scale of 1, and a minimum of 0 where there is one."""
+    scales = None if format.scale_type is None else np.ones((), np.float32).astype(format.scale_type)
+    return scales, np.zeros((), format.offset_type) if format.has_minimum else None
 
 
 def natural(format: Format, rank: int) -> Granularity:

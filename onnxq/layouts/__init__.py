@@ -24,7 +24,7 @@ from onnxq.layouts._gguf import BLOCK as GGUF_BLOCK
 from onnxq.layouts._gguf import from_gguf, gguf
 from onnxq.layouts._gguf import nbytes as gguf_nbytes
 from onnxq.layouts._layout import Form, Layout, Outline, by_channel, column, flat, layout, stacked, turned
-from onnxq.layouts._linear4bit import from_linear4bit, linear4bit
+from onnxq.layouts._linear4bit import from_linear4bit, group_size, linear4bit, linear4bit_groups
 from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
 from onnxq.layouts._plain import codes, scales, zero_points
 from onnxq.layouts._rows import block_rows, blocks_last, scales_by_row, zero_points_by_row
@@ -68,10 +68,12 @@ __all__ = [
     "group_offsets",
     "group_rows",
     "group_scales",
+    "group_size",
     "halves",
     "high_first",
     "layout",
     "linear4bit",
+    "linear4bit_groups",
     "low_first",
     "matmul_bnb4",
     "matmul_nbits",

@@ -48,5 +48,6 @@ def from_compact(
         zeros = unpack_codes(parts["zero_points"], format.bits, scale_shape, format.code_type)
     if "scale_codes" not in parts:
         return QuantizedTensor(format, granularity, codes, parts.get("scales"), zeros)
-    nested = NestedScales(parts["scale_codes"], parts["factors"], np.float32(np.asarray(parts["offset"]).item()))
+    offset = np.float32(np.asarray(parts["offset"]).item())
+    nested = NestedScales(parts["scale_codes"], parts["factors"], offset, format.nested_block)
     return QuantizedTensor(format, granularity, codes, unnest(nested, granularity, shape), zeros, nested)

@@ -6,19 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.formats import QuantizedTensor
-from onnxq.formats.kinds.nested import SUPER_BLOCK, NestedScales
+from onnxq.formats.kinds.nested import NestedScales
 from onnxq.layouts._layout import Outline, layout
 
 
 def _super_blocks(w: Outline) -> int:
-    return -(-w.rows * w.blocks // SUPER_BLOCK)
+    return -(-w.rows * w.blocks // w.format.nested_block)
 
 
-@layout(lambda w: w.format.nested_type, lambda w: (_super_blocks(w), SUPER_BLOCK))
+@layout(lambda w: w.format.nested_type, lambda w: (_super_blocks(w), w.format.nested_block))
 def nested_codes(q: QuantizedTensor) -> NDArray:
-    """[S, 256], counted by rows through the whole weight, zeros behind the last."""
-    codes = _of(q).codes
-    return np.pad(codes, (0, -codes.size % SUPER_BLOCK)).reshape(-1, SUPER_BLOCK)
+    """[S, scales that share a factor], counted by rows through the whole weight, zeros behind the last."""
+    codes, block = _of(q).codes, _of(q).block
+    return np.pad(codes, (0, -codes.size % block)).reshape(-1, block)
 
 
 @layout(np.float32, lambda w: (_super_blocks(w), 1))

@@ -85,7 +85,7 @@ def zero_code(q: QuantizedTensor) -> NDArray:
     if q.zero_points is not None:
         return zero_points_by_row(q)
     levels = q.format.levels
-    zero = 0 if levels is None else int(np.flatnonzero(levels == 0)[0])
+    zero = 0 if levels is None else int(np.abs(levels).argmin())
     return np.full(scales_by_row(q).shape, zero, q.codes.dtype)
 
 

@@ -99,7 +99,7 @@ def _tiles(w: Outline) -> int:
 def _padding(q: QuantizedTensor) -> int:
     """What rows behind N hold: of a codebook the code of zero, else the middle. Their scale is 0 anyway."""
     levels = q.format.levels
-    return 1 << (onnxq_width(q.format.bits) - 1) if levels is None else int(np.flatnonzero(levels == 0)[0])
+    return 1 << (onnxq_width(q.format.bits) - 1) if levels is None else int(np.abs(levels).argmin())
 
 
 @layout(exponent_type, lambda w: (_tiles(w), w.blocks, ROWS))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 
 #: Constants with fewer elements are parameters (biases, scales, axes), not weights worth storing in another format.
@@ -58,15 +59,16 @@ def find_weights(model: ir.Model) -> Iterator[Weight]:
         yield from weights_of(node)
 
 
-def weights_of(node: ir.Node) -> Iterator[Weight]:
-    """The weights that `node` reads in a role this module knows."""
+def weights_of(node: ir.Node, least: int = MIN_ELEMENTS) -> Iterator[Weight]:
+    """The weights of at least so many elements, given ones of any size, that `node` reads in a role known here."""
     roles = _ROLES.get((node.domain, node.op_type))
     for role in roles(node) if roles else ():
         tensor = graph.constant(node.inputs[role.index]) if role.index < len(node.inputs) else None
         value = node.inputs[role.index] if tensor is not None else None
         if tensor is None or value is None or tensor.dtype not in graph.FLOATS:
             continue
-        if len(tensor.shape) > max(role.channel, role.contraction) and tensor.size >= MIN_ELEMENTS:
+        is_weight = tensor.size >= least or isinstance(tensor, GivenTensor)
+        if is_weight and len(tensor.shape) > max(role.channel, role.contraction):
             yield Weight(node, role, value, tensor)
 
 

@@ -1,13 +1,13 @@
 """NestedScales: the scales of double quantization, from 8 bits (`kinds/nested.py`), in the shape of tiles or rows.
 
-Codes [S, 256] with one factor each super-block [S, 1] and one offset become [N, blocks]; with `tiles`, [T, blocks, 16].
+Codes [S, scales of a factor], with factors [S, 1] and one offset, become [T, blocks, 16].
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats.kinds import nested
+from onnxq.formats.kinds import maps
 from onnxq.own_ops import NESTED, Variant
 from onnxq.own_ops._parts import FLOAT, INT32, vector
 
@@ -17,7 +17,7 @@ def lines(v: Variant) -> list[str]:
         rest = [f"code = Cast <to = {FLOAT}> (codes)", "difference = Div (code, factors)"]
     else:
         rest = [
-            f"map = Constant <value = {vector(nested.dynamic_map())}> ()",
+            f"map = Constant <value = {vector(maps.dynamic_map())}> ()",
             f"index = Cast <to = {INT32}> (codes)",
             "entry = Gather (map, index)",
             "difference = Mul (entry, factors)",

@@ -38,6 +38,8 @@ _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "onnxq_encode_level_blocks": (None, (_Array, *[_I64] * 4, *[_Array] * 4, _I64, _Array, _Array, _I32)),
     "onnxq_encode_rows": (_I32, (_Array, _I32, *[_I64] * 4, _I32, _I32, *[_Array] * 5, _I32)),
     "onnxq_pack_nibbles": (None, (_Array, _I64, _I32, _I32, _Array, _I32)),
+    "onnxq_matmul": (_I32, (ctypes.c_char_p, _ANY, _I32)),
+    "onnxq_problem_size": (_I64, ()),
     "onnxq_transpose": (None, (_Array, _I64, _I64, _Array, _I32)),
     "onnxq_summary_new": (_I64, (_I32, _ANY)),
     "onnxq_summary_free": (None, (_I64,)),

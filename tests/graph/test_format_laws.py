@@ -25,15 +25,16 @@ from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.formats.kinds import gguf
 
-WORDS = [*formats.names(), "uniform2", "uniform3", "uniform5", "uniform11", "uniform16"]
+WORDS = [*formats.names(), "uniform2", "uniform3", "uniform5", "uniform11", "uniform16", "nf4_dq3"]
 DTYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
 EPS = float(np.finfo(np.float32).eps)
 SUBNORMAL = float(np.finfo(np.float32).smallest_subnormal)
 #: By how many steps a weight beyond the outermost level may be off; half a step where nothing is said. Symmetric codes
 #: have one fewer on one side; mxfp4 begins to clip at 6 of 8; powers of two clip when that has the smaller error.
-CLIPPED = {"int2": 1, "int3": 1, "int4": 1, "q4_0": 1, "q5_0": 1, "mxfp4": 2, "pow2_int4": 8, "pow2_int8": 128}
+CLIPPED = dict.fromkeys(("int2", "int3", "int4", "int4_dq", "q4_0", "q5_0"), 1)
+CLIPPED |= {"mxfp4": 2, "pow2_int4": 8, "pow2_int8": 128}
 #: The lowest code of two's complement is not used.
-SYMMETRIC = ("int8", "int16", "q8_0", "pow2_int4", "pow2_int8")
+SYMMETRIC = ("int8", "int8_dq", "int16", "q8_0", "pow2_int4", "pow2_int8")
 #: Their range need not hold a zero.
 WITHOUT_ZERO = ("uniform", "q4_1", "q5_1")
 
@@ -209,7 +210,7 @@ def bytes_are_counted(q: QuantizedTensor) -> None:
     groups = math.prod(q.granularity.scale_shape(q.shape)) if q.scales is not None else 0
     expected = -(-q.codes.size * q.format.bits // 8)
     if q.nested is not None:
-        expected += groups + 4 * -(-groups // 256) + 4
+        expected += groups + 4 * -(-groups // q.format.nested_block) + 4
     elif q.format.scale_type is not None:
         expected += groups * q.format.scale_type.itemsize
     if q.zero_points is not None:

@@ -47,7 +47,7 @@ def codes_of(format: Format) -> NDArray:
         return codes[np.isfinite(codes.astype(np.float32))]
     half = 1 << (format.bits - 1)
     if format.code_type.kind == "i":
-        is_short = format.name in ("int8", "int16", "q8_0", "pow2_int4", "pow2_int8")
+        is_short = format.name in ("int8", "int8_dq", "int16", "q8_0", "pow2_int4", "pow2_int8")
         return np.arange(-half + is_short, half, dtype=format.code_type)
     return np.arange(2 * half, dtype=format.code_type)
 

@@ -102,8 +102,12 @@ def test_what_linear4bit_does_not_hold() -> None:
         (np.zeros((4, 32), np.uint8), np.ones((3, 1), np.float16), "are not \\[out, in / 2\\] and \\[out, groups\\]"),
         (np.zeros((4, 32), np.int8), np.ones((4, 1), np.float16), "weight_4bit is int8"),
         (np.zeros((4, 32), np.uint8), np.ones((4, 1), np.int32), "scales_4bit int32"),
-        (np.zeros((4, 32), np.uint8), np.ones((4, 3), np.float16), "64 inputs cannot be cut into 3 equal groups"),
-        (np.zeros((4, 32), np.uint8), np.ones((4, 0), np.float16), "64 inputs cannot be cut into 0 equal groups"),
+        (
+            np.zeros((4, 32), np.uint8),
+            np.ones((4, 3), np.float16),
+            "3 scales for 64 inputs fit no groups of a usual size: name the size",
+        ),
+        (np.zeros((4, 32), np.uint8), np.ones((4, 0), np.float16), "0 scales for 64 inputs fit no groups"),
     ],
 )
 def test_misfitting_linear4bit_tensors_are_refused_by_name(weight: NDArray, scales: NDArray, words: str) -> None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -18,9 +19,11 @@ from onnxq import Recipe, algorithms, analysis, fake_quant, formats, layouts
 from onnxq.analysis import synthetic
 from onnxq.checkpoints.encode_arrays import encode_arrays
 from onnxq.checkpoints.gguf_file import Gguf, write_gguf
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.checkpoints.linear4bit import Linear4Bit
 from onnxq.formats import Granularity
-from onnxq.formats.kinds import nested
 from onnxq.model.weights import Role
+from onnxq.runtime.session import Session
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
 W = np.random.default_rng(0).standard_normal((16, 128)).astype(np.float32)
@@ -29,7 +32,7 @@ HEAD = """# What other libraries call it
 
 People come from five kinds of libraries; this is where each of their functions is here. The page is made by
 `python tests/graph/test_library.py --write`, and each row with an equal by a test that calls it and holds it against a
-transcription of the formula. *Not yet* means that there is no equal.
+transcription of the formula.
 """
 ROWS: list[tuple[str, str, str, Callable[[], None] | None]] = []
 
@@ -91,14 +94,39 @@ def _block() -> None:
     same(formats.quantize(W, "nf4", Granularity(-1, 32)).scales, absmax(W, 32))
 
 
+@row(BITS, "the code of a number, the number of a code", '`formats.nearest(x, "nf4")`, `formats.values(codes, "nf4")`')
+def _single() -> None:
+    levels, x = formats.get("nf4").levels, np.linspace(-1.2, 1.2, 97)
+    assert levels is not None
+    same(formats.nearest(x, "nf4"), nearest(x.astype(np.float32), levels))
+    same(formats.values(np.arange(16), "nf4"), levels)
+
+
+@row(BITS, "dequantize to float16 or bfloat16", "`q.dequantize(np.float16)`; `onnxq decode --dtype bfloat16`")
+def _half() -> None:
+    q = formats.quantize(W, "nf4")
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        same(q.dequantize(dtype), q.dequantize().astype(dtype))
+
+
+@row(BITS, "`create_dynamic_map`, `create_linear_map`", "`formats.dynamic_map(signed)`, `formats.linear_map(signed)`")
+def _maps() -> None:
+    for signed in (True, False):
+        counts = [2 ** (i + (not signed)) for i in range(7)]
+        middles = [(0.1 + 0.9 * (np.arange(n) + 0.5) / n) * 10.0 ** (i - 6) for i, n in enumerate(counts)]
+        below = [-x for x in middles] if signed else []
+        same(formats.dynamic_map(signed), np.sort(np.concatenate([*middles, *below, [0, 1]])), 1e-6)
+    same(np.unique(np.round(formats.linear_map(), 6)), np.round(np.arange(-127, 128) / 127, 6), 1e-6)
+
+
 @row(BITS, "double quantization (nested scales)", '`formats.quantize(w, "nf4_dq_bnb")`')
 def _nested() -> None:
     plain, q = formats.quantize(W, "nf4"), formats.quantize(W, "nf4_dq_bnb")
     assert plain.scales is not None and q.nested is not None
     rest = plain.scales.reshape(-1) - plain.scales.mean(dtype=np.float64).astype(np.float32)
-    codes = nearest(rest / np.abs(rest).max(), nested.dynamic_map())
+    codes = nearest(rest / np.abs(rest).max(), formats.dynamic_map())
     same(q.nested.codes, codes)
-    same(q.scales, (nested.dynamic_map()[codes] * np.abs(rest).max() + q.nested.offset).reshape(16, 2), 1e-6)
+    same(q.scales, (formats.dynamic_map()[codes] * np.abs(rest).max() + q.nested.offset).reshape(16, 2), 1e-6)
 
 
 TORCHAO = "torchao `NF4Tensor`"
@@ -113,6 +141,32 @@ def _torchao() -> None:
     codes = np.clip(np.rint((scales - mean) * factor), -128, 127)
     same(q.nested.codes, codes)
     same(np.asarray(q.scales).reshape(-1), codes / factor + mean, 1e-6)
+
+
+FOUR = np.round(np.asarray(formats.get("nf4").levels, np.float64), 4)
+
+
+@row(TORCHAO, "levels of the user's own", '`formats.quantize(w, "nf4_dq", levels=table)`; `onnxq encode --levels`')
+def _levels() -> None:
+    """torchao's table has four digits."""
+    q, scales = formats.quantize(W, "nf4", levels=FOUR), absmax(W, 64)
+    wanted = nearest(W.reshape(16, 2, 64) / scales[..., None], FOUR.astype(np.float32))
+    same(q.codes, wanted.reshape(W.shape))
+    same(q.dequantize(), (FOUR.astype(np.float32)[wanted] * scales[..., None]).reshape(W.shape))
+
+
+@row(
+    TORCHAO,
+    "`scaler_block_size`",
+    '`formats.quantize(w, "nf4_dq512")`: 512 scales share a factor; any number from 1 on',
+)
+def _scaler_block() -> None:
+    q, scales = formats.quantize(W, "nf4_dq8"), absmax(W, 64).reshape(4, 8)
+    assert q.nested is not None
+    rest = scales - scales.mean(dtype=np.float64).astype(np.float32)
+    factors = 256 / (2 * np.abs(rest).max(axis=1))
+    same(q.nested.factors, factors)
+    same(q.nested.codes, np.clip(np.rint(rest * factors[:, None]), -128, 127).reshape(-1))
 
 
 SCIENCE = "scientific quantization methods"
@@ -259,6 +313,26 @@ def _gguf_file() -> None:
         same(Gguf(path)["w"], W)
 
 
+@row(
+    TRAINING,
+    "double quantization of integer formats, their scales in int8",
+    '`formats.quantize(w, "int4_dq")`, `"int8_dq"`; `formats.nest_linear`, `nest_dynamic`, `unnest` of scales',
+)
+def _double() -> None:
+    q, scales = formats.quantize(W, "int4_dq"), formats.quantize(W, "int4").scales
+    assert q.nested is not None and scales is not None
+    flat = scales.reshape(-1)
+    mean = flat.mean(dtype=np.float64).astype(np.float32)
+    factor = 256 / (2 * np.abs(flat - mean).max())
+    codes = np.clip(np.rint((flat - mean) * factor), -128, 127)
+    same(q.nested.codes, codes)
+    same(formats.nest_linear(flat).codes, codes)
+    nested_scales = codes / factor + mean
+    same(formats.unnest(q.nested, q.granularity, q.shape).reshape(-1), nested_scales, 1e-6)
+    blocks = formats.quantize(W, "int4").codes.reshape(-1, 32) * nested_scales[:, None]
+    same(q.dequantize(), blocks.reshape(W.shape), 1e-6)
+
+
 @row(TRAINING, "scales of least squared error", '`algorithms.quantize(w, word, algorithm="mse")`')
 def _mse() -> None:
     q = algorithms.quantize(W, "nf4", Granularity(1, 64), "mse")
@@ -384,12 +458,60 @@ def _linear4bit() -> None:
     same(layouts.linear4bit(q)[0], packed)
 
 
-for _group, _theirs in (
-    (LAYER, "the layer as an object: forward, save, load, unequal last group"),
-    (TORCHAO, "levels of the user's own"),
-    (TRAINING, "double quantization of integer formats"),
-):
-    ROWS.append((_group, _theirs, "not yet", None))
+def by_hand(packed: NDArray, scales: NDArray, group: int) -> NDArray:
+    """w[n, k] = scale[n, k // group] · (code − 8), the even k in the low nibble."""
+    codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1).astype(np.float64) - 8
+    return codes * scales.astype(np.float64)[:, np.arange(codes.shape[1]) // group]
+
+
+@row(LAYER, "`new`, `forward` (fused), `forward_unpack`, `unpack`, bias", "`onnxq.Linear4Bit.new`, `.forward(x)` …")
+def _layer() -> None:
+    """130 inputs in groups of 64: the last one has 2."""
+    rng = np.random.default_rng(3)
+    packed, scales = rng.integers(0, 256, (24, 65), np.uint8), rng.uniform(0.5, 1, (24, 3)).astype(np.float16)
+    layer, x = Linear4Bit.new(packed, scales, 64, np.ones(24)), rng.standard_normal((5, 130)).astype(np.float32)
+    same(layer.unpack(), by_hand(packed, scales, 64))
+    wanted = x.astype(np.float64) @ by_hand(packed, scales, 64).T + 1
+    for y in (layer.forward(x), layer.forward_unpack(x)):
+        assert np.linalg.norm(y - wanted) <= 1e-6 * np.linalg.norm(wanted)
+
+
+@row(LAYER, "quantize a float layer", "`onnxq.Linear4Bit.quantize(w, group)`")
+def _layer_of_floats() -> None:
+    layer = Linear4Bit.quantize(W, 32)
+    blocks = W.reshape(16, 4, 32)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(2)[..., None], 2)[..., 0]
+    scales = (largest / np.float64(-8)).astype(np.float32).astype(np.float16)
+    same(layer.scales, scales)
+    codes = np.clip(np.rint(blocks / scales.astype(np.float32)[..., None]), -8, 7)
+    same(layer.unpack(), (codes * scales.astype(np.float32)[..., None]).reshape(W.shape))
+
+
+@row(
+    LAYER, "`save`, `load`", "`layer.save(path, name)`, `onnxq.Linear4Bit.load(path, name)`; `save_layers` for several"
+)
+def _layer_file() -> None:
+    layer = Linear4Bit.quantize(W, 96, np.arange(16))
+    with tempfile.TemporaryDirectory() as folder:
+        layer.save(Path(folder) / "w.safetensors", "up")
+        back = Linear4Bit.load(Path(folder) / "w.safetensors", "up")
+    assert back.group == 96
+    same(back.unpack(), by_hand(layer.packed, layer.scales, 96))
+    same(back.forward(np.zeros(128)), np.arange(16))
+
+
+@row(LAYER, "the layer in a graph, on GPUs too", "`onnxq import-weights [model.onnx] w.safetensors --accuracy-level 0`")
+def _layer_in_a_graph() -> None:
+    layer = Linear4Bit.quantize(W, 48)
+    with tempfile.TemporaryDirectory() as folder:
+        layer.save(Path(folder) / "w.npz")
+        exact = ImportOptions(accuracy_level=0)
+        path = import_weights(
+            None, Path(folder) / "w.npz", Path(folder) / "w.onnx", target="onnxq", options=exact
+        ).output
+        (y,) = Session(path).run({"x": W})
+    wanted = W.astype(np.float64) @ by_hand(layer.packed, layer.scales, 48).T
+    assert np.linalg.norm(y - wanted) <= 1e-6 * np.linalg.norm(wanted)
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""The examples of docs/analysis.md print what they say they print."""
+"""The examples of docs/analysis.md print what they say they print; those of docs/layers.md run."""
 
 from __future__ import annotations
 
@@ -40,3 +40,13 @@ def test_python() -> None:
     failed, tried = doctest.testfile(str(PAGE), module_relative=False, report=False)
     assert tried > 20
     assert failed == 0
+
+
+def test_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n([\s\S]*?)^```", text, re.MULTILINE)
+    for block in blocks:
+        exec(compile(block, "docs/layers.md", "exec"), {})
+    made, _ = re.findall(r"^onnxq (import-weights .*)$", text, re.MULTILINE)
+    assert len(blocks) == 2 and CliRunner().invoke(main, shlex.split(made)).exit_code == 0

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from tiny import normal
 
 from onnxq import layouts, targets
-from onnxq.checkpoints.import_weights import import_weights
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel
 from onnxq.runtime.session import Session
 
+PARTIAL = ImportOptions(partial=True)
 pytestmark = pytest.mark.usefixtures("quick")
 #: Three products as exporters write them: a Gemm of a named weight, a MatMul behind a Transpose with its bias in an
 #: Add, and one that only its node's name tells; the last one is not in the checkpoint.
@@ -124,8 +125,14 @@ BREAKAGES = {
     "no scales": ("model.up.scales_4bit", None, "'model.up.weight_4bit' has no model.up.scales_4bit"),
     "no weight": ("model.up.weight_4bit", None, "'model.up.scales_4bit' has no model.up.weight_4bit"),
     "size": ("model.up.weight_4bit", np.zeros((96, 32), np.uint8), "is of 96 × 64 weights, node 'n1' of 96 × 128"),
-    "group": ("model.up.scales_4bit", np.ones((96, 16), np.float16), "groups of 8, which no kernel's blocks divide"),
-    "uneven": ("model.up.scales_4bit", np.ones((96, 3), np.float16), "128 inputs cannot be cut into 3 equal groups"),
+    "odd group": ("model.up.group_size", np.array([65]), "is for groups of 65, an odd number, which nothing unpacks"),
+    "other group": ("model.up.group_size", np.array([32]), "128 inputs in groups of 32 do not have 2 scales a row"),
+    "no group": ("model.up.group_size", np.array([0.5]), "'model.up.group_size' is no single positive integer"),
+    "uneven": (
+        "model.up.scales_4bit",
+        np.ones((96, 3), np.float16),
+        "3 scales for 128 inputs fit no groups of a usual",
+    ),
     "infinite": ("model.up.scales_4bit", np.full((96, 2), np.inf, np.float16), "numbers that are not finite"),
     "type": ("model.up.weight_4bit", np.zeros((96, 64), np.int32), "weight_4bit is int32"),
     "bias": ("model.up.bias", np.zeros(5, np.float16), "'model.up.bias' is of shape [5], node 'n1' makes 96 numbers"),
@@ -148,7 +155,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, model: Path, what: str) -> N
         import_weights(model, path, tmp_path / "q.onnx")
     assert sentence in str(refusal.value)
     assert not (tmp_path / "q.onnx").exists()
-    done = import_weights(model, path, tmp_path / "q.onnx", partial=True)
+    done = import_weights(model, path, tmp_path / "q.onnx", options=PARTIAL)
     assert len(done.match.blocks) == (3 if what == "surplus" else 2)
     assert done.check is not None and done.check.sqnr > 33
 
@@ -156,7 +163,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, model: Path, what: str) -> N
 def test_a_checkpoint_of_another_model(tmp_path: Path, model: Path) -> None:
     np.savez(tmp_path / "w.npz", a=np.zeros(3))
     with pytest.raises(BadModel, match=r"has nothing for .* whose products are n1, p, .*: it holds no tensors called"):
-        import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx", partial=True)
+        import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx", options=PARTIAL)
 
 
 @pytest.mark.parametrize(

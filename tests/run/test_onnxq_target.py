@@ -81,7 +81,7 @@ def feed_of(model: onnx.ModelProto) -> dict[str, NDArray]:
     return feed
 
 
-@pytest.mark.parametrize("word", ["uint4", "q8_0", "nf4", "nf4_dq", "mxfp4", "q5_1", "int3", "uniform6"])
+@pytest.mark.parametrize("word", ["uint4", "q8_0", "nf4", "nf4_dq", "int4_dq64", "mxfp4", "q5_1", "int3", "uniform6"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_graphs(tmp_path: Path, graph: str, word: str) -> None:
     """Same outputs with the library, without it, and without onnxruntime's optimizer, but for int8 activations."""

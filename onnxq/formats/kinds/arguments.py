@@ -10,8 +10,14 @@ import math
 import operator
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from onnxq.errors import BadModel
+
+#: What a weight may be decoded to.
+FLOATS = tuple(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
 
 
 def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
@@ -32,6 +38,27 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
     if x.dtype.kind not in "iub":
         raise ValueError(f"the {what} is an array of {x.dtype}, not of real numbers")
     return x.astype(np.float32)
+
+
+def as_float(w: NDArray[np.float32], dtype: DTypeLike) -> NDArray:
+    """`w` rounded to another floating-point type, half to even; itself where that is float32.
+
+    Raises:
+        BadModel: a finite number would become infinite.
+        ValueError: a type that is none of float16, bfloat16, float32 and float64.
+    """
+    try:
+        wanted = np.dtype(dtype)
+    except TypeError:
+        wanted = np.dtype(object)
+    if wanted not in FLOATS:
+        raise ValueError(f"a weight is float16, bfloat16, float32 or float64, not {dtype!r}")
+    with np.errstate(over="ignore"):
+        x = w.astype(wanted, copy=False)
+    if wanted.itemsize == 2 and not np.isfinite(x).all() and np.isfinite(w).all():
+        largest = float(np.max(np.abs(w)))
+        raise BadModel(f"a weight of magnitude {largest:g} does not fit {wanted.name}; choose a wider type")
+    return x
 
 
 def axis_of(axis: int, rank: int) -> int:

@@ -1,0 +1,110 @@
+"""Products for the layers of a checkpoint that a model does not have yet; `match.py` puts their weights in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.checkpoints.layer_names import WEIGHT, key_of, names_in
+from onnxq.errors import BadData, BadModel
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.types import infer_types
+
+#: Of the standard operators, and of the file, of a model that is made here.
+OPSET, IR_VERSION = 21, 10
+
+
+def model_of(checkpoint: Mapping[str, NDArray], path: str) -> ir.Model:
+    """A model of nothing but the layers of `checkpoint`, each from an input [rows, in] to an output [rows, out].
+
+    They are called x and y, or where there are several layers NAME.x and NAME.y.
+
+    Raises:
+        BadData: it has none.
+    """
+    names = list(names_in(checkpoint))
+    if not names:
+        raise BadData(f"'{path}' holds no 4-bit layers: no tensors are called *{WEIGHT}")
+    made = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name="layers")
+    model = ir.Model(made, ir_version=IR_VERSION)
+    for name in names:
+        prefix = "" if len(names) == 1 else f"{name}."
+        _, k = _sizes(checkpoint, name)
+        x = ir.Value(name=f"{prefix}x", shape=ir.Shape(["rows", k]), type=ir.TensorType(ir.DataType.FLOAT))
+        made.inputs.append(x)
+        _product(model, name or "layer", x, ir.DataType.FLOAT, 2, checkpoint, name, f"{prefix}y")
+    return model
+
+
+def add(model: ir.Model, wanted: Mapping[str, str], checkpoint: Mapping[str, NDArray]) -> None:
+    """A product for each layer of `wanted`, of the value of the model that is named there; its result is a new output.
+
+    Raises:
+        BadModel: the model has no such value, or one that the layer does not take.
+        BadData: the checkpoint has no such layer.
+    """
+    if not wanted:
+        return
+    values = {value.name: value for value in model.graph.inputs}
+    values |= {value.name: value for node in model.graph for value in node.outputs if value.name}
+    types, nodes = infer_types(model, guess=True), {node.name for node in model.graph}
+    there, names = set(names_in(checkpoint)), Names(model)
+    for layer, name in wanted.items():
+        if layer not in there:
+            raise BadData(f"the checkpoint holds no layer '{layer}' to add; it holds {', '.join(sorted(there)[:8])}")
+        if name not in values:
+            raise BadModel(f"the model has no value '{name}' that layer '{layer}' could be a product of")
+        kind, shape = types[name].dtype, types[name].shape
+        if kind not in graph.FLOATS:
+            what = "an unknown type" if kind is None else f"type {kind.name}"
+            raise BadModel(f"value '{name}' is of {what}: layer '{layer}' multiplies floats")
+        _, k = _sizes(checkpoint, layer)
+        if shape is not None and (not shape or (isinstance(shape[-1], int) and shape[-1] != k)):
+            numbers = shape[-1] if shape else "no"
+            raise BadModel(f"value '{name}' has {numbers} numbers a row; layer '{layer}' takes {k}")
+        if layer in nodes:
+            raise BadModel(f"the model has a node '{layer}' already: its weight is imported without adding it")
+        rank = None if shape is None else len(shape)
+        _product(model, layer, values[name], kind, rank, checkpoint, layer, names.fresh(layer))
+
+
+def _sizes(checkpoint: Mapping[str, NDArray], name: str) -> tuple[int, int]:
+    """(outputs, inputs) of a layer."""
+    packed = checkpoint[key_of(name, WEIGHT)]
+    if packed.ndim != 2 or not packed.size:
+        raise BadModel(f"'{key_of(name, WEIGHT)}' is of shape {list(packed.shape)}, not [out, in / 2]")
+    return len(packed), 2 * packed.shape[1]
+
+
+def _product(
+    model: ir.Model,
+    node: str,
+    x: ir.Value,
+    kind: ir.DataType,
+    rank: int | None,
+    checkpoint: Mapping[str, NDArray],
+    name: str,
+    output: str,
+) -> None:
+    """A MatMul called `node` of `x` by a weight that is not known yet, as an output of the model."""
+    n, k = _sizes(checkpoint, name)
+    number = len(model.graph)
+
+    def unlike() -> ir.TensorProtocol:
+        """A weight that no other one is: equal ones would become one and the same."""
+        w = np.zeros(k * n, kind.numpy())
+        w[number % w.size] = 1 + number // w.size
+        return ir.tensor(w.reshape(k, n))
+
+    unknown = ir.LazyTensor(unlike, dtype=kind, shape=ir.Shape((k, n)))
+    weight = graph.add_constant(model.graph, Names(model).fresh(f"{node}.weight"), unknown)
+    made = ir.node("MatMul", [x, weight], name=node)
+    (y,) = made.outputs
+    y.name, y.type = output, ir.TensorType(kind)
+    y.shape = None if rank is None else ir.Shape([*[None] * (rank - 1), n])
+    model.graph.append(made)
+    model.graph.outputs.append(y)
