@@ -15,6 +15,7 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from onnxq import formats
+from onnxq.boundary import typed
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
@@ -42,6 +43,7 @@ _MODULES = {
 DATA_FREE: Mapping[str, Algorithm] = {word: module.quantize for word, module in _MODULES.items()}
 
 
+@typed
 def get(word: str) -> Algorithm:
     """The algorithm called `word`.
 
@@ -53,6 +55,7 @@ def get(word: str) -> Algorithm:
     return DATA_FREE[word]
 
 
+@typed
 def quantize(
     w: ArrayLike, word: str, granularity: Granularity | None = None, algorithm: str = "rtn", *, name: str = "w"
 ) -> QuantizedTensor:

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.boundary import typed
 from onnxq.errors import BadData, BadModel, first_line
 from onnxq.files import array_limits, limits, schemas
 
@@ -43,6 +44,7 @@ _DTYPES = {
 }
 
 
+@typed
 def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
     """The tensors of a `.safetensors` or `.npz` file, each read when it is asked for.
 

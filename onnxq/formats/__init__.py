@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from onnxq.boundary import typed
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats.kinds import arguments
 from onnxq.formats.kinds.nested import NestedScales
@@ -263,6 +264,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in Path(__file__).parent.glob("[!_]*.py")))
 
 
+@typed
 @functools.cache
 def get(name: str) -> Format:
     """The format called `name`, which may end in a parameter (`uniform3`).
@@ -285,6 +287,7 @@ def _class(word: str) -> Any:
     return getattr(importlib.import_module(f"onnxq.formats.{word}"), word)
 
 
+@typed
 def quantize(w: ArrayLike, word: str, granularity: Granularity | None = None, *, name: str = "w") -> QuantizedTensor:
     """`w` in the format `word`, rounded to nearest as the format's own definition says.
 

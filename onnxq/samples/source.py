@@ -213,20 +213,28 @@ def _from_python(
         raise BadData(
             f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
         )
-    samples = None if callable(source) else list(source)
+    with _naming(name):
+        samples = () if callable(source) else list(source)
 
     def samples_of() -> Iterator[Read]:
-        try:
-            for sample in source() if callable(source) else samples or ():
+        with _naming(name):
+            for sample in source() if callable(source) else samples:
                 if not isinstance(sample, Mapping):
                     raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
                 yield functools.partial(dict, {key: np.asarray(x) for key, x in sample.items()})
-        except BadData:
-            raise
-        except (Exception, SystemExit) as error:  # of the caller's own function
-            raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
 
     return _checked(name, samples_of, inputs)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """What the caller's own function or generator raises, as a sentence."""
+    try:
+        yield
+    except BadData:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
 
 
 def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:

@@ -10,6 +10,7 @@ import importlib
 from pathlib import Path
 
 from onnxq import formats, own_ops
+from onnxq.boundary import typed
 from onnxq.errors import BadRecipe
 from onnxq.model.weights import Weight
 from onnxq.plan import COMPUTING, Choice, Method, in_float
@@ -90,6 +91,7 @@ def names() -> tuple[str, ...]:
 
 
 @functools.cache
+@typed
 def get(name: str) -> Target:
     """The target called `name`.
 
