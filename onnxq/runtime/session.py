@@ -119,7 +119,8 @@ class Session:
         save_optimized: Path | None = None,
     ) -> None:
         ort = require()
-        supervisor.doing("onnxruntime opened or ran the model")
+        what = "the model" if isinstance(model, ir.Model) else f"'{Path(model).name}'"
+        supervisor.doing(f"onnxruntime opened or ran {what}")
         self.threads = threads
         options = ort.SessionOptions()
         options.log_severity_level = 4

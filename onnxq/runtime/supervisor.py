@@ -71,15 +71,24 @@ def _exit_code(status: int) -> int:
     assert _page is not None
     what = _page[:].split(b"\0")[0].decode("utf-8", "replace")
     what = "".join(c if c.isprintable() else " " for c in what)  # of names in a hostile file
-    during = f" while {what}" if what else ""
     if -code == signal.SIGKILL:
-        _say(f"killed{during}, most often because memory ran out")
+        _say(f"killed{f' while {what}' if what else ''}, most often because memory ran out")
         return _KILLED
-    if -code in _CRASHES:
-        name = signal.Signals(-code).name
-        _say(f"a library below onnxq crashed ({name}){during}: a damaged model, or a bug; please report it")
+    if crash := crash_of(code, what):
+        _say(crash)
         return _BUG
     return 128 - code
+
+
+def crash_of(code: int, what: str = "") -> str:
+    """A sentence on a process that ended with this exit code, if it crashed while doing `what`; else nothing."""
+    if -code not in _CRASHES:
+        return ""
+    during = f" while {what}" if what else ""
+    return (
+        f"a library below onnxq crashed ({signal.Signals(-code).name}){during}: a damaged model, or a bug; please "
+        "report it"
+    )
 
 
 def _say(sentence: str) -> None:

@@ -90,8 +90,8 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem.replace("_", "-") for p in Path(__file__).parent.glob("[!_]*.py")))
 
 
-@functools.cache
 @typed
+@functools.cache
 def get(name: str) -> Target:
     """The target called `name`.
 

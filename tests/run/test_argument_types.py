@@ -81,6 +81,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "algorithm": (lambda: algorithms.quantize([1.0], "int8", None, 3), "'algorithm' is of type int"),
     "target": (lambda: targets.get(None), "'name' is None"),
     "collector": (lambda: collectors.get(3), "'name' is of type int"),
+    "collector in a list": (lambda: collectors.get([]), "'name' is of type list"),
     "checkpoint": (lambda: tensors.open_checkpoint(None), "'path' is None"),
 }
 

@@ -137,7 +137,9 @@ def test_a_crash_below_is_told(body: str, code: int, words: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
-    body = f"signal.signal({int(number)}, lambda *_: sys.exit(9)); print('ready', flush=True); time.sleep(60)"
+    # Not one long sleep: Python does not see a signal that comes just before it begins.
+    wait = "[time.sleep(0.01) for _ in range(6000)]"
+    body = f"signal.signal({int(number)}, lambda *_: sys.exit(9)); print('ready', flush=True); {wait}"
     with subprocess.Popen(supervised(body), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(number)
