@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 
 from onnxq.errors import BadData, first_line
-from onnxq.files import limits
+from onnxq.files import limits, room
 
 #: Headers of numpy are short; its own limit is this.
 _HEADER = 10_000
@@ -54,7 +54,7 @@ def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         raise
     except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
         raise ValueError(f"the archive is damaged: {first_line(error)}") from None
-    if sum(math.prod(shape) * dtype.itemsize for shape, dtype in found.values()) > limits.memory():
+    if sum(math.prod(shape) * dtype.itemsize for shape, dtype in found.values()) > room.memory():
         raise ValueError("its arrays do not fit into this machine's memory")
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from onnxq.errors import BadData, first_line
-from onnxq.files import limits
+from onnxq.files import limits, room
 from onnxq.runtime.session import Input
 from onnxq.samples import columns
 from onnxq.samples.columns import TABLE_SUFFIXES
@@ -190,7 +190,8 @@ def _tables(
 
     def record(file: Path, number: int, batch: Any, row: int) -> Record:
         where = f"{file}, row {number}"
-        arrays = columns.arrays_in(batch, row, used, by_name, where)
+        with room.limited():
+            arrays = columns.arrays_in(batch, row, used, by_name, where)
         picture, sound = (
             None if name is None else columns.file_in(batch, row, name, file.parent, where)
             for name in (used.picture, used.sound)
