@@ -121,20 +121,20 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
         if not limits.require_file(path, BadData):
-            raise BadData(f"{path} is not a GGUF file")
+            raise BadData(f"'{path}' is not a GGUF file")
         self._data = np.memmap(path, np.uint8, "r").view(np.ndarray)
         try:
             self.metadata, self._entries, head = _header(self._data.data)
         except (struct.error, ValueError, IndexError, OverflowError, RecursionError) as error:
-            raise BadData(f"{path} is not a GGUF file, or damaged: {error}") from None
+            raise BadData(f"'{path}' is not a GGUF file, or damaged: {error}") from None
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-            raise BadData(f"{path} is damaged: it has the alignment {alignment!r}")
+            raise BadData(f"'{path}' is damaged: it has the alignment {alignment!r}")
         self._start = -(-head // alignment) * alignment
         for name, entry in self._entries.items():
             end = self._start + entry.start + _nbytes(path, name, entry)
             if end > self._data.size:
-                raise BadData(f"{path} is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
+                raise BadData(f"'{path}' is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
 
     def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
         entry = self._entries[name]
@@ -164,11 +164,11 @@ def _kind(number: int) -> np.dtype | formats.Format | None:
 def _nbytes(path: Path, name: str, entry: Stored) -> int:
     kind, size = _kind(entry.number), math.prod(entry.shape)
     if kind is None:
-        raise BadData(f"{path}: tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
+        raise BadData(f"'{path}': tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
     if isinstance(kind, np.dtype):
         return size * kind.itemsize
     if not entry.shape or entry.shape[-1] % layouts.GGUF_BLOCK:
-        raise BadData(f"{path} is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
+        raise BadData(f"'{path}' is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
     return layouts.gguf_nbytes(kind, size)
 
 

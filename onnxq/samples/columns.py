@@ -140,7 +140,7 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         numbers = [name for name in numbers if not _LABEL.search(name)]
     if isinstance(width, int) and len(numbers) != width:
         raise BadData(
-            f"{file} has {len(numbers)} columns of numbers ({_few(numbers)}), '{rest[0].name}' takes {width}: leave "
+            f"'{file}' has {len(numbers)} columns of numbers ({_few(numbers)}), '{rest[0].name}' takes {width}: leave "
             "out the others, or name columns like the model's inputs"
         )
     return Columns(row=tuple(numbers))

@@ -170,12 +170,12 @@ def open_data(
         return _from_files(where, _files_in(where), inputs, reading, place)
     if where.suffix.lower() in arrays.SUFFIXES | files.SUFFIXES:
         if not where.is_file():
-            raise BadData(f"the calibration data {where}: no such file")
+            raise BadData(f"the calibration data '{where}': no such file")
         return _from_files(where, [where], inputs, reading, place)
     if ":" in str(source):
         return _from_python(_import(str(source)), inputs, str(source))
     kinds = ".npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images or sounds"
-    raise BadData(f"--data {source} is neither a file of a known kind ({kinds}), nor a folder, nor module:function")
+    raise BadData(f"--data '{source}' is neither a file of a known kind ({kinds}), nor a folder, nor module:function")
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -195,12 +195,13 @@ def _files_in(folder: Path) -> list[Path]:
 def _from_files(
     source: Path, found: Sequence[Path], inputs: tuple[Input, ...], reading: Reading, place: Companions
 ) -> Data:
+    said = f"'{source}'"
     if files.kind_of(found[0]) is None:
         reads = lambda: arrays.read_files(found, inputs)  # noqa: E731
-        return _checked(str(source), reads, inputs, lambda: _hash_files(found, str(inputs)))
-    reads = files.reads_of(found, str(source), inputs, reading, place)
+        return _checked(said, reads, inputs, lambda: _hash_files(found, str(inputs)))
+    reads = files.reads_of(found, said, inputs, reading, place)
     how = f"{reading} {place.used()} {inputs}"
-    return _checked(str(source), reads, inputs, lambda: _hash_files(found, how))
+    return _checked(said, reads, inputs, lambda: _hash_files(found, how))
 
 
 def _from_python(
@@ -243,15 +244,15 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
     try:
         found = getattr(importlib.import_module(module), function)
     except (Exception, SystemExit) as error:  # whatever the caller's own module raises
-        raise BadData(f"--data {source} failed with {type(error).__name__}: {first_line(error)}") from error
+        raise BadData(f"--data '{source}' failed with {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove("")
     if not callable(found):
-        raise BadData(f"--data {source} is not a function")
+        raise BadData(f"--data '{source}' is not a function")
     try:
         inspect.signature(found).bind()
     except TypeError as error:
-        raise BadData(f"--data {source} has to be a function that is called without anything: {error}") from None
+        raise BadData(f"--data '{source}' has to be a function that is called without anything: {error}") from None
     except ValueError:  # one of C, which does not say what it takes
         pass
     return found
