@@ -110,6 +110,7 @@ class Data:
             return self
         if limit < 1 or (seed or 0) < 0:
             raise BadRecipe(f"limit is {limit} and seed {seed}: of samples take one at least, with a seed of 0 or more")
+        limit = min(limit, sys.maxsize - 1)
         if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
         if seed is None:
@@ -131,7 +132,8 @@ def inputs_of(model: ir.Model) -> tuple[Input, ...]:
     found = []
     for value in model.graph.inputs:
         if value.const_value is None:
-            dtype = np.dtype(np.object_) if value.dtype in (None, ir.DataType.STRING) else value.dtype.numpy()
+            is_plain = value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
+            dtype = value.dtype.numpy() if value.dtype and is_plain else np.dtype(np.object_)
             dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
             found.append(Input(value.name or "", dtype, dims))
     return tuple(found)

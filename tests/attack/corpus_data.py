@@ -213,6 +213,25 @@ CASES: dict[str, Hostile] = {
         ("inspect", "model.onnx"),
         code=0,
     ),
+    "input of an undefined type": Hostile(
+        lambda f: (
+            changed(lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 0))(f),
+            np.savez(f / "data.npz", x=tiny.normal(8, 64)),
+            [*CALIBRATE, "data.npz"],
+        )[-1],
+        "",
+    ),
+    "limit beyond all numbers": Hostile(
+        lambda f: (texts(lambda f: None)(f), [*CALIBRATE, "t.txt", "--limit", "9" * 22])[-1], "", code=0
+    ),
+    "numbers whose squares are none": Hostile(
+        lambda f: save(
+            tiny.model("g (double[2, 4] x) => (double[2, 4] y) { y = Mul(x, w) }", {"w": np.full((4,), 1e300)}), f
+        ),
+        "",
+        ("check", "model.onnx", "model.onnx"),
+        code=0,
+    ),
     # Images and tables
     "PostScript in an image": Hostile(images("size=8x8", kind="EPS"), "is not a readable image"),
     "table that names a file elsewhere": Hostile(rows(elsewhere("/etc/passwd"), images=True), "outside of the table's"),
