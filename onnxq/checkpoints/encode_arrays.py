@@ -195,6 +195,16 @@ def _write_parts(
     table: dict[str, Any] = {}
 
     def parts() -> Iterator[tuple[str, NDArray]]:
+        names = {TABLE, "__metadata__"}
+        for name, array in parts_of():
+            if name in names:
+                raise BadModel(f"two arrays would be '{name}' in the file: give one another name")
+            if "\0" in name or len(name.encode("utf-8", "replace")) > limits.NAME_BYTES:
+                raise BadModel(f"an array cannot be called '{name}' in a file: the name is too long, or not text")
+            names.add(name)
+            yield name, array
+
+    def parts_of() -> Iterator[tuple[str, NDArray]]:
         for name, make in tensors:
             tensor = make()
             table[name] = None

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnxq import formats, layouts
 from onnxq.errors import BadData, BadModel
-from onnxq.files import limits, staging
+from onnxq.files import array_limits, limits, staging
 from onnxq.formats import QuantizedTensor
 
 ALIGNMENT = 32
@@ -163,6 +163,8 @@ def _kind(number: int) -> np.dtype | formats.Format | None:
 
 def _nbytes(path: Path, name: str, entry: Stored) -> int:
     kind, size = _kind(entry.number), math.prod(entry.shape)
+    if not array_limits.is_possible(entry.shape):
+        raise BadData(f"'{path}' is damaged: tensor '{name}' is of shape {list(entry.shape)}")
     if kind is None:
         raise BadData(f"'{path}': tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
     if isinstance(kind, np.dtype):
@@ -229,6 +231,8 @@ def _bytes(name: str, tensor: QuantizedTensor | NDArray) -> tuple[int, tuple[int
             raw = layouts.gguf(tensor)
         except BadModel as error:
             raise formats.in_weight(error, name) from None
+        except ValueError as error:
+            raise BadModel(f"weight '{name}' of shape {list(tensor.shape)} is none for GGUF: {error}") from None
         if tensor.granularity.axis not in (None, len(tensor.shape) - 1):
             raise BadModel(f"weight '{name}': GGUF's blocks lie along the last axis, not {tensor.granularity.axis}")
         return NUMBERS[str(tensor.format.gguf)], tensor.shape, raw.reshape(-1)

@@ -136,7 +136,11 @@ class Safetensors(Mapping[str, NDArray]):
         begin, end = entry.data_offsets
         if dtype is None:
             raise BadData(f"'{self._path}': tensor '{name}' is of type {entry.dtype}, which numpy does not have")
-        if not begin <= end <= room or end - begin != math.prod(shape) * dtype.itemsize or len(shape) > 64:
+        if (
+            not begin <= end <= room
+            or end - begin != math.prod(shape) * dtype.itemsize
+            or not array_limits.is_possible(shape)
+        ):
             raise BadData(f"'{self._path}' is damaged: the bytes of tensor '{name}' are not those of its shape")
         return dtype, shape, begin
 

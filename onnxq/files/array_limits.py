@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -32,12 +33,17 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
         raise ValueError("it holds pickled Python objects, not numbers")
     if dtype.kind not in "biufcSUV" or dtype.names is not None:
         raise ValueError(f"it holds values of type {dtype}, not numbers")
-    if len(shape) > 64 or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape) or not is_possible(shape):
         raise ValueError(f"its shape is {shape}")
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != size - file.tell():
         raise ValueError(f"its header declares {nbytes} bytes of numbers, the file holds {size - file.tell()}")
     return shape, dtype
+
+
+def is_possible(shape: Sequence[int]) -> bool:
+    """Whether numpy can have an array of this shape: even where it holds nothing, there is an end to its other axes."""
+    return len(shape) <= 64 and math.prod(n for n in shape if n) <= limits.MEMBER_BYTES
 
 
 def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

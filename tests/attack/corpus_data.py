@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 import onnx
 import tiny
 from attack.corpus import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
+
+from onnxq.checkpoints import encode_arrays
 
 MEL = "g (float[1, 8, n] input_features) => (y) { h = Conv(input_features, w) y = MatMul(v, h) }"
 WAVE = "g (float[1, 64] input_values) => (y) { y = MatMul(input_values, w) }"
@@ -138,6 +142,33 @@ def deep(levels: int) -> str:
     return "[" * levels + "]" * levels
 
 
+def arrays(*names: str, shape: Sequence[int] = (2, 64)) -> Callable[[Path], None]:
+    """A safetensors file of arrays of zeros; names with a dot are of vectors."""
+
+    def make(folder: Path) -> None:
+        size = 4 * math.prod(shape)
+        shapes = {name: [size // 4] if "." in name else list(shape) for name in names or ("w",)}
+        table = {name: {"dtype": "F32", "shape": each, "data_offsets": [0, size]} for name, each in shapes.items()}
+        header = json.dumps(table).encode()
+        (folder / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+        (folder / "out").mkdir()
+
+    return make
+
+
+def gguf(*shape: int) -> Callable[[Path], None]:
+    """A GGUF file whose one tensor is of another shape than its bytes."""
+
+    def make(folder: Path) -> None:
+        encode_arrays.encode_arrays({"w": np.zeros((2, 64), np.float32)}, folder / "w.gguf", "q8_0")
+        raw = (folder / "w.gguf").read_bytes()
+        (folder / "w.gguf").write_bytes(raw.replace(struct.pack("<QQ", 64, 2), struct.pack("<QQ", *shape[::-1]), 1))
+        (folder / "out").mkdir()
+
+    return make
+
+
+ENCODE = ("encode", "w.safetensors", "-w", "int8", "-o", "out/w.npz")
 SOUND = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 16000}
 VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}}
 WRONG_KIND = "one of its entries is of a wrong kind"
@@ -231,6 +262,19 @@ CASES: dict[str, Hostile] = {
         "",
         ("check", "model.onnx", "model.onnx"),
         code=0,
+    ),
+    # Arrays without a model
+    "empty array of endless axes": Hostile(arrays(shape=[0, 1 << 62]), "is damaged", ENCODE),
+    "empty tensor of endless axes": Hostile(gguf(0, 1 << 62), "is damaged", ("decode", "w.gguf", "-o", "out/w.npz")),
+    "weight without axes": Hostile(
+        arrays(shape=[]), "is none for GGUF", ("encode", "w.safetensors", "-w", "q8_0", "-o", "out/w.gguf")
+    ),
+    "name beyond an archive's": Hostile(arrays("n" * 70000), "cannot be called", ENCODE),
+    "null character in an archive": Hostile(arrays("a\0b"), "cannot be called", ENCODE),
+    "array called like a part of another": Hostile(arrays("w", "w.codes"), "two arrays would be 'w.codes'", ENCODE),
+    "array called like the table": Hostile(arrays("w", "onnxq.json"), "two arrays would be 'onnxq.json'", ENCODE),
+    "input as output, by force": Hostile(
+        arrays("w"), "is read, so it cannot be", ("encode", "w.safetensors", "-w", "int8", "-o", "w.safetensors", "-f")
     ),
     # Images and tables
     "PostScript in an image": Hostile(images("size=8x8", kind="EPS"), "is not a readable image"),
