@@ -190,6 +190,8 @@ CASES: dict[str, Hostile] = {
     "mean that is no number": Hostile(sounds("rate=16000 mean=nan", wave=True), "mean is a number"),
     "huge cut": Hostile(images("size=8x8 cut=99999x99999"), "would become one of 99999×99999"),
     "cut of half a limit": Hostile(images("size=8x8 cut=16000x16000"), "would become one of"),
+    "size beyond all numbers": Hostile(images(f"short={'9' * 400}"), "invalid setting 'short=999"),
+    "rate beyond all numbers": Hostile(sounds(f"rate={'9' * 400}", wave=True), "more than the"),
     "colours that are no numbers": Hostile(images("size=8x8 mean=nan"), "invalid setting 'mean=nan'"),
     "endless colours": Hostile(images(**VIT | {"image_mean": [1e400] * 3}), "image_mean is made of"),
     "cut of no sides": Hostile(images(**VIT | {"do_center_crop": True, "crop_size": []}), WRONG_KIND),
