@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import targets
+from onnxq import algorithms, targets
 from onnxq.errors import BadModel, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, is_quantized, load_model
@@ -25,6 +25,7 @@ from onnxq.recipe import SPEED_SCHEMES, Recipe
 from onnxq.runtime.session import THREADS
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
+from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
@@ -51,6 +52,7 @@ class Job:
     Attributes:
         sampling: what was said of the samples; `data` are they themselves.
         files: those that the model is read from.
+        evidence: what the data say of layers, once they were looked at.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Job:
     sampling: Sampling
     environment: Environment
     files: tuple[Path, ...] = ()
+    evidence: Evidence = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -81,7 +84,7 @@ class Job:
         return write.nbytes_to_write(self.model)
 
     def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
-        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target)
+        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target, self.evidence)
 
 
 def open_job(
@@ -112,7 +115,8 @@ def open_job(
     widen = place.widens_half or not wanted.schemes.isdisjoint(SPEED_SCHEMES)
     opset = max(place.opset_for(scheme) for scheme in wanted.schemes)
     refusal = prepare(loaded, opset=opset, widen=widen)
-    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal)
+    has_data = sampling.source is not None and wanted.algorithm not in algorithms.DATA_FREE
+    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal, has_data=has_data)
     if not plan.choices:
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -15,86 +16,44 @@ import onnx_ir as ir
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
+from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
-from onnxq.checking import verdict
 from onnxq.checking.judging import trials_for
-from onnxq.checking.models import Check
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
-from onnxq.checking.verdict import judged, misses_floor, stricter
+from onnxq.checking.score import Evaluate, Metric
+from onnxq.checking.verdict import judged
+from onnxq.drafts import Drafts
 from onnxq.encoding import memo
-from onnxq.errors import BadModel, NothingToDo, one_line
+from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
+from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
-from onnxq.output.signature import Signature, read_signature, sign
+from onnxq.output.signature import Signature, sign
 from onnxq.output.trace import Trace
-from onnxq.plan import COMPUTING, Plan, in_float
+from onnxq.plan import Plan
 from onnxq.planning.check_plan import require_possible
 from onnxq.planning.outliers import without_outliers
 from onnxq.planning.scales import values_to_observe, without_unobserved
 from onnxq.planning.shared_weights import reconciled
+from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
+from onnxq.request import Request
 from onnxq.runtime.machine import this_machine
-from onnxq.runtime.profile import MachineProfile, PlanTime, load_profile, new_profile
+from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS, version
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.summaries.ranges import NO_RANGES, Ranges
-from onnxq.tuning.plan_bench import PlanBench
-from onnxq.tuning.timings import Timings
-from onnxq.tuning.tune import tune
 from onnxq.version import __version__
 
 #: Float models larger than this are not run whole unless calibration runs them anyway.
 WHOLE_MODEL_BYTES = 1 << 30
-#: Times that a plan is tuned anew because its file misses the floor that the user named.
-RETRIES = 2
-
-
-@dataclass(frozen=True)
-class Request:
-    """Everything that the user asked for.
-
-    Attributes:
-        output: None: the model's name with the scheme in it, in the current folder.
-        plan: to be carried out as it is, without tuning.
-        check: run the saved file.
-        ranges: a file of them; `effort` is what finding them may take.
-        profile: the times to decide by.
-        like: how another model was made, to be made again.
-    """
-
-    model: Path
-    output: Path | None
-    recipe: Recipe
-    target: str
-    plan: Plan | None
-    check: bool
-    sampling: Sampling
-    ranges: Path | None
-    effort: Effort
-    environment: Environment
-    profile: MachineProfile
-    like: Signature | None = None
-
-    def repeating(self, like: str | Path | None) -> Request:
-        """This request, with recipe, target, plan and check of the model at `like`."""
-        if like is None:
-            return self
-        old = read_signature(like)
-        return dataclasses.replace(
-            self,
-            recipe=old.asked_recipe,
-            target=old.plan.target,
-            plan=old.plan if old.is_given else None,
-            check=old.is_checked,
-            like=old,
-        )
 
 
 @bounded
@@ -111,6 +70,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     limit: int | None = LIMIT,
     seed: int | None = None,
     ranges: str | Path | None = None,
+    evidence: str | Path | None = None,
     effort: Effort = Effort(),  # noqa: B008
     plan: Plan | None = None,
     profile: str | Path | MachineProfile | None = None,
@@ -122,6 +82,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     guard: Guard | None = None,
     progress: Progress = QUIET,
     strict: bool = False,
+    evaluate: Evaluate | str | None = None,
+    max_drop: float | None = None,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -135,6 +97,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         lengths: tokens of samples made of texts, in turns.
         limit: use at most so many samples: the first, or with a `seed` a random choice of them.
         ranges: a file to take activation ranges from if it exists, and to leave them in if it does not.
+        evidence: the same for what data say of layers, by which codes of few bits are chosen (`.npz`).
         effort: what calibration may spend.
         plan: a plan to carry out as it is, without tuning.
         profile: the times to decide by, of the machine that will run the model; without, they are measured here.
@@ -145,6 +108,10 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         trace: a folder for the graph after every step, as ONNX text without weights.
         strict: a model in which nothing can be quantized is a failure. Without, it is copied to `output`, if one was
             named, so that whoever waits for a file there has one that runs.
+        evaluate: a function (or `module:function`) that scores a model by its path, the higher the better; if its
+            parameter is called `session`, it gets an onnxruntime session.
+        max_drop: by how much that score may fall below the float model's: longer formats are tried until it does not,
+            or nothing is written.
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
 
     Raises:
@@ -160,9 +127,11 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         check=check,
         sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed),
         ranges=None if ranges is None else Path(ranges),
+        evidence=None if evidence is None else Path(evidence),
         effort=effort,
         environment=environment,
         profile=_profile(profile, environment),
+        metric=_metric(evaluate, max_drop),
     ).repeating(like)
     try:
         return _quantized(request, Trace(trace, environment.guard))
@@ -178,8 +147,9 @@ def _quantized(request: Request, trace: Trace) -> Result:
     """Eight steps; what the last one finds may lead to another plan, which takes the last three again."""
     job, destination = _opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
-    with _remembering(request, job):
+    with _remembering(request, job), contextlib.ExitStack() as kept:
         job, ranges, trials = _calibrated(request, job)  # 4
+        job = _with_evidence(request, job, kept)
         drafts = Drafts(request, job, ranges, trials)
         plan, proof = drafts.first(), None  # 5: tune
         with save.staging(destination) as folder:
@@ -192,14 +162,24 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
                 proof = check_saved(job, plan, staged, trials) if request.check else None  # 8
-                better = drafts.after(plan, proof)
+                better = drafts.after(plan, proof, staged)
             if proof is not None:
                 proof = judged(job, plan, proof)
             job.guard.publish(staged, destination)
     before = sum(file.stat().st_size for file in job.files)
     was_auto = request.recipe.scheme == "auto"
-    notes = tuple(_notes(request, signature))
-    return Result(destination, plan, proof, job.recipe, before, nbytes, was_auto, signature=signature, notes=notes)
+    notes = (*_notes(request, signature), *_what_data_chose(job))
+    result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
+    return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
+
+
+def _what_data_chose(job: Job) -> Iterator[str]:
+    """By which algorithm the output channels of weights got their codes, where data had a say."""
+    chosen: Counter[str] = sum((layer.chosen for layer in job.evidence.values()), Counter())
+    if chosen:
+        shares = ", ".join(f"{word} {count / chosen.total():.0%}" for word, count in chosen.most_common())
+        weights = sum(bool(layer.chosen) for layer in job.evidence.values())
+        yield f"data chose the codes of {weights} weights; algorithms by output channel: {shares}"
 
 
 def _profile(given: str | Path | MachineProfile | None, environment: Environment) -> MachineProfile:
@@ -207,6 +187,12 @@ def _profile(given: str | Path | MachineProfile | None, environment: Environment
         return dataclasses.replace(given, used={})  # of this model
     environment.guard.reads(given)
     return new_profile(environment.threads) if given is None else load_profile(given, environment.threads)
+
+
+def _metric(evaluate: Evaluate | str | None, max_drop: float | None) -> Metric | None:
+    if evaluate is None and max_drop is not None:
+        raise BadRecipe("--max-drop is about a score: give --evaluate module:function")
+    return None if evaluate is None else Metric(evaluate, max_drop)
 
 
 def _opened(request: Request) -> tuple[Job, Path]:
@@ -218,7 +204,8 @@ def _opened(request: Request) -> tuple[Job, Path]:
     job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment)
     destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
     guard.writes(destination)
-    guard.watch_ranges(request.ranges)
+    guard.watch(request.ranges, "--ranges")
+    guard.watch(request.evidence, "--evidence")
     if request.like is not None:
         require_possible(request.like.plan, job.model, job.target, job.path)
     if request.plan is not None:
@@ -258,64 +245,16 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
     return job, ranges, trials
 
 
-class Drafts:
-    """Step 5: the plan to write; and after each check, which one to write instead."""
-
-    def __init__(self, request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> None:
-        self._job, self._full, self._like = job, job.plan, request.like
-        is_free = request.plan is None and request.like is None
-        self._may_give_back = is_free and not job.recipe.keep_slow
-        self._bench = None
-        if is_free and trials and trials.samples:
-            rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
-            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile)
-        self._retries = 0 if self._bench is None else RETRIES
-
-    def first(self) -> Plan:
-        """The job's plan, tuned if it may be; or what it became before.
-
-        Raises:
-            NothingToDo: it changes nothing.
-        """
-        plan = self._full if self._bench is None else self._tuned(self._bench, self._job.recipe)
-        if self._like is not None:
-            plan = self._like.plan
-        if not plan.changes_anything:
-            reason = next((choice.reason for choice in plan), "the plan is empty")
-            raise NothingToDo(f"{self._job.path}: nothing could be quantized ({reason})")
-        return plan
-
-    def after(self, plan: Plan, proof: Check | None) -> Plan | None:
-        """What to write in the place of `plan`, of whose file the check found `proof`; None: it stays."""
-        if proof is None or not proof.whole:
-            return None
-        may_give_back, self._may_give_back = self._may_give_back, False  # the first file alone is judged by its speed
-        if may_give_back and plan.those(*COMPUTING) and self._is_slow(plan, proof):
-            reason = "the saved file was slower than float"
-            self._full = self._full.replacing(in_float(c, reason) for c in self._full.those(*COMPUTING))
-            return plan.replacing(in_float(c, reason) for c in plan.those(*COMPUTING))
-        if self._bench is None or not self._retries or not misses_floor(proof, self._job.recipe):
-            return None
-        self._retries -= 1
-        longer = self._tuned(self._bench, stricter(proof, self._job.recipe, self._bench.quality(plan).sqnr))
-        return longer if longer.changes_anything else None
-
-    def _is_slow(self, plan: Plan, proof: Check) -> bool:
-        """Whether the file is slower than float, as far as times may decide anything."""
-        if self._bench is None or not proof.float_ms:
-            return False
-        seen = PlanTime(proof.latency_ratio, proof.latency_spread)
-        return Timings(self._bench, self._job.recipe.accuracy_level).is_saved_slower(plan, seen, verdict.SLOWER)
-
-    def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
-        """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
-        model, progress = self._job.model, self._job.progress
-        observed = values_to_observe(model, self._full)
-        bench.watch(self._full)
-        tuned = tune(bench, self._full, recipe, observed, progress)
-        if bench.overlooks(tuned, recipe.aim):
-            tuned = tune(bench, tuned, recipe, observed, progress)
-        return reconciled(tuned, model)
+def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Job:
+    """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends."""
+    inputs = needed(job)
+    if not inputs and request.evidence is not None:
+        sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
+        warnings.warn(sentence, UnusedOption, stacklevel=2)
+    if not inputs:
+        return job
+    folder = kept.enter_context(scratch())
+    return dataclasses.replace(job, evidence=evidence_of(job, inputs, request.effort, folder, request.evidence))
 
 
 def _copied(request: Request, output: Path, why: NothingToDo) -> Result:

@@ -76,7 +76,8 @@ def _compiled(pattern: str) -> Any:
 @dataclass(frozen=True)
 class Rule:
     """Nodes whose name matches `nodes` (a glob, or a regular expression behind `re:`) and whose operator is in `ops`
-    (any, if empty) are treated as scheme `set` says, or kept in float if it says `keep`."""
+    (any, if empty) are treated as scheme `set` says, or kept in float if it says `keep`. Behind a plus sign stands the
+    algorithm that chooses codes there: `int3+gptq`."""
 
     set: str
     nodes: str = "*"
@@ -84,14 +85,24 @@ class Rule:
 
     def __post_init__(self) -> None:
         require_types(Rule, vars(self))
-        if self.set == "auto":
+        if self.scheme == "auto":
             raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
         if self.set != KEEP:
-            require_scheme(self.set)
+            require_scheme(self.scheme)
+        if "+" in self.set:
+            algorithms.require(self.set.partition("+")[2])
         if len(self.nodes) > LONGEST_PATTERN:
             raise BadRecipe(f"the rule '{self.nodes[:40]}…' is longer than {LONGEST_PATTERN} characters")
         if self.nodes.startswith("re:"):
             _compiled(self.nodes[3:])
+
+    @property
+    def scheme(self) -> str:
+        return self.set.partition("+")[0]
+
+    @property
+    def algorithm(self) -> str | None:
+        return self.set.partition("+")[2] or None
 
     def matches(self, name: str, op_type: str) -> bool:
         if self.ops and op_type not in self.ops:
@@ -121,7 +132,7 @@ class Recipe:
             compute in float32.
         prefer: what is given up for what, a word of `PREFERENCES`.
         effort: how many plans are measured, a word of `SEARCHES`.
-        algorithm: how codes are chosen, a word of `algorithms.DATA_FREE`; `rtn` is each format's own rule, whose files
+        algorithm: how codes are chosen, a word of `algorithms.WORDS`; `rtn` is each format's own rule, whose files
             hold the codes that other implementations of the format make. None: what measured best for each weight.
     """
 
@@ -154,16 +165,22 @@ class Recipe:
             if word not in words:
                 raise BadRecipe(f"unknown {what} '{word}'; choose one of {', '.join(words)}")
         if self.algorithm is not None:
-            algorithms.get(self.algorithm)
+            algorithms.require(self.algorithm)
         if self.calibration != "auto":
             collectors.get(self.calibration)
 
     def scheme_for(self, name: str, op_type: str) -> str:
         """The scheme word, or `keep`, for one node."""
-        for rule in reversed(self.rules):
-            if rule.matches(name, op_type):
-                return rule.set
-        return self.scheme
+        rule = self._rule_for(name, op_type)
+        return self.scheme if rule is None else rule.scheme
+
+    def algorithm_for(self, name: str, op_type: str) -> str | None:
+        """The algorithm that chooses codes for one node's weights; None: what measured best for each."""
+        rule = self._rule_for(name, op_type)
+        return (rule and rule.algorithm) or self.algorithm
+
+    def _rule_for(self, name: str, op_type: str) -> Rule | None:
+        return next((rule for rule in reversed(self.rules) if rule.matches(name, op_type)), None)
 
     @property
     def aim(self) -> float:
@@ -173,7 +190,7 @@ class Recipe:
     @property
     def schemes(self) -> frozenset[str]:
         """Every scheme word that some node may be treated by."""
-        return frozenset({self.scheme, *(rule.set for rule in self.rules)} - {KEEP})
+        return frozenset({self.scheme, *(rule.scheme for rule in self.rules)} - {KEEP})
 
     def resolve(self, has_data: bool) -> Recipe:
         """This recipe with `auto` replaced by what it stands for.
@@ -183,6 +200,9 @@ class Recipe:
         """
         if not has_data and "w8a8" in self.schemes:
             raise BadRecipe("w8a8 needs calibration data: give --data, or use w8a8-dynamic, which needs none")
+        named = {self.algorithm, *(rule.algorithm for rule in self.rules)}
+        for word in () if has_data else sorted(algorithms.WITH_DATA.keys() & named):
+            raise BadRecipe(f"the algorithm '{word}' needs calibration data: give --data")
         if self.scheme == "auto":
             return replace(self, scheme="w8a8" if has_data else "w4a16")
         if self.scheme not in SPEED_SCHEMES:

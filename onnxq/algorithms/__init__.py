@@ -2,7 +2,8 @@
 
 One file each; the file name is the word. Each defines `quantize(w, format, granularity, scales, zero_points)`, where
 scales of None mean the format's own, and `suits(op_type, format, granularity)`, which says what it is chosen for: no
-two of them claim the same weight.
+two of them claim the same weight. One that says `NEEDS_DATA` is also given `layer`, what data say about the input of
+the weight's layer (`summaries/evidence.py`), and `half_scales`; it is chosen, before those without, where there is one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from onnxq.boundary import typed
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
+from onnxq.summaries.evidence import Layer
 
 #: What nobody claims is rounded to nearest.
 PLAIN = "rtn"
@@ -35,24 +37,55 @@ class Algorithm(Protocol):
     ) -> QuantizedTensor: ...
 
 
+class DataAlgorithm(Protocol):
+    def __call__(
+        self,
+        w: FloatArray,
+        format: Format,
+        granularity: Granularity,
+        scales: FloatArray | None = None,
+        zero_points: CodeArray | None = None,
+        *,
+        layer: Layer,
+        half_scales: bool = False,
+    ) -> QuantizedTensor: ...
+
+
 _MODULES = {
     path.stem: importlib.import_module(f"onnxq.algorithms.{path.stem}")
     for path in sorted(Path(__file__).parent.glob("[!_]*.py"))
 }
-#: The algorithms that need nothing but the weight, by the folder's file names.
-DATA_FREE: Mapping[str, Algorithm] = {word: module.quantize for word, module in _MODULES.items()}
+_NEEDS_DATA = {word: module for word, module in _MODULES.items() if getattr(module, "NEEDS_DATA", False)}
+#: The algorithms that need nothing but the weight, and those that need data, by the folder's file names.
+DATA_FREE: Mapping[str, Algorithm] = {
+    word: module.quantize for word, module in _MODULES.items() if word not in _NEEDS_DATA
+}
+WITH_DATA: Mapping[str, DataAlgorithm] = {word: module.quantize for word, module in _NEEDS_DATA.items()}
+WORDS = (*DATA_FREE, *WITH_DATA)
 
 
 @typed
 def get(word: str) -> Algorithm:
-    """The algorithm called `word`.
+    """The algorithm called `word`, which needs no data.
 
     Raises:
         BadRecipe: there is none; the message lists those there are.
     """
+    if word in WITH_DATA:
+        raise BadRecipe(f"the algorithm '{word}' needs data; without, choose one of {', '.join(DATA_FREE)}")
     if word not in DATA_FREE:
         raise BadRecipe(f"unknown algorithm '{word}'; choose one of {', '.join(DATA_FREE)}")
     return DATA_FREE[word]
+
+
+def require(word: str) -> None:
+    """Look that there is such an algorithm.
+
+    Raises:
+        BadRecipe: there is none; the message lists those there are.
+    """
+    if word not in WORDS:
+        raise BadRecipe(f"unknown algorithm '{word}'; choose one of {', '.join(WORDS)}")
 
 
 @typed
@@ -84,6 +117,11 @@ def quantize(
         raise formats.in_weight(error, name) from None
 
 
-def choose(op_type: str, format: Format, granularity: Granularity) -> str:
-    """The algorithm that measured best (docs/algorithms.md): the one that claims such weights."""
-    return next((word for word, module in _MODULES.items() if module.suits(op_type, format, granularity)), PLAIN)
+def choose(op_type: str, format: Format, granularity: Granularity, *, has_data: bool = False) -> str:
+    """The algorithm that measured best (docs/algorithms.md): the one that claims such weights.
+
+    Args:
+        has_data: whether there is evidence about the layer.
+    """
+    words = (*WITH_DATA, *DATA_FREE) if has_data else DATA_FREE
+    return next((word for word in words if _MODULES[word].suits(op_type, format, granularity)), PLAIN)

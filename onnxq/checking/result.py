@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq.checking.models import Check
+from onnxq.checking.score import Score
 from onnxq.output.signature import Signature
 from onnxq.plan import Plan
 from onnxq.recipe import Recipe
@@ -23,6 +24,7 @@ class Result:
         copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
         signature: how it was made, as its metadata say; None of a copy.
         notes: what is not as usual, in sentences.
+        score: what the user's own function found.
     """
 
     output: Path
@@ -35,6 +37,7 @@ class Result:
     copied: str = ""
     signature: Signature | None = None
     notes: tuple[str, ...] = ()
+    score: Score | None = None
 
     def unverified(self, *, floor_given: bool = False) -> str:
         """Why nobody knows how good the file is, in a sentence; empty where that is known.
@@ -66,6 +69,7 @@ class Result:
             "check": None if self.check is None else self.check.to_dict(),
             "made_by": None if self.signature is None else self.signature.to_dict(),
             "notes": self.notes,
+            "score": None if self.score is None else dataclasses.asdict(self.score),
             "nodes": [dataclasses.asdict(choice) for choice in self.plan],
         }
         return json.dumps(table, indent=1)

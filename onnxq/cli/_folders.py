@@ -28,7 +28,15 @@ FOLDER_OPTIONS = options(
 )
 
 #: Options of `quantize` that are about a single model.
-_OF_MODELS = {"plan_file": "--plan", "ranges": "--ranges", "trace": "--trace", "like": "--like"}
+_OF_MODELS = {
+    "plan_file": "--plan",
+    "ranges": "--ranges",
+    "evidence": "--evidence",
+    "trace": "--trace",
+    "like": "--like",
+    "evaluate": "--evaluate",
+    "max_drop": "--max-drop",
+}
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 
 

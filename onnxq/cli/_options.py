@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from onnxq import formats, targets
-from onnxq.algorithms import DATA_FREE
+from onnxq import algorithms, formats, targets
 from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY, Every
@@ -167,7 +166,8 @@ PLAN_OPTIONS = options(
         "sets",
         multiple=True,
         metavar="PATTERN=SCHEME",
-        help="Another scheme for nodes of this name, e.g. 'layers.0/*=w8a16'. Repeatable.",
+        help="Another scheme for nodes of this name, e.g. 'layers.0/*=w8a16', perhaps with an algorithm, "
+        "'layers.0/*=int3+gptq'. Repeatable.",
     ),
     click.option(
         "--block-size",
@@ -177,9 +177,9 @@ PLAN_OPTIONS = options(
     ),
     click.option(
         "--algorithm",
-        type=click.Choice(list(DATA_FREE)),
-        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do.  [default: what "
-        "measured best for each weight]",
+        type=click.Choice(algorithms.WORDS),
+        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do; gptq: by --data.  "
+        "[default: what measured best for each weight]",
     ),
     click.option(
         "--reduce-range",
@@ -198,8 +198,8 @@ PLAN_OPTIONS = options(
 
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
-#: Options for files to write; `--ranges` may be both. What is given to any other that names a file is read.
-WRITTEN = {"output", "report", "trace", "ranges", "save_profile"}
+#: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
+WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity"}
 
@@ -277,7 +277,7 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
 
 #: Options that may stand beside `--like`: none that the old model answers.
 _BESIDE_LIKE = {
-    *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "strict"),
+    *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "evidence", "strict"),
     *("data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory", "checkpoint_every"),
 }
 

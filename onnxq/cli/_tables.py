@@ -12,6 +12,7 @@ from rich.text import Text
 
 from onnxq.checking.models import Check
 from onnxq.checking.result import Result
+from onnxq.checking.score import Score
 from onnxq.errors import BadModel, BadRecipe, one_line
 from onnxq.model import graph
 from onnxq.model.load import TYPE, is_quantized
@@ -68,7 +69,7 @@ def result_table(result: Result) -> Group:
     check = result.check
     if check is not None:
         check = dataclasses.replace(check, notes=(*check.notes, *result.notes))
-    return _outcome((result.bytes_before, result.bytes_after), method, check, machine)
+    return _outcome((result.bytes_before, result.bytes_after), method, check, machine, result.score)
 
 
 def import_table(before: int, after: int, check: Check | None) -> Group:
@@ -81,7 +82,9 @@ def check_table(check: Check) -> Group:
     return _outcome(None, "", check)
 
 
-def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None, machine: str = "") -> Group:
+def _outcome(
+    sizes: tuple[int, int] | None, method: str, check: Check | None, machine: str = "", score: Score | None = None
+) -> Group:
     """The notes go below the table: they are sentences, too long for its columns."""
     table = Table(box=None, pad_edge=False, show_header=False)
     if sizes is not None:
@@ -89,6 +92,10 @@ def _outcome(sizes: tuple[int, int] | None, method: str, check: Check | None, ma
         table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
     if method:
         table.add_row("ranges", method, "of activations, by calibration")
+    if score is not None:
+        fell = f"{score.drop:.4g} lower" if score.drop > 0 else "not lower"
+        allowed = "" if score.allowed is None else f", may be {score.allowed:g} lower"
+        table.add_row("score", f"{score.in_float:.6g} → {score.quantized:.6g}", f"{fell}{allowed}")
     if check is None:
         return Group(table)
     _add_check(table, check)

@@ -59,6 +59,12 @@ Schemes:
 @click.option(
     "--ranges", type=MODEL, help="Take activation ranges from this file, or leave them there for the next time."
 )
+@click.option(
+    "--evidence",
+    type=MODEL,
+    help="Take what data say of layers, by which codes of few bits are chosen, from this .npz, or leave it there for "
+    "the next time.",
+)
 @click.option("--plan", "plan_file", type=MODEL, help="Carry out a plan that 'onnxq plan -o' wrote, as it is.")
 @click.option(
     "--profile",
@@ -97,6 +103,16 @@ Schemes:
 @_folders.FOLDER_OPTIONS
 @click.option("--strict", is_flag=True, help="Fail if nothing can be quantized, instead of copying MODEL to -o.")
 @FORCE_OPTION
+@click.option(
+    "--evaluate",
+    metavar="MODULE:FUNCTION",
+    help="Your own score: a function of a model's path (or of a parameter called session), the higher the better.",
+)
+@click.option(
+    "--max-drop",
+    type=float,
+    help="How far that score may fall. Longer formats are tried until it does not, or nothing is written.",
+)
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
@@ -121,6 +137,7 @@ def quantize(model: Path, **options: Any) -> None:
             limit=options["limit"],
             seed=options["seed"],
             ranges=options["ranges"],
+            evidence=options["evidence"],
             effort=effort_of(options),
             plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
             profile=profile,
@@ -131,6 +148,8 @@ def quantize(model: Path, **options: Any) -> None:
             guard=guard,
             progress=bars,
             strict=options["strict"],
+            evaluate=options["evaluate"],
+            max_drop=options["max_drop"],
         )
     if options["save_profile"]:
         guard.write_text(options["save_profile"], profile.to_json())

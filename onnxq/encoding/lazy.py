@@ -7,6 +7,7 @@ the file is written and only one weight is in memory at a time. What was compute
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from onnxq.encoding import memo
 from onnxq.errors import BadModel
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.layouts import Layout, Outline
+from onnxq.summaries.evidence import Layer
 
 #: Elements converted to float32 and encoded at a time; bounds the temporary memory to some tens of megabytes.
 SLICE_ELEMENTS = 1 << 22
@@ -32,7 +34,8 @@ class Encoding:
     Attributes:
         least_scales: a lower bound for each scale, for the rare channel whose bias would not fit int32 otherwise.
         stretch: factor on all scales; above 1 it leaves the outermost codes unused.
-        algorithm: a word of `algorithms.DATA_FREE`.
+        algorithm: a word of `algorithms.WORDS`.
+        layer: what data say of the weight's layer, for an algorithm that needs it.
         half_scales: round the scales to float16 and choose the codes for the rounded ones.
         given: the result itself, where it is not to be computed.
 
@@ -49,9 +52,11 @@ class Encoding:
     algorithm: str = "rtn"
     half_scales: bool = False
     given: Callable[[], QuantizedTensor] | None = None
+    layer: Layer | None = None
 
     def __post_init__(self) -> None:
-        algorithms.get(self.algorithm)
+        if self.layer is None:
+            algorithms.get(self.algorithm)
         object.__setattr__(self, "granularity", self.granularity.within(len(self.tensor.shape)))
 
     @property
@@ -108,7 +113,7 @@ def _key(encoding: Encoding) -> Hashable:
     least = None if encoding.least_scales is None else encoding.least_scales().tobytes()
     given = None if encoding.given is None else id(encoding.given)
     how = (encoding.format.name, encoding.granularity, encoding.algorithm, encoding.half_scales, encoding.stretch)
-    return memo.identity(encoding.tensor), how, least, given
+    return memo.identity(encoding.tensor), how, least, given, encoding.layer
 
 
 def _are_large_enough(q: QuantizedTensor, least: FloatArray) -> bool:
@@ -204,6 +209,11 @@ def _slicing_axis(encoding: Encoding) -> int | None:
     shape, granularity = encoding.shape, encoding.granularity
     if math.prod(shape) <= SLICE_ELEMENTS or encoding.least_scales is not None:
         return None
+    layer = encoding.layer
+    if layer is not None and (granularity.axis is None or layer.groups > 1):
+        return None
+    if layer is not None and granularity.block is not None and granularity.axis != layer.channel:
+        return layer.channel
     if granularity.axis is None:
         return 0 if encoding.format.scale_type is None else None
     if granularity.block is None:
@@ -212,13 +222,20 @@ def _slicing_axis(encoding: Encoding) -> int | None:
     return max(free, key=lambda axis: shape[axis]) if free else None
 
 
+def _algorithm(encoding: Encoding) -> algorithms.Algorithm:
+    if encoding.layer is None:
+        return algorithms.get(encoding.algorithm)
+    with_data = algorithms.WITH_DATA[encoding.algorithm]
+    return functools.partial(with_data, layer=encoding.layer, half_scales=encoding.half_scales)
+
+
 def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0) -> QuantizedTensor:
     """The part `w` of the weight, which begins at `start` of `axis`."""
     if encoding.algorithm == "rtn" and encoding.least_scales is None and encoding.stretch == 1.0:
         return formats.encode(encoding.format, w, encoding.granularity, encoding.tensor.name or "", axis, start)
     x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
-    quantize = algorithms.get(encoding.algorithm)
-    if encoding.half_scales:
+    quantize = _algorithm(encoding)
+    if encoding.half_scales and encoding.layer is None:
         q = quantize(x, encoding.format, encoding.granularity)
         assert q.scales is not None
         rounded = q.scales.astype(np.float16).astype(np.float32)

@@ -65,18 +65,18 @@ class Guard:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
         self._written[path] = option
 
-    def watch_ranges(self, ranges: str | Path | None) -> None:
-        """A file of ranges is read where there is one, and written where there is none.
+    def watch(self, path: str | Path | None, option: str) -> None:
+        """A file that is read where there is one, and written where there is none.
 
         Raises:
             BadOutput: see `reads` and `writes`.
         """
-        if ranges is None:
+        if path is None:
             return
-        if os.path.exists(ranges):
-            self.reads(Path(ranges))
+        if os.path.exists(path):
+            self.reads(Path(path))
         else:
-            self.writes(Path(ranges), "--ranges")
+            self.writes(Path(path), option)
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a small file: a plan, a report, ranges.

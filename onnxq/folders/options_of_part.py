@@ -7,6 +7,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from onnxq import algorithms
 from onnxq.errors import BadData
 from onnxq.recipe import KEEP, Recipe, Rule
 from onnxq.samples.source import DataSource
@@ -15,18 +16,31 @@ from onnxq.samples.source import DataSource
 FolderData = DataSource | Mapping[str, DataSource]
 
 
+_WITHOUT_DATA = {"w8a8": "w8a8-dynamic"}
+
+
 def recipe_of(part: str, parts: Sequence[str], recipe: Recipe, has_data: bool) -> Recipe:
     """The recipe for one part: patterns `PART/NODES` are for the nodes of the parts they name, others for all.
 
-    A part without data takes `w8a8-dynamic` where the recipe, or a rule, asks for `w8a8`.
+    A part without data takes `w8a8-dynamic` where the recipe, or a rule, asks for `w8a8`, and codes chosen by the
+    weights alone where it asks for an algorithm that needs data.
     """
     rules = tuple(rule for rule in (_rule_of(part, parts, rule) for rule in recipe.rules) if rule is not None)
     wanted = dataclasses.replace(recipe, rules=rules)
     if has_data:
         return wanted
-    without = {"w8a8": "w8a8-dynamic"}
-    rules = tuple(dataclasses.replace(rule, set=without.get(rule.set, rule.set)) for rule in rules)
-    return dataclasses.replace(wanted, scheme=without.get(recipe.scheme, recipe.scheme), rules=rules)
+    rules = tuple(_without_data(rule) for rule in rules)
+    algorithm = None if recipe.algorithm in algorithms.WITH_DATA else recipe.algorithm
+    return dataclasses.replace(
+        wanted, scheme=_WITHOUT_DATA.get(recipe.scheme, recipe.scheme), rules=rules, algorithm=algorithm
+    )
+
+
+def _without_data(rule: Rule) -> Rule:
+    scheme = _WITHOUT_DATA.get(rule.scheme, rule.scheme)
+    return dataclasses.replace(
+        rule, set=f"{scheme}+{rule.algorithm}" if rule.algorithm in algorithms.DATA_FREE else scheme
+    )
 
 
 def is_kept(recipe: Recipe) -> bool:

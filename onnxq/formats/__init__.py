@@ -226,6 +226,12 @@ class Format:
         return self.levels is None and self.code_type.kind in "iu"
 
     @property
+    def blocks_are_spelled(self) -> bool:
+        """Whether standard operators can turn blocks of codes into numbers when a model is loaded."""
+        scales_are_plain = self.scale_type is not None and self.scale_type != E8M0 and self.base is None
+        return self.bits in (4, 8) and self.code_type.kind in "iu" and scales_are_plain and not self.has_minimum
+
+    @property
     def has_minimum(self) -> bool:
         """Whether code 0 stands for a floating-point number of its own in each group."""
         return self.offset_type is not None and self.offset_type.kind == "f"

@@ -8,29 +8,45 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 
 from onnxq import passes
 from onnxq.model import graph
+from onnxq.model.weights import find_weights
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
+from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.store_halves import StoreHalves
 from onnxq.plan import Plan
 from onnxq.planning.scales import activation_scales
 from onnxq.recipe import Recipe
+from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
 
-def rewrite(model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target: Target) -> ir.Model:
+def rewrite(
+    model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target: Target, evidence: Evidence = NO_EVIDENCE
+) -> ir.Model:
     """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy."""
     names = frozenset(node.name or "" for node in graph.nodes(model))
-    work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names)
+    work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence)
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
-    return PassManager([*_of_target(work), *tidy])(model.clone()).model
+    return PassManager([*_of_target(work, model), *tidy])(model.clone()).model
 
 
-def _of_target(work: Work) -> list[PlanPass]:
+def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
+    codes = Codes(_named_algorithms(work.recipe, model), work.evidence)
     made: list[PlanPass] = []
     for word in passes.in_order("quantize", work.target.passes):
         each = passes.found("quantize")[word]
         assert issubclass(each, PlanPass), word
         made.append(each.of(work))
-        made[-1].algorithm = work.recipe.algorithm
+        made[-1].codes = codes
     return made
+
+
+def _named_algorithms(recipe: Recipe, model: ir.Model) -> dict[str, str]:
+    """By weight, the algorithm that the user named for the first of the nodes that read it."""
+    named: dict[str, str] = {}
+    for weight in find_weights(model):
+        word = recipe.algorithm_for(weight.node.name or "", weight.node.op_type)
+        if word is not None:
+            named.setdefault(weight.value.name or "", word)
+    return named

@@ -36,7 +36,9 @@ KEPT = "kept by a rule of the recipe"
 _CASTS = {"fp16": "float16", "bf16": "bfloat16", "float16": "float16", "bfloat16": "bfloat16"}
 
 
-def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, opset_note: str = "") -> Plan:
+def make_plan(
+    model: ir.Model, recipe: Recipe, target: Target, types: Types, *, opset_note: str = "", has_data: bool = False
+) -> Plan:
     """A choice for every node that has weights, and for those between int8 convolutions.
 
     Raises:
@@ -47,6 +49,7 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
         recipe: resolved (`Recipe.resolve`).
         types: of the model's values, as far as they can be inferred.
         opset_note: why the opset could not be raised; empty if it is high enough.
+        has_data: whether codes can be chosen by data: kernels of convolutions are then worth 4 bits.
     """
     for scheme in sorted(recipe.schemes - SCHEMES.keys()):
         targets.require_format(target, scheme)
@@ -57,6 +60,8 @@ def make_plan(model: ir.Model, recipe: Recipe, target: Target, types: Types, *, 
         if weights:
             is_scattered = any(weight.value in scattered for weight in weights)
             choices[node.name or ""] = _choose(node, weights, recipe, target, opset_note, is_scattered)
+            if has_data:
+                choices[node.name or ""] = _in_four_bits(choices[node.name or ""], weights, recipe)
         elif recipe.scheme == "fp16" and recipe.scheme_for(node.name or "", node.op_type) == KEEP:
             choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=KEPT)
     for node in graph.nodes(model):
@@ -113,6 +118,22 @@ def _choose(
     if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
         return wish.to(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
     return wish
+
+
+def _in_four_bits(choice: Choice, weights: list[Weight], recipe: Recipe) -> Choice:
+    """In the 4 bits that were asked for, where data help to choose codes: without, they lose too much there.
+
+    The kernels of a convolution are flattened, and have to be as long as a block.
+    """
+    scheme = recipe.scheme_for(choice.node, choice.op)
+    word = _WEIGHTS.get(scheme, scheme)
+    if choice.op not in ("Conv", "Attention") or choice.format != "int8" or scheme in (KEEP, *SPEED_SCHEMES, *_CASTS):
+        return choice
+    format = formats.get(word)
+    block = recipe.block_size or format.default_block or 32
+    is_long = all(math.prod(weight.shape) // weight.shape[weight.role.channel] >= block for weight in weights)
+    is_possible = format.bits == 4 and format.blocks_are_spelled and is_long
+    return choice.to(Method.STORED, word, block) if is_possible else choice
 
 
 def _of_stacked(wish: Choice, node: ir.Node, target: Target) -> Choice:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
 import inspect
 import itertools
 import sys
@@ -23,6 +22,7 @@ from onnxq.files import limits
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
 from onnxq.samples.fit import Read, fit
+from onnxq.samples.functions import import_function
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.reading import How, Reading, reading_of
 from onnxq.samples.texts.companions import Companions
@@ -241,16 +241,7 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
-    module, _, function = source.partition(":")
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (Exception, SystemExit) as error:  # whatever the caller's own module raises
-        raise BadData(f"--data '{source}' failed with {type(error).__name__}: {first_line(error)}") from error
-    finally:
-        sys.path.remove("")
-    if not callable(found):
-        raise BadData(f"--data '{source}' is not a function")
+    found = import_function(source, "--data")
     try:
         inspect.signature(found).bind()
     except TypeError as error:

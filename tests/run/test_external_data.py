@@ -86,7 +86,7 @@ def test_convolutions_with_weights_beside_the_model(
     in_float, quantized = Session(path), Session(tmp_path / "out.onnx")
     for flag in (True, False):
         for feed in samples(2, 20, flag):
-            assert tiny.sqnr(in_float.run(feed)[0], quantized.run(feed)[0]) > 20
+            assert tiny.sqnr(in_float.run(feed)[0], quantized.run(feed)[0]) > (18 if scheme == "w4a16" else 20)
 
 
 def test_a_model_in_memory_whose_weights_lie_in_several_folders(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq import pipeline
+from onnxq import drafts, pipeline
 from onnxq.checking.models import Check
 from onnxq.checking.verdict import require_quality
 from onnxq.errors import CheckFailed
@@ -97,7 +97,7 @@ def test_an_unlucky_check_tunes_once_more(model: Path, monkeypatch: pytest.Monke
     tuned = onnxq.quantize(model, model.with_name("q.onnx"), Recipe("w4a16", min_sqnr=36))
     assert tuned.check is not None
     assert checks[0] < 36 <= checks[-1] == tuned.check.sqnr
-    assert len(checks) <= 1 + pipeline.RETRIES
+    assert len(checks) <= 1 + drafts.RETRIES
 
 
 def test_what_no_format_reaches_fails_after_all_were_tried(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_what_no_format_reaches_fails_after_all_were_tried(model: Path, monkeypa
     monkeypatch.setattr(pipeline, "check_saved", worse_by(25.0, checks))
     with pytest.raises(CheckFailed, match="less than the 60 dB asked for"):
         onnxq.quantize(model, model.with_name("q.onnx"), Recipe("w4a16", min_sqnr=60), force=True)
-    assert len(checks) <= 1 + pipeline.RETRIES
+    assert len(checks) <= 1 + drafts.RETRIES
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
 
 

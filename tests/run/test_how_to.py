@@ -123,6 +123,22 @@ def quantize(w, format, granularity, scales=None, zero_points=None):
     found, zeros = format.fit(w, granularity) if scales is None else (scales, zero_points)
     return format.encode(w, granularity, found * 2, zeros)
 '''
+ALGORITHM_WITH_DATA = '''
+"""loud: the more the inputs of a layer are worth, the larger its scales: nobody would want that."""
+
+import numpy as np
+
+NEEDS_DATA = True
+
+
+def suits(op_type, format, granularity):
+    return format.name == "int16"
+
+
+def quantize(w, format, granularity, scales=None, zero_points=None, *, layer, half_scales=False):
+    found, zeros = format.fit(w, granularity) if scales is None else (scales, zero_points)
+    return format.encode(w, granularity, found * np.float32(np.trace(layer.gram().sums[0])), zeros)
+'''
 TEXT = "tiny (float[n, 64] x) => (float[n, 48] y) { h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }"
 WEIGHTS = {"w": normal(64, 96), "v": normal(96, 48, seed=1)}
 
@@ -229,3 +245,14 @@ def test_an_algorithm_is_one_file(package: Path, tmp_path: Path) -> None:
     scales = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}["w_scale"]
     own, _ = formats.get("int16").fit(WEIGHTS["w"], Granularity(1))
     np.testing.assert_array_equal(scales.reshape(-1), 2 * own)
+
+
+def test_an_algorithm_that_needs_data_is_one_file(package: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 4, 64)).astype(np.float32) / 16
+    np.savez(tmp_path / "data.npz", x=x)
+    files = {"algorithms/loud.py": ALGORITHM_WITH_DATA}
+    made = quantized(package, files, tmp_path, "--weights", "int16", "--data", str(tmp_path / "data.npz"))
+    scales = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}["w_scale"]
+    own, _ = formats.get("int16").fit(WEIGHTS["w"], Granularity(1))
+    used = np.delete(x, [2, 4], axis=0)  # the others are held back
+    assert scales.reshape(-1) / own == pytest.approx(np.square(used).sum(), rel=1e-3)

@@ -38,11 +38,15 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[object]:
 
     def counting(word: str, function: object) -> object:
         def quantize(
-            w: np.ndarray, format: formats.Format, granularity: Granularity, *others: np.ndarray | None
+            w: np.ndarray,
+            format: formats.Format,
+            granularity: Granularity,
+            *others: np.ndarray | None,
+            **by_data: object,
         ) -> object:
             scales = [None if x is None else x.tobytes() for x in others]
             found[word, format.name, granularity, w.tobytes(), *scales] += 1
-            return function(w, format, granularity, *others)  # type: ignore[operator]
+            return function(w, format, granularity, *others, **by_data)  # type: ignore[operator]
 
         return quantize
 
@@ -52,9 +56,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[object]:
 
     nearest = formats.encode
     monkeypatch.setattr(lazy.formats, "encode", encode)
-    monkeypatch.setattr(
-        algorithms, "DATA_FREE", {word: counting(word, function) for word, function in algorithms.DATA_FREE.items()}
-    )
+    for words in ("DATA_FREE", "WITH_DATA"):
+        known = getattr(algorithms, words)
+        monkeypatch.setattr(algorithms, words, {word: counting(word, function) for word, function in known.items()})
     return found
 
 

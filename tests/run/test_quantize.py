@@ -12,7 +12,7 @@ import tiny
 from tiny import normal
 
 import onnxq
-from onnxq import pipeline, targets
+from onnxq import drafts, targets
 from onnxq.calibration import find_ranges
 from onnxq.checking import verdict
 from onnxq.errors import BadOutput, CheckFailed, NothingToDo
@@ -117,7 +117,7 @@ def test_slow_files_go_back_to_float_unless_a_plan_was_given(tmp_path: Path, mon
     plan = open_job(TEXT, "w8a8-dynamic").plan
     as_planned = onnxq.quantize(TEXT, tmp_path / "a.onnx", "w8a8-dynamic", plan=plan)
     assert as_planned.plan == plan
-    monkeypatch.setattr(pipeline, "tune", lambda bench, plan, *others, **options: plan)
+    monkeypatch.setattr(drafts, "tune", lambda bench, plan, *others, **options: plan)
     given_back = onnxq.quantize(TEXT, tmp_path / "b.onnx", "w8a8-dynamic")
     assert given_back.plan.those(Method.DYNAMIC) == []
     assert {c.reason for c in given_back.plan if c.op == "MatMul"} == {"the saved file was slower than float"}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from onnxq.passes import Pass
+from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.plan import Plan
 from onnxq.planning.scales import Scales
 from onnxq.recipe import Recipe
+from onnxq.summaries.evidence import Evidence
 from onnxq.targets import Target
 
 
@@ -21,6 +23,7 @@ class Work:
         scales: of the activations that the plan quantizes, by value name.
         ranks: number of dimensions of activations, by value name, as far as known.
         nodes: names of the nodes that the prepared model has.
+        evidence: what data say of layers.
     """
 
     plan: Plan
@@ -29,13 +32,14 @@ class Work:
     scales: Scales
     ranks: Mapping[str, int]
     nodes: frozenset[str]
+    evidence: Evidence = field(default_factory=dict)
 
 
 class PlanPass(Pass):
     """A pass that carries out its part of a plan."""
 
-    #: That the user named for every weight; None: for each the one that measured best.
-    algorithm: str | None = None
+    #: How codes are chosen.
+    codes = Codes()
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,20 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.own_ops import Variant
+from onnxq.summaries.evidence import Evidence
+
+
+@dataclasses.dataclass(frozen=True)
+class Codes:
+    """How codes are chosen.
+
+    Attributes:
+        named: by weight, the algorithm that the user named; for all others it is the one that measured best.
+        evidence: what data say of layers.
+    """
+
+    named: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    evidence: Evidence = dataclasses.field(default_factory=dict)
 
 
 class WeightForms:
@@ -25,19 +39,49 @@ class WeightForms:
     them, unless their reader's own graph is asked for.
 
     Args:
-        algorithm: for every weight; None: for each the one that measured best.
+        codes: how they are chosen.
     """
 
-    def __init__(self, names: Names, algorithm: str | None = None) -> None:
-        self.names, self._named = names, algorithm
+    def __init__(self, names: Names, codes: Codes = Codes()) -> None:
+        self.names, self._codes = names, codes
+        #: By value that was made of another one's numbers, that one's name in the prepared model.
+        self._sources: dict[ir.Value, str] = {}
         self._values: dict[Hashable, ir.Value] = {}
         self._encodings: dict[Hashable, Encoding] = {}
         #: Own functions that were called.
         self.called: set[Variant] = set()
 
-    def algorithm(self, op_type: str, format: Format, granularity: Granularity) -> str:
-        """How codes are chosen for a weight that an operator `op_type` reads."""
-        return self._named or algorithms.choose(op_type, format, granularity)
+    def new_encoding(
+        self,
+        weight: ir.Value,
+        format: Format,
+        granularity: Granularity,
+        op_type: str,
+        *,
+        tensor: ir.TensorProtocol | None = None,
+        channel: int | None = None,
+        by_data: bool = True,
+    ) -> Encoding:
+        """How `weight`, read by an operator `op_type`, will be encoded, by the algorithm that it calls for.
+
+        Args:
+            tensor: its numbers in another shape.
+            channel: the axis of its outputs there; without, what data say of its layer is of no use there.
+            by_data: whether data may choose codes as far from the nearest ones as they like.
+        """
+        source = self._sources.get(weight, weight.name or "")
+        layer = self._codes.evidence.get(source)
+        if not by_data or (tensor is not None and channel is None):
+            layer = None
+        elif layer is not None and channel is not None:
+            layer = layer.turned(channel)
+        algorithm = self._codes.named.get(source)
+        if algorithm is None or (algorithm in algorithms.WITH_DATA and layer is None):
+            algorithm = algorithms.choose(op_type, format, granularity, has_data=layer is not None)
+        tensor = graph.constant(weight) if tensor is None else tensor
+        assert tensor is not None
+        layer = layer if algorithm in algorithms.WITH_DATA else None
+        return Encoding(tensor, format, granularity, algorithm=algorithm, layer=layer)
 
     def encoding(
         self, weight: ir.Value, format: Format, granularity: Granularity, op_type: str, *, prefer_half: bool = False
@@ -49,12 +93,10 @@ class WeightForms:
         Args:
             prefer_half: round the scales to float16 if that holds them all.
         """
-        algorithm = self.algorithm(op_type, format, granularity)
-        key = (id(weight), format.name, granularity, algorithm, prefer_half)
+        encoding = self.new_encoding(weight, format, granularity, op_type)
+        key = (id(weight), format.name, granularity, encoding.algorithm, prefer_half)
         if key not in self._encodings:
-            tensor = graph.constant(weight)
-            assert tensor is not None
-            encoding = Encoding(tensor, format, granularity, algorithm=algorithm)
+            tensor = encoding.tensor
             if isinstance(tensor, GivenTensor):
                 encoding = dataclasses.replace(encoding, given=tensor.given, half_scales=tensor.half_scales)
             elif prefer_half and fits_half_scales(encoding):
@@ -71,6 +113,7 @@ class WeightForms:
         if full not in self._values:
             self._values[full] = graph.add_constant(owner, self.names.fresh(f"{weight.name}{suffix}"), tensor)
             self._values[full].meta[ORIGIN] = weight.meta.get(ORIGIN, weight.name)
+            self._sources[self._values[full]] = self._sources.get(weight, weight.name or "")
         return self._values[full]
 
     def once(self, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:

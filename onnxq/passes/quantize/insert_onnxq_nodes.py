@@ -42,7 +42,7 @@ class InsertOnnxqNodes(PlanPass):
         return cls(work.plan, exact=work.recipe.accuracy_level < EXACT_BELOW)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         choices = {c.node: c for c in self.plan.those(Method.PACKED)}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -52,7 +53,7 @@ class InsertQDQ(PlanPass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
-        writer = _Writer(model, WeightForms(Names(model), self.algorithm), self.activations, self.reduce_range)
+        writer = _Writer(model, WeightForms(Names(model), self.codes), self.activations, self.reduce_range)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         for node in nodes:
             becomes_gemm = node.op_type == "MatMul" and self._on_matrices(node)
@@ -192,14 +193,12 @@ class _Writer:
         return self._encodings[key]
 
     def _new_encoding(self, weight: Weight, stretch: float, least: FloatArray | None) -> Encoding:
-        return Encoding(
-            weight.tensor,
-            formats.get("int8"),
-            Granularity(weight.role.channel),
-            None if least is None else lambda: least,
-            stretch,
-            self.constants.algorithm(weight.node.op_type, formats.get("int8"), Granularity(weight.role.channel)),
+        granularity = Granularity(weight.role.channel)
+        # Outermost codes that are to stay unused must not be taken to make up for others.
+        made = self.constants.new_encoding(
+            weight.value, formats.get("int8"), granularity, weight.node.op_type, by_data=stretch == 1.0
         )
+        return replace(made, least_scales=None if least is None else lambda: least, stretch=stretch)
 
     def _own_scales(self, weight: Weight) -> FloatArray:
         key = (id(weight.value), weight.role.channel)

@@ -29,7 +29,7 @@ class QuantizeDynamically(PlanPass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         chosen = {choice.node for choice in self.plan.those(Method.DYNAMIC)}
         quantized: Shared = {}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and has_weights(node)]

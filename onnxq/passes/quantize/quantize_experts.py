@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq import formats, layouts
-from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
@@ -25,7 +24,7 @@ class QuantizeExperts(PlanPass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "MoE"}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -61,7 +60,7 @@ def _packed(weight: Weight, choice: Choice, constants: WeightForms) -> list[ir.V
     assert block is not None
     format, granularity = formats.get(choice.format or ""), Granularity(1, block)
     rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k), how="rows")
-    encoding = Encoding(rows, format, granularity, algorithm=constants.algorithm("MatMul", format, granularity))
+    encoding = constants.new_encoding(weight.value, format, granularity, "MatMul", tensor=rows)
     parts = {
         "_qmoe": encoding.part(layouts.stacked(layouts.gather_block, experts)),
         "_scale": encoding.part(layouts.stacked(layouts.scales_by_row, experts), weight.tensor.dtype),

@@ -21,7 +21,7 @@ class QuantizeGathers(PlanPass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op == "Gather"}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:

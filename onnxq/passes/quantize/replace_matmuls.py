@@ -40,7 +40,7 @@ class ReplaceMatMuls(PlanPass):
         return cls(work.plan, contrib=contrib, accuracy_level=work.recipe.accuracy_level)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         choices = {c.node: c for c in self.plan.those(Method.PACKED) if c.op in ("MatMul", "Gemm")}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
         for node in nodes:
@@ -135,4 +135,5 @@ def _flat_encoding(p: Product, format: formats.Format, block: int, constants: We
 
     flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows, how=f"axis {p.k_axis} last")
     granularity = Granularity(len(rows) - 1, block)
-    return Encoding(flat, format, granularity, algorithm=constants.algorithm("MatMul", format, granularity))
+    channel = 0 if len(rows) == 2 else None
+    return constants.new_encoding(p.weight, format, granularity, "MatMul", tensor=flat, channel=channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import numpy as np
@@ -44,7 +45,7 @@ class StoreWeights(PlanPass):
         return cls(work.plan, own_nodes=work.target.has_onnxq_ops)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = WeightForms(Names(model), self.algorithm)
+        constants = WeightForms(Names(model), self.codes)
         unpacked: dict[tuple[int, str, Granularity], ir.Value] = {}
         opset, stored = graph.opset(model), 0
         for weight, choice in self._weights(model):
@@ -80,8 +81,7 @@ def is_standard(format: formats.Format, granularity: Granularity) -> bool:
         return True
     if granularity.block is None:
         return format.bits >= 8 and not format.has_minimum
-    scales_are_plain = format.scale_type != formats.E8M0 and format.base is None
-    return format.bits in (4, 8) and format.code_type.kind in "iu" and scales_are_plain and not format.has_minimum
+    return format.blocks_are_spelled
 
 
 def _call(constants: WeightForms, weight: Weight, format: formats.Format, granularity: Granularity) -> ir.Value:
@@ -112,6 +112,8 @@ def _unpack(
 ) -> ir.Value:
     """The float value that the nodes added here compute from the codes of `weight`."""
     chain = Chain(constants, weight, opset)
+    if weight.node.op_type == "Conv" and granularity.block is not None:
+        return _unpack_kernels(chain, weight, format, granularity.block)
     encoding = constants.encoding(weight.value, format, granularity, weight.node.op_type)
     if format.scale_type is None:
         return chain.cast(chain.initializer(f"_{format.name}", encoding.part(layouts.codes)), weight.tensor.dtype)
@@ -129,6 +131,19 @@ def _unpack_channels(chain: Chain, encoding: Encoding) -> ir.Value:
         zeros = encoding.part(layouts.by_channel(layouts.zero_points))
         x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
     return chain.op("Mul", x, chain.initializer("_scale", steps))
+
+
+def _unpack_kernels(chain: Chain, weight: Weight, format: formats.Format, block: int) -> ir.Value:
+    """Kernels of a convolution, flattened so that blocks are full ones however few channels there are."""
+    outputs, *kernel = weight.shape
+    rows = graph.lazily(weight.tensor, lambda w: w, shape=(outputs, math.prod(kernel)), how="rows")
+    encoding = chain.constants.new_encoding(
+        weight.value, format, Granularity(1, block), weight.node.op_type, tensor=rows, channel=0
+    )
+    x = _unpack_blocks(chain, encoding)
+    x = chain.op("Reshape", x, chain.small("shape", np.array(weight.shape, np.int64)))
+    x.dtype = ir.DataType.FLOAT
+    return chain.cast(x, weight.tensor.dtype)
 
 
 def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:

@@ -1,0 +1,260 @@
+"""gptq: codes that make the layer's outputs right on the data, rather than each weight.
+
+Weights are rounded one input after the other; the error that rounding one leaves in the outputs is taken over by those
+that are still to be rounded, as far as the data let one input stand in for another. Then all are gone through again:
+each block's scale is fitted anew to its codes, and each code is replaced if another one does better with all others as
+they are. Output channels for which the data-free codes serve held-back samples better keep those.
+
+With H the Gram matrix of the layer's input and H = L · Lᵀ, the error of the outputs is |Lᵀ(w − q)|², and the rounding
+is Babai's nearest plane in the lattice of Lᵀ's columns.
+
+Source: Frantar et al., GPTQ (ICLR 2023); that it is Babai's method, which needs no inverse: Chen et al., The Geometry
+of LLM Quantization (2025). The second part is coordinate descent as in Behdin et al., QuantEase (2023), with scales.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.algorithms import mse
+from onnxq.algorithms._columns import Columns
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
+from onnxq.summaries.evidence import Layer
+
+#: Part of the mean square of all inputs that is added to each one's: the data tell little of those they hardly move.
+DAMPING = 0.03
+#: Times that all codes are gone through again.
+SWEEPS = 3
+#: Needs what data say of the layer.
+NEEDS_DATA = True
+#: Inputs whose errors are handed on to all others at once, by a product of matrices; and to each other.
+CHUNK, INNER = 128, 32
+
+
+def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
+    return format.bits <= 4 and format.scale_type is not None
+
+
+def quantize(
+    w: FloatArray,
+    format: Format,
+    granularity: Granularity,
+    scales: FloatArray | None = None,
+    zero_points: CodeArray | None = None,
+    *,
+    layer: Layer,
+    half_scales: bool = False,
+) -> QuantizedTensor:
+    """`w` in `format`, chosen for the inputs that `layer` tells of.
+
+    Args:
+        w: of shape [K, N], [N, K] or that of a convolution's kernel; `layer.channel` is the axis of its outputs.
+        scales, zero_points: to be kept as they are; None: the best that can be found.
+        half_scales: round scales to float16.
+
+    A weight whose scales do not belong to one output channel each, as those of blocks along that axis, gets data-free
+    codes, and so does one in a format without scales.
+    """
+    granularity = granularity.within(w.ndim)
+    if format.base is not None:  # all blocks first, then their scales
+        return format.nest(quantize(w, format.base, granularity, scales, zero_points, layer=layer))
+    start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
+    if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
+        return start
+    columns = Columns.of(w, start, layer.channel)
+    may_refit = scales is None and granularity.axis is not None and not format.powers_of_two
+    kept = (np.dtype(np.float16) if half_scales else start.scales.dtype) if may_refit else None
+    prepared, held_back = _prepared(layer), layer.held_back()
+    per_group = columns.w.shape[1] // layer.groups
+    for group in range(layer.groups):
+        outputs = slice(group * per_group, (group + 1) * per_group)
+        part, found = columns.part(outputs), columns.part(outputs)
+        gram = prepared.of_group(group, columns.inputs)
+        _round(found, gram)
+        _descend(found, gram.damped, kept)
+        better = _is_better(found, part, held_back[:, group, columns.inputs])
+        columns.take(found, outputs, better)
+        layer.chosen.update(gptq=int(better.sum()), mse=int((~better).sum()))
+    return columns.tensor(start, layer.channel)
+
+
+def _data_free(
+    w: FloatArray,
+    format: Format,
+    granularity: Granularity,
+    scales: FloatArray | None,
+    zero_points: CodeArray | None,
+    *,
+    half_scales: bool,
+) -> QuantizedTensor:
+    """What there is without data: the scales to begin with."""
+    if scales is not None:
+        return format.encode(w, granularity, scales, zero_points)
+    q = mse.quantize(w, format, granularity)
+    if not half_scales:
+        return q
+    assert q.scales is not None
+    return format.encode(w, granularity, q.scales.astype(np.float16).astype(np.float32), q.zero_points)
+
+
+def _is_by_channel(granularity: Granularity, channel: int) -> bool:
+    if granularity.block is not None:
+        return granularity.axis != channel
+    return granularity.axis in (None, channel)
+
+
+class _Gram(NamedTuple):
+    """What is needed of a Gram matrix.
+
+    Attributes:
+        damped: [K, K] the matrix itself.
+        order: [K] its rows, those of the largest numbers last.
+        lower: [K, K] the lower triangle that times its transpose is the matrix in that order.
+    """
+
+    damped: NDArray[np.float32]
+    order: NDArray[np.intp]
+    lower: NDArray[np.float32]
+
+
+class _Prepared(NamedTuple):
+    """The same for each group of a layer."""
+
+    damped: NDArray[np.float32]
+    order: NDArray[np.intp]
+    lower: NDArray[np.float32]
+
+    def of_group(self, group: int, inputs: NDArray[np.intp]) -> _Gram:
+        """For a weight that has its inputs in this order."""
+        damped, order = self.damped[group], self.order[group]
+        if np.array_equal(inputs, np.arange(len(inputs))):
+            return _Gram(damped, order, self.lower[group])
+        return _Gram(damped[np.ix_(inputs, inputs)], np.argsort(inputs)[order], self.lower[group])
+
+
+#: Weights that are encoded in slices ask for the same one several times in a row.
+_last: list[tuple[Layer, _Prepared]] = []
+
+
+def _prepared(layer: Layer) -> _Prepared:
+    if not _last or _last[0][0] is not layer:
+        _last[:] = []
+        _last[:] = [(layer, _prepare(layer.gram().sums))]
+    return _last[0][1]
+
+
+def _prepare(sums: NDArray[np.float32]) -> _Prepared:
+    k = sums.shape[-1]
+    mean = np.trace(sums, axis1=1, axis2=2, dtype=np.float64) / k
+    sums[:, np.arange(k), np.arange(k)] += (DAMPING * np.where(mean > 0, mean, 1)).astype(np.float32)[:, None]
+    order = np.argsort(np.diagonal(sums, axis1=1, axis2=2), axis=1, kind="stable")
+    lower = np.empty_like(sums)
+    for group, indices in enumerate(order):
+        lower[group] = np.linalg.cholesky(sums[group][np.ix_(indices, indices)].astype(np.float64))
+    return _Prepared(sums, order, lower)
+
+
+def _round(columns: Columns, gram: _Gram) -> None:
+    """Choose all codes, those of the input with the largest numbers first."""
+    order, lower, k = gram.order, gram.lower, len(gram.order)
+    handed_on = np.zeros_like(columns.w)  # in order: what the errors of those rounded add to each
+    for start in range((k - 1) // CHUNK * CHUNK, -1, -CHUNK):
+        end = min(k, start + CHUNK)
+        errors = np.empty((end - start, columns.w.shape[1]), np.float32)
+        for i in range(end - 1, start - 1, -1):
+            wanted = columns.w[order[i]] + handed_on[i] / lower[i, i]
+            errors[i - start] = columns.w[order[i]] - columns.encode(int(order[i]), wanted)
+            handed_on[start:i] += lower[i, start:i, None] * errors[i - start]
+        handed_on[:start] += lower[start:end, :start].T @ errors
+
+
+def _descend(columns: Columns, gram: NDArray[np.float32], kept: np.dtype | None) -> None:
+    """Go through all inputs `SWEEPS` times and give each the codes that are best with all others as they are.
+
+    Args:
+        kept: the type that scales are rounded to; None: they stay as they are.
+    """
+    runs = _runs(columns.group)
+    slope = gram @ (columns.w - columns.values)  # half of what the error loses by making a weight larger
+    for _ in range(SWEEPS):
+        for chunk in _chunks(runs):
+            whole = slice(chunk[0][0], chunk[-1][1])
+            before, near = columns.values[whole].copy(), slope[whole].copy()
+            for start, end in chunk:
+                _descend_run(columns, start, end, _Near(whole.start, gram[whole, whole], near), kept)
+            slope -= gram[:, whole] @ (columns.values[whole] - before)
+
+
+class _Near(NamedTuple):
+    """The inputs that are gone through at present: the first one, their part of the Gram matrix and of the slope."""
+
+    first: int
+    gram: NDArray[np.float32]
+    slope: NDArray[np.float32]
+
+    def moved(self, inputs: slice, by: FloatArray) -> None:
+        self.slope[:] -= self.gram[:, inputs] @ by
+
+
+def _descend_run(columns: Columns, start: int, end: int, near: _Near, kept: np.dtype | None) -> None:
+    """Once through the inputs that share one scale, which is fitted anew to the codes they have."""
+    if kept is not None:
+        run = slice(start - near.first, end - near.first)
+        near.moved(run, _refit(columns, slice(start, end), near.gram[run, run], near.slope[run], kept))
+    for low in range(start, end, INNER):
+        inputs = slice(low, min(end, low + INNER))
+        here = slice(inputs.start - near.first, inputs.stop - near.first)
+        before, slope, gram = columns.values[inputs].copy(), near.slope[here].copy(), near.gram[here, here]
+        for i, k in enumerate(range(inputs.start, inputs.stop)):
+            values = columns.encode(k, before[i] + slope[i] / gram[i, i])
+            slope -= gram[:, i, None] * (values - before[i])
+        near.moved(here, columns.values[inputs] - before)
+
+
+def _runs(group: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Bounds of the inputs that share a scale, which follow each other."""
+    bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
+    return list(itertools.pairwise(bounds))
+
+
+def _chunks(runs: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Runs that follow each other, of `CHUNK` inputs together at most, or one of more."""
+    chunk: list[tuple[int, int]] = []
+    for run in runs:
+        if chunk and run[1] - chunk[0][0] > CHUNK:
+            yield chunk
+            chunk = []
+        chunk.append(run)
+    yield chunk
+
+
+def _refit(
+    columns: Columns, inputs: slice, gram: NDArray[np.float32], slope: NDArray[np.float32], kept: np.dtype
+) -> FloatArray:
+    """Give these inputs the scale of least error for the codes that they have, where it is a number to divide by; what
+    that adds to each of their numbers."""
+    steps = columns.steps(inputs)
+    curvature, towards = (np.einsum("kn,kn->n", steps, each) for each in (gram @ steps, slope))
+    group = int(columns.group[inputs.start])
+    old = columns.scales[group].astype(np.float32)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        new = (old + towards / curvature).astype(kept).astype(np.float32)
+    usable = np.isfinite(new) & (new * old > 0) & (np.abs(new) >= np.finfo(kept).tiny) & (curvature > 0)
+    new = np.where(usable, new, old)
+    columns.scales[group] = new
+    added = steps * (new - old)
+    columns.values[inputs] += added
+    return added
+
+
+def _is_better(found: Columns, start: Columns, held_back: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """[N] whether an output is nearer to what it was on rows [rows, K] with the codes of `found` than of `start`."""
+    if not len(held_back):
+        return np.ones(start.w.shape[1], np.bool_)
+    errors = [np.square(held_back @ (each.values - each.w)).sum(axis=0) for each in (found, start)]
+    return np.asarray(errors[0] <= errors[1])

@@ -1,0 +1,163 @@
+"""What data say of the layers whose codes they help to choose: each layer's input is looked at while the model runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import algorithms, formats
+from onnxq.calibration.calibrate import GROUP_BYTES, hash_model
+from onnxq.calibration.find_ranges import HELD_BACK, Effort
+from onnxq.files import staging
+from onnxq.formats import Granularity
+from onnxq.job import Job
+from onnxq.model.layer_inputs import LayerInput, layer_inputs
+from onnxq.model.weights import Weight, find_weights
+from onnxq.passes.observe.expose_values import ExposeValues
+from onnxq.plan import Choice
+from onnxq.runtime.session import Session
+from onnxq.samples.prefetch import prefetch
+from onnxq.samples.source import Data
+from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_input, read_index
+from onnxq.summaries.gram import Gram, finite_rows, spread_out
+
+#: Of fewer numbers, as kernels of depthwise convolutions have, none can make up for another.
+LEAST = 16
+#: Rows of the samples held back that are kept of a layer's input.
+ROWS = 512
+
+
+def needed(job: Job) -> dict[str, list[LayerInput]]:
+    """By weight, where it is multiplied, if its codes are to be chosen by data; empty where there are no data."""
+    if job.data is None:
+        return {}
+    known = {name: inputs for name, inputs in layer_inputs(job.model).items() if inputs[0].rows.k >= LEAST}
+    found: dict[str, list[LayerInput]] = {}
+    for weight in find_weights(job.model):
+        name, choice = weight.value.name or "", job.plan.choices.get(weight.node.name or "")
+        if name in known and choice is not None and choice.format is not None and _uses_data(job, weight, choice):
+            found[name] = known[name]
+    return found
+
+
+def _uses_data(job: Job, weight: Weight, choice: Choice) -> bool:
+    block, role = choice.block, weight.role
+    granularity = Granularity(role.channel) if block is None else Granularity(role.contraction, block)
+    chosen = algorithms.choose(weight.node.op_type, formats.get(choice.format or ""), granularity, has_data=True)
+    named = job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type)
+    return (named or chosen) in algorithms.WITH_DATA
+
+
+def evidence_of(
+    job: Job, inputs: Mapping[str, list[LayerInput]], effort: Effort, scratch: Path, file: Path | None = None
+) -> Evidence:
+    """The evidence for these weights, from `file` if it is there, else gathered.
+
+    Args:
+        inputs: as `needed` gives them.
+        effort: what observing may take; layers that need more memory are looked at in turns, the samples gone through
+            once for each.
+        scratch: a folder for what is of no use later.
+        file: where it is left for the next time: K² numbers for each input of K numbers.
+
+    Raises:
+        BadModel, BadData: the model or the data fail on some sample.
+        BadRecipe: the file is of another model or other data, or damaged.
+        BadOutput: it cannot be written.
+    """
+    assert job.data is not None
+    distinct = list(dict.fromkeys(_without_channel(each) for several in inputs.values() for each in several))
+    key = {"model": hash_model(job.model), "data": job.data.hash()}
+    place = scratch / "evidence.npz" if file is None else file
+    if file is not None and file.exists():
+        index = read_index(file, {_name(each): (each.rows.groups, each.rows.k) for each in distinct}, **key)
+    else:
+        index = Index(**key, inputs=[_name(each) for each in distinct])
+        with contextlib.nullcontext(place) if file is None else staging.whole(file, replace=job.guard.force) as staged:
+            _gather(job, distinct, effort, staged)
+            add_index(staged, index)
+    numbers = {name: number for number, name in enumerate(index.inputs)}
+    return {name: _layer(several, numbers, place) for name, several in inputs.items()}
+
+
+def _layer(several: Sequence[LayerInput], numbers: Mapping[str, int], file: Path) -> Layer:
+    first = several[0]
+    return Layer(first.channel, first.rows.groups, file, tuple(numbers[_name(each)] for each in several))
+
+
+def _name(each: LayerInput) -> str:
+    """What a file calls an input, however the weight lies beside it."""
+    return f"{each.value} {each.rows}"
+
+
+def _gather(job: Job, distinct: Sequence[LayerInput], effort: Effort, file: Path) -> None:
+    assert job.data is not None
+    groups = list(_groups(distinct, GROUP_BYTES if effort.memory is None else effort.memory))
+    samples, held_back = job.data.split(HELD_BACK)
+    job.progress.start("looking at layers", len(groups) * (samples.count + held_back.count), "samples")
+    number = 0
+    for group in groups:
+        for gram, rows in _watched(job, group, samples, held_back):
+            add_input(file, number, gram, rows)
+            number += 1
+
+
+def _without_channel(each: LayerInput) -> LayerInput:
+    """The same for weights that lie differently beside the same rows."""
+    return LayerInput(each.value, each.rows, 0)
+
+
+def _groups(inputs: Sequence[LayerInput], memory: int) -> Iterator[list[LayerInput]]:
+    """Those of which the matrices fit the memory together, or one."""
+    group: list[LayerInput] = []
+    total = 0
+    for each in inputs:
+        nbytes = 4 * each.rows.groups * each.rows.k**2
+        if group and total + nbytes > memory:
+            yield group
+            group, total = [], 0
+        group.append(each)
+        total += nbytes
+    if group:
+        yield group
+
+
+def _watched(
+    job: Job, group: Sequence[LayerInput], samples: Data, held_back: Data
+) -> Iterator[tuple[Gram, list[NDArray]]]:
+    """What is seen of these inputs in one pass over the samples: sums, and rows of those held back."""
+    run = _runner(job, list(dict.fromkeys(each.value for each in group)))
+    grams = {each: Gram.empty(each.rows.groups, each.rows.k) for each in group}
+    kept: dict[LayerInput, list[NDArray]] = {each: [] for each in group}
+    for seen in run(samples):
+        for each, gram in grams.items():
+            if each.value in seen:
+                gram.update(each.rows(seen[each.value], samples.count))
+    for seen in run(held_back):
+        for each, rows in kept.items():
+            if each.value in seen:
+                found = finite_rows(each.rows(seen[each.value], samples.count))
+                rows.append(spread_out(found, -(-ROWS // held_back.count)))
+    yield from ((grams[each], kept[each]) for each in group)
+
+
+def _runner(job: Job, names: Sequence[str]) -> Callable[[Data], Iterator[dict[str, NDArray]]]:
+    """A function that runs the float model on samples and gives these values of each run that were computed."""
+    tapped = job.model.clone()
+    expose = ExposeValues(names)
+    expose(tapped)
+    outputs = {name: out for name, out in zip(names, expose.outputs, strict=True) if out is not None}
+    session = Session(tapped, threads=0)
+
+    def run(data: Data) -> Iterator[dict[str, NDArray]]:
+        with contextlib.closing(prefetch(data)) as samples:
+            for sample in samples if outputs else ():
+                found = zip(outputs, session.run(sample, list(outputs.values())), strict=True)
+                yield {name: np.asarray(x) for name, x in found if x is not None and np.size(x)}
+                job.progress.advance(1)
+
+    return run

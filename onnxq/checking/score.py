@@ -1,0 +1,100 @@
+"""A score that the user measures by a function of their own: accuracy on labels, a loss, anything."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+
+from onnxq.errors import BadRecipe, CheckFailed, first_line
+from onnxq.runtime.library import session
+from onnxq.samples.functions import import_function
+
+#: Takes the path of a model, or, if that is what its parameter is called, a `session`; the higher, the better.
+Evaluate = Callable[..., float]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of the float model and of the quantized one.
+
+    Attributes:
+        allowed: by how much it may fall; None: by any amount.
+        evaluations: quantized files that were scored.
+    """
+
+    in_float: float
+    quantized: float
+    allowed: float | None
+    evaluations: int = 1
+
+    @property
+    def drop(self) -> float:
+        return self.in_float - self.quantized
+
+    @property
+    def is_good(self) -> bool:
+        # What was written as 0.005 is not missed by how 0.81 - 0.805 comes out in binary.
+        return self.allowed is None or self.drop <= self.allowed + 1e-9 * max(1.0, abs(self.in_float))
+
+    def require_good(self) -> None:
+        """
+        Raises:
+            CheckFailed: it fell by more than it may.
+        """
+        if not self.is_good:
+            raise CheckFailed(
+                f"the score falls from {self.in_float:.6g} to {self.quantized:.6g}, by more than the {self.allowed:g} "
+                "allowed: keep more nodes in float (--keep), or raise --max-drop"
+            )
+
+
+class Metric:
+    """A function of the user's, and by how much what it finds may fall.
+
+    Args:
+        evaluate: `module:function`, or a function.
+        max_drop: None: by any amount.
+
+    Raises:
+        BadRecipe: there is no such function, or the drop is no number from 0 on.
+    """
+
+    def __init__(self, evaluate: Evaluate | str, max_drop: float | None) -> None:
+        if max_drop is not None and not 0 <= max_drop < math.inf:
+            raise BadRecipe(f"invalid --max-drop {max_drop:g}; example: 0.005")
+        self.max_drop = max_drop
+        self._name = evaluate if isinstance(evaluate, str) else getattr(evaluate, "__name__", "the given function")
+        self._function = import_function(evaluate, "--evaluate") if isinstance(evaluate, str) else evaluate
+        self._in_float = functools.cache(self._measure)
+
+    def score(self, in_float: Path, quantized: Path, evaluations: int) -> Score:
+        """
+        Args:
+            in_float: scored the first time only.
+
+        Raises:
+            BadRecipe: the function fails, or gives no finite number.
+        """
+        return Score(self._in_float(in_float), self._measure(quantized), self.max_drop, evaluations)
+
+    def _measure(self, path: Path) -> float:
+        try:
+            found = self._function(session(path) if self._wants_session() else str(path))
+        except (Exception, SystemExit) as error:  # of the user's own function
+            raise BadRecipe(
+                f"--evaluate {self._name} failed with {type(error).__name__}: {first_line(error)}"
+            ) from error
+        if not isinstance(found, Real) or not math.isfinite(found):
+            raise BadRecipe(f"--evaluate {self._name} gave {found!r:.40} for '{path}', not a finite number")
+        return float(found)
+
+    def _wants_session(self) -> bool:
+        try:
+            return next(iter(inspect.signature(self._function).parameters), "") == "session"
+        except (TypeError, ValueError):  # one of C, which does not say what it takes
+            return False

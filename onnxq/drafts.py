@@ -1,0 +1,124 @@
+"""Steps 5 and 8 together: which plan to carry out, and which one instead once its file was looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+from onnxq.checking import verdict
+from onnxq.checking.models import Check
+from onnxq.checking.score import Score
+from onnxq.checking.verdict import misses_floor, stricter
+from onnxq.errors import NothingToDo
+from onnxq.job import Job
+from onnxq.plan import COMPUTING, Plan, in_float
+from onnxq.planning.scales import values_to_observe
+from onnxq.planning.shared_weights import reconciled
+from onnxq.recipe import Recipe
+from onnxq.request import Request
+from onnxq.runtime.profile import PlanTime
+from onnxq.samples.trials import Trials
+from onnxq.summaries.ranges import Ranges
+from onnxq.tuning.aim_search import AimSearch
+from onnxq.tuning.plan_bench import PlanBench
+from onnxq.tuning.timings import Timings
+from onnxq.tuning.tune import tune
+
+#: Times that a plan is tuned anew because its file misses the floor that the user named.
+RETRIES = 2
+
+
+class Drafts:
+    """Step 5: the plan to write; and after each check, which one to write instead."""
+
+    def __init__(self, request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> None:
+        self._job, self._full, self._like = job, job.plan, request.like
+        is_free = request.plan is None and request.like is None
+        self._may_give_back = is_free and not job.recipe.keep_slow
+        self._bench = None
+        if is_free and trials and trials.samples:
+            rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
+            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile)
+        self._retries = 0 if self._bench is None else RETRIES
+        self._metric, self._search = request.metric, AimSearch()
+        self._best: tuple[Plan, Score] | None = None
+        #: What the user's function found of the last file.
+        self.score: Score | None = None
+
+    def first(self) -> Plan:
+        """The job's plan, tuned if it may be; or what it became before.
+
+        Raises:
+            NothingToDo: it changes nothing.
+        """
+        plan = self._full if self._bench is None else self._tuned(self._bench, self._job.recipe)
+        if self._like is not None:
+            plan = self._like.plan
+        if not plan.changes_anything:
+            reason = next((choice.reason for choice in plan), "the plan is empty")
+            raise NothingToDo(f"{self._job.path}: nothing could be quantized ({reason})")
+        return plan
+
+    def after(self, plan: Plan, proof: Check | None, file: Path) -> Plan | None:
+        """What to write in the place of `plan`, of whose `file` the check found `proof`; None: it stays.
+
+        Raises:
+            CheckFailed: no plan keeps the user's score.
+        """
+        better = self._after_check(plan, proof)
+        return self._after_score(plan, file) if better is None else better
+
+    def _after_score(self, plan: Plan, file: Path) -> Plan | None:
+        """By the user's own score: the plan of the lowest SQNR that keeps it, in few evaluations."""
+        if self._metric is None or (self._best and plan is self._best[0]):
+            return None
+        self.score = score = self._metric.score(self._job.path, file, self._search.count + 1)
+        reached = math.inf if self._bench is None else self._bench.quality(plan).sqnr
+        self._search.tell(reached, passes=score.is_good)
+        if score.is_good and (self._best is None or reached == self._search.passed):
+            self._best = plan, score
+        aim = None if self._bench is None else self._search.next()
+        if aim is not None and self._bench is not None:
+            other = self._tuned(self._bench, dataclasses.replace(self._job.recipe, min_sqnr=aim))
+            if other.changes_anything and other != plan:
+                return other
+        if self._best is None:
+            score.require_good()
+        if self._best is None or self._best[0] is plan:
+            return None
+        best, found = self._best
+        self.score = dataclasses.replace(found, evaluations=self._search.count)
+        return best
+
+    def _after_check(self, plan: Plan, proof: Check | None) -> Plan | None:
+        """By the check of the saved file: whether it is too slow, or misses the floor that the user named."""
+        if proof is None or not proof.whole:
+            return None
+        may_give_back, self._may_give_back = self._may_give_back, False  # the first file alone is judged by its speed
+        if may_give_back and plan.those(*COMPUTING) and self._is_slow(plan, proof):
+            reason = "the saved file was slower than float"
+            self._full = self._full.replacing(in_float(c, reason) for c in self._full.those(*COMPUTING))
+            return plan.replacing(in_float(c, reason) for c in plan.those(*COMPUTING))
+        if self._bench is None or not self._retries or not misses_floor(proof, self._job.recipe):
+            return None
+        self._retries -= 1
+        longer = self._tuned(self._bench, stricter(proof, self._job.recipe, self._bench.quality(plan).sqnr))
+        return longer if longer.changes_anything else None
+
+    def _is_slow(self, plan: Plan, proof: Check) -> bool:
+        """Whether the file is slower than float, as far as times may decide anything."""
+        if self._bench is None or not proof.float_ms:
+            return False
+        seen = PlanTime(proof.latency_ratio, proof.latency_spread)
+        return Timings(self._bench, self._job.recipe.accuracy_level).is_saved_slower(plan, seen, verdict.SLOWER)
+
+    def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
+        """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
+        model, progress = self._job.model, self._job.progress
+        observed = values_to_observe(model, self._full)
+        bench.watch(self._full)
+        tuned = tune(bench, self._full, recipe, observed, progress)
+        if bench.overlooks(tuned, recipe.aim):
+            tuned = tune(bench, tuned, recipe, observed, progress)
+        return reconciled(tuned, model)

@@ -1,0 +1,60 @@
+"""Everything that a user asks for of `quantize`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxq.calibration.find_ranges import Effort
+from onnxq.checking.score import Metric
+from onnxq.job import Environment
+from onnxq.output.signature import Signature, read_signature
+from onnxq.plan import Plan
+from onnxq.recipe import Recipe
+from onnxq.runtime.profile import MachineProfile
+from onnxq.samples.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that the user asked for.
+
+    Attributes:
+        output: None: the model's name with the scheme in it, in the current folder.
+        plan: to be carried out as it is, without tuning.
+        check: run the saved file.
+        ranges, evidence: files of them; `effort` is what finding them may take.
+        profile: the times to decide by.
+        like: how another model was made, to be made again.
+        metric: what the user scores models by.
+    """
+
+    model: Path
+    output: Path | None
+    recipe: Recipe
+    target: str
+    plan: Plan | None
+    check: bool
+    sampling: Sampling
+    ranges: Path | None
+    evidence: Path | None
+    effort: Effort
+    environment: Environment
+    profile: MachineProfile
+    like: Signature | None = None
+    metric: Metric | None = None
+
+    def repeating(self, like: str | Path | None) -> Request:
+        """This request, with recipe, target, plan and check of the model at `like`."""
+        if like is None:
+            return self
+        old = read_signature(like)
+        return dataclasses.replace(
+            self,
+            recipe=old.asked_recipe,
+            target=old.plan.target,
+            plan=old.plan if old.is_given else None,
+            check=old.is_checked,
+            like=old,
+        )

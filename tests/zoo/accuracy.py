@@ -1,0 +1,215 @@
+"""The committed table of algorithms: `python tests/zoo/accuracy.py [--write] [MODEL …]`.
+
+Quantizes shared models to few bits by the weights alone and by data, next to onnxruntime's own tool, and scores what
+comes out on data that none of them saw. Nothing is given back to a longer format, whatever it costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from shared import SHARED
+from zoo_models import load_zoo
+
+import onnxq
+from onnxq.job import open_job
+from onnxq.recipe import Rule
+
+TABLE = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
+HEADER = ("model", "metric", "float", "format", "codes by", "score", "SQNR dB", "size", "seconds")
+SAMPLES = {"charlm": 192}
+#: Transformers and other models of matrix products, and those of convolutions.
+PRODUCTS = (
+    "charlm",
+    "stories260k_llama",
+    "gpt_nano_sort",
+    "rxn_albert",
+    "tiny-random-gpt2-fp32_past",
+    "tiny-random-lfm2-fp32_decoder",
+    "mlperf_ad_autoencoder",
+)
+CONVOLUTIONS = (
+    "mobilenetv2_cifar10",
+    "deeplabv3_mnv2",
+    "squeezenet1_1",
+    "cifar_resnet56_op10",
+    "mlperf_ic_resnet8",
+    "ultraface_rfb320",
+)
+FORMATS = {"charlm": ("int4", "nf4", "int3", "uint2")}
+OURS = ("rtn", "mse", "gptq")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table, as text."""
+
+    model: str
+    metric: str
+    in_float: str
+    word: str
+    algorithm: str
+    score: str
+    sqnr: str
+    size: str
+    seconds: str
+
+    def __str__(self) -> str:
+        return f"| {' | '.join(astuple(self))} |"
+
+
+def ours(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) -> None:
+    """A file of ours, for the target that has a form for the format; the same plan for each algorithm."""
+    target, data = "ort-cpu" if name in CONVOLUTIONS else "onnxq", zoo.calibration(name, SAMPLES.get(name, 64))
+    rules = (Rule("int8", ops=("Gather",)),) if name in PRODUCTS else ()
+    recipe = onnxq.Recipe(word, rules, min_sqnr=float("-inf"), accuracy_level=0)
+    plan = open_job(zoo.model_path(name), recipe, target, data).plan
+    onnxq.quantize(
+        zoo.model_path(name),
+        output,
+        dataclasses.replace(recipe, algorithm=algorithm),
+        target=target,
+        data=data,
+        limit=None,
+        plan=plan,
+        check=False,
+        force=True,
+    )
+
+
+def theirs(zoo: ModuleType, name: str, hqq: bool, output: Path) -> None:
+    """onnxruntime's own tool: its default, or HQQ, which needs torch.
+
+    Raises:
+        ImportError: there is none.
+    """
+    from onnxruntime.quantization.matmul_nbits_quantizer import (
+        DefaultWeightOnlyQuantConfig,
+        HQQWeightOnlyQuantConfig,
+        MatMulNBitsQuantizer,
+    )
+
+    if hqq:
+        import torch  # noqa: F401 - it says clearly what is missing
+
+        how = HQQWeightOnlyQuantConfig(block_size=32, bits=4)
+    else:
+        how = DefaultWeightOnlyQuantConfig(block_size=32, is_symmetric=True, bits=4)
+    quantizer = MatMulNBitsQuantizer(onnx.load(zoo.model_path(name)), algo_config=how)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(output))
+
+
+def contenders(name: str, word: str) -> Iterator[tuple[str, Callable[[ModuleType, Path], None]]]:
+    for algorithm in OURS:
+        yield algorithm, lambda zoo, output, by=algorithm: ours(zoo, name, word, by, output)
+    if word in ("int4", "uint4") and name in PRODUCTS:
+        yield "onnxruntime", lambda zoo, output: theirs(zoo, name, False, output)
+        yield "onnxruntime HQQ", lambda zoo, output: theirs(zoo, name, True, output)
+
+
+def measure(zoo: ModuleType, name: str, word: str, folder: Path) -> Iterator[Row]:
+    entry, output = zoo.MODELS[name], folder / "q.onnx"
+    for algorithm, make in contenders(name, word):
+        start = time.perf_counter()
+        try:
+            make(zoo, output)
+        except ImportError:
+            continue
+        seconds = time.perf_counter() - start
+        yield Row(
+            name,
+            entry.metric,
+            f"{entry.float_score:.4f}",
+            f"`{word}`",
+            algorithm,
+            f"{zoo.score(name, output):.4f}",
+            f"{zoo.sqnr(name, output):.1f}",
+            f"{zoo.file_size(output) / zoo.file_size(zoo.model_path(name)):.3f}",
+            f"{seconds:.0f}",
+        )
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a table written earlier."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines if line.startswith("| ")]
+    return [Row(*row) for row in cells if len(row) == len(fields(Row)) and row[0] != HEADER[0]]
+
+
+def gains(rows: list[Row]) -> Iterator[str]:
+    """For each model and format, by what factor data shrink the error of the outputs."""
+    by = {(row.model, row.word, row.algorithm): float(row.sqnr) for row in rows}
+    for model, word in dict.fromkeys((row.model, row.word) for row in rows):
+        found = [by.get((model, word, algorithm), math.nan) for algorithm in OURS]
+        factors = [10 ** ((found[2] - each) / 10) for each in found[:2]]
+        if not np.isnan(factors).any():
+            yield f"| {model} | {word} | ÷ {factors[0]:.1f} | ÷ {factors[1]:.1f} |"
+
+
+def render(rows: list[Row]) -> str:
+    return "\n".join(
+        [
+            "# Algorithms, by the weights alone and by data",
+            "",
+            "Made by `python tests/zoo/accuracy.py --write`. Each model is quantized with `--min-sqnr=-inf`, so that",
+            "no node gets a longer format: products in blocks of 32 (nf4: 64) on target `onnxq` with float",
+            "activations, tables that are looked up in int8, convolutions on `ort-cpu`. `rtn` rounds to nearest by the",
+            "format's own rule, `mse` looks for scales of less error, `gptq` chooses codes by data: 64 samples of",
+            "calibration data (charlm: 192). Scores and SQNR are of other data. *onnxruntime* is its",
+            "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. Kernels",
+            "of convolutions get 4 bits where they are as long as a block (which onnxq does of itself with data only),",
+            "else 8. Seconds are of the whole process, on a machine that did other things at the same time.",
+            "",
+            f"| {' | '.join(HEADER)} |",
+            "|---" * len(HEADER) + "|",
+            *map(str, rows),
+            "",
+            "What that makes of the power of the error at the outputs:",
+            "",
+            "| model | format | gptq against rtn | gptq against mse |",
+            "|---|---|---|---|",
+            *gains(rows),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    logging.disable(logging.INFO)  # of onnxruntime's tool, a line for each node
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"put the rows into docs/{TABLE.name}")
+    parser.add_argument("models", nargs="*", help="only these models")
+    options = parser.parse_args()
+    zoo = load_zoo()
+    if zoo is None:
+        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    rows = {(row.model, row.word, row.algorithm): row for row in read_table(TABLE)}
+    order = {name: i for i, name in enumerate((*PRODUCTS, *CONVOLUTIONS))}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.models or order:
+            for word in FORMATS.get(name, ("int4",)):
+                for row in measure(zoo, name, word, Path(folder)):
+                    rows[row.model, row.word, row.algorithm] = row
+                    print(row, flush=True)
+                    if options.write:
+                        known = sorted(rows.values(), key=lambda row: order[row.model])
+                        TABLE.write_text(render(known), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
