@@ -33,11 +33,13 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
         raise ValueError("it holds pickled Python objects, not numbers")
     if dtype.kind not in "biufcSUV" or dtype.names is not None:
         raise ValueError(f"it holds values of type {dtype}, not numbers")
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape) or not is_possible(shape):
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
         raise ValueError(f"its shape is {shape}")
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != size - file.tell():
         raise ValueError(f"its header declares {nbytes} bytes of numbers, the file holds {size - file.tell()}")
+    if not is_possible(shape):
+        raise ValueError(f"its shape is {shape}")
     return shape, dtype
 
 
