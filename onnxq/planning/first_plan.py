@@ -29,6 +29,8 @@ from onnxq.targets import Target
 MATMULS = ("MatMul", "Gemm")
 #: Weights of a channel up to which int8 with a float32 scale saves less than a third of the bytes of float16.
 DEPTHWISE = 9
+#: Weights from which on blocks of 4 bits take fewer bytes than 8 bits a channel, with the nodes that unpack them.
+SPELLED = 1 << 13
 #: Operators that take one of several matrices, or rows, out of a weight of three dimensions.
 STACKED = ("MoE", "Gather")
 _WEIGHTS = {"w4a16": "uint4", "w8a16": "int8"}
@@ -123,7 +125,7 @@ def _choose(
 def _in_four_bits(choice: Choice, weights: list[Weight], recipe: Recipe) -> Choice:
     """In the 4 bits that were asked for, where data help to choose codes: without, they lose too much there.
 
-    The kernels of a convolution are flattened, and have to be as long as a block.
+    The kernels of a convolution are flattened, and have to be as long as a block; small ones would only get larger.
     """
     scheme = recipe.scheme_for(choice.node, choice.op)
     word = _WEIGHTS.get(scheme, scheme)
@@ -131,8 +133,8 @@ def _in_four_bits(choice: Choice, weights: list[Weight], recipe: Recipe) -> Choi
         return choice
     format = formats.get(word)
     block = recipe.block_size or format.default_block or 32
-    is_long = all(math.prod(weight.shape) // weight.shape[weight.role.channel] >= block for weight in weights)
-    is_possible = format.bits == 4 and format.blocks_are_spelled and is_long
+    is_long = all(weight.elements // weight.shape[weight.role.channel] >= block for weight in weights)
+    is_possible = format.bits == 4 and format.blocks_are_spelled and is_long and choice.elements >= SPELLED
     return choice.to(Method.STORED, word, block) if is_possible else choice
 
 
