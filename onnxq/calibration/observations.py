@@ -156,7 +156,7 @@ def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:
         if count != first.shard[1] or part.summaries.keys() != first.summaries.keys():
             raise BadRecipe(f"'{name}' was made with other options than '{first_name}': calibrate both in the same way")
         if number in found:
-            raise BadRecipe(f"shard {number} of {count} is given twice: {found[number][0]} and '{name}'")
+            raise BadRecipe(f"shard {number} of {count} is given twice: '{found[number][0]}' and '{name}'")
         found[number] = (name, part)
     count = first.shard[1] if first.shard else 1
     missing = [str(number) for number in range(1, count + 1) if number not in found]
