@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
 import inspect
 import numbers
 import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
-
-import onnx_ir as ir
 
 from onnxq.errors import BadModel, BadOutput, BadRecipe, Bug, OnnxqError, OutOfMemory, first_line
 
@@ -25,6 +25,26 @@ T = TypeVar("T")
 
 def bounded(function: Callable[P, T]) -> Callable[P, T]:
     """`function`, of whose exceptions all are `OnnxqError`s, but for KeyboardInterrupt, SystemExit and the like."""
+    checked = typed(function)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return checked(*arguments, **options)
+        except (OnnxqError, Warning):  # a warning is raised where the caller asked for that
+            raise
+        except Exception as error:
+            raise as_sentence(error) from error
+
+    return call
+
+
+def typed(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, which refuses arguments of other types than it declares; what it raises itself stays as it is.
+
+    Raises:
+        BadRecipe: the first such argument, or one that is missing or too many.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -34,12 +54,7 @@ def bounded(function: Callable[P, T]) -> Callable[P, T]:
         except TypeError as error:
             raise BadRecipe(f"{function.__name__}(): {error}") from None
         require_types(function, given)
-        try:
-            return function(*arguments, **options)
-        except (OnnxqError, Warning):  # a warning is raised where the caller asked for that
-            raise
-        except Exception as error:
-            raise as_sentence(error) from error
+        return function(*arguments, **options)
 
     return call
 
@@ -60,14 +75,15 @@ def require_types(declared: Any, given: Mapping[str, object]) -> None:
 
 @functools.cache
 def _hints(declared: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(declared)
-    except NameError:  # a type that is imported for type checkers alone
-        return {}
+    names, found = vars(sys.modules[declared.__module__]), {}
+    for name, word in inspect.get_annotations(declared).items():
+        with contextlib.suppress(NameError, AttributeError):  # a type that is imported for type checkers alone
+            found[name] = eval(word, names) if isinstance(word, str) else word
+    return found
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value may be of a declared type: what generics hold is looked at in tuples alone."""
+    """Whether a value may be of a declared type: what generics hold is looked at in tuples and dicts alone."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
@@ -75,6 +91,8 @@ def _fits(value: object, hint: Any) -> bool:
         return type(value) in {type(word) for word in inner}  # which words there are is said where they are used
     if origin is tuple and inner[-1] is Ellipsis:
         return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
+    if origin is dict and inner[-1] is not Any:
+        return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
     kind = origin or hint
     kind = {int: numbers.Integral, float: numbers.Real, Path: os.PathLike}.get(kind, kind)
     try:
@@ -137,7 +155,9 @@ def _where(trace: TracebackType | None) -> str:
     module, function = _place(trace)
     words = f" in {module.removeprefix('onnxq.')}.{function.strip('_')}" if module else ""
     found = [value for _, _, names in frames for value in names.values()]
-    node = next((value for value in found if isinstance(value, ir.Node)), None)
+    # Numbers and their formats are of use without onnx.
+    node_type = getattr(sys.modules.get("onnx_ir"), "Node", ())
+    node = next((value for value in found if isinstance(value, node_type)), None)
     path = next((value for value in found if isinstance(value, Path)), None)
     if node is not None:
         words += f" at node '{node.name or node.op_type}' ({node.op_type})"

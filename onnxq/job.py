@@ -133,7 +133,7 @@ def open_job(
     if not plan.choices:
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
-        raise NothingToDo(f"{model} holds no floating-point weights that could be quantized{why}: nothing to do")
+        raise NothingToDo(f"'{model}' holds no floating-point weights that could be quantized{why}: nothing to do")
     for sentence in unused_options(wanted, loaded, plan, path=model):
         warnings.warn(sentence, UnusedOption, stacklevel=2)
     samples = sampling.open(loaded, model)
@@ -152,6 +152,6 @@ def _require_float(path: str | Path, model: ir.Model, recipe: Recipe) -> None:
     quantized = is_quantized(model)
     if quantized is not None and not recipe.requantize:
         raise BadModel(
-            f"{path} is quantized already ({quantized}): start from the float model, "
+            f"'{path}' is quantized already ({quantized}): start from the float model, "
             "or give --requantize to quantize what is still in float"
         )

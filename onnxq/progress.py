@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Progress(Protocol):
     def start(self, what: str, total: int | None = None, unit: str = "") -> None:
         """A new step begins; `total` is in what `advance` counts, None if it is not known. With a `unit`, the plural of

@@ -35,7 +35,7 @@ class Power:
         """Sum of squared deviations from the mean; of one single number, its square."""
         if self.count < 2:
             return self.signal
-        return max(0.0, self.signal - self.total**2 / self.count)
+        return max(0.0, self.signal - self.total * (self.total / self.count))  # a power would not overflow to infinity
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Quality:
             means = [p.total / p.count for p in powers]
             middle = _median(means)
             within = _median([p.variation / p.count for p in powers if p.count > 1])
-            found[name] = within + _median([(mean - middle) ** 2 for mean in means])
+            found[name] = within + _median([(mean - middle) * (mean - middle) for mean in means])
         return found
 
     def _powers(self, name: str) -> list[Power]:

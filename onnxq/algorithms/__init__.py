@@ -16,6 +16,7 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from onnxq import formats
+from onnxq.boundary import typed
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
@@ -63,6 +64,7 @@ WITH_DATA: Mapping[str, DataAlgorithm] = {word: module.quantize for word, module
 WORDS = (*DATA_FREE, *WITH_DATA)
 
 
+@typed
 def get(word: str) -> Algorithm:
     """The algorithm called `word`, which needs no data.
 
@@ -89,6 +91,7 @@ def require(word: str) -> None:
         raise BadRecipe(f"unknown algorithm '{word}'; choose one of {', '.join(WORDS)}")
 
 
+@typed
 def quantize(
     w: ArrayLike,
     word: str,

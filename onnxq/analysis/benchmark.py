@@ -164,5 +164,5 @@ def _made_up(model: str | Path) -> Data:
     UniqueNames()(loaded)
     feeds = make_up(loaded, scout(loaded)).feeds[:SYNTHETIC]
     if not feeds:
-        raise BadModel(f"{model} runs on none of the inputs that were made up for it; give --data")
+        raise BadModel(f"'{model}' runs on none of the inputs that were made up for it; give --data")
     return Data("made-up inputs", lambda: (partial(dict, feed) for feed in feeds))

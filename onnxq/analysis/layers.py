@@ -169,7 +169,7 @@ def open_weights(model: str | Path) -> tuple[ir.Model, list[Weight]]:
     if not weights:
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
-        raise NothingToDo(f"{model} holds no floating-point weights that could be analyzed{why}: nothing to do")
+        raise NothingToDo(f"'{model}' holds no floating-point weights that could be analyzed{why}: nothing to do")
     return loaded, weights
 
 

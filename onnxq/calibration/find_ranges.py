@@ -61,7 +61,9 @@ def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effor
     key = {"model": hash_model(job.model), "data": samples.hash()}
     stored = load_observations(file)
     if stored is not None and stored.shard:
-        raise BadRecipe(f"{file} holds the ranges of a part of the data: merge all parts by 'onnxq calibrate --merge'")
+        raise BadRecipe(
+            f"'{file}' holds the ranges of a part of the data: merge all parts by 'onnxq calibrate --merge'"
+        )
     if stored is None or (_needs_histogram(job) and not stored.has_histograms):
         return load_ranges(file, **key, method=job.recipe.calibration)
     require_same(file, stored, **key)

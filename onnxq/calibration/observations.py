@@ -146,17 +146,17 @@ def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:
     found: dict[int, tuple[str, Observations]] = {}
     for name, part in parts:
         if part.shard is None:
-            raise BadRecipe(f"{name} is not a shard: it holds ranges of all the data already")
+            raise BadRecipe(f"'{name}' is not a shard: it holds ranges of all the data already")
         for what in ("model", "data"):
             if getattr(part, what) != getattr(first, what):
                 other = "other data" if what == "data" else f"another {what}"
-                raise BadRecipe(f"{name} was made with {other} than {first_name}")
+                raise BadRecipe(f"'{name}' was made with {other} than '{first_name}'")
         number, count = part.shard
         assert first.shard is not None
         if count != first.shard[1] or part.summaries.keys() != first.summaries.keys():
-            raise BadRecipe(f"{name} was made with other options than {first_name}: calibrate both in the same way")
+            raise BadRecipe(f"'{name}' was made with other options than '{first_name}': calibrate both in the same way")
         if number in found:
-            raise BadRecipe(f"shard {number} of {count} is given twice: {found[number][0]} and {name}")
+            raise BadRecipe(f"shard {number} of {count} is given twice: '{found[number][0]}' and '{name}'")
         found[number] = (name, part)
     count = first.shard[1] if first.shard else 1
     missing = [str(number) for number in range(1, count + 1) if number not in found]

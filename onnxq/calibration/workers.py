@@ -28,10 +28,10 @@ from onnxq import errors
 from onnxq.calibration.calibrate import Keep, Means
 from onnxq.calibration.observations import Observations, from_table, merge
 from onnxq.calibration.resume import parts
-from onnxq.errors import BadData, BadRecipe, OnnxqError
+from onnxq.errors import BadData, BadRecipe, Bug, OnnxqError
 from onnxq.job import Job
 from onnxq.recipe import Recipe
-from onnxq.runtime import native
+from onnxq.runtime import native, supervisor
 from onnxq.samples.sampling import Sampling
 
 #: Seconds for a process to end by itself.
@@ -100,6 +100,9 @@ def observe_in_processes(
     finally:
         _end(processes)
     if len(found) < jobs:
+        crashes = (supervisor.crash_of(process.returncode, "several processes calibrated") for process in processes)
+        if crash := next(filter(None, crashes), ""):
+            raise Bug(crash)
         raise BadRecipe(f"{jobs - len(found)} of {jobs} processes ended early: use fewer --jobs, or less --max-memory")
     return merge(found)
 
@@ -108,7 +111,8 @@ def _start(
     task: WorkerTask, number: int, messages: queue.Queue[tuple[int, list[Any] | None]]
 ) -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-c", "from onnxq.calibration.worker import main; main()"]
+    # -P: unlike with a script, Python would look for every module in the working folder first, whoever wrote there.
+    command = [sys.executable, "-P", "-c", "from onnxq.calibration.worker import main; main()"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert process.stdin is not None and process.stdout is not None
     lines = process.stdout

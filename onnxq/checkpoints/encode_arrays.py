@@ -64,7 +64,7 @@ def open_arrays(path: str | Path) -> Mapping[str, NDArray]:
             array_limits.header(file, path.stat().st_size)
         return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False)}
     except (OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read as npy: {first_line(error)}") from None
+        raise BadData(f"'{path}' cannot be read as npy: {first_line(error)}") from None
 
 
 def holds_arrays(path: Path) -> bool:
@@ -144,7 +144,7 @@ def encode_arrays(
     format = formats.get(word, levels)
     algorithms.get(algorithm), granularity_of(granularity, 1)
     if output.suffix not in SUFFIXES:
-        raise BadRecipe(f"{output} is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
+        raise BadRecipe(f"'{output}' is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
     matrices = [name for name, x in arrays.items() if x.ndim > 1 and _is_float(x)] or list(arrays)
     rows: list[Row] = []
 
@@ -213,7 +213,7 @@ def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], ND
     elif output.suffix in (".npz", ".safetensors"):
         _write_parts(output, found, None, replace)
     else:
-        raise BadRecipe(f"{output} cannot hold {len(found)} arrays: .npz and .safetensors do, .npy a single one")
+        raise BadRecipe(f"'{output}' cannot hold {len(found)} arrays: .npz and .safetensors do, .npy a single one")
     return len(found)
 
 
@@ -226,7 +226,7 @@ def _table(path: Path, stored: Mapping[str, NDArray]) -> dict[str, Any]:
             return table
     except (KeyError, ValueError, TypeError):
         pass
-    raise BadData(f"{path} was not written by 'onnxq encode': it does not say in which formats its weights are")
+    raise BadData(f"'{path}' was not written by 'onnxq encode': it does not say in which formats its weights are")
 
 
 def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -> NDArray:
@@ -239,7 +239,7 @@ def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -
             parts["scales"] = parts["scales"].view(E8M0)
         return layouts.from_compact(format, how, entry["shape"], parts).dequantize()
     except (KeyError, TypeError, ValueError, BadRecipe) as error:
-        raise BadData(f"{path} is damaged: weight '{name}' cannot be decoded: {first_line(error)}") from None
+        raise BadData(f"'{path}' is damaged: weight '{name}' cannot be decoded: {first_line(error)}") from None
 
 
 def _write_parts(
@@ -257,6 +257,16 @@ def _write_parts(
     table: dict[str, Any] = {}
 
     def parts() -> Iterator[tuple[str, NDArray]]:
+        names = {TABLE, "__metadata__"}
+        for name, array in parts_of():
+            if name in names:
+                raise BadModel(f"two arrays would be '{name}' in the file: give one another name")
+            if "\0" in name or len(name.encode("utf-8", "replace")) > limits.NAME_BYTES:
+                raise BadModel(f"an array cannot be called '{name}' in a file: the name is too long, or not text")
+            names.add(name)
+            yield name, array
+
+    def parts_of() -> Iterator[tuple[str, NDArray]]:
         for name, make in tensors:
             tensor = make()
             table[name] = None

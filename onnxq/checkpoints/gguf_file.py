@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnxq import formats, layouts
 from onnxq.errors import BadData, BadModel
-from onnxq.files import limits, staging
+from onnxq.files import array_limits, limits, staging
 from onnxq.formats import QuantizedTensor
 
 ALIGNMENT = 32
@@ -122,20 +122,20 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
         if not limits.require_file(path, BadData):
-            raise BadData(f"{path} is not a GGUF file")
+            raise BadData(f"'{path}' is not a GGUF file")
         self._data = np.memmap(path, np.uint8, "r").view(np.ndarray)
         try:
             self.metadata, self._entries, head = _header(self._data.data)
         except (struct.error, ValueError, IndexError, OverflowError, RecursionError) as error:
-            raise BadData(f"{path} is not a GGUF file, or damaged: {error}") from None
+            raise BadData(f"'{path}' is not a GGUF file, or damaged: {error}") from None
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-            raise BadData(f"{path} is damaged: it has the alignment {alignment!r}")
+            raise BadData(f"'{path}' is damaged: it has the alignment {alignment!r}")
         self._start = -(-head // alignment) * alignment
         for name, entry in self._entries.items():
             end = self._start + entry.start + _nbytes(path, name, entry)
             if end > self._data.size:
-                raise BadData(f"{path} is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
+                raise BadData(f"'{path}' is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
 
     def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
         entry = self._entries[name]
@@ -164,12 +164,14 @@ def _kind(number: int) -> np.dtype | formats.Format | None:
 
 def _nbytes(path: Path, name: str, entry: Stored) -> int:
     kind, size = _kind(entry.number), math.prod(entry.shape)
+    if not array_limits.is_possible(entry.shape):
+        raise BadData(f"'{path}' is damaged: tensor '{name}' is of shape {list(entry.shape)}")
     if kind is None:
-        raise BadData(f"{path}: tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
+        raise BadData(f"'{path}': tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
     if isinstance(kind, np.dtype):
         return size * kind.itemsize
     if not entry.shape or entry.shape[-1] % layouts.GGUF_BLOCK:
-        raise BadData(f"{path} is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
+        raise BadData(f"'{path}' is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
     return layouts.gguf_nbytes(kind, size)
 
 
@@ -230,6 +232,8 @@ def _bytes(name: str, tensor: QuantizedTensor | NDArray) -> tuple[int, tuple[int
             raw = layouts.gguf(tensor)
         except BadModel as error:
             raise formats.in_weight(error, name) from None
+        except ValueError as error:
+            raise BadModel(f"weight '{name}' of shape {list(tensor.shape)} is none for GGUF: {error}") from None
         if tensor.granularity.axis not in (None, len(tensor.shape) - 1):
             raise BadModel(f"weight '{name}': GGUF's blocks lie along the last axis, not {tensor.granularity.axis}")
         return NUMBERS[str(tensor.format.gguf)], tensor.shape, raw.reshape(-1)

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.boundary import typed
 from onnxq.errors import BadData, BadModel, first_line
 from onnxq.files import array_limits, limits, schemas
 
@@ -43,6 +44,7 @@ _DTYPES = {
 }
 
 
+@typed
 def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
     """The tensors of a `.safetensors` or `.npz` file, each read when it is asked for.
 
@@ -88,7 +90,7 @@ class Npz(Mapping[str, NDArray]):
         except BadData:
             raise
         except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
-            raise BadData(f"{self._path} cannot be read as npz: {first_line(error)}") from None
+            raise BadData(f"'{self._path}' cannot be read as npz: {first_line(error)}") from None
 
     def __getitem__(self, name: str) -> NDArray:
         if name not in self._names:
@@ -133,9 +135,13 @@ class Safetensors(Mapping[str, NDArray]):
         dtype, shape = _DTYPES.get(entry.dtype), tuple(entry.shape)
         begin, end = entry.data_offsets
         if dtype is None:
-            raise BadData(f"{self._path}: tensor '{name}' is of type {entry.dtype}, which numpy does not have")
-        if not begin <= end <= room or end - begin != math.prod(shape) * dtype.itemsize or len(shape) > 64:
-            raise BadData(f"{self._path} is damaged: the bytes of tensor '{name}' are not those of its shape")
+            raise BadData(f"'{self._path}': tensor '{name}' is of type {entry.dtype}, which numpy does not have")
+        if (
+            not begin <= end <= room
+            or end - begin != math.prod(shape) * dtype.itemsize
+            or not array_limits.is_possible(shape)
+        ):
+            raise BadData(f"'{self._path}' is damaged: the bytes of tensor '{name}' are not those of its shape")
         return dtype, shape, begin
 
     def __getitem__(self, name: str) -> NDArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -32,6 +33,11 @@ def console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = max(console.width, PIPED_WIDTH)
     return console
+
+
+def say(text: str = "") -> None:
+    """A line for people, without what a terminal would obey: names from files are in it."""
+    click.echo(printable(text))
 
 
 class _Console(Console):

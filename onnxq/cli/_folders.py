@@ -44,7 +44,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
     """`onnxq quantize FOLDER`."""
     wrong = next((word for key, word in _OF_MODELS.items() if options[key]), None)
     if wrong is not None:
-        raise BadRecipe(f"{wrong} is for a single model, and {folder} is a folder; give one of its models")
+        raise BadRecipe(f"{wrong} is for a single model, and '{folder}' is a folder; give one of its models")
     guard.reads(*(file for file in folder.rglob("*") if file.is_file()))  # models among them
     profile = profile_of(options, guard)
     with Bars(console(stderr=True)) as bars:
@@ -82,7 +82,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
 def refuse_options_of_folders(model: Path, options: dict[str, Any]) -> None:
     wrong = next((word for key, word in _OF_FOLDERS.items() if options[key]), None)
     if wrong is not None:
-        raise BadRecipe(f"{wrong} is for a folder of models, and {model} is not one")
+        raise BadRecipe(f"{wrong} is for a folder of models, and '{model}' is not one")
 
 
 def refuse_folders(*paths: Path) -> None:
@@ -94,4 +94,4 @@ def refuse_folders(*paths: Path) -> None:
     for path in paths:
         if path.is_dir():
             models = ", ".join(part.file.as_posix() for part in open_folder(path).parts)
-            raise BadModel(f"{path} is a folder; give one of its models: {models}")
+            raise BadModel(f"'{path}' is a folder; give one of its models: {models}")

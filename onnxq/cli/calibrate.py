@@ -10,7 +10,7 @@ import click
 from onnxq.calibration import pick_method, resume
 from onnxq.calibration.find_ranges import calibration_samples, observe, ranges_of, remembering
 from onnxq.calibration.observations import Observations, load_observations, merge, to_json
-from onnxq.cli._console import Bars, console
+from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
@@ -80,7 +80,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
             found = ranges_of(job, seen) if shard is None else seen.ranges(_of_shard(job.recipe.calibration))
             seen = remembering(job, seen, found) if shard is None else seen
     if not names:
-        raise NothingToDo(f"{model}: {job.plan.scheme} needs no ranges of activations")
+        raise NothingToDo(f"'{model}': {job.plan.scheme} needs no ranges of activations")
     _write(options["output"], found, seen, guard)
     resume.remove(partial)
 
@@ -91,7 +91,7 @@ def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> No
         seen = load_observations(file)
         if seen is None:
             why = "without the observations they come from, so it cannot be merged"
-            raise BadRecipe(f"{file} holds ranges {why}; calibrate again with --shard")
+            raise BadRecipe(f"'{file}' holds ranges {why}; calibrate again with --shard")
         parts.append((str(file), seen))
     whole = merge(parts)
     asked = options["calibration"]
@@ -106,6 +106,6 @@ def _of_shard(method: str) -> str:
 
 def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> None:
     guard.write_text(output, to_json(found, seen))
-    click.echo(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
+    say(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
     for name, note in (*found.problems.items(), *found.notes.items()):
-        click.echo(f"  {one_line(f'{name}: {note}')}")
+        say(f"  {one_line(f'{name}: {note}')}")

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxq.checkpoints.encode_arrays import decode_file, write_arrays
+from onnxq.cli._console import say
 from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
 from onnxq.formats.kinds.arguments import as_float
 
@@ -30,6 +31,7 @@ _TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 def decode(file: Path, **options: Any) -> None:
     """Make floats of the weights in FILE: a .gguf, or a .safetensors or .npz that 'onnxq encode' wrote."""
     guard = guard_of(options)
+    guard.reads(file)
     guard.writes(options["output"])
     dtype = _TYPES[options["dtype"]]
     arrays = (
@@ -37,4 +39,4 @@ def decode(file: Path, **options: Any) -> None:
         for name, make in decode_file(file)
     )
     count = write_arrays(options["output"], arrays, replace=bool(options["force"]))
-    click.echo(f"{options['output']}: {count} arrays")
+    say(f"{options['output']}: {count} arrays")

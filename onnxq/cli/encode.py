@@ -11,6 +11,7 @@ import numpy as np
 from onnxq import formats
 from onnxq.algorithms import DATA_FREE
 from onnxq.checkpoints.encode_arrays import encode_arrays, open_arrays
+from onnxq.cli._console import say
 from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
 
 
@@ -61,8 +62,8 @@ def encode(file: Path, **options: Any) -> None:
         shape = "×".join(map(str, row.shape)) or "1"
         kept = row.format is None
         sqnr = "" if kept else f"  {row.sqnr:.1f} dB" if row.sqnr is not None else "  exact"
-        click.echo(f"{row.name}  {shape}  {'kept' if kept else row.format}  {row.bits:.2f} bits{sqnr}")
-    click.echo(f"{options['output']}: {options['output'].stat().st_size} bytes, codes by {options['algorithm']}")
+        say(f"{row.name}  {shape}  {'kept' if kept else row.format}  {row.bits:.2f} bits{sqnr}")
+    say(f"{options['output']}: {options['output'].stat().st_size} bytes, codes by {options['algorithm']}")
 
 
 def _levels(words: str) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from onnxq import pipeline, targets
-from onnxq.cli._console import Bars, console
+from onnxq.cli._console import Bars, console, say
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of, sampling_of
 from onnxq.errors import BadModel, NothingToDo
@@ -60,7 +60,7 @@ def profile(model: Path, **options: Any) -> None:
         for scheme in options["schemes"] or _schemes(sampling):
             _measure(model, scheme, options["target"], sampling, environment, found, Path(folder))
     guard.write_text(options["output"], found.to_json())
-    click.echo(f"{options['output']}: {len(found.kernels)} times of kernels on {found}")
+    say(f"{options['output']}: {len(found.kernels)} times of kernels on {found}")
 
 
 def _schemes(sampling: Sampling) -> list[str]:
@@ -107,5 +107,5 @@ def _made_up(model: Path) -> list[Any]:
     prepared = open_job(model, "w8a8-dynamic").model
     trials = make_up(prepared, scout(prepared))
     if not trials.feeds:
-        raise BadModel(f"no inputs could be made up that {model} takes: give --data")
+        raise BadModel(f"no inputs could be made up that '{model}' takes: give --data")
     return [dict(trials.feeds[0]) for _ in range(COPIES)]

@@ -11,7 +11,7 @@ import click
 from onnxq import pipeline
 from onnxq.checking.result import Result
 from onnxq.cli import _folders, _tables
-from onnxq.cli._console import Bars, console
+from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
@@ -160,7 +160,7 @@ def quantize(model: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(result.to_json())
     elif result.copied:
-        click.echo(f"{result.copied}; {result.output} is a copy of it")
+        say(f"{result.copied}; {result.output} is a copy of it")
     else:
         _show(result, has_data=bool(options["data"]))
     floor_given = options["min_sqnr"] is not None or recipe.min_sqnr != DEFAULTS.min_sqnr

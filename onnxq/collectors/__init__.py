@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 from numpy.typing import NDArray
 
+from onnxq.boundary import typed
 from onnxq.errors import BadRecipe
 from onnxq.summaries.histogram import Histogram
 from onnxq.summaries.ranges import UINT8, Grid, Range
@@ -68,6 +69,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem.replace("_", "-") for p in Path(__file__).parent.glob("[!_]*.py")))
 
 
+@typed
 @functools.cache
 def get(name: str) -> type[Collector]:
     """The collector class called `name`, which may have parameters behind a colon (`percentile:99.99`).

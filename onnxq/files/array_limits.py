@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from onnxq.errors import BadData, first_line
-from onnxq.files import limits
+from onnxq.files import limits, room
 
 #: Headers of numpy are short; its own limit is this.
 _HEADER = 10_000
@@ -32,12 +33,19 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
         raise ValueError("it holds pickled Python objects, not numbers")
     if dtype.kind not in "biufcSUV" or dtype.names is not None:
         raise ValueError(f"it holds values of type {dtype}, not numbers")
-    if len(shape) > 64 or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
         raise ValueError(f"its shape is {shape}")
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != size - file.tell():
         raise ValueError(f"its header declares {nbytes} bytes of numbers, the file holds {size - file.tell()}")
+    if not is_possible(shape):
+        raise ValueError(f"its shape is {shape}")
     return shape, dtype
+
+
+def is_possible(shape: Sequence[int]) -> bool:
+    """Whether numpy can have an array of this shape: even where it holds nothing, there is an end to its other axes."""
+    return len(shape) <= 64 and math.prod(n for n in shape if n) <= limits.MEMBER_BYTES
 
 
 def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
@@ -54,7 +62,7 @@ def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         raise
     except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
         raise ValueError(f"the archive is damaged: {first_line(error)}") from None
-    if sum(math.prod(shape) * dtype.itemsize for shape, dtype in found.values()) > limits.memory():
+    if sum(math.prod(shape) * dtype.itemsize for shape, dtype in found.values()) > room.memory():
         raise ValueError("its arrays do not fit into this machine's memory")
     return found
 

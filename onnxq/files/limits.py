@@ -101,11 +101,6 @@ def json_word(value: object) -> str:
     return words.get(type(value), "a number")
 
 
-def memory() -> int:
-    """Bytes of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def in_words(nbytes: int) -> str:
     """A number of bytes for a sentence."""
     for unit in ("bytes", "kB", "MB", "GB", "TB"):

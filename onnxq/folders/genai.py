@@ -109,7 +109,7 @@ def _inside(folder: Path, name: str) -> Path:
     """A file's path in the folder, as the configuration names it."""
     file = Path(os.path.normpath(name))
     if file.is_absolute() or ".." in file.parts:
-        raise BadModel(f"'{folder / CONFIG}' names {name}, outside the folder; put the model into the folder")
+        raise BadModel(f"'{folder / CONFIG}' names '{name}', outside the folder; put the model into the folder")
     if not (folder / file).is_file():
-        raise BadModel(f"'{folder / CONFIG}' names {name}, which is not there")
+        raise BadModel(f"'{folder / CONFIG}' names '{name}', which is not there")
     return file

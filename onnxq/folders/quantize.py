@@ -57,7 +57,7 @@ def quantize_folder(
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
     place.check_destination(destination, found.path, force)
     with write.staging(destination) as scratch:
-        staged = scratch / destination.name
+        staged = scratch / "result"  # beside what else is in there, whatever the result is called
         staged.mkdir()
         run = Run(found, scratch, staged, wanted, samples, files, options, progress)
         run.quantize_parts()

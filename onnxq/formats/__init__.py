@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from onnxq.boundary import typed
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats.kinds import arguments
 from onnxq.formats.kinds.granularity import Granularity as Granularity
@@ -230,6 +231,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in Path(__file__).parent.glob("[!_]*.py")))
 
 
+@typed
 def get(name: str, levels: ArrayLike | None = None) -> Format:
     """The format called `name`, which may end in a parameter (`uniform3`, `nf4_dq512`).
 
@@ -264,6 +266,7 @@ def _class(word: str) -> Any:
     return getattr(importlib.import_module(f"onnxq.formats.{word}"), word)
 
 
+@typed
 def quantize(
     w: ArrayLike, word: str, granularity: Granularity | None = None, *, name: str = "w", levels: ArrayLike | None = None
 ) -> QuantizedTensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.files import limits
+from onnxq.files import room
 from onnxq.made_up.dims import Dims
 from onnxq.runtime.session import Input, Session
 
@@ -26,7 +26,7 @@ def scout(model: ir.Model, threads: int = 0) -> Session:
         return Session(model, threads=threads)
     values = (value.const_value for each in model.graphs() for value in each.initializers.values())
     constants = sum(tensor.nbytes for tensor in values if tensor is not None)
-    return Session(model, threads=threads, most_bytes=limits.memory() // SHARE + COPIES * constants)
+    return Session(model, threads=threads, most_bytes=room.memory() // SHARE + COPIES * constants)
 
 
 def _shape(value: ir.Value) -> tuple[int | str | None, ...] | None:

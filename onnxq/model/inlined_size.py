@@ -36,9 +36,9 @@ def require_few_nodes(proto: onnx.ModelProto, path: Path) -> None:
     count, depth = _size(proto.graph.node, sizes)
     if count > limits.NODES:
         many = f"{count:,}" if count < 10**12 else "countless"
-        raise BadModel(f"{path}: it has {many} nodes once its functions are inlined, more than {limits.NODES:,}")
+        raise BadModel(f"'{path}': it has {many} nodes once its functions are inlined, more than {limits.NODES:,}")
     if depth > limits.DEPTH:
-        raise BadModel(f"{path}: subgraphs and functions nest {depth} deep, more than {limits.DEPTH}")
+        raise BadModel(f"'{path}': subgraphs and functions nest {depth} deep, more than {limits.DEPTH}")
 
 
 def _size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[Key, tuple[int, int]]) -> tuple[int, int]:
@@ -69,7 +69,7 @@ def _callees_first(functions: Mapping[Key, onnx.FunctionProto], path: Path) -> l
                 stack.append((key, True))
                 called = {key_of(node) for node in _all_nodes(functions[key].node)} & functions.keys()
                 if any(done.get(each) is False for each in called):
-                    raise BadModel(f"{path}: the function '{key[1]}' calls itself, perhaps through others")
+                    raise BadModel(f"'{path}': the function '{key[1]}' calls itself, perhaps through others")
                 stack += [(each, False) for each in called if each not in done]
     return order
 

@@ -65,7 +65,9 @@ class Legality:
         newest = defs.onnx_opset_version()
         for version in (each.get("", 1) for each in (opsets, *map(_opsets, self.proto.functions))):
             if not 0 < version <= newest and not any_opset:
-                raise BadModel(f"{self.path} uses opset {version}; onnx {onnx.__version__} knows opsets up to {newest}")
+                raise BadModel(
+                    f"'{self.path}' uses opset {version}; onnx {onnx.__version__} knows opsets up to {newest}"
+                )
         self._graph(self.proto.graph, opsets)
         for function in self.proto.functions:
             self._names(function.name, function.domain, *function.input, *function.output, *function.attribute)
@@ -223,7 +225,7 @@ class Legality:
             self._texts(entry.key, entry.value)
 
     def _bad(self, sentence: str) -> BadModel:
-        return BadModel(f"{self.path}: {sentence}")
+        return BadModel(f"'{self.path}': {sentence}")
 
 
 def _opsets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:

@@ -47,7 +47,7 @@ def _made(given: Iterable[str], nodes: Iterable[onnx.NodeProto], path: Path) -> 
     made = set(given)
     for name in (name for node in nodes for name in node.output if name):
         if name in made:
-            raise BadModel(f"{path}: '{name}' is redeclared: two nodes, or a node and an input or weight, make it")
+            raise BadModel(f"'{path}': '{name}' is redeclared: two nodes, or a node and an input or weight, make it")
         made.add(name)
     return frozenset(made)
 
@@ -57,7 +57,7 @@ def _nodes(nodes: Iterable[onnx.NodeProto], seen: frozenset[str], path: Path) ->
         for name in node.input:
             if name and name not in seen:
                 where = f"node '{node.name or node.op_type}' ({node.op_type})"
-                raise BadModel(f"{path}: {where} reads '{name}', which nothing makes")
+                raise BadModel(f"'{path}': {where} reads '{name}', which nothing makes")
         for body in subgraphs(node):
             _graph(body, seen, path)
 
@@ -65,10 +65,10 @@ def _nodes(nodes: Iterable[onnx.NodeProto], seen: frozenset[str], path: Path) ->
 def _outputs(names: Sequence[str], made: frozenset[str], path: Path) -> None:
     for name in names:
         if name not in made:
-            raise BadModel(f"{path}: output '{name}' is produced by no node")
+            raise BadModel(f"'{path}': output '{name}' is produced by no node")
 
 
 def _require_once(names: Sequence[str], path: Path) -> None:
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise BadModel(f"{path}: '{twice}' is declared twice")
+        raise BadModel(f"'{path}': '{twice}' is declared twice")

@@ -94,19 +94,19 @@ class TensorDoor:
         where = self.path.parent / location
         inside = not os.path.isabs(location) and any(where.resolve().is_relative_to(folder) for folder in self._folders)
         if not inside:
-            raise self._bad(f"{name} lies in {where}, outside the model's folder; move it there")
+            raise self._bad(f"{name} lies in '{where}', outside the model's folder; move it there")
         if not os.path.lexists(where):
-            raise BadModel(f"{self.path} needs the data file {where}, which is not there; put it beside the model")
+            raise BadModel(f"'{self.path}' needs the data file '{where}', which is not there; put it beside the model")
         if str(where) not in self._sizes:
             self._sizes[str(where)] = limits.require_file(where)
         if entries.get("length") and length != nbytes:
-            raise self._bad(f"{name} has {nbytes} bytes by its type and shape, {length} by its place in {where}")
+            raise self._bad(f"{name} has {nbytes} bytes by its type and shape, {length} by its place in '{where}'")
         end, size = offset + nbytes, self._sizes[str(where)]
         if size < end:
-            raise BadModel(f"{where} is cut short: {name} ends at byte {end}, the file has {size}")
+            raise BadModel(f"'{where}' is cut short: {name} ends at byte {end}, the file has {size}")
         self._external += nbytes
         if self._external > limits.OVERLAP * sum(self._sizes.values()) + limits.OVERLAP_BYTES:
-            raise self._bad(f"its weights take {limits.in_words(self._external)}, many times what {where} holds")
+            raise self._bad(f"its weights take {limits.in_words(self._external)}, many times what '{where}' holds")
 
     def _number(self, text: str, name: str, key: str) -> int:
         if not text:
@@ -141,4 +141,4 @@ class TensorDoor:
         return onnx.numpy_helper.from_array(filled.reshape(dims), sparse.values.name)
 
     def _bad(self, sentence: str) -> BadModel:
-        return BadModel(f"{self.path}: {sentence}")
+        return BadModel(f"'{self.path}': {sentence}")

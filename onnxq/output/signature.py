@@ -114,9 +114,9 @@ def read_signature(path: str | Path) -> Signature:
     try:
         found = signature_of(load_model(path, to_look_at=True))
     except BadRecipe as error:
-        raise BadRecipe(f"{path}: {error}") from None
+        raise BadRecipe(f"'{path}': {error}") from None
     if found is None:
-        raise BadRecipe(f"{path} does not say how it was made: name a model that this version of onnxq has quantized")
+        raise BadRecipe(f"'{path}' does not say how it was made: name a model that this version of onnxq has quantized")
     return found
 
 

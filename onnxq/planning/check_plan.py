@@ -28,7 +28,7 @@ def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) ->
     for choice in plan:
         node = known.get(choice.node)
         if node is None:
-            raise BadRecipe(f"the plan names node '{choice.node}', which {path} does not have")
+            raise BadRecipe(f"the plan names node '{choice.node}', which '{path}' does not have")
         if choice.format is not None:
             targets.require_format(target, choice.format)
         if choice.format is not None and choice.method in COMPUTING and (why := _refusal(choice, node, target)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxq.boundary import bounded
-from onnxq.errors import BadModel, MissingRuntime
+from onnxq.errors import BadModel, BadRecipe, MissingRuntime
 from onnxq.runtime import native
 from onnxq.runtime import session as runtime
 
@@ -69,6 +69,8 @@ def session(
     ort = runtime.require()
     if options is None:
         options = ort.SessionOptions()
+    if not isinstance(options, ort.SessionOptions):
+        raise BadRecipe(f"session(): 'options' is of type {type(options).__name__}; it takes SessionOptions")
     if native.path() is None:
         warnings.warn(f"{_NOT_BUILT}; until then models run slower", RuntimeWarning, stacklevel=2)
     else:

@@ -121,13 +121,14 @@ def load_profile(path: str | Path, threads: int | None = None) -> MachineProfile
         if version is None:
             raise ValueError("it has no 'onnxq_profile'")
         if version != VERSION:
-            raise BadRecipe(f"the profile {path} is of version {version}, not {VERSION}: measure it again")
+            raise BadRecipe(f"the profile '{path}' is of version {version}, not {VERSION}: measure it again")
         found = schemas.checked(table, schemas.ProfileFile)
     except ValueError as error:
-        raise BadRecipe(f"{path} is not a profile written by 'onnxq profile': {error}") from None
+        raise BadRecipe(f"'{path}' is not a profile written by 'onnxq profile': {error}") from None
     if threads is not None and found.threads != threads:
         raise BadRecipe(
-            f"the profile {path} was measured on {found.threads} threads, not {threads}: give --threads {found.threads}"
+            f"the profile '{path}' was measured on {found.threads} threads, not {threads}: give --threads "
+            f"{found.threads}"
         )
     return MachineProfile(
         Machine(**msgspec.structs.asdict(found.machine)),
@@ -149,6 +150,6 @@ def opened(path: str | Path, threads: int = THREADS) -> MachineProfile:
     found = load_profile(path, threads)
     here = this_machine()
     if not found.machine.is_like(here):
-        raise BadRecipe(f"the profile {path} is of another machine ({found.machine}) than this one ({here})")
+        raise BadRecipe(f"the profile '{path}' is of another machine ({found.machine}) than this one ({here})")
     found.is_closed = False
     return found

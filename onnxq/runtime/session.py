@@ -21,7 +21,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
-from onnxq.files import limits, staging
+from onnxq.files import limits, room, staging
 from onnxq.runtime import native, supervisor
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Session:
         save_optimized: Path | None = None,
     ) -> None:
         ort = require()
-        supervisor.doing("onnxruntime opened or ran the model")
+        what = "the model" if isinstance(model, ir.Model) else f"'{Path(model).name}'"
+        supervisor.doing(f"onnxruntime opened or ran {what}")
         self.threads = threads
         options = ort.SessionOptions()
         options.log_severity_level = 4
@@ -167,7 +168,7 @@ class Session:
         """Refuse inputs of fixed sizes that this machine could not hold."""
         for i in self.inputs:
             nbytes = i.dtype.itemsize * math.prod(dim for dim in i.shape or () if isinstance(dim, int) and dim > 0)
-            if nbytes > limits.memory():
+            if nbytes > room.memory():
                 shape = [dim if isinstance(dim, int) else "?" for dim in i.shape or ()]
                 size = limits.in_words(nbytes)
                 raise BadModel(f"input '{i.name}' of shape {shape} takes {size}, more than this machine's memory")

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 #: What a process that damages its own memory, or gives up, ends with.
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 #: `si_code` of a signal that another process sent; Ctrl-C comes from the kernel, and to the child as well.
@@ -23,6 +26,9 @@ _SENT_BY_A_PROCESS = 0
 _BUG, _KILLED = 70, 137
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG
 _PAGE = 1024
+_HOUR = 3600.0
+#: Seconds that the child has to end after it was told to: inside a library that runs an endless loop, it hears nothing.
+PATIENCE = 15.0
 
 _page: mmap.mmap | None = None
 
@@ -52,34 +58,56 @@ def supervised(work: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         work()
         return
+    # Under nohup and in the background of a script, some of these do not end it.
+    ending = {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
+    until, ended_by = math.inf, 0
     while True:
-        got = signal.sigwaitinfo(waited_for)
+        got = signal.sigtimedwait(waited_for, min(_HOUR, max(0.0, until - time.monotonic())))
+        if got is None:
+            if time.monotonic() >= until:
+                os.kill(child, signal.SIGKILL)
+                until = math.inf
+            continue
         if got.si_signo != signal.SIGCHLD:
             if got.si_code <= _SENT_BY_A_PROCESS:
                 os.kill(child, got.si_signo)
+            if got.si_signo in ending and not ended_by:
+                until, ended_by = time.monotonic() + PATIENCE, got.si_signo
             continue
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid == child:
-            os._exit(_exit_code(status))
+            os._exit(_exit_code(status, ended_by))
 
 
-def _exit_code(status: int) -> int:
+def _exit_code(status: int, ended_by: int) -> int:
     """The child's exit code; of one that a signal ended, what shells make of it, with a sentence."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return code
+    if -code == signal.SIGKILL and ended_by:
+        _say("ended while a library below onnxq was at work")
+        return 128 + ended_by
     assert _page is not None
     what = _page[:].split(b"\0")[0].decode("utf-8", "replace")
     what = "".join(c if c.isprintable() else " " for c in what)  # of names in a hostile file
-    during = f" while {what}" if what else ""
     if -code == signal.SIGKILL:
-        _say(f"killed{during}, most often because memory ran out")
+        _say(f"killed{f' while {what}' if what else ''}, most often because memory ran out")
         return _KILLED
-    if -code in _CRASHES:
-        name = signal.Signals(-code).name
-        _say(f"a library below onnxq crashed ({name}){during}: a damaged model, or a bug; please report it")
+    if crash := crash_of(code, what):
+        _say(crash)
         return _BUG
     return 128 - code
+
+
+def crash_of(code: int, what: str = "") -> str:
+    """A sentence on a process that ended with this exit code, if it crashed while doing `what`; else nothing."""
+    if -code not in _CRASHES:
+        return ""
+    during = f" while {what}" if what else ""
+    return (
+        f"a library below onnxq crashed ({signal.Signals(-code).name}){during}: a damaged model, or a bug; please "
+        "report it"
+    )
 
 
 def _say(sentence: str) -> None:

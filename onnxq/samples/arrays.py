@@ -20,7 +20,7 @@ SUFFIXES = {".npz", ".npy"}
 def read_files(files: Sequence[Path], inputs: tuple[Input, ...]) -> Iterator[Read]:
     """The samples of files of arrays. How many a file holds its headers say; it is read with its first sample."""
     for file in files:
-        count = sum(1 for _ in cut(_named(_shapes(file), inputs, file), inputs, str(file)))
+        count = sum(1 for _ in cut(_named(_shapes(file), inputs, file), inputs, f"'{file}'"))
         samples = functools.cache(functools.partial(_read_arrays, file, inputs))
         for i in range(count):
             yield functools.partial(_nth, samples, i)
@@ -32,7 +32,7 @@ def _nth(samples: Callable[[], Sequence[Feed]], i: int) -> Feed:
 
 def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> list[Feed]:
     """The samples of one file of arrays."""
-    return list(cut(_named(_load(path), inputs, path), inputs, str(path)))
+    return list(cut(_named(_load(path), inputs, path), inputs, f"'{path}'"))
 
 
 def _named(loaded: NDArray | dict[str, NDArray], inputs: tuple[Input, ...], path: Path) -> dict[str, NDArray]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData, MissingRuntime, first_line
+from onnxq.files import room
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples.texts.text import role_of
 
@@ -58,13 +59,21 @@ def batches(file: Path) -> Iterator[Any]:
             else:
                 mapped = opened.enter_context(arrow.memory_map(str(file)))
                 found = _messages(arrow, mapped)
-            for batch in found:
-                batch.validate(full=True)  # offsets that lead outside would end the process
-                _ = batch.schema.names  # raises where they are not UTF-8
-                str(batch.schema)  # raises where names are not UTF-8
+            found = iter(found)
+            while (batch := _next(found)) is not None:
                 yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
     except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise BadData(f"{file} is not a readable table: {first_line(error)}") from None
+        raise BadData(f"'{file}' is not a readable table: {first_line(error)}") from None
+
+
+def _next(found: Iterator[Any]) -> Any:
+    """The next batch, if there is one, and it is sound."""
+    with room.limited():
+        batch = next(found, None)
+        if batch is not None:
+            batch.validate(full=True)  # offsets that lead outside would end the process
+            _ = batch.schema.names, str(batch.schema)  # raises where names are not UTF-8
+        return batch
 
 
 def _messages(arrow: Any, mapped: Any) -> Iterator[Any]:
@@ -131,7 +140,7 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         numbers = [name for name in numbers if not _LABEL.search(name)]
     if isinstance(width, int) and len(numbers) != width:
         raise BadData(
-            f"{file} has {len(numbers)} columns of numbers ({_few(numbers)}), '{rest[0].name}' takes {width}: leave "
+            f"'{file}' has {len(numbers)} columns of numbers ({_few(numbers)}), '{rest[0].name}' takes {width}: leave "
             "out the others, or name columns like the model's inputs"
         )
     return Columns(row=tuple(numbers))

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from onnxq.errors import BadData, first_line
-from onnxq.files import limits
+from onnxq.files import limits, room
 from onnxq.runtime.session import Input
 from onnxq.samples import columns
 from onnxq.samples.columns import TABLE_SUFFIXES
@@ -80,15 +80,15 @@ def reads_of(
 
 
 def _pictures(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
-    return (Record(str(file), picture=file) for file in files)
+    return (Record(f"'{file}'", picture=file) for file in files)
 
 
 def _sounds(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
     # A decoder takes each as what it begins with, and again with a past.
     times = 2 if maker.encoder is not None and maker.caches.pairs else 1
     for file in files:
-        for window in range(maker.windows(Record(str(file), sound=file))):
-            yield from [Record(str(file), sound=file, window=window)] * times
+        for window in range(maker.windows(Record(f"'{file}'", sound=file))):
+            yield from [Record(f"'{file}'", sound=file, window=window)] * times
 
 
 def _pieces(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
@@ -99,10 +99,10 @@ def _pieces(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
         for line_number, line in _text_lines(file, _LINE):
             held, first = (held + line, first) if held.strip() else (line, line_number)
             if len(held) >= _CHARACTERS * (maker.length(number) + 1) and held.strip():
-                yield Record(f"{file}, line {first}", text=held)
+                yield Record(f"'{file}', line {first}", text=held)
                 number, held = number + 1, ""
         if held.strip():
-            yield Record(f"{file}, line {first}", text=held)
+            yield Record(f"'{file}', line {first}", text=held)
             number += 1
 
 
@@ -119,9 +119,9 @@ def _text_lines(file: Path, most: int) -> Iterator[tuple[int, str]]:
                 yield number, line
                 number += line.endswith("\n")
     except UnicodeDecodeError as error:
-        raise BadData(f"{file} is not UTF-8 text: {error.reason} near line {number}") from None
+        raise BadData(f"'{file}' is not UTF-8 text: {error.reason} near line {number}") from None
     except OSError as error:
-        raise BadData(f"{file} cannot be read: {error.strerror}") from None
+        raise BadData(f"'{file}' cannot be read: {error.strerror}") from None
 
 
 def _bounded(opened: TextIO, most: int) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _lines(
     by_name = {i.name: i for i in inputs}
     first = next(_objects(files[0]), None)
     if first is None:
-        raise BadData(f"{files[0]} holds no samples")
+        raise BadData(f"'{files[0]}' holds no samples")
     given = [name for name in by_name if name in first[1]]
     maker = make(["text"] if isinstance(first[1].get("text"), str) else [], given)
 
@@ -162,7 +162,7 @@ def _lines(
 
 def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in _text_lines(file, _MOST_JSON):
-        where = f"{file}, line {number}"
+        where = f"'{file}', line {number}"
         if not line.strip():
             continue
         try:
@@ -180,17 +180,18 @@ def _tables(
     by_name = {i.name: i for i in inputs}
     first = next(columns.batches(files[0]), None)
     if first is None:
-        raise BadData(f"{files[0]} holds no rows")
+        raise BadData(f"'{files[0]}' holds no rows")
     used = columns.columns_of(first.schema, inputs, files[0])
     named = used.given if not used.row else tuple(by_name)
     if not named and not used.kinds:
         names = ", ".join(first.schema.names[:6])
-        raise BadData(f"{files[0]} has the columns {names}, of which none makes the inputs {', '.join(by_name)}")
+        raise BadData(f"'{files[0]}' has the columns {names}, of which none makes the inputs {', '.join(by_name)}")
     maker = make(used.kinds, named)
 
     def record(file: Path, number: int, batch: Any, row: int) -> Record:
-        where = f"{file}, row {number}"
-        arrays = columns.arrays_in(batch, row, used, by_name, where)
+        where = f"'{file}', row {number}"
+        with room.limited():
+            arrays = columns.arrays_in(batch, row, used, by_name, where)
         picture, sound = (
             None if name is None else columns.file_in(batch, row, name, file.parent, where)
             for name in (used.picture, used.sound)
@@ -206,7 +207,7 @@ def _tables(
             rows = itertools.count()
             for batch in columns.batches(file):
                 if batch.schema.names != first.schema.names:
-                    raise BadData(f"{file} has other columns than {files[0]}")
+                    raise BadData(f"'{file}' has other columns than '{files[0]}'")
                 for row in range(batch.num_rows):
                     lazy = functools.partial(record, file, next(rows), batch, row)
                     yield functools.partial(_made, maker, lazy, next(numbers))

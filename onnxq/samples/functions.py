@@ -21,9 +21,9 @@ def import_function(source: str, option: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), function)
     except (Exception, SystemExit) as error:  # whatever the caller's own module raises
-        raise BadData(f"{option} {source} failed with {type(error).__name__}: {first_line(error)}") from error
+        raise BadData(f"{option} '{source}' failed with {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove("")
     if not callable(found):
-        raise BadData(f"{option} {source} is not a function")
+        raise BadData(f"{option} '{source}' is not a function")
     return found

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ class Data:
             return self
         if limit < 1 or (seed or 0) < 0:
             raise BadRecipe(f"limit is {limit} and seed {seed}: of samples take one at least, with a seed of 0 or more")
+        limit = min(limit, sys.maxsize - 1)
         if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
         if seed is None:
@@ -130,7 +132,8 @@ def inputs_of(model: ir.Model) -> tuple[Input, ...]:
     found = []
     for value in model.graph.inputs:
         if value.const_value is None:
-            dtype = np.dtype(np.object_) if value.dtype in (None, ir.DataType.STRING) else value.dtype.numpy()
+            is_plain = value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
+            dtype = value.dtype.numpy() if value.dtype and is_plain else np.dtype(np.object_)
             dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
             found.append(Input(value.name or "", dtype, dims))
     return tuple(found)
@@ -169,12 +172,12 @@ def open_data(
         return _from_files(where, _files_in(where), inputs, reading, place)
     if where.suffix.lower() in arrays.SUFFIXES | files.SUFFIXES:
         if not where.is_file():
-            raise BadData(f"the calibration data {where}: no such file")
+            raise BadData(f"the calibration data '{where}': no such file")
         return _from_files(where, [where], inputs, reading, place)
     if ":" in str(source):
         return _from_python(_import(str(source)), inputs, str(source))
     kinds = ".npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images or sounds"
-    raise BadData(f"--data {source} is neither a file of a known kind ({kinds}), nor a folder, nor module:function")
+    raise BadData(f"--data '{source}' is neither a file of a known kind ({kinds}), nor a folder, nor module:function")
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -194,12 +197,13 @@ def _files_in(folder: Path) -> list[Path]:
 def _from_files(
     source: Path, found: Sequence[Path], inputs: tuple[Input, ...], reading: Reading, place: Companions
 ) -> Data:
+    said = f"'{source}'"
     if files.kind_of(found[0]) is None:
         reads = lambda: arrays.read_files(found, inputs)  # noqa: E731
-        return _checked(str(source), reads, inputs, lambda: _hash_files(found, str(inputs)))
-    reads = files.reads_of(found, str(source), inputs, reading, place)
+        return _checked(said, reads, inputs, lambda: _hash_files(found, str(inputs)))
+    reads = files.reads_of(found, said, inputs, reading, place)
     how = f"{reading} {place.used()} {inputs}"
-    return _checked(str(source), reads, inputs, lambda: _hash_files(found, how))
+    return _checked(said, reads, inputs, lambda: _hash_files(found, how))
 
 
 def _from_python(
@@ -212,20 +216,28 @@ def _from_python(
         raise BadData(
             f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
         )
-    samples = None if callable(source) else list(source)
+    with _naming(name):
+        samples = () if callable(source) else list(source)
 
     def samples_of() -> Iterator[Read]:
-        try:
-            for sample in source() if callable(source) else samples or ():
+        with _naming(name):
+            for sample in source() if callable(source) else samples:
                 if not isinstance(sample, Mapping):
                     raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
                 yield functools.partial(dict, {key: np.asarray(x) for key, x in sample.items()})
-        except BadData:
-            raise
-        except (Exception, SystemExit) as error:  # of the caller's own function
-            raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
 
     return _checked(name, samples_of, inputs)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """What the caller's own function or generator raises, as a sentence."""
+    try:
+        yield
+    except BadData:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
 
 
 def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
@@ -233,7 +245,7 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
     try:
         inspect.signature(found).bind()
     except TypeError as error:
-        raise BadData(f"--data {source} has to be a function that is called without anything: {error}") from None
+        raise BadData(f"--data '{source}' has to be a function that is called without anything: {error}") from None
     except ValueError:  # one of C, which does not say what it takes
         pass
     return found

@@ -97,7 +97,7 @@ def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Rang
         if not all(-math.inf < r.low <= r.high < math.inf for r in values.values()):
             raise ValueError
     except ValueError:
-        raise BadRecipe(f"{path} is not a file of ranges written by 'onnxq calibrate'") from None
+        raise BadRecipe(f"'{path}' is not a file of ranges written by 'onnxq calibrate'") from None
     found = Ranges(table.model, table.data, table.method, values, table.ranks, table.problems, table.notes)
     require_same(path, found, model=model, data=data, method=method)
     return found
@@ -112,7 +112,7 @@ def require_same(path: str | Path, found: object, **wanted: str) -> None:
     for what, value in wanted.items():
         if getattr(found, what) != value:
             which = "other data" if what == "data" else f"another {what}"
-            raise BadRecipe(f"the ranges {path} are of {which}; delete the file or give another --ranges")
+            raise BadRecipe(f"the ranges '{path}' are of {which}; delete the file or give another --ranges")
 
 
 NO_RANGES = Ranges("", "", "")

@@ -10,6 +10,7 @@ import importlib
 from pathlib import Path
 
 from onnxq import formats, own_ops
+from onnxq.boundary import typed
 from onnxq.errors import BadRecipe
 from onnxq.model.weights import Weight
 from onnxq.plan import COMPUTING, Choice, Method, in_float
@@ -93,6 +94,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem.replace("_", "-") for p in Path(__file__).parent.glob("[!_]*.py")))
 
 
+@typed
 @functools.cache
 def get(name: str) -> Target:
     """The target called `name`.

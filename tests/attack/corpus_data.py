@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 import onnx
 import tiny
 from attack.corpus import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
+
+from onnxq.checkpoints import encode_arrays
 
 MEL = "g (float[1, 8, n] input_features) => (y) { h = Conv(input_features, w) y = MatMul(v, h) }"
 WAVE = "g (float[1, 64] input_values) => (y) { y = MatMul(input_values, w) }"
@@ -138,6 +142,33 @@ def deep(levels: int) -> str:
     return "[" * levels + "]" * levels
 
 
+def arrays(*names: str, shape: Sequence[int] = (2, 64)) -> Callable[[Path], None]:
+    """A safetensors file of arrays of zeros; names with a dot are of vectors."""
+
+    def make(folder: Path) -> None:
+        size = 4 * math.prod(shape)
+        shapes = {name: [size // 4] if "." in name else list(shape) for name in names or ("w",)}
+        table = {name: {"dtype": "F32", "shape": each, "data_offsets": [0, size]} for name, each in shapes.items()}
+        header = json.dumps(table).encode()
+        (folder / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+        (folder / "out").mkdir()
+
+    return make
+
+
+def gguf(*shape: int) -> Callable[[Path], None]:
+    """A GGUF file whose one tensor is of another shape than its bytes."""
+
+    def make(folder: Path) -> None:
+        encode_arrays.encode_arrays({"w": np.zeros((2, 64), np.float32)}, folder / "w.gguf", "q8_0")
+        raw = (folder / "w.gguf").read_bytes()
+        (folder / "w.gguf").write_bytes(raw.replace(struct.pack("<QQ", 64, 2), struct.pack("<QQ", *shape[::-1]), 1))
+        (folder / "out").mkdir()
+
+    return make
+
+
+ENCODE = ("encode", "w.safetensors", "-w", "int8", "-o", "out/w.npz")
 SOUND = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 16000}
 VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}}
 WRONG_KIND = "one of its entries is of a wrong kind"
@@ -159,6 +190,8 @@ CASES: dict[str, Hostile] = {
     "mean that is no number": Hostile(sounds("rate=16000 mean=nan", wave=True), "mean is a number"),
     "huge cut": Hostile(images("size=8x8 cut=99999x99999"), "would become one of 99999×99999"),
     "cut of half a limit": Hostile(images("size=8x8 cut=16000x16000"), "would become one of"),
+    "size beyond all numbers": Hostile(images(f"short={'9' * 400}"), "invalid setting 'short=999"),
+    "rate beyond all numbers": Hostile(sounds(f"rate={'9' * 400}", wave=True), "more than the"),
     "colours that are no numbers": Hostile(images("size=8x8 mean=nan"), "invalid setting 'mean=nan'"),
     "endless colours": Hostile(images(**VIT | {"image_mean": [1e400] * 3}), "image_mean is made of"),
     "cut of no sides": Hostile(images(**VIT | {"do_center_crop": True, "crop_size": []}), WRONG_KIND),
@@ -212,6 +245,38 @@ CASES: dict[str, Hostile] = {
         "",
         ("inspect", "model.onnx"),
         code=0,
+    ),
+    "input of an undefined type": Hostile(
+        lambda f: (
+            changed(lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 0))(f),
+            np.savez(f / "data.npz", x=tiny.normal(8, 64)),
+            [*CALIBRATE, "data.npz"],
+        )[-1],
+        "",
+    ),
+    "limit beyond all numbers": Hostile(
+        lambda f: (texts(lambda f: None)(f), [*CALIBRATE, "t.txt", "--limit", "9" * 22])[-1], "", code=0
+    ),
+    "numbers whose squares are none": Hostile(
+        lambda f: save(
+            tiny.model("g (double[2, 4] x) => (double[2, 4] y) { y = Mul(x, w) }", {"w": np.full((4,), 1e300)}), f
+        ),
+        "",
+        ("check", "model.onnx", "model.onnx"),
+        code=0,
+    ),
+    # Arrays without a model
+    "empty array of endless axes": Hostile(arrays(shape=[0, 1 << 62]), "is damaged", ENCODE),
+    "empty tensor of endless axes": Hostile(gguf(0, 1 << 62), "is damaged", ("decode", "w.gguf", "-o", "out/w.npz")),
+    "weight without axes": Hostile(
+        arrays(shape=[]), "is none for GGUF", ("encode", "w.safetensors", "-w", "q8_0", "-o", "out/w.gguf")
+    ),
+    "name beyond an archive's": Hostile(arrays("n" * 70000), "cannot be called", ENCODE),
+    "null character in an archive": Hostile(arrays("a\0b"), "cannot be called", ENCODE),
+    "array called like a part of another": Hostile(arrays("w", "w.codes"), "two arrays would be 'w.codes'", ENCODE),
+    "array called like the table": Hostile(arrays("w", "onnxq.json"), "two arrays would be 'onnxq.json'", ENCODE),
+    "input as output, by force": Hostile(
+        arrays("w"), "is read, so it cannot be", ("encode", "w.safetensors", "-w", "int8", "-o", "w.safetensors", "-f")
     ),
     # Images and tables
     "PostScript in an image": Hostile(images("size=8x8", kind="EPS"), "is not a readable image"),

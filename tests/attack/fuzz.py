@@ -50,6 +50,8 @@ def main() -> int:
         cases = [mutants.draw(r, options.kind) for _ in range(cage.BATCH)]
         for case, outcome in zip(cases, cage.run(cases), strict=True):
             count += 1
+            if outcome.defect == "hang":  # or was it others, on a busy machine?
+                outcome = next(cage.run([case], seconds=3 * cage.SECONDS))
             codes[outcome.code] = codes.get(outcome.code, 0) + 1
             slowest = max(slowest, outcome.seconds)
             if outcome.defect:

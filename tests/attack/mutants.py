@@ -16,7 +16,7 @@ import numpy as np
 import odd
 import onnx
 import tiny
-from attack import mutants_data, mutate
+from attack import mutants_data, mutants_settings, mutate
 from click.testing import CliRunner
 
 from onnxq import cli
@@ -355,4 +355,5 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     "weights": _weights,
     "options": _options,
     **mutants_data.KINDS,
+    **mutants_settings.KINDS,
 }

@@ -229,13 +229,13 @@ def fails() -> None:
         (fails, "the given samples failed with KeyError: 'secret'"),
         (
             "no_such_module_:f",
-            "--data no_such_module_:f failed with ModuleNotFoundError: No module named 'no_such_module_'",
+            "--data 'no_such_module_:f' failed with ModuleNotFoundError: No module named 'no_such_module_'",
         ),
-        ("math:nothing", "--data math:nothing failed with AttributeError: module 'math' has no attribute 'nothing'"),
-        ("math:pi", "--data math:pi is not a function"),
-        (":f", "--data :f failed with ValueError: Empty module name"),
-        ("nothing.npz", "the calibration data nothing.npz: no such file"),
-        ("nothing.xyz", "--data nothing.xyz is neither a file of a known kind .*, nor a folder, nor module:function"),
+        ("math:nothing", "--data 'math:nothing' failed with AttributeError: module 'math' has no attribute 'nothing'"),
+        ("math:pi", "--data 'math:pi' is not a function"),
+        (":f", "--data ':f' failed with ValueError: Empty module name"),
+        ("nothing.npz", "the calibration data 'nothing.npz': no such file"),
+        ("nothing.xyz", "--data 'nothing.xyz' is neither a file of a known kind .*, nor a folder, nor module:function"),
     ],
     ids=[
         "empty",
@@ -341,7 +341,7 @@ def test_images_need_a_preprocessing_and_a_size(tmp_path: Path, photo: NDArray[n
     with pytest.raises(BadRecipe, match="mean has 2 numbers, the image 3 channels"):
         list(open_data(tmp_path, IMAGE, Preprocessing(mean=(0.0, 1.0))))
     (tmp_path / "q.png").write_bytes((tmp_path / "p.png").read_bytes()[:60])
-    with pytest.raises(BadData, match=r"q.png is not a readable image"):
+    with pytest.raises(BadData, match=r"q.png' is not a readable image"):
         list(open_data(tmp_path, IMAGE, Preprocessing()))
 
 
@@ -378,7 +378,7 @@ def test_samples_that_are_skipped_are_not_read(tmp_path: Path) -> None:
     assert len({data.hash(), data.limited(2).hash(), data.limited(2, 1).hash(), data.limited(2, 2).hash()}) == 4
     assert data.limited(4).hash() == data.limited(9).hash() == data.hash()
     assert list(data.after(4)) == []
-    with pytest.raises(BadData, match=r"2\.png is not a readable image"):
+    with pytest.raises(BadData, match=r"2\.png' is not a readable image"):
         next(data.after(2))
 
 

@@ -58,10 +58,10 @@ def test_a_model_is_read_from_a_folder_that_cannot_be_written_to(tmp_path: Path)
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ({"location": "v.data"}, "needs the data file {folder}/v.data, which is not there; put it beside the model"),
-        ({"offset": "128"}, "{folder}/w.data is cut short: weight 'w' ends at byte 8320, the file has 8256"),
-        ({"location": "../w.data"}, "{folder}/model.onnx: weight 'w' lies in "),
-        ({"location": "/etc/passwd"}, "{folder}/model.onnx: weight 'w' lies in "),
+        ({"location": "v.data"}, "needs the data file '{folder}/v.data', which is not there; put it beside the model"),
+        ({"offset": "128"}, "'{folder}/w.data' is cut short: weight 'w' ends at byte 8320, the file has 8256"),
+        ({"location": "../w.data"}, "'{folder}/model.onnx': weight 'w' lies in "),
+        ({"location": "/etc/passwd"}, "'{folder}/model.onnx': weight 'w' lies in "),
     ],
     ids=["missing", "cut-short", "outside", "absolute"],
 )
@@ -103,7 +103,7 @@ def with_constant_outside(folder: Path, place: str, w: NDArray, opset: int = 17)
 @pytest.mark.parametrize("place", PLACES)
 def test_external_data_of_constant_nodes(tmp_path: Path, place: str) -> None:
     path = with_constant_outside(tmp_path, place, W)
-    with pytest.raises(BadModel, match=r"needs the data file .*/w\.data, which is not there"):
+    with pytest.raises(BadModel, match=r"needs the data file .*/w\.data', which is not there"):
         load_model(path)
     (tmp_path / "w.data").write_bytes(W.tobytes())
     (found,) = external_tensors(load_model(path))

@@ -35,7 +35,7 @@ def test_every_number_is_read_exactly(saved: Path) -> None:
 @pytest.mark.parametrize("what", KEY)
 def test_ranges_of_something_else_are_refused(saved: Path, what: str) -> None:
     which = "other data" if what == "data" else f"another {what}"
-    with pytest.raises(BadRecipe, match=f"ranges.json are of {which}; delete the file or give another --ranges"):
+    with pytest.raises(BadRecipe, match=f"ranges.json' are of {which}; delete the file or give another --ranges"):
         load_ranges(saved, **{**KEY, what: "other"})
 
 

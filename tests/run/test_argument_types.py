@@ -10,7 +10,9 @@ import pytest
 import tiny
 
 import onnxq
+from onnxq import algorithms, collectors, formats, targets
 from onnxq.boundary import bounded
+from onnxq.checkpoints import tensors
 from onnxq.errors import BadData, BadRecipe
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -61,6 +63,26 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "pattern": (lambda: onnxq.Rule("w8a16", None), "'nodes' is None"),
     "operators": (lambda: onnxq.Rule("w8a16", "*", 3), "'ops' is of type int"),
     "choices": (lambda: onnxq.Plan("w8a16", "ort-cpu", 3), "'choices' is of type int"),
+    "a choice": (
+        lambda: onnxq.Plan("w8a16", "ort-cpu", {"node": None}),
+        "'choices' is of type dict; it takes dict\\[str, Choice\\]",
+    ),
+    "progress": (
+        lambda: quantize(progress=print),
+        "'progress' is of type builtin_function_or_method; it takes Progress",
+    ),
+    "data that fail": (lambda: quantize(data=(1 / 0 for _ in "a")), "given samples failed with ZeroDivisionError"),
+    "session": (lambda: onnxq.session(None), "session\\(\\): 'model' is None"),
+    "options of a session": (lambda: onnxq.session("model.onnx", 3), "'options' is of type int"),
+    "format": (lambda: formats.get(None), "get\\(\\): 'name' is None"),
+    "format in a list": (lambda: formats.get([]), "'name' is of type list"),
+    "array in a format": (lambda: formats.quantize([1.0], None), "quantize\\(\\): 'word' is None"),
+    "granularity": (lambda: formats.quantize([1.0], "int8", "channel"), "'granularity' is of type str"),
+    "algorithm": (lambda: algorithms.quantize([1.0], "int8", None, 3), "'algorithm' is of type int"),
+    "target": (lambda: targets.get(None), "'name' is None"),
+    "collector": (lambda: collectors.get(3), "'name' is of type int"),
+    "collector in a list": (lambda: collectors.get([]), "'name' is of type list"),
+    "checkpoint": (lambda: tensors.open_checkpoint(None), "'path' is None"),
 }
 
 

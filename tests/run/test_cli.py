@@ -151,7 +151,7 @@ def test_words_of_calibrate_that_mean_nothing(words: tuple[object, ...], message
 def test_files_that_are_no_shards_are_not_merged() -> None:
     run("calibrate", DIGITS, "--data", DATA, "--limit", 8, "-o", "whole.ranges")
     wrong = run("calibrate", "--merge", "whole.ranges", "-o", "m.ranges", exit_code=1).stderr
-    assert "whole.ranges is not a shard" in wrong
+    assert "'whole.ranges' is not a shard" in wrong
 
 
 def test_a_seed_draws_samples(tmp_path: Path) -> None:

@@ -137,11 +137,30 @@ def test_a_crash_below_is_told(body: str, code: int, words: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
-    body = f"signal.signal({int(number)}, lambda *_: sys.exit(9)); print('ready', flush=True); time.sleep(60)"
+    # Not one long sleep: Python does not see a signal that comes just before it begins.
+    wait = "[time.sleep(0.01) for _ in range(6000)]"
+    body = f"signal.signal({int(number)}, lambda *_: sys.exit(9)); print('ready', flush=True); {wait}"
     with subprocess.Popen(supervised(body), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.wait(timeout=30) == 9
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_does_not_hear_of_its_end_is_ended(number: signal.Signals) -> None:
+    """As a model that never ends does not, inside onnxruntime; under nohup SIGHUP is no end."""
+    body = f"signal.signal({int(number)}, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    command = supervised(body)
+    before = "import onnxq.runtime.supervisor as s; s.PATIENCE = 0.3; signal.signal(1, signal.SIG_IGN)"
+    command[-1] = command[-1].replace("supervised(work)", f"{before}; supervised(work)")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 128 + number
+        assert process.stderr is not None and "ended while a library" in process.stderr.read()
 
 
 def test_nothing_goes_on_when_the_command_is_killed() -> None:

@@ -112,6 +112,19 @@ def test_a_cache_of_downloads_is_read_through_its_links(tmp_path: Path) -> None:
     assert part.result is not None and part.result.check is not None and part.result.check.sqnr > 30
 
 
+@pytest.mark.parametrize("name", ["sources", "lock"])
+def test_a_result_may_be_called_like_what_is_made_on_the_way(tmp_path: Path, name: str) -> None:
+    """Its parts are copied first where their data are links: as `sources`, beside the result in the making."""
+    whole = put(tmp_path / "in", a=encoder())
+    data = tmp_path / "in" / "a.data"
+    onnx.save(encoder(), whole / "a.onnx", save_as_external_data=True, location=data.name, size_threshold=0)
+    (whole / "real").write_bytes(data.read_bytes())
+    data.unlink()
+    data.symlink_to("real")
+    quantize(whole, name, check=False)
+    assert files(tmp_path / name) == ["a.data", "a.onnx", "onnxq.json", "real"]
+
+
 def test_what_is_no_folder_of_models_is_refused(tmp_path: Path, pair: Path) -> None:
     with pytest.raises(BadModel, match="no such folder"):
         quantize(tmp_path / "missing")

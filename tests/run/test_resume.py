@@ -200,11 +200,11 @@ def test_what_does_not_fit_together_is_not_merged() -> None:
     one, two = part(1, 3), part(2, 3)
     for parts, message in [
         ([one, two], "shard 3 of 3 is missing"),
-        ([one, two, two], "shard 2 of 3 is given twice: f1 and f2"),
-        ([one, part(2, 2)], "f1 was made with other options than f0"),
-        ([one, part(2, 3, NAMES[:1])], "f1 was made with other options than f0"),
-        ([one, part(2, 3, samples=29)], "f1 was made with other data than f0"),
-        ([calibrate.observe(mlp(), NAMES, data_of())], "f0 is not a shard"),
+        ([one, two, two], "shard 2 of 3 is given twice: 'f1' and 'f2'"),
+        ([one, part(2, 2)], "'f1' was made with other options than 'f0'"),
+        ([one, part(2, 3, NAMES[:1])], "'f1' was made with other options than 'f0'"),
+        ([one, part(2, 3, samples=29)], "'f1' was made with other data than 'f0'"),
+        ([calibrate.observe(mlp(), NAMES, data_of())], "'f0' is not a shard"),
     ]:
         with pytest.raises(BadRecipe, match=message):
             merge([(f"f{i}", each) for i, each in enumerate(parts)])

@@ -147,5 +147,5 @@ def test_the_search_ends_near_the_lowest_aim_that_passes(needed: float, first: f
 
 
 def test_errors_are_ours(model: Path) -> None:
-    with pytest.raises(OnnxqError, match=r"--evaluate no_such_module:f failed with ModuleNotFoundError"):
+    with pytest.raises(OnnxqError, match=r"--evaluate 'no_such_module:f' failed with ModuleNotFoundError"):
         made(model, evaluate="no_such_module:f")

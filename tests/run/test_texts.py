@@ -262,10 +262,10 @@ def test_tokens_stay_within_the_places_of_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("fox \xe9".encode("latin-1"), r"t\.txt is not UTF-8 text: .* near line 1"),
-        ("fox".encode("utf-16"), r"t\.txt is not UTF-8 text"),
-        (b"", r"t\.txt holds no samples"),
-        (b" \n\n  \n", r"t\.txt holds no samples"),
+        ("fox \xe9".encode("latin-1"), r"t\.txt' is not UTF-8 text: .* near line 1"),
+        ("fox".encode("utf-16"), r"t\.txt' is not UTF-8 text"),
+        (b"", r"t\.txt' holds no samples"),
+        (b" \n\n  \n", r"t\.txt' holds no samples"),
     ],
     ids=["latin-1", "utf-16", "empty", "blank"],
 )

@@ -84,7 +84,8 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape) -> ir.TensorProto
         return None
 
     def evaluate() -> ir.TensorProtocol:
-        (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        with np.errstate(all="ignore"):  # numpy's warnings would be for whoever made the model
+            (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         return ir.tensor(np.asarray(result, order="C"))
 
     if inferred.is_static and math.prod(d for d in inferred.shape or () if isinstance(d, int)) > _most(nbytes):

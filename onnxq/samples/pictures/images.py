@@ -72,7 +72,7 @@ def parse_preprocessing(text: str) -> Preprocessing:
                 found[key] = value
             else:
                 raise ValueError
-        except ValueError:
+        except (ValueError, OverflowError):  # an integer beyond all floats
             known = (
                 "size=HxW mean=R,G,B std=R,G,B scale=255 channels=rgb|bgr|gray layout=nchw|nhwc crop short=N cut=HxW "
                 f"resample={'|'.join(get_args(Resample))}"

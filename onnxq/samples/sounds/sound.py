@@ -92,7 +92,7 @@ def parse_sound(text: str) -> Sound:
                 raise ValueError
             if key not in ("mel", "low", "mean", "normalize", "style") and not found[key] > 0:
                 raise ValueError
-        except ValueError:
+        except (ValueError, OverflowError):
             raise BadRecipe(f"--preprocess: invalid setting '{word}'; valid settings for sounds: {_KNOWN}") from None
     return checked(Sound(**found))
 

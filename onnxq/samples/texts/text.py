@@ -95,11 +95,11 @@ class TextInputs:
         for name, rows in self.rows.items():
             if rows is not None and max(ids, default=0) >= rows:
                 raise BadData(
-                    f"{where}: the tokenizer {self.tokenizer.path} gives the id {max(ids)}, but '{name}' looks up a "
+                    f"{where}: the tokenizer '{self.tokenizer.path}' gives the id {max(ids)}, but '{name}' looks up a "
                     f"table of {rows} rows: it belongs to another model"
                 )
         if not ids:
-            raise BadData(f"{where}: the tokenizer {self.tokenizer.path} makes no token of the text")
+            raise BadData(f"{where}: the tokenizer '{self.tokenizer.path}' makes no token of the text")
         return Step(tuple(ids), tuple(types))
 
     def feed(self, step: Step, text: str = "", encoded: int | None = None) -> Feed:

@@ -1,0 +1,58 @@
+"""Models that end onnxruntime's process: the user gets a sentence and the documented exit code, and no file.
+
+Seen in onnxruntime 1.31: Div and Mod of the least integer by −1 and Attention with no heads (SIGFPE), and
+BatchNormalization in training form whose statistics nobody reads (SIGSEGV).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+import onnxq
+
+#: The integers are made of the input, so that no optimizer computes them when the model is opened.
+TEXT = """g (float[n, 64] x) => (float[n, 64] y) {
+    c = Cast<to = 7>(x)  zero = Sub(c, c)
+    least = Constant<value_ints = [-9223372036854775808]>()  minus = Constant<value_ints = [-1]>()
+    a = Add(zero, least)  b = Add(zero, minus)  d = Div(a, b)  f = Cast<to = 1>(d)
+    h = MatMul(x, w)  y = Add(h, f) }"""
+#: What the working folder may hold: modules that onnxq and its processes import, but not from there.
+STRANGERS = ("onnxruntime", "numpy", "onnx_ir", "msgspec")
+
+
+def onnxq_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """As the installed command does it: Python does not look for modules in the working folder."""
+    room = Path(onnxq.__file__).parents[1]
+    script = f"import sys; sys.path.insert(0, {str(room)!r}); from onnxq.__main__ import run; run()"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", script, *words], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "doing"),
+    [
+        ("quantize model.onnx -s w8a16 -o out.onnx", "onnxruntime opened or ran"),
+        ("check model.onnx model.onnx", "onnxruntime opened or ran"),
+        ("profile model.onnx -o out.json", "onnxruntime opened or ran"),
+        ("calibrate model.onnx -s w8a8 --data data.npz -o out.ranges --jobs 2", "several processes calibrated"),
+    ],
+)
+def test_a_crash_of_onnxruntime_is_told(words: str, doing: str, tmp_path: Path) -> None:
+    tiny.save(tiny.model(TEXT, {"w": tiny.normal(64, 64)}), tmp_path)
+    np.savez(tmp_path / "data.npz", x=tiny.normal(8, 1, 64))
+    for name in STRANGERS:
+        (tmp_path / f"{name}.py").write_text("open('stranger', 'w'); raise SystemExit('of a stranger')\n")
+    before = {path.name for path in tmp_path.iterdir()}
+    done = onnxq_in(tmp_path, *words.split())
+    assert done.returncode == 70, done.stderr
+    assert f"crashed (SIGFPE) while {doing}" in done.stderr
+    assert all(line.startswith("onnxq: ") for line in done.stderr.splitlines())
+    left = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".onnxq-")} - before
+    assert not left, "staging folders of a dead process are swept by the next run, all else is not there"
