@@ -34,6 +34,8 @@ def quantize(
     the channel then moves at most one more code of each kernel. Only for integers with one scale an index of
     `granularity.axis`; anything else is rounded to nearest.
     """
+    if format.base is not None:  # all codes first, then their scales
+        return format.nest(quantize(w, format.base, granularity, scales, zero_points))
     q = format.encode(w, granularity, scales, zero_points)
     axis = q.granularity.axis
     if axis is None or q.granularity.block is not None or not w.size or not _is_affine(q):

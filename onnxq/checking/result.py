@@ -70,6 +70,6 @@ class Result:
             "made_by": None if self.signature is None else self.signature.to_dict(),
             "notes": self.notes,
             "score": None if self.score is None else dataclasses.asdict(self.score),
-            "nodes": [dataclasses.asdict(choice) for choice in self.plan],
+            "nodes": [choice.to_dict() for choice in self.plan],
         }
         return json.dumps(table, indent=1)

@@ -89,10 +89,12 @@ class Linear4Bit:
     def quantize(
         cls, w: ArrayLike, group: int = 64, bias: ArrayLike | None = None, *, algorithm: str = "rtn"
     ) -> Linear4Bit:
-        """The layer of a float weight [out, in], of an even number of inputs, with float16 scales.
+        """The layer of a float weight, with float16 scales.
 
         Args:
+            w: [out, in], of an even number of inputs.
             group: inputs that share a scale.
+            bias: [out], added to each row of the result.
             algorithm: a word of `algorithms.DATA_FREE`: how scales are chosen. Codes are the nearest for them.
 
         Raises:
@@ -126,6 +128,7 @@ class Linear4Bit:
         """The layer `name` of a `.safetensors` or `.npz` file, or of tensors by name.
 
         Args:
+            checkpoint: the file, or the tensors.
             name: what stands before `.weight_4bit`; "": nothing does. None: the only layer there is.
             group: overrides what the file says.
 
@@ -150,7 +153,11 @@ class Linear4Bit:
 
     @bounded
     def save(self, path: str | Path, name: str = "layer", *, replace: bool = False) -> None:
-        """Write the layer as `name` into a new `.safetensors` or `.npz` file; `save_layers` writes several.
+        """Write the layer as `name` into a new file; `save_layers` writes several.
+
+        Args:
+            path: `.safetensors` or `.npz`.
+            replace: a file that is there.
 
         Raises:
             BadRecipe: another kind of file.
@@ -160,10 +167,12 @@ class Linear4Bit:
 
     @property
     def outputs(self) -> int:
+        """Numbers of a row of the result."""
         return len(self.packed)
 
     @property
     def inputs(self) -> int:
+        """Numbers of a row that it takes."""
         return 2 * self.packed.shape[1]
 
     @property
@@ -199,7 +208,7 @@ class Linear4Bit:
     __call__ = forward
 
     def forward_unpack(self, x: ArrayLike) -> NDArray[np.float32]:
-        """As `forward`, by unpacking the weight to float32 and multiplying with numpy."""
+        """As `forward` of `x` [..., in], by unpacking the weight to float32 and multiplying with numpy."""
         rows, shape = self._rows(x)
         return self._by_numpy(rows).reshape(shape)
 

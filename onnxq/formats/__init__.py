@@ -325,6 +325,10 @@ def nearest(x: ArrayLike, word: str, levels: ArrayLike | None = None) -> CodeArr
 def values(codes: ArrayLike, word: str, levels: ArrayLike | None = None) -> FloatArray:
     """The numbers, in the shape of `codes`, that they stand for where the scale is 1: the inverse of `nearest`.
 
+    Args:
+        word: a name of `names()`.
+        levels: in the place of the format's own table, as `get` takes them.
+
     Raises:
         BadRecipe: there is no such format.
         ValueError: a code that it does not have.

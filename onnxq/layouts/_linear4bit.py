@@ -62,6 +62,9 @@ def linear4bit_groups(
 ) -> tuple[int, NDArray]:
     """(inputs that share a scale, the scales as float16 or float32) of two such tensors.
 
+    Args:
+        weight_4bit, scales_4bit, name, group: as `from_linear4bit` takes them.
+
     Raises:
         BadModel: as `from_linear4bit`.
     """
@@ -90,6 +93,9 @@ def group_size(k: int, groups: int, name: str = "w") -> int:
 
     It is the one power of two that gives so many, the last group being shorter if it has to, or all inputs. Where equal
     groups of another size would do as well (192 inputs with 2 scales: 128 + 64, or 96 + 96), nothing is guessed.
+
+    Args:
+        name: of the weight, for what is said about it.
 
     Raises:
         BadModel: it cannot be told.

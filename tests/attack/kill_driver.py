@@ -40,7 +40,8 @@ class ForkedProcess:
         stdout.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
 
 
 def _pipe() -> tuple[BinaryIO, BinaryIO]:

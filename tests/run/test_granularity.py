@@ -151,7 +151,7 @@ def test_one_int8_scale_for_all(scheme: str, tmp_path: Path) -> None:
 
 def test_stored_weights_and_blocks(tmp_path: Path) -> None:
     """Convolutions have no packed kernel: one scale for all, and never blocks, which the plan says."""
-    path = made(tmp_path, CONV, Recipe("w8a16", granularity="tensor", symmetric=False, algorithm="rtn"))
+    path = made(tmp_path, CONV, Recipe("w8a16", granularity="tensor", symmetric=False, algorithm="rtn", keep_slow=True))
     assert conv_of(path).label == "uint8 tensor stored"
     x = np.random.default_rng(1).standard_normal((1, 5, 9, 9)).astype(np.float32)
     exact = onnx.ModelProto()
@@ -160,7 +160,7 @@ def test_stored_weights_and_blocks(tmp_path: Path) -> None:
         if tensor.name == "k":
             tensor.CopyFrom(numpy_helper.from_array(rounded(C, 8, symmetric=False, axes=None).astype(np.float32), "k"))
     assert tiny.sqnr(tiny.evaluate(exact, x=x)[0], run(path, x=x)[0]) > 80
-    conv = conv_of(made(tmp_path, CONV, Recipe("w8a16", granularity="block")))
+    conv = conv_of(made(tmp_path, CONV, Recipe("w8a16", granularity="block", keep_slow=True)))
     assert (conv.label, conv.reason) == ("int8 stored", "one scale a channel: it has no blocks")
 
 

@@ -11,7 +11,7 @@ import tiny
 
 import onnxq
 from onnxq.errors import BadModel
-from onnxq.files import limits
+from onnxq.files import room
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
@@ -26,7 +26,7 @@ PIXELS = """g (float[B,3,H,W] image) => (float[B,P,16] y) {
 
 @pytest.fixture
 def pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(limits, "memory", lambda: 1 << 30)
+    monkeypatch.setattr(room, "memory", lambda: 1 << 30)
     return tiny.save(tiny.model(PIXELS, {"w": tiny.normal(3, 16), "u": tiny.normal(16, 16, seed=1)}), tmp_path)
 
 
