@@ -14,6 +14,7 @@ of LLM Quantization (2025). The second part is coordinate descent as in Behdin e
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -28,6 +29,8 @@ from onnxq.summaries.evidence import Layer
 
 #: Part of the mean square of all inputs that is added to each one's: the data tell little of those they hardly move.
 DAMPING = 0.03
+#: Times that it is added, if sums of float32 numbers are not positive definite.
+ATTEMPTS = 4
 #: Times that all codes are gone through again.
 SWEEPS = 3
 #: Needs what data say of the layer.
@@ -66,10 +69,12 @@ def quantize(
     start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
     if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
         return start
+    prepared, held_back = _prepared(layer), layer.held_back()
+    if prepared is None:
+        return start
     columns = Columns.of(w, start, layer.channel)
     may_refit = scales is None and granularity.axis is not None and not format.powers_of_two
     kept = (np.dtype(np.float16) if half_scales else start.scales.dtype) if may_refit else None
-    prepared, held_back = _prepared(layer), layer.held_back()
     per_group = columns.w.shape[1] // layer.groups
     for group in range(layer.groups):
         outputs = slice(group * per_group, (group + 1) * per_group)
@@ -138,25 +143,31 @@ class _Prepared(NamedTuple):
 
 
 #: Weights that are encoded in slices ask for the same one several times in a row.
-_last: list[tuple[Layer, _Prepared]] = []
+_last: list[tuple[Layer, _Prepared | None]] = []
 
 
-def _prepared(layer: Layer) -> _Prepared:
+def _prepared(layer: Layer) -> _Prepared | None:
+    """None where the data are no numbers to solve with."""
     if not _last or _last[0][0] is not layer:
         _last[:] = []
         _last[:] = [(layer, _prepare(layer.gram().sums))]
     return _last[0][1]
 
 
-def _prepare(sums: NDArray[np.float32]) -> _Prepared:
+def _prepare(sums: NDArray[np.float32]) -> _Prepared | None:
     k = sums.shape[-1]
     mean = np.trace(sums, axis1=1, axis2=2, dtype=np.float64) / k
-    sums[:, np.arange(k), np.arange(k)] += (DAMPING * np.where(mean > 0, mean, 1)).astype(np.float32)[:, None]
+    if not np.isfinite(mean).all():
+        return None
+    sums /= np.where(mean > 0, mean, 1).astype(np.float32)[:, None, None]
     order = np.argsort(np.diagonal(sums, axis1=1, axis2=2), axis=1, kind="stable")
-    lower = np.empty_like(sums)
-    for group, indices in enumerate(order):
-        lower[group] = np.linalg.cholesky(sums[group][np.ix_(indices, indices)].astype(np.float64))
-    return _Prepared(sums, order, lower)
+    for _ in range(ATTEMPTS):
+        sums[:, np.arange(k), np.arange(k)] += np.float32(DAMPING)
+        with contextlib.suppress(np.linalg.LinAlgError):
+            ordered = (matrix[np.ix_(indices, indices)] for matrix, indices in zip(sums, order, strict=True))
+            lower = [np.linalg.cholesky(each.astype(np.float64)).astype(np.float32) for each in ordered]
+            return _Prepared(sums, order, np.stack(lower))
+    return None
 
 
 def _round(columns: Columns, gram: _Gram) -> None:
@@ -256,5 +267,6 @@ def _is_better(found: Columns, start: Columns, held_back: NDArray[np.float32]) -
     """[N] whether an output is nearer to what it was on rows [rows, K] with the codes of `found` than of `start`."""
     if not len(held_back):
         return np.ones(start.w.shape[1], np.bool_)
-    errors = [np.square(held_back @ (each.values - each.w)).sum(axis=0) for each in (found, start)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = [np.square(held_back @ (each.values - each.w)).sum(axis=0) for each in (found, start)]
     return np.asarray(errors[0] <= errors[1])

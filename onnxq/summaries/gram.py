@@ -33,11 +33,12 @@ class Gram:
         """Add [rows, groups, K]; rows that hold a number that is not finite are left out."""
         x = finite_rows(x)
         self.rows += len(x)
-        if x.shape[1] == 1:
-            flat = x[:, 0]
-            self.sums[0] += flat.T @ flat
-        else:
-            self.sums += np.matmul(x.transpose(1, 2, 0), x.transpose(1, 0, 2))
+        with np.errstate(over="ignore", invalid="ignore"):  # whose reader has to look at that
+            if x.shape[1] == 1:
+                flat = x[:, 0]
+                self.sums[0] += flat.T @ flat
+            else:
+                self.sums += np.matmul(x.transpose(1, 2, 0), x.transpose(1, 0, 2))
 
     def merged(self, other: Gram) -> Gram:
         """Of the rows of both.

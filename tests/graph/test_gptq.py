@@ -176,6 +176,28 @@ def test_numbers_that_are_not_finite_are_left_out_of_a_gram_matrix() -> None:
     assert one.rows == other.rows == 18
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e12, 1e18, 1e25])
+def test_inputs_of_any_size_give_codes(size: float, tmp_path: Path) -> None:
+    w = np.random.default_rng(3).standard_normal((64, 12)).astype(np.float32)
+    x, how = inputs(300, 64), Granularity(0, 32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = layer(tmp_path, x * np.float32(size), 1)
+    q, without = gptq.quantize(w, formats.get("int4"), how, layer=small), mse.quantize(w, formats.get("int4"), how)
+    assert np.isfinite(q.dequantize()).all()
+    if 1e-12 <= size <= 1e12:
+        assert error(q, w, x, 1) < 0.7 * error(without, w, x, 1)
+    else:  # squares of such numbers are not numbers any more
+        np.testing.assert_allclose(q.dequantize(), without.dequantize(), atol=1)
+
+
+def test_equal_inputs_are_solved_for(tmp_path: Path) -> None:
+    w = np.random.default_rng(3).standard_normal((600, 4)).astype(np.float32)
+    x = np.repeat(inputs(50, 1), 600, axis=2) * np.float32(1e3)
+    found = gptq.quantize(w, formats.get("int4"), Granularity(0, 32), layer=layer(tmp_path, x, 1))
+    without = mse.quantize(w, formats.get("int4"), Granularity(0, 32))
+    assert error(found, w, x, 1) < 0.05 * error(without, w, x, 1)
+
+
 def test_gram_matrices_add_up() -> None:
     whole, first, second = Gram.empty(3, 5), Gram.empty(3, 5), Gram.empty(3, 5)
     x = inputs(20, 5, groups=3)
