@@ -5,6 +5,7 @@ What it makes is not kept here: it follows from the docstrings, which tests/grap
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
@@ -36,7 +37,9 @@ def write(folder: Path) -> None:
         vars(module).update({name: getattr(module, name) for name in getattr(module, "__all__", ())})
     # A package stands for all that lies in it, unless that is taken out again.
     specs = [spec for name in MODULES for spec in (name, rf"!{re.escape(name)}\..+")]
-    pdoc.pdoc(*specs, output_directory=folder)
+    folder = folder.absolute()
+    with contextlib.chdir(folder.parent):  # from a checkout pdoc would ask which of two packages is meant
+        pdoc.pdoc(*specs, output_directory=folder)
 
 
 if __name__ == "__main__":

@@ -365,7 +365,8 @@ def test_interrupted_runs_leave_nothing(name: str, code: int, tmp_path: Path) ->
     text(MATMUL, folder)
     command = [sys.executable, "-m", "onnxq", "quantize", "model.onnx", "-s", "w8a16", "-o", "out.onnx"]
     halted = os.environ | {"ONNXQ_FAULT": "STOP publish.model", "ONNXQ_FAULT_LOG": str(log)}
-    process = subprocess.Popen(command, cwd=folder, env=halted, stderr=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(getattr(signal, name), signal.SIG_DFL)  # noqa: E731 - whatever started the tests
+    process = subprocess.Popen(command, cwd=folder, env=halted, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not (passed := re.findall(r"^publish.model (\d+)$", log.read_text() if log.exists() else "", re.MULTILINE)):
         assert process.poll() is None
         time.sleep(0.02)

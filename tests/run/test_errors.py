@@ -153,7 +153,10 @@ def test_what_does_not_hear_of_its_end_is_ended(number: signal.Signals) -> None:
     command = supervised(body)
     before = "import onnxq.runtime.supervisor as s; s.PATIENCE = 0.3; signal.signal(1, signal.SIG_IGN)"
     command[-1] = command[-1].replace("supervised(work)", f"{before}; supervised(work)")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    heard = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731 - whatever started the tests
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):

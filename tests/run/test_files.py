@@ -331,7 +331,14 @@ def test_processes_of_calibration_end_with_their_parent(number: signal.Signals, 
     Path("slow.py").write_text(text + "        yield {'x': np.ones((1, 64), np.float32)}\n")
     command = [sys.executable, "-m", "onnxq", "calibrate", "in.onnx", *W8A8, "slow:rows", "-o", "r", "--jobs", "2"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731 - whatever started the tests
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=None if number == signal.SIGKILL else heard,
+    )
     until = time.monotonic() + 60
     while len(children := descendants_of(process.pid)) < 3 and time.monotonic() < until:
         time.sleep(0.02)
