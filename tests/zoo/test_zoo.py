@@ -53,7 +53,11 @@ def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 def assert_good(result: onnxq.Result) -> None:
-    """The check ran and found what was asked for, and the plan says why about every node that is not."""
+    """The check ran and found what was asked for, and the plan says why about every node that is not; or the model is
+    so small that nothing is gained, and was copied."""
+    if result.copied:
+        assert "nothing to gain" in result.copied and result.bytes_before < STRUCTURE * 4
+        return
     assert result.check is not None
     assert result.check.sqnr >= result.recipe.aim
     assert result.bytes_after < 1.05 * result.bytes_before + STRUCTURE
