@@ -25,7 +25,7 @@ from onnxq.analysis import granularities
 from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
-from onnxq.files import array_limits, limits, staging
+from onnxq.files import array_limits, limits, schemas, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.model.weights import Role
 
@@ -233,11 +233,12 @@ def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -
     try:
         if entry is None:
             return stored[name]
-        format, how = formats.get(entry["format"], entry.get("levels")), Granularity(entry["axis"], entry["block"])
-        parts = {part: stored[f"{name}.{part}"] for part in entry["parts"]}
+        said = schemas.checked(entry, schemas.EncodedArray)
+        format, how = formats.get(said.format, said.levels), Granularity(said.axis, said.block)
+        parts = {part: stored[f"{name}.{part}"] for part in said.parts}
         if format.scale_type == E8M0 and "scales" in parts:
             parts["scales"] = parts["scales"].view(E8M0)
-        return layouts.from_compact(format, how, entry["shape"], parts).dequantize()
+        return layouts.from_compact(format, how, tuple(said.shape), parts).dequantize()
     except (KeyError, TypeError, ValueError, BadRecipe) as error:
         raise BadData(f"'{path}' is damaged: weight '{name}' cannot be decoded: {first_line(error)}") from None
 

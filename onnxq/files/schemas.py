@@ -169,6 +169,17 @@ class SafetensorsEntry(Struct):
     data_offsets: tuple[Count, Count]
 
 
+class EncodedArray(Struct):
+    """What a file of encoded arrays says of one that is not as it was."""
+
+    format: str
+    shape: list[Count]
+    axis: int | None
+    block: int | None
+    parts: list[str]
+    levels: list[float] | None = None
+
+
 def checked(table: object, form: type[T]) -> T:
     """What was read from JSON, as what it should be.
 
