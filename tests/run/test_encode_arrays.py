@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,30 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         done = run(*paths)
         assert done.exit_code == 1 and words in done.output, done.output
         assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"shape": [None, 64]},
+        {"shape": "8"},
+        {"axis": "one"},
+        {"block": 1.5},
+        {"parts": [3]},
+        {"format": 4},
+        {"levels": 3},
+    ],
+    ids=str,
+)
+def test_a_description_of_other_types_is_refused(spoiled: dict[str, object], tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", w=W)
+    assert run("encode", tmp_path / "w.npz", "-w", "int4", "-o", tmp_path / "q.npz").exit_code == 0
+    with np.load(tmp_path / "q.npz") as file:
+        arrays = dict(file)
+    table = json.loads(arrays["onnxq.json"].tobytes())
+    table["w"] |= spoiled
+    np.savez(tmp_path / "q.npz", **arrays | {"onnxq.json": np.frombuffer(json.dumps(table).encode(), np.uint8)})
+    done = run("decode", tmp_path / "q.npz", "-o", tmp_path / "back.npz")
+    assert done.exit_code == 1
+    assert "weight 'w' cannot be decoded" in done.output and "NoneType" not in done.output
+    assert not (tmp_path / "back.npz").exists()
