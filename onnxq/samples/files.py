@@ -35,6 +35,8 @@ KINDS = {
     "tables": TABLE_SUFFIXES,
 }
 SUFFIXES = set().union(*KINDS.values())
+#: Entries of a folder that are looked at.
+MOST_FILES = 1_000_000
 #: Characters that certainly make a token, and of a line at most, if it has more.
 _CHARACTERS, _LINE = 8, 1 << 11
 _MOST_JSON = 1 << 26
@@ -49,7 +51,7 @@ def files_in(folder: Path, suffixes: set[str]) -> list[Path]:
     """The files in `folder` and below, a file of each folder in turn, so that the first few are of every class."""
     found = sorted(
         path
-        for path in folder.rglob("*")
+        for path in _everything_in(folder)
         if path.suffix.lower() in suffixes
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -62,6 +64,17 @@ def files_in(folder: Path, suffixes: set[str]) -> list[Path]:
     if all(kind_of(path) in ("tables", "lines of JSON", "texts") for path in found):
         return found  # parts of one table are in order
     return sorted(found, key=places.__getitem__)
+
+
+def _everything_in(folder: Path) -> Iterator[Path]:
+    """
+    Raises:
+        BadData: that is more than anybody's samples.
+    """
+    for count, path in enumerate(folder.rglob("*")):
+        if count >= MOST_FILES:
+            raise BadData(f"the folder '{folder}' holds more than {MOST_FILES:,} files: name the one with the samples")
+        yield path
 
 
 def reads_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadData
 from onnxq.runtime.session import Input
+from onnxq.samples import files
+from onnxq.samples.pictures import scaling
 from onnxq.samples.pictures.images import Preprocessing, parse_preprocessing
 from onnxq.samples.pictures.processor import load_processor
 from onnxq.samples.source import open_data
@@ -231,3 +234,22 @@ def test_numbers_without_a_range(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / "i.tif")
     with pytest.raises(BadData, match="holds floating-point numbers, whose range it does not say"):
         only(tmp_path)
+
+
+def test_a_folder_of_more_files_than_anybody_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 3)
+    for i in range(4):
+        (tmp_path / f"{i}.png").touch()
+    with pytest.raises(BadData, match="holds more than 3 files: name the one with the samples"):
+        files.files_in(tmp_path, {".png"})
+    (tmp_path / "0.png").unlink()
+    assert len(files.files_in(tmp_path, {".png"})) == 3
+
+
+def test_what_pillow_logs_does_not_reach_the_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling._pillow()
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's own: a command has none
+    logging.getLogger("PIL.TiffImagePlugin").error("More samples per pixel than can be decoded")
+    assert capfd.readouterr().err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -23,12 +24,16 @@ MOST_PIXELS = 1 << 26
 KINDS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 
 
+_QUIET = logging.NullHandler()
+
+
 def _pillow() -> Any:
     try:
         import PIL.Image
         import PIL.ImageOps
     except ImportError:
         raise MissingRuntime("reading images needs Pillow: pip install 'onnxq[images]'") from None
+    logging.getLogger("PIL").addHandler(_QUIET)  # else what it logs goes to stderr, beside our own sentence
     return PIL
 
 
