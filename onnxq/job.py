@@ -7,7 +7,6 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq import algorithms, targets
@@ -28,7 +27,7 @@ from onnxq.runtime import work
 from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.sampling import Sampling
-from onnxq.samples.source import Data, DataSource
+from onnxq.samples.source import Data, DataSource, add_to_hash
 from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
@@ -91,7 +90,9 @@ class Job:
 
     def trace(self, feed: Feed) -> list[NodeRun]:
         """`work.trace` of the float model on a sample, once for each."""
-        key = _hash(feed)
+        digest = hashlib.sha256()
+        add_to_hash(digest, feed)
+        key = digest.hexdigest()
         if key not in self.traces:
             self.traces[key] = work.trace(self.model, feed)
         return self.traces[key]
@@ -138,14 +139,6 @@ def open_job(
         warnings.warn(sentence, UnusedOption, stacklevel=2)
     samples = sampling.open(loaded, model)
     return Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
-
-
-def _hash(feed: Feed) -> str:
-    digest = hashlib.sha256()
-    for name, x in sorted(feed.items()):
-        digest.update(f"{name} {x.dtype} {x.shape} ".encode())
-        digest.update(repr(x.tolist()).encode() if x.dtype.hasobject else np.ascontiguousarray(x).tobytes())
-    return digest.hexdigest()
 
 
 def _require_float(path: str | Path, model: ir.Model, recipe: Recipe) -> None:

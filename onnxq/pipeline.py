@@ -249,10 +249,10 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
 def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Job:
     """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends."""
     inputs = needed(job)
-    if not inputs and request.evidence is not None:
-        sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
-        warnings.warn(sentence, UnusedOption, stacklevel=2)
     if not inputs:
+        if request.evidence is not None:
+            sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
+            warnings.warn(sentence, UnusedOption, stacklevel=2)
         return job
     folder = kept.enter_context(scratch())
     return dataclasses.replace(job, evidence=evidence_of(job, inputs, request.effort, folder, request.evidence))

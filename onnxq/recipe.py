@@ -244,6 +244,11 @@ class Recipe:
         """Every scheme word that some node may be treated by."""
         return frozenset({self.scheme, *(rule.scheme for rule in self.rules)} - {KEEP})
 
+    @property
+    def algorithms(self) -> frozenset[str]:
+        """Every algorithm that the user named, for all nodes or for some."""
+        return frozenset(filter(None, (self.algorithm, *(rule.algorithm for rule in self.rules))))
+
     def resolve(self, has_data: bool) -> Recipe:
         """This recipe with `auto` replaced by what it stands for.
 
@@ -255,8 +260,7 @@ class Recipe:
         """
         if not has_data and "w8a8" in self.schemes:
             raise BadRecipe("w8a8 needs calibration data: give --data, or use w8a8-dynamic, which needs none")
-        named = {self.algorithm, *(rule.algorithm for rule in self.rules)}
-        for word in () if has_data else sorted(algorithms.WITH_DATA.keys() & named):
+        for word in () if has_data else sorted(algorithms.WITH_DATA.keys() & self.algorithms):
             raise BadRecipe(f"the algorithm '{word}' needs calibration data: give --data")
         if self.scheme == "auto":
             return replace(self, scheme="w8a8" if has_data else "w4a16")

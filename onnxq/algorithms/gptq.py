@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from onnxq.algorithms import mse
 from onnxq.algorithms._columns import Columns
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds.half_scales import in_half_scales
 from onnxq.summaries.evidence import Layer
 
 #: Part of the mean square of all inputs that is added to each one's: the data tell little of those they hardly move.
@@ -69,7 +70,7 @@ def quantize(
     start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
     if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
         return start
-    prepared, held_back = _prepared(layer), layer.held_back()
+    prepared = _prepared(layer)
     if prepared is None:
         return start
     columns = Columns.of(w, start, layer.channel)
@@ -82,7 +83,7 @@ def quantize(
         gram = prepared.of_group(group, columns.inputs)
         _round(found, gram)
         _descend(found, gram.damped, kept)
-        better = _is_better(found, part, held_back[:, group, columns.inputs])
+        better = _is_better(found, part, prepared.held_back[:, group, columns.inputs])
         columns.take(found, outputs, better)
         layer.chosen.update(gptq=int(better.sum()), mse=int((~better).sum()))
     return columns.tensor(start, layer.channel)
@@ -101,10 +102,7 @@ def _data_free(
     if scales is not None:
         return format.encode(w, granularity, scales, zero_points)
     q = mse.quantize(w, format, granularity)
-    if not half_scales:
-        return q
-    assert q.scales is not None
-    return format.encode(w, granularity, q.scales.astype(np.float16).astype(np.float32), q.zero_points)
+    return in_half_scales(w, q) if half_scales else q
 
 
 def _is_by_channel(granularity: Granularity, channel: int) -> bool:
@@ -128,11 +126,12 @@ class _Gram(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """The same for each group of a layer."""
+    """The same for each group of a layer, and the rows of the samples held back."""
 
     damped: NDArray[np.float32]
     order: NDArray[np.intp]
     lower: NDArray[np.float32]
+    held_back: NDArray[np.float32]
 
     def of_group(self, group: int, inputs: NDArray[np.intp]) -> _Gram:
         """For a weight that has its inputs in this order."""
@@ -150,11 +149,12 @@ def _prepared(layer: Layer) -> _Prepared | None:
     """None where the data are no numbers to solve with."""
     if not _last or _last[0][0] is not layer:
         _last[:] = []
-        _last[:] = [(layer, _prepare(layer.gram().sums))]
+        _last[:] = [(layer, _prepare(layer))]
     return _last[0][1]
 
 
-def _prepare(sums: NDArray[np.float32]) -> _Prepared | None:
+def _prepare(layer: Layer) -> _Prepared | None:
+    sums = layer.gram().sums
     k = sums.shape[-1]
     mean = np.trace(sums, axis1=1, axis2=2, dtype=np.float64) / k
     if not np.isfinite(mean).all():
@@ -166,7 +166,7 @@ def _prepare(sums: NDArray[np.float32]) -> _Prepared | None:
         with contextlib.suppress(np.linalg.LinAlgError):
             ordered = (matrix[np.ix_(indices, indices)] for matrix, indices in zip(sums, order, strict=True))
             lower = [np.linalg.cholesky(each.astype(np.float64)).astype(np.float32) for each in ordered]
-            return _Prepared(sums, order, np.stack(lower))
+            return _Prepared(sums, order, np.stack(lower), layer.held_back())
     return None
 
 

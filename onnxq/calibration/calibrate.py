@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import collectors
+from onnxq.calibration.memory import in_groups
 from onnxq.calibration.observations import Observations
 from onnxq.calibration.observers import HIDDEN, Observer, open_observer
 from onnxq.calibration.resume import EVERY, Checkpoint, Every, State, pending
@@ -23,9 +24,6 @@ from onnxq.summaries import native
 from onnxq.summaries.histogram import Histogram
 from onnxq.summaries.ranges import Ranges
 from onnxq.summaries.summary import Summary
-
-#: Bytes to spend on observing, unless told otherwise.
-GROUP_BYTES = 1 << 29
 
 #: Constants of more bytes count in a model's hash by about so many numbers.
 SAMPLED_BYTES, SAMPLE = 1 << 16, 1 << 10
@@ -161,16 +159,7 @@ def _groups(model: ir.Model, names: Sequence[str], data: Data, means: Means) -> 
     if not native.available():
         counts = element_counts(model, names, next(iter(data)), means.threads)
         sizes = {name: SUMMARY_BYTES + 4 * counts[name] for name in names}
-    memory = GROUP_BYTES if means.memory is None else means.memory
-    groups: list[list[str]] = [[]]
-    total = 0
-    for name in names:
-        if groups[-1] and total + sizes[name] > memory:
-            groups.append([])
-            total = 0
-        groups[-1].append(name)
-        total += sizes[name]
-    return groups
+    return in_groups(names, sizes.__getitem__, means.memory)
 
 
 def hash_model(model: ir.Model) -> str:

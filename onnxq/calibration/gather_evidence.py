@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
-from onnxq.calibration.calibrate import GROUP_BYTES, hash_model
+from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import HELD_BACK, Effort
+from onnxq.calibration.memory import in_groups
 from onnxq.files import staging
 from onnxq.formats import Granularity
 from onnxq.job import Job
@@ -33,15 +34,17 @@ ROWS = 512
 
 def needed(job: Job) -> dict[str, list[LayerInput]]:
     """By weight, where it is multiplied, if its codes are to be chosen by data; empty where there are no data."""
-    if job.data is None:
-        return {}
-    known = {name: inputs for name, inputs in layer_inputs(job.model).items() if inputs[0].rows.k >= LEAST}
-    found: dict[str, list[LayerInput]] = {}
+    names = {} if job.data is None else dict.fromkeys(_named(job))
+    known = layer_inputs(job.model) if names else {}
+    return {name: known[name] for name in names if name in known and known[name][0].rows.k >= LEAST}
+
+
+def _named(job: Job) -> Iterator[str]:
+    """The weights for whose format data choose codes."""
     for weight in find_weights(job.model):
-        name, choice = weight.value.name or "", job.plan.choices.get(weight.node.name or "")
-        if name in known and choice is not None and choice.format is not None and _uses_data(job, weight, choice):
-            found[name] = known[name]
-    return found
+        choice = job.plan.choices.get(weight.node.name or "")
+        if choice is not None and choice.format is not None and _uses_data(job, weight, choice):
+            yield weight.value.name or ""
 
 
 def _uses_data(job: Job, weight: Weight, choice: Choice) -> bool:
@@ -96,7 +99,7 @@ def _name(each: LayerInput) -> str:
 
 def _gather(job: Job, distinct: Sequence[LayerInput], effort: Effort, file: Path) -> None:
     assert job.data is not None
-    groups = list(_groups(distinct, GROUP_BYTES if effort.memory is None else effort.memory))
+    groups = in_groups(distinct, _nbytes, effort.memory)
     samples, held_back = job.data.split(HELD_BACK)
     job.progress.start("looking at layers", len(groups) * (samples.count + held_back.count), "samples")
     number = 0
@@ -111,19 +114,8 @@ def _without_channel(each: LayerInput) -> LayerInput:
     return LayerInput(each.value, each.rows, 0)
 
 
-def _groups(inputs: Sequence[LayerInput], memory: int) -> Iterator[list[LayerInput]]:
-    """Those of which the matrices fit the memory together, or one."""
-    group: list[LayerInput] = []
-    total = 0
-    for each in inputs:
-        nbytes = 4 * each.rows.groups * each.rows.k**2
-        if group and total + nbytes > memory:
-            yield group
-            group, total = [], 0
-        group.append(each)
-        total += nbytes
-    if group:
-        yield group
+def _nbytes(each: LayerInput) -> int:
+    return 4 * each.rows.groups * each.rows.k**2
 
 
 def _watched(

@@ -20,6 +20,7 @@ from onnxq import algorithms, formats, layouts
 from onnxq.encoding import memo
 from onnxq.errors import BadModel
 from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds.half_scales import in_half_scales
 from onnxq.layouts import Layout, Outline
 from onnxq.summaries.evidence import Layer
 
@@ -260,10 +261,7 @@ def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0)
     x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
     quantize = _algorithm(encoding)
     if encoding.half_scales and encoding.layer is None:
-        q = quantize(x, encoding.format, encoding.granularity)
-        assert q.scales is not None
-        rounded = q.scales.astype(np.float16).astype(np.float32)
-        return encoding.format.encode(x, encoding.granularity, rounded, q.zero_points)
+        return in_half_scales(x, quantize(x, encoding.format, encoding.granularity))
     if encoding.least_scales is None and encoding.stretch == 1.0:
         return quantize(x, encoding.format, encoding.granularity)
     scales, zero_points = encoding.format.fit(x, encoding.granularity)

@@ -124,9 +124,7 @@ def grid_over(
         ValueError: a range that is not finite or ends before it begins, or widths other than 2 to 16 bits.
     """
     qmin, qmax = codes_of(bits, symmetric=symmetric)
-    least, most = (arguments.numbers(end, "range").astype(np.float64) for end in (low, high))
-    if least.shape != most.shape or not (np.isfinite(least) & np.isfinite(most) & (least <= most)).all():
-        raise ValueError("a range has two finite ends, the lower one first")
+    least, most = ends(low, high)
     is_wide = widen or symmetric
     bottom, top = (np.minimum(least, 0), np.maximum(most, 0)) if is_wide else (least, most)
     # Half of each, because the width of a range of float64 can overflow.
@@ -170,16 +168,34 @@ def fit(
     >>> [round(float(x), 6) for x in forward([2.0, 3.1, 5.0], grid)]
     [2.0, 3.0, 5.0]
     """
-    numbers = arguments.numbers(x, "tensor")
-    if widen or symmetric:
-        groups, axes = Granularity(axis, block).groups(numbers)
-        low, high = np.min(groups, axis=axes, initial=0), np.max(groups, axis=axes, initial=0)
-    else:  # the last block may be short: what fills it up is no number of its own
-        groups, axes = Granularity(axis, block).groups(numbers, "edge")
-        shape = Granularity(axis, block).scale_shape(numbers.shape)
-        low, high = (np.min(groups, axes), np.max(groups, axes)) if groups.size else (np.zeros(shape),) * 2
+    low, high = extremes(x, Granularity(axis, block))
     how = {"symmetric": symmetric, "widen": widen, "powers_of_two": powers_of_two}
     return grid_over(low, high, bits, axis=axis, block=block, **how)
+
+
+def extremes(x: ArrayLike, granularity: Granularity) -> tuple[Floats, Floats]:
+    """The lowest and the highest number of each group of `x`; zeros where there are no numbers.
+
+    Raises:
+        ValueError: no array of real numbers, or no such axis.
+    """
+    numbers = arguments.numbers(x, "tensor")
+    groups, axes = granularity.groups(numbers, "edge")  # what fills a short block up is no number of its own
+    if not groups.size:
+        return (np.zeros(granularity.scale_shape(numbers.shape)),) * 2
+    return np.min(groups, axes), np.max(groups, axes)
+
+
+def ends(low: ArrayLike, high: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Both ends of a range, or of several, as numbers.
+
+    Raises:
+        ValueError: ranges that are not finite or end before they begin.
+    """
+    least, most = (arguments.numbers(end, "range").astype(np.float64) for end in (low, high))
+    if least.shape != most.shape or not (np.isfinite(least) & np.isfinite(most) & (least <= most)).all():
+        raise ValueError("a range has two finite ends, the lower one first")
+    return least, most
 
 
 def grid_of(q: QuantizedTensor) -> AffineGrid:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onnxq.fake_quant.affine import Floats, Grouped, codes_of, pair
+from onnxq.fake_quant.affine import Floats, Grouped, codes_of, ends, extremes, pair
 from onnxq.formats import Granularity
 from onnxq.formats.kinds import arguments
 
@@ -61,9 +61,7 @@ def offset_grid_over(
         ValueError: a range that is not finite or ends before it begins, or widths other than 2 to 16 bits.
     """
     qmin, qmax = codes_of(bits, symmetric=False)
-    least, most = (arguments.numbers(end, "range").astype(np.float64) for end in (low, high))
-    if least.shape != most.shape or not (np.isfinite(least) & np.isfinite(most) & (least <= most)).all():
-        raise ValueError("a range has two finite ends, the lower one first")
+    least, most = ends(low, high)
     scale = 2 * ((most / 2 - least / 2) / (qmax - qmin))
     if (np.maximum(scale, np.abs(least)) > np.finfo(np.float32).max).any():
         raise ValueError("the range is wider than float32 scales hold")
@@ -77,10 +75,7 @@ def fit_offset(x: ArrayLike, bits: int = 8, *, axis: int | None = None, block: i
     Raises:
         ValueError: a number that is not finite, no such axis, or widths other than 2 to 16 bits.
     """
-    numbers, how = arguments.numbers(x, "tensor"), Granularity(axis, block)
-    groups, axes = how.groups(numbers, "edge")
-    shape = how.scale_shape(numbers.shape)
-    low, high = (np.min(groups, axes), np.max(groups, axes)) if groups.size else (np.zeros(shape),) * 2
+    low, high = extremes(x, Granularity(axis, block))
     return offset_grid_over(low, high, bits, axis=axis, block=block)
 
 

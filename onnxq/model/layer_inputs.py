@@ -103,8 +103,9 @@ def layer_inputs(model: ir.Model) -> dict[str, list[LayerInput]]:
     """
     looped = {id(node) for loop in graph.nodes(model) if graph.is_op(loop, "Loop", "Scan") for node in _inside(loop)}
     found: dict[str, list[LayerInput]] = {}
-    values = {weight.value.name or "": weight.value for weight in find_weights(model)}
-    for weight in find_weights(model):
+    weights = list(find_weights(model))
+    values = {weight.value.name or "": weight.value for weight in weights}
+    for weight in weights:
         made = None if id(weight.node) in looped else _layer_input(weight)
         if made is not None:
             found.setdefault(weight.value.name or "", []).append(made)

@@ -45,7 +45,7 @@ def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
 def _named_algorithms(recipe: Recipe, model: ir.Model) -> dict[str, str]:
     """By weight, the algorithm that the user named for the first of the nodes that read it."""
     named: dict[str, str] = {}
-    for weight in find_weights(model):
+    for weight in find_weights(model) if recipe.algorithms else ():
         word = recipe.algorithm_for(weight.node.name or "", weight.node.op_type)
         if word is not None:
             named.setdefault(weight.value.name or "", word)

@@ -61,10 +61,7 @@ class Data:
         with contextlib.closing(prefetch(self)) as samples:
             for sample in samples:
                 count += 1
-                for name in sorted(sample):
-                    x = sample[name]
-                    digest.update(f"{name} {x.dtype} {x.shape} ".encode())
-                    digest.update(_bytes(x))
+                add_to_hash(digest, sample)
         return count, digest.hexdigest()
 
     @property
@@ -271,6 +268,14 @@ def _checked(
 
 def _read_checked(read: Read, inputs: tuple[Input, ...], where: str) -> Feed:
     return fit(read(), inputs, where)
+
+
+def add_to_hash(digest: hashlib._Hash, sample: Feed) -> None:
+    """Every name, shape, type and byte of a sample."""
+    for name in sorted(sample):
+        x = sample[name]
+        digest.update(f"{name} {x.dtype} {x.shape} ".encode())
+        digest.update(_bytes(x))
 
 
 def _bytes(x: NDArray) -> bytes | memoryview:

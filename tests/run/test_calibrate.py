@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from onnxq import Recipe, collectors, quantize
-from onnxq.calibration import calibrate
+from onnxq.calibration import calibrate, memory
 from onnxq.calibration.observations import load_observations
 from onnxq.cli import main
 from onnxq.model import graph
@@ -160,7 +160,7 @@ def test_groups_change_nothing_but_the_memory(monkeypatch: pytest.MonkeyPatch) -
     names = ["x", "h", "r", "b", "y"]
     whole = seen(MLP, names, *samples)
     runs: list[int] = []
-    monkeypatch.setattr(calibrate, "GROUP_BYTES", 1)
+    monkeypatch.setattr(memory, "GROUP_BYTES", 1)
     model = model_of(MLP)
     apart = calibrate.calibrate(model, names, data_of(model, *samples), "minmax", progress=runs.append)
     assert apart == whole

@@ -17,7 +17,7 @@ from tiny import normal, sqnr
 
 import onnxq
 from onnxq import targets
-from onnxq.calibration import calibrate
+from onnxq.calibration import calibrate, memory
 from onnxq.model import graph
 from onnxq.model.types import infer_types
 from onnxq.passes.prepare import prepare
@@ -62,7 +62,7 @@ def error(proto: onnx.ModelProto, result: onnxq.Result, feed: Feed) -> float:
 @pytest.mark.parametrize("group_bytes", [1 << 29, 1], ids=["together", "one-by-one"])
 def test_v1_no_sample_is_thrown_away(monkeypatch: pytest.MonkeyPatch, group_bytes: int) -> None:
     """V1, calibrate.py:522: with CalibMaxIntermediateOutputs=2 the ranges of three samples are those of none."""
-    monkeypatch.setattr(calibrate, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(memory, "GROUP_BYTES", group_bytes)
     made = tiny.read(tiny.model("g (float[N,4] x) => (float[N,4] z) { y = Neg(x)  z = Relu(y) }"))
     rows = [np.full((1, 4), value, np.float32) for value in (-1, 5, -10)]
     data = open_data([{"x": row} for row in rows], inputs_of(made))

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +23,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from shared import SHARED
+from tables import TableRow, read_rows
 from zoo_models import load_zoo
 
 import onnxq
@@ -55,7 +56,7 @@ OURS = ("rtn", "mse", "gptq")
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(TableRow):
     """One line of the table, as text."""
 
     model: str
@@ -67,9 +68,6 @@ class Row:
     sqnr: str
     size: str
     seconds: str
-
-    def __str__(self) -> str:
-        return f"| {' | '.join(astuple(self))} |"
 
 
 def ours(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) -> None:
@@ -144,13 +142,6 @@ def measure(zoo: ModuleType, name: str, word: str, folder: Path) -> Iterator[Row
         )
 
 
-def read_table(path: Path) -> list[Row]:
-    """The rows of a table written earlier."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines if line.startswith("| ")]
-    return [Row(*row) for row in cells if len(row) == len(fields(Row)) and row[0] != HEADER[0]]
-
-
 def gains(rows: list[Row]) -> Iterator[str]:
     """For each model and format, by what factor data shrink the error of the outputs."""
     by = {(row.model, row.word, row.algorithm): float(row.sqnr) for row in rows}
@@ -198,7 +189,7 @@ def main() -> None:
     zoo = load_zoo()
     if zoo is None:
         raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
-    rows = {(row.model, row.word, row.algorithm): row for row in read_table(TABLE)}
+    rows = {(row.model, row.word, row.algorithm): row for row in read_rows(TABLE, Row, HEADER)}
     order = {name: i for i, name in enumerate((*PRODUCTS, *CONVOLUTIONS))}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models or order:

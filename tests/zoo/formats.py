@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from shared import SHARED
+from tables import TableRow, read_rows
 from zoo_models import load_zoo
 
 import onnxq
@@ -32,7 +33,7 @@ HEADER = ("format", "target", "bits a weight", "NLL", "more than float", "size",
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(TableRow):
     """One line of the table, as text."""
 
     word: str
@@ -42,9 +43,6 @@ class Row:
     lost: str
     size: str
     became: str
-
-    def __str__(self) -> str:
-        return f"| {' | '.join(astuple(self))} |"
 
 
 def measure(zoo: ModuleType, word: str, target: str, in_float: float, folder: Path) -> Row:
@@ -68,13 +66,6 @@ def bits_a_weight(path: Path, output: Path, elements: int) -> float:
     """Of the quantized weights, scales and all: what the constants of the file take beyond those left in float."""
     before, after = (write.nbytes_to_write(ir.load(each)) for each in (path, output))
     return 8 * (after - (before - 4 * elements)) / elements
-
-
-def read_table(path: Path) -> list[Row]:
-    """The rows of a table written earlier."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines if line.startswith("| `")]
-    return [Row(*row) for row in cells if len(row) == len(fields(Row))]
 
 
 def render(rows: list[Row], in_float: float) -> str:
@@ -106,7 +97,7 @@ def main() -> None:
     if zoo is None:
         raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
     in_float = zoo.MODELS[MODEL].float_score
-    rows = {(row.word, row.target): row for row in read_table(TABLE)}
+    rows = {(row.word, row.target): row for row in read_rows(TABLE, Row, HEADER)}
     with tempfile.TemporaryDirectory() as folder:
         for target in sorted(targets.names(), key=lambda name: name != "onnxq"):
             for word in options.words or (*formats.names(), *WIDTHS):

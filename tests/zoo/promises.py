@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from shared import SHARED
+from tables import TableRow, read_rows
 from zoo_models import judge, load_zoo
 
 import onnxq
@@ -37,7 +38,7 @@ BROKEN = 3.0
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(TableRow):
     """One line of the table, as text. `kept`: whether the score is within the limits of 8-bit schemes."""
 
     model: str
@@ -49,9 +50,6 @@ class Row:
     in_float: str
     score: str
     kept: str
-
-    def __str__(self) -> str:
-        return f"| {' | '.join(astuple(self))} |"
 
 
 def measure(zoo: ModuleType, name: str, scheme: str, folder: Path) -> Row:
@@ -72,13 +70,6 @@ def measure(zoo: ModuleType, name: str, scheme: str, folder: Path) -> Row:
     real = f"{zoo.sqnr(name, output):.1f}"
     metric, before, after = entry.metric, f"{in_float:.4g}", f"{score:.4g}"
     return Row(name, scheme, f"{check.sqnr:.1f}", worst, real, metric, before, after, kept)
-
-
-def read_table(path: Path) -> list[Row]:
-    """The rows of a table written earlier."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines if line.startswith("| ")]
-    return [Row(*row) for row in cells if len(row) == len(fields(Row)) and row[0] != HEADER[0]]
 
 
 def render(rows: list[Row], names: list[str]) -> str:
@@ -120,7 +111,7 @@ def main() -> None:
     if zoo is None:
         raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
     names = sorted(zoo.MODELS, key=lambda name: zoo.file_size(zoo.model_path(name)))
-    rows = {(row.model, row.scheme): row for row in read_table(TABLE)}
+    rows = {(row.model, row.scheme): row for row in read_rows(TABLE, Row, HEADER)}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models or names:
             for scheme in options.schemes:

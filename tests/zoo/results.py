@@ -12,13 +12,13 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from shared import SHARED
+from tables import TableRow, read_rows
 from zoo_models import judge, load_zoo
 
 import onnxq
@@ -38,7 +38,7 @@ HEADER = ("model", "metric", "scheme", "float", "score", "SQNR dB", "size", "lat
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(TableRow):
     """One line of the table, as text. An empty score: nothing was written, and `nodes` says why."""
 
     model: str
@@ -55,9 +55,6 @@ class Row:
     @property
     def is_good(self) -> bool:
         return not self.score or judge(self.metric, float(self.in_float), float(self.score)).is_good
-
-    def __str__(self) -> str:
-        return f"| {' | '.join(astuple(self))} |"
 
 
 def measure(zoo: ModuleType, name: str, scheme: str, in_float: float, folder: Path) -> Row:
@@ -87,12 +84,6 @@ def what_became(result: onnxq.Result) -> str:
     """How many nodes became what; those without weights that stayed in float are not worth a word."""
     labels = Counter(c.label for c in result.plan if c.method is not Method.KEEP or c.elements)
     return ", ".join(f"{count} {label}" for label, count in labels.most_common())
-
-
-def read_table(lines: Iterable[str]) -> list[Row]:
-    """The rows of a table written earlier."""
-    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines if line.startswith("| ")]
-    return [Row(*row) for row in cells if len(row) == len(fields(Row)) and row[0] != HEADER[0]]
 
 
 def peers() -> dict[tuple[str, str], str]:
@@ -160,9 +151,7 @@ def main() -> None:
     zoo = load_zoo()
     if zoo is None:
         raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
-    rows = {}
-    if TABLE.is_file():
-        rows = {(row.model, row.scheme): row for row in read_table(TABLE.read_text(encoding="utf-8").splitlines())}
+    rows = {(row.model, row.scheme): row for row in read_rows(TABLE, Row, HEADER)}
     peer = peers()
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models or zoo.MODELS:

@@ -56,9 +56,12 @@ class StoreWeights(PlanPass):
                 format = formats.get(choice.format or "")
                 by_node, op_type = self.own_nodes and not is_standard(format, granularity.block), weight.node.op_type
                 half = by_node and granularity.block is not None
-                encoding = constants.encoding(
-                    weight.value, format, granularity, op_type, groups=groups, prefer_half=half
-                )
+                if not by_node and op_type == "Conv" and granularity.block is not None:
+                    encoding = _of_kernels(constants, weight, format, granularity.block)
+                else:
+                    encoding = constants.encoding(
+                        weight.value, format, granularity, op_type, groups=groups, prefer_half=half
+                    )
                 unpacked[key] = (
                     _call(constants, weight, encoding) if by_node else _unpack(constants, weight, encoding, opset)
                 )
@@ -106,11 +109,11 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
 def _unpack(constants: WeightForms, weight: Weight, encoding: Encoding, opset: int) -> ir.Value:
     """The float value that the nodes added here compute from the codes of `weight`."""
     chain, format, granularity = Chain(constants, weight, opset), encoding.format, encoding.granularity
-    if weight.node.op_type == "Conv" and granularity.block is not None:
-        return _unpack_kernels(chain, weight, format, granularity.block)
     if format.scale_type is None:
         return chain.cast(chain.initializer(f"_{format.name}", encoding.part(layouts.codes)), weight.tensor.dtype)
     x = _unpack_channels(chain, encoding) if granularity.block is None else _unpack_blocks(chain, encoding)
+    if encoding.shape != weight.shape:
+        x = chain.op("Reshape", x, chain.small("shape", np.array(weight.shape, np.int64)))
     x.dtype = ir.DataType.FLOAT
     return chain.cast(x, weight.tensor.dtype)
 
@@ -126,17 +129,11 @@ def _unpack_channels(chain: Chain, encoding: Encoding) -> ir.Value:
     return chain.op("Mul", x, chain.initializer("_scale", steps))
 
 
-def _unpack_kernels(chain: Chain, weight: Weight, format: formats.Format, block: int) -> ir.Value:
+def _of_kernels(constants: WeightForms, weight: Weight, format: formats.Format, block: int) -> Encoding:
     """Kernels of a convolution, flattened so that blocks are full ones however few channels there are."""
-    outputs, *kernel = weight.shape
-    rows = graph.lazily(weight.tensor, lambda w: w, shape=(outputs, math.prod(kernel)), how="rows")
-    encoding = chain.constants.new_encoding(
-        weight.value, format, Granularity(1, block), weight.node.op_type, tensor=rows, channel=0
-    )
-    x = _unpack_blocks(chain, encoding)
-    x = chain.op("Reshape", x, chain.small("shape", np.array(weight.shape, np.int64)))
-    x.dtype = ir.DataType.FLOAT
-    return chain.cast(x, weight.tensor.dtype)
+    rows = (weight.shape[0], math.prod(weight.shape[1:]))
+    flat = graph.lazily(weight.tensor, lambda w: w, shape=rows, how="rows")
+    return constants.new_encoding(weight.value, format, Granularity(1, block), "Conv", tensor=flat, channel=0)
 
 
 def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:

@@ -1,0 +1,30 @@
+"""What does not fit into memory at once is observed in groups, each in a pass of its own over the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Bytes to spend on observing, unless told otherwise.
+GROUP_BYTES = 1 << 29
+
+
+def in_groups(items: Iterable[T], nbytes: Callable[[T], int], memory: int | None) -> list[list[T]]:
+    """`items`, in order, in groups that take at most the memory given each, or are of one.
+
+    Args:
+        nbytes: what an item takes.
+        memory: bytes; None: 512 MiB.
+    """
+    limit = GROUP_BYTES if memory is None else memory
+    groups: list[list[T]] = []
+    total = 0
+    for item in items:
+        if not groups or total + nbytes(item) > limit:
+            groups.append([])
+            total = 0
+        groups[-1].append(item)
+        total += nbytes(item)
+    return groups
