@@ -5,31 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.formats import fp4, nf4
+from onnxq.layouts import dense_tiles
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 LEVELS = {"nf4": np.asarray(nf4.LEVELS, np.float32), "fp4": np.asarray(fp4.LEVELS, np.float32), "mxfp4": E2M1}
 TILE = 16
 DENSE = "bfloat16"
+Arrays = Callable[["Weight"], dict[str, NDArray]]
 
 
 @dataclass
 class Weight:
-    """codes uint8 [N, K], scales [N, K / block] as stored: float16, or E8M0 for mxfp4."""
+    """codes uint8 [N, K], scales [N, K / block] as stored: float16, or E8M0 for mxfp4.
+
+    Of bfloat16 the numbers themselves, without scales.
+    """
 
     format: str
     block: int
-    codes: NDArray[np.uint8]
+    codes: NDArray
     stored: NDArray
 
     @property
     def bits(self) -> int:
-        return 8 if self.format == "int8" else 4
+        return {"int8": 8, DENSE: 16}.get(self.format, 4)
 
     @property
     def scales(self) -> NDArray[np.float32]:
@@ -52,6 +58,8 @@ class Weight:
     def rows(self, rows: NDArray[np.int64] | slice) -> NDArray[np.float32]:
         """w of some rows; exact, but for the rounding of a table's level times the scale."""
         codes = self.codes[rows]
+        if self.format == DENSE:
+            return codes.astype(np.float32)
         middle = 128 if self.format == "int8" else 8
         values = LEVELS[self.format][codes] if self.format in LEVELS else codes.astype(np.float32) - np.float32(middle)
         return values * np.repeat(self.scales[rows], self.block, axis=1)
@@ -68,6 +76,9 @@ def columns_of(y: NDArray, copy: int) -> NDArray:
 
 def random_weight(format: str, block: int, N: int, K: int, rng: np.random.Generator) -> Weight:
     """K a multiple of the block, N of 16: every code, scales as of normal weights."""
+    if format == DENSE:
+        numbers = rng.standard_normal((N, K), np.float32) / np.float32(np.sqrt(K))
+        return Weight(format, block, numbers.astype(ml_dtypes.bfloat16), np.empty((N, 0), np.float16))
     codes = rng.integers(0, 256 if format == "int8" else 16, (N, K), np.uint8)
     if format == "mxfp4":
         return Weight(format, block, codes, rng.integers(118, 122, (N, K // block), np.uint8))
@@ -88,8 +99,11 @@ def tiled(w: Weight) -> tuple[NDArray[np.uint8], NDArray]:
 
 
 def ours(w: Weight, activations: str, copies: int = 1) -> onnx.ModelProto:
-    """onnxq::MatMulNBits."""
+    """onnxq::MatMulNBits, or DenseMatMul."""
     N, K = w.codes.shape
+    if w.format == DENSE:
+        tiles: Arrays = lambda copy: {"weight": dense_tiles(copy.codes)}  # noqa: E731
+        return _model("DenseMatMul", "onnxq", w, tiles, copies, K=K, N=N, activations=activations)
     return _model(
         "MatMulNBits",
         "onnxq",
@@ -146,7 +160,7 @@ def _model(
     op: str,
     domain: str,
     w: Weight,
-    arrays: Callable[[Weight], dict[str, NDArray]],
+    arrays: Arrays,
     copies: int,
     **attributes: int | str,
 ) -> onnx.ModelProto:
