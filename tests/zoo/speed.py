@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,6 +48,7 @@ OPENVINO = "OpenVINO"
 LEAST_DB = 20.0
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "speed.md"
 Feed = dict[str, NDArray]
+Clock = Callable[[], float]
 #: Runs of one file in a turn, and how many of them do not count.
 RUNS, UNCOUNTED = 8, 3
 
@@ -107,7 +108,7 @@ def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     return onnxq.session(path, options, ["CPUExecutionProvider"])
 
 
-def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[str]:
+def rows(zoo: ModuleType, name: str, threads: int, seconds: float, clock: Clock) -> Iterator[str]:
     """One line of the table for each length.
 
     Raises:
@@ -137,7 +138,7 @@ def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[s
             end = time.perf_counter() + seconds
             while time.perf_counter() < end or len(times["float"]) < RUNS:
                 for what, session in sessions.items():
-                    times[what] += [seconds_of(session, sample) for _ in range(RUNS)][UNCOUNTED:]
+                    times[what] += [seconds_of(session, sample, clock) for _ in range(RUNS)][UNCOUNTED:]
             median = {what: statistics.median(found) for what, found in times.items()}
             tokens = token_count(sample)
             cells = [f"{tokens / median['float']:.0f}"]
@@ -155,10 +156,10 @@ def openvino_version() -> str:
         return ""
 
 
-def seconds_of(session: Any, sample: Feed) -> float:
-    start = time.perf_counter()
+def seconds_of(session: Any, sample: Feed, clock: Clock) -> float:
+    start = clock()
     session.run(None, sample)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def main() -> None:
@@ -166,6 +167,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"put the table into docs/{TABLE.name}")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--processor-time", action="store_true", help="of the process: where other programs run; with --threads 1"
+    )
     parser.add_argument("--note", default="", help="a sentence about how it was measured, for the head of the table")
     parser.add_argument("--seconds", type=float, default=20.0, help="for which the files of a row run in turns")
     options = parser.parse_args()
@@ -180,22 +184,29 @@ def main() -> None:
     lines = [
         "# How fast whole models run",
         "",
-        f"Tokens a second, {options.threads} threads, {runtimes}; in brackets the speed",
-        "relative to float, and the signal to noise ratio of the outputs. All files of a row run in turns. Written by",
-        f"`python tests/zoo/speed.py --write`; processor: {processor()}.",
+        f"Tokens a second{' of processor time' * options.processor_time}, {counted(options.threads)}, {runtimes}; in",
+        "brackets the speed relative to float, and the signal to noise ratio of the outputs. All files of a row run in "
+        "turns.",
+        f"Written by `python tests/zoo/speed.py --write`; processor: {processor()}.",
         *filter(None, [options.note]),
         "",
         f"| {' | '.join(heads)} |",
         "|---" * len(heads) + "|",
     ]
     print("\n".join(lines[-2:]))
+    clock = time.process_time if options.processor_time else time.perf_counter
     kept = kept_rows(lines) if options.write else {}
     for name in MODELS:
-        for line in rows(zoo, name, options.threads, options.seconds) if name in options.models else kept.get(name, []):
+        measured = rows(zoo, name, options.threads, options.seconds, clock)
+        for line in measured if name in options.models else kept.get(name, []):
             print(line, flush=True)
             lines.append(line)
     if options.write:
         TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def counted(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads != 1)}"
 
 
 def kept_rows(head: list[str]) -> dict[str, list[str]]:
