@@ -27,7 +27,23 @@ from onnxq.formats import QuantizedTensor
 
 ALIGNMENT = 32
 #: ggml's numbers of the formats that are also ours, by GGUF's names, and of plain arrays.
-NUMBERS = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
+NUMBERS = {
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "BF16": 30,
+    "MXFP4": 39,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "TQ1_0": 34,
+    "TQ2_0": 35,
+}
 ARRAYS = {
     np.dtype(t): n
     for t, n in (
@@ -70,7 +86,7 @@ def write_gguf(
 
     Args:
         path: of the file to write.
-        tensors: names and what makes them: weights in a format of `layouts.gguf`, rows of whole blocks of 32, or arrays
+        tensors: names and what makes them: weights in a format of `layouts.gguf`, rows of whole blocks, or arrays
             of float32, float16, bfloat16, float64 or signed integers. One at a time is in memory.
         metadata: texts, truth values, integers of 64 bits and floats (stored with 64 bits), by key.
         alignment: of each tensor, a multiple of 8.
@@ -170,7 +186,7 @@ def _nbytes(path: Path, name: str, entry: Stored) -> int:
         raise BadData(f"'{path}': tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
     if isinstance(kind, np.dtype):
         return size * kind.itemsize
-    if not entry.shape or entry.shape[-1] % layouts.GGUF_BLOCK:
+    if not entry.shape or entry.shape[-1] % layouts.gguf_block(kind):
         raise BadData(f"'{path}' is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
     return layouts.gguf_nbytes(kind, size)
 

@@ -9,7 +9,7 @@ variant:
     MatMulNBits        FORMAT[_zp][_bias][_exact]
     DenseMatMul        FORMAT[_bias][_exact]
     GatherNBits        FORMAT[_zp]
-    DequantizeNBits    FORMAT[_turned|_shaped]
+    DequantizeNBits    FORMAT[_turned|_shaped|_scales|_minima]
     NestedScales       FORMAT
 
 Spelling and bytes of all are defined here and in `layouts` alone.
@@ -45,7 +45,8 @@ class Variant:
         format: `kernel` of the weight's format; of the operators without kernels, the format's own word.
         zero_points, bias: whether the node has that input.
         exact: activations are not rounded, whoever computes.
-        moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank).
+        moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank); or which
+            part of a weight in a format of two levels it is that it makes, `scales` or `minima`.
     """
 
     op: str
