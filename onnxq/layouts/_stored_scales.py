@@ -13,20 +13,24 @@ from onnxq.layouts._rows import by_row
 from onnxq.layouts._tiles import onnxq_scales, row_tiles
 
 
-def _rowwise(of: Layout, *, minima: bool) -> Layout:
+def _rowwise(of: Layout, about: str, *, minima: bool = False) -> Layout:
     """What a layout makes of the scales, or minima, rows of the weight being rows."""
 
     def outline(w: Outline) -> Outline:
         format = _format(w.format, minima=minima)
         return Outline(format, Granularity(1, w.format.super_block), (w.rows, w.blocks), format.scale_type)
 
-    return Layout(lambda q: of(_stored(q, minima=minima)), lambda w: of.form(outline(w)))
+    def pack(q: QuantizedTensor) -> NDArray:
+        return of(_stored(q, minima=minima))
+
+    pack.__doc__ = about
+    return Layout(pack, lambda w: of.form(outline(w)))
 
 
-#: [rows, bytes], in the fields of `bit_fields`.
-scale_codes, minimum_codes = (_rowwise(bit_fields, minima=minima) for minima in (False, True))
-#: [rows, super blocks].
-scale_factors, minimum_factors = (_rowwise(group_scales, minima=minima) for minima in (False, True))
+scale_codes = _rowwise(bit_fields, "[rows, bytes] codes of the scales, in the fields of `bit_fields`.")
+scale_factors = _rowwise(group_scales, "[rows, super blocks] what the scales' codes are multiplied by.")
+minimum_codes = _rowwise(bit_fields, "[rows, bytes] codes of the minima, in the fields of `bit_fields`.", minima=True)
+minimum_factors = _rowwise(group_scales, "[rows, super blocks] what the minima's codes are multiplied by.", minima=True)
 
 
 @layout(lambda w: _format(w.format, minima=False).code_type, lambda w: onnxq_scales.form(w).shape)
