@@ -379,6 +379,9 @@ CASES: dict[str, Hostile] = {
     "configuration with half a character": Hostile(
         models(configured({"model": {"decoder": {"filename": "a.onnx", "x": "\ud800"}}}), "-t", "onnxq"), "", code=0
     ),
+    "part without a decoder beside it": Hostile(
+        models(configured({"model": {"embedding": {"filename": "a.onnx"}}}), "-t", "onnxq"), "", code=0
+    ),
     "pipe beside the models": Hostile(models(lambda p: os.mkfifo(p / "x.json")), "is not a file"),
     "link out of the folder": Hostile(models(lambda p: (p / "x.txt").symlink_to("/etc/passwd")), "outside the folder"),
     "folder that is a link": Hostile(models(lambda p: (p / "sub").symlink_to("/etc")), "is a link to a folder"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import tiny
-from attack.hostile import MATMUL, Hostile, W, changed, file, model, outside, pipe, save
+from attack.hostile import INSPECT, MATMUL, Hostile, W, changed, file, model, outside, pipe, save
 from onnx import TensorProto, helper
 
 
@@ -177,6 +177,12 @@ CASES: dict[str, Hostile] = {
     ),
     # Models that are none
     "too few inputs": Hostile(changed(lambda p: p.graph.node[0].input.pop()), "the operator has at least 2 and 1"),
+    "too few inputs of an operator of the future, looked at": Hostile(
+        changed(lambda p: (p.graph.node[0].input.pop(), setattr(p.opset_import[0], "version", 1 << 40))),
+        "",
+        tuple(INSPECT),
+        code=0,
+    ),
     "no output": Hostile(changed(lambda p: p.graph.node[0].output.pop()), "the operator has at least 2 and 1"),
     "empty input": Hostile(changed(lambda p: p.graph.node[0].input.__setitem__(1, "")), "lacks its input 'B'"),
     "transB of a wrong type": Hostile(
