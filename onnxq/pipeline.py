@@ -167,7 +167,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 proof = judged(job, plan, proof)
             before = sum(file.stat().st_size for file in job.files)
             if request.is_free:
-                require_gain(job.path, request.recipe, plan, before, nbytes)
+                is_faster = drafts.is_faster(plan, proof) if nbytes >= before else None
+                require_gain(job.path, request.recipe, plan, (before, nbytes), is_faster)
             job.guard.publish(staged, destination)
     was_auto = request.recipe.scheme == "auto"
     notes = (*_notes(request, signature), *_what_data_chose(job))

@@ -8,6 +8,7 @@ Source: the GGUF specification in ggml's docs/gguf.md. All numbers are little-en
 
 from __future__ import annotations
 
+import functools
 import math
 import shutil
 import struct
@@ -148,10 +149,14 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
             raise BadData(f"'{path}' is damaged: it has the alignment {alignment!r}")
         self._start = -(-head // alignment) * alignment
-        for name, entry in self._entries.items():
-            end = self._start + entry.start + _nbytes(path, name, entry)
+        spans = [(e.start, e.start + _nbytes(path, name, e), name) for name, e in self._entries.items()]
+        for _, end, name in spans:
+            end += self._start
             if end > self._data.size:
                 raise BadData(f"'{path}' is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
+        both = array_limits.overlapping(spans)
+        if both is not None:
+            raise BadData(f"'{path}' is damaged: tensors '{both[0]}' and '{both[1]}' share bytes")
 
     def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
         entry = self._entries[name]
@@ -171,6 +176,7 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         return len(self._entries)
 
 
+@functools.cache
 def _kind(number: int) -> np.dtype | formats.Format | None:
     """The type of plain arrays, or the format of weights, that ggml numbers so."""
     found = next((dtype for dtype, each in ARRAYS.items() if each == number), None)
