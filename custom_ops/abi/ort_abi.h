@@ -2,7 +2,8 @@
 // the order never changes ("NEVER remove or rearrange the members": onnxruntime_c_api.cc), so they are declared by hand;
 // tests/native/test_ort_abi.py compares them with official headers where those are installed.
 //
-// Version 17 of the interface is all that is asked for, so that any onnxruntime from 1.17 on loads the library.
+// Version 17 of the interface is all that is asked for, so that any onnxruntime from 1.17 on loads the library. Of what later
+// ones have, one function is called where the runtime's own version says that it is there.
 
 #ifndef ONNXQ_ORT_ABI_H_
 #define ONNXQ_ORT_ABI_H_
@@ -119,6 +120,10 @@ struct OrtApi {
   void* from_273[1];
   OrtStatus* (*KernelContext_ParallelFor)(const OrtKernelContext* context, void (*run)(void* data, size_t task),
                                           size_t tasks, size_t batches, void* data);
+  void* from_275[139];
+  // From version 24 of the interface on, which whoever calls it has to know: the table of earlier ones ends before.
+  OrtStatus* (*GetTensorElementTypeAndShapeDataReference)(const OrtValue* value, ElementType* type, const int64_t** dims,
+                                                          size_t* rank);
 };
 
 // An operator as onnxruntime sees it. `version` says how much of the struct it may read; what came later is left out.
@@ -189,7 +194,8 @@ struct OrtCustomOp {
   SLOT(ShapeInferContext_SetOutputTypeShape, 270) \
   SLOT(SetSymbolicDimensions, 271)                \
   SLOT(ReadOpAttr, 272)                           \
-  SLOT(KernelContext_ParallelFor, 274)
+  SLOT(KernelContext_ParallelFor, 274)             \
+  SLOT(GetTensorElementTypeAndShapeDataReference, 414)
 
 #define ONNXQ_CHECK_SLOT(name, number) \
   static_assert(offsetof(OrtApi, name) == (number) * sizeof(void*), #name " is in the wrong slot");

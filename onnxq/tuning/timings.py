@@ -39,6 +39,10 @@ class Timings:
     def __init__(self, bench: PlanBench, accuracy_level: int) -> None:
         self._bench, self._profile, self._level = bench, bench.profile, accuracy_level
 
+    def can_tell(self, plan: Plan) -> bool:
+        """Whether the profile holds the kernels of `plan`, or they can be timed."""
+        return not self._profile.is_closed or not self._missing(plan)
+
     def kernels(self, plan: Plan) -> list[Kernel]:
         """The kernels that run for `plan`; timed if the profile lacks any of them, and they can be."""
         return self._bench.kernels(plan, timed=not self._profile.is_closed and bool(self._missing(plan)))

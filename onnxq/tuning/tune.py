@@ -50,6 +50,21 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     return refine(bench, plan, recipe, terms.measurements, progress)
 
 
+def regret(bench: PlanBench, plan: Plan, full: Plan, recipe: Recipe, observed: Sequence[str]) -> float:
+    """What a run of a tuned plan costs with its noise, in runs of the float model; infinite if it misses the aim.
+
+    Args:
+        full: the plan before it was tuned.
+        observed: the activations that it quantizes with fixed scales.
+    """
+    terms, timings = Terms.of(bench, recipe, QUIET), Timings(bench, recipe.accuracy_level)
+    quality, latency = bench.quality(plan), 1.0
+    if plan.those(*COMPUTING):
+        costs = timings.costs(full, timings.kernels(full), observed)
+        latency = timings.speed(plan, costs, full, WORTHWHILE).ratio
+    return latency + terms.noise_price(quality) if quality.sqnr >= recipe.aim else float("inf")
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a bargain is made by.
