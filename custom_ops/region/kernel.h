@@ -72,7 +72,7 @@ struct Depthwise {
 
 // y = round((a − za) · sa + (b − zb) · sb, or their product) in steps of y's scale.
 struct Binary {
-  Image a, b, y;  // of one shape
+  Image a, b, y;  // sizes of a and b are those of y, or 1
   Codes codes;
   int32_t a_zero, b_zero;
   float a_scale, b_scale, scale;

@@ -23,6 +23,14 @@ int64_t product(size_t number, std::initializer_list<int64_t> sizes) {
   return all;
 }
 
+// Pads of one dimension by which there are size / stride windows.
+void same_pads(const Step& step, size_t axis, int64_t size, std::array<int64_t, 4>& pads) {
+  const int64_t stride = step.strides[axis], reach = (step.kernel[axis] - 1) * step.dilations[axis] + 1;
+  const int64_t all = std::max<int64_t>(0, ((size + stride - 1) / stride - 1) * stride + reach - size);
+  pads[axis] = step.same == 1 ? all / 2 : all - all / 2;
+  pads[axis + 2] = all - pads[axis];
+}
+
 // Windows that fit.
 int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int64_t kernel, int64_t stride,
                 int64_t dilation, bool ceil) {
@@ -68,9 +76,7 @@ class Planner {
         break;
       case Does::kAdd:
       case Does::kMul:
-        if (dims(source(step, 0)) != dims(source(step, 1))) {
-          refuse_stage(number, "reads tensors of different shapes");
-        }
+        binary(number, source(step, 1), made);
         break;
       case Does::kMaxPool:
       case Does::kAveragePool:
@@ -102,6 +108,7 @@ class Planner {
       case Does::kTable:
         break;
     }
+    plan_.pads.resize(number + 1, step.pads);
     for (const int64_t x : step.x) {
       plan_.tensors[static_cast<size_t>(x)].last = static_cast<int64_t>(number);
     }
@@ -176,6 +183,37 @@ class Planner {
     return made;
   }
 
+  // `made` is the first of the two.
+  static void binary(size_t number, const Placed& other, Placed& made) {
+    bool fits = made.rank == other.rank;
+    const auto join = [&](int64_t& size, int64_t with) {
+      fits = fits && (size == with || size == 1 || with == 1);
+      size = size == 1 ? with : size;
+    };
+    join(made.N, other.N);
+    join(made.H, other.H);
+    join(made.W, other.W);
+    join(made.C, other.C);
+    if (!fits) {
+      refuse_stage(number, "reads tensors whose shapes do not go together");
+    }
+  }
+
+  // How many windows there are; their pads.
+  std::array<int64_t, 4> count(size_t number, const Step& step, const Placed& x, Placed& made) {
+    std::array<int64_t, 4> pads = step.pads;
+    if (step.same) {
+      same_pads(step, 0, x.H, pads);
+      same_pads(step, 1, x.W, pads);
+    }
+    const bool ceil = step.ceil != 0;
+    made.H = windows(number, x.H, pads[0], pads[2], step.kernel[0], step.strides[0], step.dilations[0], ceil);
+    made.W = windows(number, x.W, pads[1], pads[3], step.kernel[1], step.strides[1], step.dilations[1], ceil);
+    plan_.pads.resize(number);
+    plan_.pads.push_back(pads);
+    return pads;
+  }
+
   void conv(size_t number, const Stage& stage, Placed& made) {
     const Step& step = stage.step;
     Placed& x = source(step, 0);
@@ -184,11 +222,10 @@ class Planner {
                                " by a weight for " + std::to_string(stage.inputs) + " and rank " + std::to_string(stage.rank));
     }
     made.C = stage.outputs;
-    made.H = windows(number, x.H, step.pads[0], step.pads[2], step.kernel[0], step.strides[0], step.dilations[0], false);
-    made.W = windows(number, x.W, step.pads[1], step.pads[3], step.kernel[1], step.strides[1], step.dilations[1], false);
-    x.top = std::max(x.top, step.pads[0]);
-    x.bottom = std::max(x.bottom, step.pads[2]);
-    x.side = std::max({x.side, step.pads[1], step.pads[3]});
+    const std::array<int64_t, 4> pads = count(number, step, x, made);
+    x.top = std::max(x.top, pads[0]);
+    x.bottom = std::max(x.bottom, pads[2]);
+    x.side = std::max({x.side, pads[1], pads[3]});
     x.behind = std::max(x.behind, read_behind(product(number, {step.strides[1], x.C})));
   }
 
@@ -201,9 +238,7 @@ class Planner {
     if (is_global) {
       made.H = made.W = 1;
     } else {
-      const bool ceil = step.ceil != 0;
-      made.H = windows(number, x.H, step.pads[0], step.pads[2], step.kernel[0], step.strides[0], step.dilations[0], ceil);
-      made.W = windows(number, x.W, step.pads[1], step.pads[3], step.kernel[1], step.strides[1], step.dilations[1], ceil);
+      count(number, step, x, made);
     }
     const int64_t area = is_global ? product(number, {x.H, x.W}) : step.kernel[0] * step.kernel[1];
     if (step.does != Does::kMaxPool && area > kMostAveraged) {

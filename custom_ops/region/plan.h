@@ -3,6 +3,7 @@
 #ifndef ONNXQ_REGION_PLAN_H_
 #define ONNXQ_REGION_PLAN_H_
 
+#include <array>
 #include <vector>
 
 #include "stage.h"
@@ -30,6 +31,7 @@ struct Plan {
   std::vector<Dims> inputs, outputs;  // shapes; of inputs that no step reads none
   std::vector<Placed> tensors;        // of each step
   std::vector<std::vector<int64_t>> offsets;  // Conv::offsets of each step
+  std::vector<std::array<int64_t, 4>> pads;   // of each step: top, left, bottom, right
   int64_t workspace = 0;
 };
 

@@ -64,6 +64,8 @@ class Runner {
   const Placed& x(size_t i = 0) const { return plan_.tensors[static_cast<size_t>(stage_.step.x[i])]; }
   const Stage& source(size_t i = 0) const { return stages_[static_cast<size_t>(stage_.step.x[i])]; }
 
+  const std::array<int64_t, 4>& pads() const { return plan_.pads[number_]; }
+
   Image image(const Placed& t) const {
     return {memory_.workspace + t.offset + t.first(), t.N, t.H, t.W, t.C, t.pitch(), t.image()};
   }
@@ -137,7 +139,7 @@ class Runner {
     c.group_in = stage_.inputs / step.group;
     c.group_out = stage_.outputs / step.group;
     c.blocks = stage_.blocks;
-    c.first = -(step.pads[0] * c.x.row + step.pads[1] * c.x.C);
+    c.first = -(pads()[0] * c.x.row + pads()[1] * c.x.C);
     c.step_x = step.strides[1] * c.x.C;
     c.step_y = step.strides[0] * c.x.row;
     c.floats = is_product ? memory_.outputs[static_cast<size_t>(step.out)] : nullptr;
@@ -173,7 +175,7 @@ class Runner {
     d.scale = stage_.scales.data();
     d.kernel_y = step.kernel[0];
     d.kernel_x = step.kernel[1];
-    d.first = -(step.pads[0] * d.x.row + step.pads[1] * d.x.C);
+    d.first = -(pads()[0] * d.x.row + pads()[1] * d.x.C);
     d.step_x = step.strides[1] * d.x.C;
     d.step_y = step.strides[0] * d.x.row;
     d.next_x = step.dilations[1] * d.x.C;
@@ -207,10 +209,10 @@ class Runner {
     p.stride_x = step.strides[1];
     p.dilation_y = step.dilations[0];
     p.dilation_x = step.dilations[1];
-    p.top = step.pads[0];
-    p.left = step.pads[1];
-    p.bottom = step.pads[2];
-    p.right = step.pads[3];
+    p.top = pads()[0];
+    p.left = pads()[1];
+    p.bottom = pads()[2];
+    p.right = pads()[3];
     p.average = step.does != Does::kMaxPool;
     p.counts_pads = static_cast<int32_t>(step.counts_pads);
     p.x_zero = source().codes.zero;

@@ -36,6 +36,7 @@ struct Step {
   int64_t in = kNone, out = kNone, weight = kNone, weight_scale = kNone, bias = kNone, scale = kNone, zero = kNone;
   int64_t table = kNone, low = kNone, high = kNone;
   int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
+  int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
   std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
   std::array<int64_t, 4> pads{};                                              // top, left, bottom, right
 };

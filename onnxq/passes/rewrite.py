@@ -30,7 +30,7 @@ def rewrite(
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence)
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if target.has_onnxq_ops and plan.those(Method.STATIC):
-        tidy.insert(1, MakeRegions())
+        tidy.insert(1, MakeRegions(ranges.ranks))
     return PassManager([*_of_target(work, model), *tidy])(model.clone()).model
 
 

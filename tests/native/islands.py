@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.model.graph import nodes as nodes_of
+from onnxq.model.types import infer_types
 from onnxq.passes.regions.make_regions import MakeRegions
 
 FLOAT = TensorProto.FLOAT
@@ -148,7 +149,8 @@ class Net:
 def with_regions(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same with regions."""
     found = ir.serde.deserialize_model(model)
-    MakeRegions()(found)
+    ranks = {name: each.rank for name, each in infer_types(found).items() if each.rank is not None}
+    MakeRegions(ranks)(found)
     return ir.serde.serialize_model(found)
 
 

@@ -105,18 +105,39 @@ inline void depthwise_simple(const Depthwise& d, int64_t first, int64_t last) {
 // --- pixel by pixel ----------------------------------------------------------------------------------------------------
 
 template <bool multiplies, bool divides>
+inline uint8_t binary_code(const Binary& p, float reciprocal, uint8_t a, uint8_t b) {
+  const float left = static_cast<float>(a - p.a_zero) * p.a_scale;
+  const float right = static_cast<float>(b - p.b_zero) * p.b_scale;
+  const float value = multiplies ? left * right : left + right;
+  return to_code(divides ? value / p.scale : value * reciprocal, p.codes);
+}
+
+// Row y of image n; the only one there is, where sizes are 1.
+inline const uint8_t* row_of(const Image& image, int64_t n, int64_t y) {
+  return image.data + (image.N == 1 ? 0 : n * image.image) + (image.H == 1 ? 0 : y * image.row);
+}
+
+template <bool multiplies, bool divides>
 void binary_rows(const Binary& p, int64_t first, int64_t last) {
   const float reciprocal = 1.0f / p.scale;
+  const bool same_channels = p.a.C == p.b.C, same_pixels = same_channels && p.a.W == p.b.W;
+  const int64_t pixels = same_pixels ? 1 : p.y.W, size = same_pixels ? p.y.W * p.y.C : p.y.C;
   for (int64_t row = first; row < last; ++row) {
-    const int64_t n = row / p.y.H, y = row % p.y.H, size = p.y.W * p.y.C;
-    const uint8_t* const a = p.a.data + n * p.a.image + y * p.a.row;
-    const uint8_t* const b = p.b.data + n * p.b.image + y * p.b.row;
-    uint8_t* const to = p.y.data + n * p.y.image + y * p.y.row;
-    for (int64_t i = 0; i < size; ++i) {
-      const float left = static_cast<float>(a[i] - p.a_zero) * p.a_scale;
-      const float right = static_cast<float>(b[i] - p.b_zero) * p.b_scale;
-      const float value = multiplies ? left * right : left + right;
-      to[i] = to_code(divides ? value / p.scale : value * reciprocal, p.codes);
+    const int64_t n = row / p.y.H, y = row % p.y.H;
+    const uint8_t *a = row_of(p.a, n, y), *b = row_of(p.b, n, y);
+    uint8_t* to = p.y.data + n * p.y.image + y * p.y.row;
+    for (int64_t x = 0; x < pixels; ++x, to += size) {
+      if (same_channels) {
+        for (int64_t i = 0; i < size; ++i) {
+          to[i] = binary_code<multiplies, divides>(p, reciprocal, a[i], b[i]);
+        }
+      } else {
+        for (int64_t i = 0; i < size; ++i) {
+          to[i] = binary_code<multiplies, divides>(p, reciprocal, a[p.a.C == 1 ? 0 : i], b[p.b.C == 1 ? 0 : i]);
+        }
+      }
+      a += p.a.W == 1 ? 0 : p.a.C;
+      b += p.b.W == 1 ? 0 : p.b.C;
     }
   }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -9,7 +10,7 @@ import onnx_ir as ir
 from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.passes.regions.groups import Group, is_int8
+from onnxq.passes.regions.groups import Group, Ranks, is_int8
 from onnxq.passes.regions.islands import Island
 
 #: The first line of attribute `steps`: its version.
@@ -98,7 +99,7 @@ def _spelt(value: int | list[int]) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(int(value))
 
 
-def insert(model: ir.Model, island: Island, names: Names) -> ir.Node:
+def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks) -> ir.Node:
     """Replace what others read of an island by the outputs of one new node, whose function goes to `model`."""
     writer = _Writer(graph.opset(model))
     inside = island.nodes
@@ -129,7 +130,7 @@ def insert(model: ir.Model, island: Island, names: Names) -> ir.Node:
         graph.replace_value(old, new)
         new.dtype = ir.DataType.FLOAT  # by which onnxruntime knows what the node makes
         if quantize is not None:
-            _quantize_again(new, quantize, names, inside)
+            _quantize_again(new, quantize, names, lambda node: node not in inside and is_int8(node, ranks))
     _add_function(model, writer, word)
     return node
 
@@ -141,9 +142,9 @@ def _quantize_of(value: ir.Value) -> ir.Node | None:
     return None if codes is None else codes.producer()
 
 
-def _quantize_again(value: ir.Value, quantize: ir.Node, names: Names, inside: set[ir.Node]) -> None:
+def _quantize_again(value: ir.Value, quantize: ir.Node, names: Names, wants: Callable[[ir.Node], bool]) -> None:
     """Let operators outside that are int8, and read codes of the island, read them again: the same ones."""
-    readers = [use for use in value.uses() if use.node not in inside and is_int8(use.node)]
+    readers = [use for use in value.uses() if wants(use.node)]
     node = value.producer()
     if not readers or node is None:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from onnxq.planning import int8_regions
 Words = dict[str, int | list[int] | ir.Value | None]
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
 MOST_PRODUCTS = 1 << 15
+Ranks = Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +51,27 @@ class Group:
         return [use.node for use in self.last.outputs[0].uses()] if self.makes_codes else []
 
 
-def groups_of(subgraph: ir.Graph) -> dict[ir.Node, Group]:
-    """By last node, every group of this graph, in its order."""
+def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[ir.Node, Group]:
+    """By last node, every group of this graph, in its order.
+
+    Args:
+        ranks: number of dimensions of the values that are quantized, by the names that they had in float.
+    """
     found: dict[ir.Node, Group] = {}
     for node in subgraph:
-        group = _group(node)
+        group = _group(node, ranks)
         if group is not None:
             found[group.last] = group
+    return found
+
+
+def ranks_of(subgraph: ir.Graph, ranks: Ranks) -> dict[str, int]:
+    """Of all that is made float again."""
+    found: dict[str, int] = {}
+    for quantize in subgraph:
+        rank = _rank(quantize, ranks) if is_quantize(quantize) else None
+        if rank is not None:
+            found |= {use.node.outputs[0].name or "": rank for use in quantize.outputs[0].uses()}
     return found
 
 
@@ -65,10 +80,10 @@ def entry(quantize: ir.Node) -> Group:
     return Group("quantize", (), (quantize,), (), {"in": quantize.inputs[0], **_codes(quantize)})
 
 
-def is_int8(node: ir.Node) -> bool:
+def is_int8(node: ir.Node, ranks: Ranks) -> bool:
     """Whether what a node makes becomes codes, so that a kernel may make them of codes."""
     out = int8_regions.final_output(node)
-    return any(is_quantize(use.node) for use in out.uses()) or _group(node) is not None
+    return any(is_quantize(use.node) for use in out.uses()) or _group(node, ranks) is not None
 
 
 def is_quantize(node: ir.Node | None) -> bool:
@@ -76,7 +91,7 @@ def is_quantize(node: ir.Node | None) -> bool:
     if not graph.is_op(node, "QuantizeLinear") or node is None or len(node.inputs) != 3:
         return False
     value, scale, zero = node.inputs
-    typed = value is not None and value.dtype is ir.DataType.FLOAT
+    typed = value is not None and value.dtype in (ir.DataType.FLOAT, None)  # which the scale says too
     return typed and _is_number(scale, ir.DataType.FLOAT) and _is_number(zero, ir.DataType.UINT8)
 
 
@@ -88,10 +103,10 @@ def source_of(value: ir.Value | None) -> ir.Node | None:
     quantize = None if dequantize.inputs[0] is None else dequantize.inputs[0].producer()
     if not is_quantize(quantize) or quantize is None:
         return None
-    return quantize if list(quantize.inputs[1:]) == list(dequantize.inputs[1:]) else None
+    return quantize if len(dequantize.inputs) == 3 and _are_equal(quantize, dequantize) else None
 
 
-def _group(node: ir.Node) -> Group | None:
+def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     make = _MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node)
     if made is None:
@@ -99,12 +114,14 @@ def _group(node: ir.Node) -> Group | None:
     does, operands, words = made
     sources = [source_of(value) for value in operands]
     inner = [value.producer() for value in node.inputs if value is not None]
-    operands = tuple(each for each in inner if graph.is_op(each, "DequantizeLinear") and each is not None)
+    read = tuple(each for each in inner if graph.is_op(each, "DequantizeLinear") and each is not None)
     if any(source is None for source in sources):
         return None
     found = tuple(source for source in sources if source is not None)
+    if does in ("add", "mul") and not _are_of_one_rank(found, ranks):
+        return None
     if does == "gemm":
-        return Group(does, operands, (node,), found, words)
+        return Group(does, read, (node,), found, words)
     end = int8_regions.final_output(node)
     quantize = graph.only_consumer(end)
     if not is_quantize(quantize) or quantize is None or end is not quantize.inputs[0]:
@@ -113,7 +130,7 @@ def _group(node: ir.Node) -> Group | None:
         use.node.op_type != "DequantizeLinear" for use in quantize.outputs[0].uses()
     ):
         return None
-    if does in ("max_pool", "flatten") and list(quantize.inputs[1:]) != list(found[0].inputs[1:]):
+    if does in ("max_pool", "flatten") and not _are_equal(quantize, found[0]):
         return None
     middle = [] if end is node.outputs[0] else [end.producer()]
     activation = [each for each in middle if each is not None]
@@ -121,7 +138,7 @@ def _group(node: ir.Node) -> Group | None:
     if bounds is None:
         return None
     codes = {} if does in ("max_pool", "flatten") else _codes(quantize)
-    return Group(does, operands, (node, *activation, quantize), found, {**words, **bounds, **codes})
+    return Group(does, read, (node, *activation, quantize), found, {**words, **bounds, **codes})
 
 
 def _codes(quantize: ir.Node) -> Words:
@@ -156,7 +173,7 @@ def _is_of(value: ir.Value | None, dtype: ir.DataType) -> ir.Node | None:
     return node if zeros is None or not np.any(zeros.numpy()) else None
 
 
-# --- operators: the step's word, the values that it reads as codes, what it says besides ---------------------------------
+# --- operators: the step's word, the values that it reads as codes, what it says besides ------------------------------
 
 _Made = tuple[str, list[ir.Value | None], Words] | None
 
@@ -208,15 +225,31 @@ def _gemm(node: ir.Node) -> _Made:
 
 
 def _binary(node: ir.Node) -> _Made:
-    shapes = [None if value is None else value.shape for value in node.inputs]
-    if any(shape is None for shape in shapes) or shapes[0] != shapes[1] or _has_unknown(shapes[0]):
-        return None
     return node.op_type.lower(), list(node.inputs), {}
 
 
-def _has_unknown(shape: ir.Shape | None) -> bool:
-    """Whether a size has neither number nor name: two such need not be the same."""
-    return shape is None or any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in shape)
+def _are_of_one_rank(sources: tuple[ir.Node, ...], ranks: Ranks) -> bool:
+    """Whether codes have the same number of dimensions, as far as is known."""
+    found = {_rank(quantize, ranks) for quantize in sources}
+    return found in ({2}, {3}, {4})
+
+
+def _rank(quantize: ir.Node, ranks: Ranks) -> int | None:
+    """Of codes. A value that a graph returns has left its name to the one that is made float again."""
+    values = [quantize.inputs[0], *(use.node.outputs[0] for use in quantize.outputs[0].uses())]
+    return next((ranks[value.name or ""] for value in values if value is not None and value.name in ranks), None)
+
+
+def _are_equal(some: ir.Node, others: ir.Node) -> bool:
+    """Whether two nodes have the same constants as scale and zero point."""
+    return all(
+        a is b or _same(graph.constant(a), graph.constant(b))
+        for a, b in zip(some.inputs[1:3], others.inputs[1:3], strict=True)
+    )
+
+
+def _same(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
+    return a is not None and b is not None and a.dtype is b.dtype and bool(np.array_equal(a.numpy(), b.numpy()))
 
 
 def _max_pool(node: ir.Node) -> _Made:
@@ -249,8 +282,6 @@ def _flatten(node: ir.Node) -> _Made:
 
 def _padding(node: ir.Node) -> Words | None:
     """Kernel, strides, dilations and pads of one or two dimensions, as two."""
-    if graph.attribute_string(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return None
     found: Words = {}
     for name, given in (("kernel", "kernel_shape"), ("strides", "strides"), ("dilations", "dilations")):
         values = list(node.attributes.get_ints(given, []))
@@ -258,9 +289,11 @@ def _padding(node: ir.Node) -> Words | None:
             return None
         if values and not (name == "kernel" and node.op_type == "Conv"):  # which the weight has
             found[name] = [1, *values][-2:]
-    pads = list(node.attributes.get_ints("pads", []))
-    if graph.attribute_string(node, "auto_pad", "NOTSET") == "VALID":
-        pads = []
+    auto = graph.attribute_string(node, "auto_pad", "NOTSET")
+    if auto in _SAME:
+        # Of one dimension, the other has one pixel, and none are missing.
+        return {**found, "same": _SAME[auto]}
+    pads = list(node.attributes.get_ints("pads", [])) if auto == "NOTSET" else []
     if len(pads) not in (0, 2, 4) or any(pad < 0 for pad in pads):
         return None
     if pads:
@@ -268,6 +301,7 @@ def _padding(node: ir.Node) -> Words | None:
     return found
 
 
+_SAME = {"SAME_UPPER": 1, "SAME_LOWER": 2}
 _MAKERS: dict[str, Callable[[ir.Node], _Made]] = {
     "Conv": _conv,
     "Gemm": _gemm,

@@ -38,10 +38,13 @@ def find_island(subgraph: ir.Graph, groups: Mapping[ir.Node, Group]) -> Island |
                 mine = [*other, *mine]
         for each in mine:
             regions[each] = mine
-    distinct = {id(found): found for found in regions.values() if any(group.does in WORTH for group in found)}
+    distinct: dict[int, list[Group]] = {
+        id(found): found for found in regions.values() if any(group.does in WORTH for group in found)
+    }
     if not distinct:
         return None
-    found = sorted(max(distinct.values(), key=len), key=lambda group: order[group.last])
+    largest = max(distinct.values(), key=len)
+    found = sorted(largest, key=lambda group: order[group.last])
     return Island((*_entries(found), *found))
 
 
