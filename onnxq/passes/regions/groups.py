@@ -190,10 +190,20 @@ def _weighted(node: ir.Node, channel: int) -> Words | None:
     words: Words = {"weight": weight.inputs[0], "weight_scale": weight.inputs[1]}
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         bias = _is_of(node.inputs[2], ir.DataType.INT32)
-        if bias is None:
+        if bias is None or not _is_scaled(bias, weight, node.inputs[0]):
             return None
         words["bias"] = bias.inputs[0]
     return words
+
+
+def _is_scaled(bias: ir.Node, weight: ir.Node, x: ir.Value | None) -> bool:
+    """Whether a bias counts in steps of the sums: the scale of x times that of the weight, as float32 rounds it."""
+    quantize = source_of(x)
+    tensors = [] if quantize is None else [graph.constant(each.inputs[1]) for each in (quantize, weight, bias)]
+    if not tensors or any(tensor is None for tensor in tensors):
+        return False
+    of_x, of_weight, of_bias = (tensor.numpy().astype(np.float64).ravel() for tensor in tensors if tensor is not None)
+    return bool(np.allclose(of_bias, of_x * of_weight, rtol=1e-6, atol=0.0))
 
 
 def _conv(node: ir.Node) -> _Made:
