@@ -27,10 +27,6 @@ std::string text_from(const OrtApi* api, const Get& get) {
   return text;
 }
 
-std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
-  return text_from(api, [&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
-}
-
 int64_t size_attribute(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, const char* name) {
   const int64_t size = int_attribute(api, info, name, 0);
   if (size < 1 || size > INT32_MAX) {
@@ -48,6 +44,10 @@ void expect(const WeightAttributes& node, const char* name, const Tensor& tensor
 }
 
 }  // namespace
+
+std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
+  return text_from(api, [&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
+}
 
 int64_t int_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, int64_t otherwise) {
   int64_t value = otherwise;
