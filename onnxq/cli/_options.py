@@ -194,6 +194,12 @@ PLAN_OPTIONS = options(
         "[default: what measured best for each weight]",
     ),
     click.option(
+        "--balance/--no-balance",
+        default=None,
+        help="With --data, scale channels between layers where that serves the quantized ones, as SmoothQuant and AWQ "
+        "do; outputs in float stay.  [default: balance]",
+    ),
+    click.option(
         "--reduce-range",
         is_flag=True,
         default=None,
