@@ -14,10 +14,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.boundary import bounded
-from onnxq.calibration.balance_channels import balanced
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, needed
+from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
 from onnxq.checking.result import Result

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq import algorithms, formats
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import HELD_BACK, Effort
-from onnxq.calibration.follow_codes import CannotBeCut, FollowingWalk
+from onnxq.calibration.layers.follow_codes import CannotBeCut, FollowingWalk
 from onnxq.calibration.memory import in_groups
 from onnxq.files import staging
 from onnxq.formats import Granularity

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq import Recipe, quantize
 from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
-from onnxq.calibration.balance_channels import balanced
+from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.job import Job, open_job
 from onnxq.model.channel_places import channel_places
 from onnxq.output import write
@@ -178,6 +178,7 @@ def test_awq_serves_codes_by_the_weights_alone_and_leaves_gptq_alone(tmp_path: P
     assert dict(made.ways) == {"awq": 1} and made.error < 0.9
     assert not balanced(job_of(tmp_path, "int3")).ways
     assert not balanced(job_of(tmp_path, "int8")).ways
+    assert not balanced(job_of(tmp_path, "int3", algorithm="rtn")).ways
 
 
 def test_without_need_or_data_nothing_is_scaled(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from onnxq import Recipe, formats, quantize
 from onnxq.algorithms import gptaq, gptq
 from onnxq.algorithms._making_up import making_up
 from onnxq.calibration.find_ranges import HELD_BACK, Effort
-from onnxq.calibration.follow_codes import FollowingWalk
 from onnxq.calibration.gather_evidence import evidence_of, needed
-from onnxq.calibration.shelf import Shelf
+from onnxq.calibration.layers.follow_codes import FollowingWalk
+from onnxq.calibration.layers.shelf import Shelf
 from onnxq.formats import Granularity
 from onnxq.job import Job, open_job
 from onnxq.model.pieces import cut

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq import formats
+from onnxq import algorithms, formats
 from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
-from onnxq.calibration.channel_trial import ChannelTrial
 from onnxq.calibration.find_ranges import HELD_BACK
 from onnxq.calibration.gather_evidence import needed, runner
+from onnxq.calibration.layers.channel_trial import ChannelTrial
 from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.model import graph
@@ -89,8 +89,9 @@ def _way(job: Job, place: ChannelPlace, by_data: Collection[str]) -> str:
     Codes that data choose make up for large channels themselves: awq before gptq gains nothing (docs/accuracy.md).
     """
     choices = [choice for choice in _choices(job, place) if choice is not None and choice.format is not None]
-    if len(choices) < len(place.readers):
-        return ""
+    named = [job.recipe.algorithm_for(choice.node, choice.op) for choice in choices]
+    if len(choices) < len(place.readers) or algorithms.PLAIN in named:
+        return ""  # who names rtn wants the codes of these very weights
     if all(choice.method in (Method.STATIC, Method.DYNAMIC) for choice in choices):
         return "smoothquant"
     if any(choice.method in (Method.STATIC, Method.DYNAMIC) for choice in choices):

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.find_ranges import HELD_BACK
+from onnxq.calibration.layers.shelf import Shelf
 from onnxq.calibration.memory import in_groups
-from onnxq.calibration.shelf import Shelf
 from onnxq.job import Job
 from onnxq.model.layer_inputs import LayerInput
 from onnxq.model.pieces import Piece, cut
