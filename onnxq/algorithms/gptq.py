@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms import mse
 from onnxq.algorithms._columns import Columns
-from onnxq.algorithms._making_up import making_up
+from onnxq.algorithms._making_up import making_up, shift_of
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.half_scales import in_half_scales
 from onnxq.summaries.evidence import Layer
@@ -177,7 +177,7 @@ def _prepare(layer: Layer) -> _Prepared | None:
         with contextlib.suppress(np.linalg.LinAlgError):
             ordered = (matrix[np.ix_(indices, indices)] for matrix, indices in zip(sums, order, strict=True))
             lower = [np.linalg.cholesky(each.astype(np.float64)).astype(np.float32) for each in ordered]
-            shift = None if cross is None else np.linalg.solve(sums, cross).astype(np.float32)
+            shift = None if cross is None else shift_of(sums, cross, seen.rows)
             return _Prepared(sums, order, np.stack(lower), layer.held_back(), shift)
     return None
 

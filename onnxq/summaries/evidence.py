@@ -78,8 +78,10 @@ class Layer:
         return rows, np.concatenate([_load(self.file, f"{number}.float_rows") for number in self.numbers])
 
     def _gram(self, number: int) -> Gram:
-        cross = _load(self.file, f"{number}.cross") if self.follows else None
-        return Gram(_load(self.file, f"{number}.gram"), cross=cross)
+        sums = _load(self.file, f"{number}.gram")
+        if not self.follows:
+            return Gram(sums)
+        return Gram(sums, int(_load(self.file, f"{number}.count")), _load(self.file, f"{number}.cross"))
 
 
 #: By name of the initializer in the prepared model.
@@ -100,6 +102,7 @@ def add_input(
     arrays = {"gram": gram.sums, "rows": np.concatenate(held_back) if held_back else none}
     if gram.cross is not None:
         arrays |= {"cross": gram.cross, "float_rows": np.concatenate(in_float) if in_float else none}
+        arrays["count"] = np.array(gram.rows)
     with zipfile.ZipFile(file, "a", allowZip64=True) as archive:
         for name, array in ((f"{number}.{part}", array) for part, array in arrays.items()):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
