@@ -24,7 +24,8 @@ def shift_of(sums: NDArray[np.float32], cross: NDArray[np.float32], rows: int) -
     """
     k = sums.shape[-1]
     damping = DAMPING * max(1.0, ROWS_PER_INPUT * k / max(1, rows))
-    return np.linalg.solve(sums + np.float32(damping) * np.eye(k, dtype=np.float32), cross).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # `making_up` looks at what comes of it
+        return np.linalg.solve(sums + np.float32(damping) * np.eye(k, dtype=np.float32), cross).astype(np.float32)
 
 
 def making_up(w: FloatArray, shift: FloatArray, x: NDArray[np.float32], in_float: NDArray[np.float32]) -> FloatArray:

@@ -1,8 +1,8 @@
 """What layers get where those before them are quantized already, so that their codes make up for what those changed.
 
 The model is cut into pieces whose layers do not depend on each other. Each is run on what the float pieces before it
-leave, and on what the quantized ones leave; then its own weights get their codes, and the next one follows. Of the
-model, no more than a piece is in memory.
+leave, and on what the quantized ones leave; then its own weights get their codes, and the next one follows. Each node
+is run three times for each sample, and no more than a piece of the model is in memory.
 
 Source: Li et al., GPTAQ: Efficient Finetuning-Free Quantization for Asymmetric Calibration (ICML 2025).
 """
@@ -44,7 +44,7 @@ class FollowingWalk:
 
     Args:
         ranges: of activations, where the plan quantizes them.
-        memory: bytes for observing, and as many for values between pieces; what is more of these lies on disk.
+        memory: bytes for observing, and half as many for values between pieces; what is more of these lies on disk.
         scratch: a folder for what is seen, which has to stay as long as the evidence.
 
     Attributes:
@@ -73,36 +73,42 @@ class FollowingWalk:
         """
         readers = {weight.value.name or "": weight.node for weight in find_weights(self.job.model)}
         pieces = cut(self.job.model, [readers[name] for name in inputs])
+        last = pieces[-1][0]
         self.job.progress.start("following codes", len(pieces) * (self.count + self.held_back), "samples")
         for piece, nodes in pieces:
             here = {name: each for name, each in inputs.items() if any(readers[name] is node for node in nodes)}
             distinct = list(dict.fromkeys(_without_channel(each) for each in here.values()))
             for group in in_groups(distinct, lambda each: 8 * each.rows.groups * each.rows.k**2, self.memory):
-                self._look(piece, group)
+                self._look(piece, group, goes_on=piece is not last and distinct[-1] in group)
             for name, each in here.items():
                 number = self._numbers[_without_channel(each)]
                 self.found[name] = Layer(each.channel, each.rows.groups, self.file, (number,), follows=True)
-            if piece is not pieces[-1][0]:
+            if piece is not last:
                 self._pass(piece)
 
-    def _look(self, piece: Piece, group: Sequence[LayerInput]) -> None:
-        """Look at inputs of layers in a piece."""
-        run = self._runner(piece, list(dict.fromkeys(each.value for each in group)))
+    def _look(self, piece: Piece, group: Sequence[LayerInput], *, goes_on: bool) -> None:
+        """Look at inputs of layers in a piece, and take the float samples through it if this `goes_on`."""
+        names = list(dict.fromkeys(each.value for each in group))
+        in_float = self._runner(piece, [*names, *(name for name in piece.makes if name not in names and goes_on)])
+        quantized = self._runner(piece, names) if piece.first else None  # before it all is the same
         grams = {each: Gram.empty(each.rows.groups, each.rows.k, follows=True) for each in group}
         rows: dict[LayerInput, tuple[list[NDArray], list[NDArray]]] = {each: ([], []) for each in group}
         for i in range(self.count + self.held_back):
-            seen, true = (run(shelf.get(i)) for shelf in (self.quantized, self.in_float))
+            state = self.in_float.get(i)
+            true = in_float(state)
+            seen = true if quantized is None else quantized(self.quantized.get(i))
+            if goes_on:
+                self._leave(self.in_float, i, piece, state, true)
             for each in group:
-                if each.value not in seen or each.value not in true:
+                if not all(np.size(values.get(each.value, ())) for values in (seen, true)):
                     continue  # in a branch that was not taken
-                x, in_float = (each.rows(values[each.value], self.count) for values in (seen, true))
-                if x.shape != in_float.shape:
+                pair = [each.rows(values[each.value], self.count) for values in (seen, true)]
+                if pair[0].shape != pair[1].shape:
                     continue  # as many as the numbers before say
-                x, in_float = finite_pairs(x, in_float)
                 if i < self.count:
-                    grams[each].update_pair(x, in_float)
+                    grams[each].update_pair(*pair)
                     continue
-                for kept, part in zip(rows[each], (x, in_float), strict=True):
+                for kept, part in zip(rows[each], finite_pairs(*pair), strict=True):
                     kept.append(spread_out(part, -(-HELD_ROWS // self.held_back)))
         for each, gram in grams.items():
             self._numbers[each] = len(self._numbers)
@@ -110,7 +116,7 @@ class FollowingWalk:
 
     def _runner(self, piece: Piece, names: Sequence[str]) -> Callable[[Feed], dict[str, NDArray]]:
         """A function that gives these values of the float piece, those that were computed."""
-        model = piece.model(self.job.model, self.in_float.get(0))
+        model = piece.model(self.job.model, self.quantized.get(0))
         expose = ExposeValues(names)
         expose(model)
         RemoveUnused()(model)
@@ -119,30 +125,31 @@ class FollowingWalk:
 
         def run(state: Feed) -> dict[str, NDArray]:
             found = session.run(_fed(session, state), list(outputs.values()))
-            return {name: np.asarray(x) for name, x in zip(outputs, found, strict=True) if x is not None and np.size(x)}
+            return {name: x for name, x in zip(outputs, found, strict=True) if x is not None}
 
         return run
 
     def _pass(self, piece: Piece) -> None:
-        """Take the samples through the piece: in float, and with its codes."""
+        """Take the samples through the piece with its codes."""
         job = self.job
-        made = piece.makes
-        in_float = piece.model(job.model, self.in_float.get(0), made)
+        in_float = piece.model(job.model, self.quantized.get(0), piece.makes)
         names = {node.name for node in in_float.graph.all_nodes()}
         plan = dataclasses.replace(
             job.plan, choices={name: choice for name, choice in job.plan.choices.items() if name in names}
         )
         evidence = {**job.evidence, **self.found}
-        quantized = rewrite(in_float, plan, self.ranges, job.recipe, job.target, evidence)
-        for shelf, model in ((self.in_float, in_float), (self.quantized, quantized)):
-            session = Session(model, threads=0)
-            for i in range(self.count + self.held_back):
-                state = shelf.get(i)
-                new = dict(zip(made, session.run(_fed(session, state), made), strict=True)) if made else {}
-                if not all(isinstance(value, np.ndarray) and value.dtype != object for value in new.values()):
-                    raise CannotBeCut
-                shelf.put(i, {name: new[name] if name in new else state[name] for name in piece.leaves})
-                job.progress.advance(int(shelf is self.quantized))
+        session = Session(rewrite(in_float, plan, self.ranges, job.recipe, job.target, evidence), threads=0)
+        for i in range(self.count + self.held_back):
+            state = self.quantized.get(i)
+            made = session.run(_fed(session, state), piece.makes) if piece.makes else []
+            self._leave(self.quantized, i, piece, state, dict(zip(piece.makes, made, strict=True)))
+            job.progress.advance(1)
+
+    def _leave(self, shelf: Shelf, number: int, piece: Piece, state: Feed, made: Feed) -> None:
+        """Put what the pieces behind need of a sample in the place of what this one needed."""
+        if not all(isinstance(made.get(name), np.ndarray) and made[name].dtype != object for name in piece.makes):
+            raise CannotBeCut
+        shelf.put(number, {name: made[name] if name in made else state[name] for name in piece.leaves})
 
 
 def _without_channel(each: LayerInput) -> LayerInput:

@@ -16,12 +16,12 @@ class Shelf:
 
     Args:
         folder: for what does not fit into memory; made when it is needed.
-        memory: bytes that may be held; None: 512 MiB.
+        memory: bytes that may be held by this one and three others; None: 512 MiB.
     """
 
     def __init__(self, folder: Path, memory: int | None = None) -> None:
         self._folder = folder
-        self._room = GROUP_BYTES if memory is None else memory
+        self._room = (GROUP_BYTES if memory is None else memory) // 4
         self._held: dict[int, dict[str, NDArray]] = {}
         self._nbytes: dict[int, int] = {}
         self._names: dict[int, list[str]] = {}
