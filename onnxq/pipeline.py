@@ -233,6 +233,8 @@ def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
     as it is."""
     if not job.recipe.balance or request.ranges is not None or request.evidence is not None:
         return job, []
+    if job.nbytes > WHOLE_MODEL_BYTES and not values_to_observe(job.model, job.plan):
+        return job, []
     made = balanced(job)
     return made.job, [str(made)] if made.ways else []
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
@@ -69,7 +70,7 @@ def channel_places(model: ir.Model) -> list[ChannelPlace]:
     by_value: dict[ir.Value, list[tuple[Weight, LayerInput]]] = {}
     for weight in find_weights(model):
         several = seen.get(weight.value.name or "", [])
-        if len(several) == 1 and len(weight.value.uses()) == 1:
+        if len(several) == 1 and len(weight.value.uses()) == 1 and _can_change(weight.tensor):
             value = next(v for v in weight.node.inputs if v is not None and v.name == several[0].value)
             by_value.setdefault(value, []).append((weight, several[0]))
     places = (_place(value, readers) for value, readers in by_value.items())
@@ -155,7 +156,7 @@ def _of_elements(node: ir.Node, channels: int, axis: int) -> list[Scaled] | None
 def _of_layer(node: ir.Node, channels: int) -> list[Scaled] | None:
     """The outputs of a weight, and its bias."""
     weight = graph.constant(node.inputs[1])
-    if weight is None or len(node.inputs[1].uses()) != 1 or weight.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):  # type: ignore[union-attr]
+    if not _can_change(weight) or weight is None or len(node.inputs[1].uses()) != 1:  # type: ignore[union-attr]
         return None
     axis = 0 if node.op_type == "Conv" or graph.attribute_int(node, "transB", 0) else 1
     shape = tuple(weight.shape.numpy())
@@ -172,10 +173,16 @@ def _all(found: Iterable[Scaled | None]) -> list[Scaled] | None:
     return known if len(known) == len(every) else None
 
 
+def _can_change(tensor: ir.TensorProtocol | None) -> bool:
+    """Whether numbers may become others: they have digits to lose, and are not the codes of another tool."""
+    has_digits = tensor is not None and tensor.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+    return has_digits and not isinstance(tensor, GivenTensor)
+
+
 def _vector(node: ir.Node, index: int, channels: int, axis: int) -> Scaled | None:
     """The constant at this input, if it holds one number for each channel, along `axis` from the end."""
     tensor = graph.constant(node.inputs[index])
-    if tensor is None or tensor.size != channels or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+    if tensor is None or tensor.size != channels or not _can_change(tensor):
         return None
     shape = tuple(tensor.shape.numpy())
     if len(shape) < -axis or shape[axis] != channels:

@@ -198,3 +198,17 @@ def test_a_file_of_ranges_is_of_the_model_as_it_is(tmp_path: Path) -> None:
         result = quantize(path, tmp_path / f"{name}.onnx", recipe, **options)
         assert not any("channels" in note for note in result.notes)
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_readers_with_other_kernels_see_other_rows(tmp_path: Path) -> None:
+    text = """m (float[1, 8, 9, 9] x) => (float[1, 16, 9, 9] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, K, G) r = Relu(a) b = Conv <pads = [1, 1, 1, 1]> (r, Q) c = Conv(r, P)
+        d = Conv <group = 32, pads = [1, 1, 1, 1]> (r, D) e = Conv(d, O) f = Add(b, c) y = Add(e, f) }"""
+    k = K * np.where(np.arange(32) < 2, 50, 1).astype(np.float32).reshape(-1, 1, 1, 1)
+    proto = tiny.model(text, {"K": k, "G": vector(), "Q": tiny.normal(16, 32, 3, 3), "P": P, "O": 2 * P, "D": D})
+    data = [{"x": tiny.normal(1, 8, 9, 9, seed=i)} for i in range(12)]
+    job = open_job(tiny.save(proto, tmp_path), Recipe("w8a8"), "onnx", data)
+    (place, _) = channel_places(job.model)
+    assert (place.value, len(place.readers)) == ("r", 3)
+    made = balanced(job)
+    assert made.ways["smoothquant"] >= 1 and made.error < 0.9

@@ -20,7 +20,7 @@ from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.model.channel_places import ChannelPlace, channel_places
-from onnxq.model.layer_inputs import Patches
+from onnxq.model.layer_inputs import LayerInput, Patches
 from onnxq.passes.scale_channels import scale_channels
 from onnxq.plan import Choice, Method
 from onnxq.summaries.gram import finite_rows, spread_out
@@ -65,11 +65,10 @@ def balanced(job: Job) -> Balanced:
         return Balanced(job)
     seen, factors, left = _seen(job, list(ways)), {}, []
     for place, way in ways.items():
-        found = (
-            _best(_trial(job, place, seen[place], 8 if way == "smoothquant" else None), way, seen[place])
-            if seen[place].held_back
-            else None
-        )
+        if not seen[place].is_whole:
+            continue
+        bits = 8 if way == "smoothquant" else None
+        found = _best(_trial(job, place, seen[place], bits), way, seen[place])
         if found is not None:
             factors[place] = found[0]
             left.append(found[1])
@@ -106,15 +105,20 @@ class _Seen:
 
     Attributes:
         low, high, total: [channels], over `count` numbers of each.
-        rows, held_back: as the first of its readers sees it.
+        rows, held_back: as each of its readers sees it.
     """
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     total: NDArray[np.float64]
     count: int = 0
-    rows: list[NDArray[np.float32]] = field(default_factory=list)
-    held_back: list[NDArray[np.float32]] = field(default_factory=list)
+    rows: dict[LayerInput, list[NDArray[np.float32]]] = field(default_factory=dict)
+    held_back: dict[LayerInput, list[NDArray[np.float32]]] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is something of both kinds."""
+        return bool(self.rows and self.held_back)
 
     def add(self, x: NDArray) -> None:
         """Numbers [any, channels]."""
@@ -137,12 +141,19 @@ def _seen(job: Job, places: list[ChannelPlace]) -> dict[ChannelPlace, _Seen]:
         for place, seen in _of_those(found, values):
             x = values[place.value]
             seen.add(np.moveaxis(x, 1 if _is_convolved(place) else -1, -1).reshape(-1, place.channels))
-            seen.rows.append(spread_out(finite_rows(place.readers[0].seen.rows(x, count)), -(-ROWS // count)))
+            _keep(seen.rows, place, x, count, -(-ROWS // count))
     for values in run(held_back):
         for place, seen in _of_those(found, values):
-            rows = finite_rows(place.readers[0].seen.rows(values[place.value], count))
-            seen.held_back.append(spread_out(rows, -(-ROWS // held_back.count)))
+            _keep(seen.held_back, place, values[place.value], count, -(-ROWS // held_back.count))
     return found
+
+
+def _keep(
+    rows: dict[LayerInput, list[NDArray[np.float32]]], place: ChannelPlace, x: NDArray, samples: int, most: int
+) -> None:
+    """At most so many rows of one of `samples`, as each of the readers sees them."""
+    for seen in {reader.seen: None for reader in place.readers}:
+        rows.setdefault(seen, []).append(spread_out(finite_rows(seen.rows(x, samples)), most))
 
 
 def _of_those(
@@ -158,13 +169,13 @@ def _is_convolved(place: ChannelPlace) -> bool:
 def _trial(job: Job, place: ChannelPlace, seen: _Seen, bits: int | None) -> ChannelTrial:
     """Of the layers behind a place, as the plan has them."""
     constants = {name: value for body in graph.graphs(job.model) for name, value in body.initializers.items()}
-    rows = np.concatenate(seen.rows), np.concatenate(seen.held_back)
-    matrices, weight_formats = [], []
+    rows, matrices, weight_formats = [], [], []
     for reader, choice in zip(place.readers, _choices(job, place), strict=True):
         assert choice is not None and choice.format is not None
         w = constants[reader.weight].const_value
         assert w is not None
-        groups, k = rows[0].shape[1:]
+        rows.append((np.concatenate(seen.rows[reader.seen]), np.concatenate(seen.held_back[reader.seen])))
+        groups, k = rows[-1][0].shape[1:]
         turned = np.moveaxis(w.numpy(), reader.seen.channel, 0).astype(np.float32)
         matrices.append(turned.reshape(groups, -1, k))
         how = Granularity(0) if choice.block is None else Granularity(1, choice.block)

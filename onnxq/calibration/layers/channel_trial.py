@@ -24,7 +24,7 @@ class ChannelTrial:
         channels: how many the activation has.
         weights: [groups, outputs of a group, K] each.
         formats: of each, and which weights share a scale: those of an output, or blocks along K.
-        rows: [rows, groups, K] of the activation, those to fit on and those held back.
+        rows: [rows, groups, K] of the activation as each of them reads it, those to fit on and those held back.
         range: [channels], the lowest and highest number of each.
         bits: of the activation's codes, which have one scale; None: it stays in float.
     """
@@ -32,7 +32,7 @@ class ChannelTrial:
     channels: int
     weights: Sequence[NDArray[np.float32]]
     formats: Sequence[tuple[Format, Granularity]]
-    rows: tuple[NDArray[np.float32], NDArray[np.float32]]
+    rows: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
     range: tuple[NDArray[np.float64], NDArray[np.float64]]
     bits: int | None
 
@@ -44,21 +44,18 @@ class ChannelTrial:
 
     def errors(self, factors: NDArray[np.float32]) -> tuple[float, ...]:
         """The sum over the layers of noise to signal at their outputs, on each kind of rows."""
-        groups, k = self.rows[0].shape[1:]
-        along = np.repeat(factors, groups * k // self.channels).reshape(groups, 1, k)
-        chosen = [w[:, :: -(-w.shape[1] // OUTPUTS)] for w in self.weights]
-        coded = [self._coded(w * along, *how) for w, how in zip(chosen, self.formats, strict=True)]
-        errors = []
-        for rows in self.rows:
-            x = rows.transpose(1, 0, 2)
-            rounded = self._rounded(x / along, factors)
-            total = 0.0
-            for w, q in zip(chosen, coded, strict=True):
+        errors = [0.0, 0.0]
+        for every, how, both in zip(self.weights, self.formats, self.rows, strict=True):
+            w = every[:, :: -(-every.shape[1] // OUTPUTS)]
+            groups, _, k = w.shape
+            along = np.repeat(factors, groups * k // self.channels).reshape(groups, 1, k)
+            q = self._coded(w * along, *how)
+            for kind, rows in enumerate(both):
+                x = rows.transpose(1, 0, 2)
                 wanted = x @ w.swapaxes(1, 2)
-                noise = rounded @ q.swapaxes(1, 2) - wanted
+                noise = self._rounded(x / along, factors) @ q.swapaxes(1, 2) - wanted
                 power = float(np.square(wanted).sum(dtype=np.float64))
-                total += float(np.square(noise).sum(dtype=np.float64)) / power if power else 0.0
-            errors.append(total)
+                errors[kind] += float(np.square(noise).sum(dtype=np.float64)) / power if power else 0.0
         return tuple(errors)
 
     def _coded(self, w: NDArray[np.float32], format: Format, granularity: Granularity) -> NDArray[np.float32]:
