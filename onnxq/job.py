@@ -57,6 +57,7 @@ class Job:
         files: those that the model is read from.
         traces: of the samples that the model was traced on.
         evidence: what the data say of layers, once they were looked at.
+        unscaled: the prepared model as it was before channels were scaled, if they were.
     """
 
     path: Path
@@ -70,6 +71,7 @@ class Job:
     files: tuple[Path, ...] = ()
     traces: dict[str, list[NodeRun]] = field(default_factory=dict, repr=False)
     evidence: Evidence = field(default_factory=dict)
+    unscaled: ir.Model | None = None
 
     @property
     def threads(self) -> int:

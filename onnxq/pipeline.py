@@ -302,7 +302,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
     return Signature(
         version=__version__,
         onnxruntime=version(),
-        model=hash_model(job.model),
+        model=hash_model(job.model if job.unscaled is None else job.unscaled),
         data="" if job.data is None else job.data.hash(),
         recipe=job.recipe,
         asked=request.recipe.scheme,

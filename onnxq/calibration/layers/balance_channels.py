@@ -74,7 +74,7 @@ def balanced(job: Job) -> Balanced:
             left.append(found[1])
     if not factors:
         return Balanced(job)
-    scaled = dataclasses.replace(job, model=scale_channels(job.model, factors), traces={})
+    scaled = dataclasses.replace(job, model=scale_channels(job.model, factors), traces={}, unscaled=job.model)
     return Balanced(scaled, Counter(ways[place] for place in factors), float(np.median(left)))
 
 
