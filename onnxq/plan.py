@@ -174,6 +174,11 @@ class Plan:
         """Whether a node is not kept as it was."""
         return any(choice.method is not Method.KEEP for choice in self)
 
+    @property
+    def forms(self) -> list[tuple[str, Method, str | None, int | None]]:
+        """What becomes of each node, whatever the reason."""
+        return [(choice.node, choice.method, choice.format, choice.block) for choice in self]
+
     def to_json(self) -> str:
         """The plan as text that a user may edit and give back with `--plan`."""
         table = dataclasses.asdict(self)
