@@ -132,6 +132,13 @@ class Drafts:
         seen = PlanTime(proof.latency_ratio, proof.latency_spread)
         return Timings(self._bench, self.job.recipe.accuracy_level).is_saved_slower(plan, seen, verdict.SLOWER)
 
+    def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
+        """Whether the file of `plan` is clearly faster than float; None where no time is known."""
+        if self._bench is None or proof is None or not proof.float_ms:
+            return None
+        seen = PlanTime(proof.latency_ratio, proof.latency_spread)
+        return Timings(self._bench, self._job.recipe.accuracy_level).is_saved_faster(plan, seen)
+
     def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
         model, progress = self.job.model, self.job.progress

@@ -62,6 +62,7 @@ class Job:
         traces: of the samples that the model was traced on.
         evidence: what the data say of layers, once they were looked at.
         dense: for `auto`, another plan: hardly any loss, and on some machines faster.
+        unscaled: the prepared model as it was before channels were scaled, if they were.
     """
 
     path: Path
@@ -76,6 +77,7 @@ class Job:
     traces: dict[str, list[NodeRun]] = field(default_factory=dict, repr=False)
     evidence: Evidence = field(default_factory=dict)
     dense: Plan | None = None
+    unscaled: ir.Model | None = None
 
     @property
     def threads(self) -> int:

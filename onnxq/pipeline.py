@@ -17,6 +17,7 @@ from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, needed
+from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
 from onnxq.checking.result import Result
@@ -49,6 +50,7 @@ from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
+from onnxq.summaries.evidence import NO_EVIDENCE
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
 
@@ -152,8 +154,9 @@ def _quantized(request: Request, trace: Trace) -> Result:
     job = _opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
     with _remembering(request, job), contextlib.ExitStack() as kept:
+        job, balance = _balanced(request, job)
         job, ranges, trials = _calibrated(request, job)  # 4
-        job = _with_evidence(request, job, kept)
+        job = _with_evidence(request, job, kept, ranges)
         drafts = Drafts(request, job, ranges, trials)
         plan, proof = drafts.first(), None  # 5: tune
         job, destination = drafts.job, _destination(request, job, plan)
@@ -162,6 +165,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
             better: Plan | None = plan
             while better is not None:
                 plan = better
+                job = _following(request, job, plan, kept, ranges)
                 rewritten = job.rewritten(plan, ranges)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
@@ -172,10 +176,11 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 proof = judged(job, plan, proof)
             before = sum(file.stat().st_size for file in job.files)
             if request.is_free:
-                require_gain(job.path, request.recipe, plan, before, nbytes)
+                is_faster = drafts.is_faster(plan, proof) if nbytes >= before else None
+                require_gain(job.path, request.recipe, plan, (before, nbytes), is_faster)
             job.guard.publish(staged, destination)
     was_auto = request.recipe.scheme == "auto"
-    notes = (*_notes(request, signature), *_what_data_chose(job))
+    notes = (*_notes(request, signature), *balance, *_what_data_chose(job))
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
 
@@ -230,7 +235,18 @@ def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManage
     memory must not grow with the model."""
     is_tuned = request.check and request.is_free and job.nbytes <= WHOLE_MODEL_BYTES
     has_ranges = bool(values_to_observe(job.model, job.plan))
-    return memo.remembering() if is_tuned or has_ranges else contextlib.nullcontext()
+    return memo.remembering() if is_tuned or has_ranges or needed(job) else contextlib.nullcontext()
+
+
+def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
+    """The job with channels scaled where that helps, and what was done. Files of ranges and evidence hold for the model
+    as it is."""
+    if not job.recipe.balance or request.ranges is not None or request.evidence is not None:
+        return job, []
+    if job.nbytes > WHOLE_MODEL_BYTES and not values_to_observe(job.model, job.plan):
+        return job, []
+    made = balanced(job)
+    return made.job, [str(made)] if made.ways else []
 
 
 def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
@@ -255,7 +271,7 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
     return job, ranges, trials
 
 
-def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Job:
+def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack, ranges: Ranges) -> Job:
     """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends."""
     inputs = needed(job)
     if not inputs:
@@ -264,7 +280,16 @@ def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Jo
             warnings.warn(sentence, UnusedOption, stacklevel=2)
         return job
     folder = kept.enter_context(scratch())
-    return dataclasses.replace(job, evidence=evidence_of(job, inputs, request.effort, folder, request.evidence))
+    found = evidence_of(job, inputs, request.effort, folder, request.evidence, ranges)
+    return dataclasses.replace(job, evidence=found)
+
+
+def _following(request: Request, job: Job, plan: Plan, kept: contextlib.ExitStack, ranges: Ranges) -> Job:
+    """The job with evidence behind layers as `plan` has them, if that before was gathered behind others."""
+    follows = any(layer.follows for layer in job.evidence.values())
+    if not follows or plan.forms == job.plan.forms:
+        return job
+    return _with_evidence(request, dataclasses.replace(job, plan=plan, evidence=NO_EVIDENCE), kept, ranges)
 
 
 def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
@@ -287,7 +312,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
     return Signature(
         version=__version__,
         onnxruntime=version(),
-        model=hash_model(job.model),
+        model=hash_model(job.model if job.unscaled is None else job.unscaled),
         data="" if job.data is None else job.data.hash(),
         recipe=job.recipe,
         asked=request.recipe.scheme,

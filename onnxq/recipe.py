@@ -146,6 +146,7 @@ class Recipe:
             it. A number format that is named says it by its name.
         algorithm: how codes are chosen, a word of `algorithms.WORDS`; `rtn` is each format's own rule, whose files
             hold the codes that other implementations of the format make. None: what measured best for each weight.
+        balance: with data, scale channels between layers where that serves the quantized ones (SmoothQuant, AWQ).
     """
 
     scheme: str = "auto"
@@ -162,6 +163,7 @@ class Recipe:
     algorithm: str | None = None
     granularity: str | None = None
     symmetric: bool | None = None
+    balance: bool = True
 
     def __post_init__(self) -> None:
         require_types(Recipe, vars(self))

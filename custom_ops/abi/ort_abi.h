@@ -34,6 +34,7 @@ enum ElementType : int {
   kUndefined = 0,
   kFloat = 1,
   kUint8 = 2,
+  kInt8 = 3,
   kInt32 = 6,
   kInt64 = 7,
   kFloat16 = 10,
@@ -42,7 +43,7 @@ enum ElementType : int {
 };
 enum AllocatorType : int { kArena = 1 };
 enum MemType : int { kCpuInput = -2, kDefaultMemory = 0 };
-enum Characteristic : int { kRequired = 0, kOptional = 1 };
+enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum AttributeType : int { kAttributeInt = 1 };
 
 struct OrtApiBase {
@@ -95,7 +96,7 @@ struct OrtApi {
   OrtStatus* (*KernelContext_GetGPUComputeStream)(const OrtKernelContext* context, void** out);
   void* from_194[36];
   OrtStatus* (*KernelInfo_GetInputCount)(const OrtKernelInfo* info, size_t* out);
-  void* from_231[1];
+  OrtStatus* (*KernelInfo_GetOutputCount)(const OrtKernelInfo* info, size_t* out);
   OrtStatus* (*KernelInfo_GetInputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size);
   void* from_233[11];
   OrtStatus* (*KernelInfo_GetNodeName)(const OrtKernelInfo* info, char* out, size_t* size);
@@ -183,6 +184,7 @@ struct OrtCustomOp {
   SLOT(ReleaseAllocator, 132)                     \
   SLOT(KernelContext_GetGPUComputeStream, 193)    \
   SLOT(KernelInfo_GetInputCount, 230)             \
+  SLOT(KernelInfo_GetOutputCount, 231)            \
   SLOT(KernelInfo_GetInputName, 232)              \
   SLOT(KernelInfo_GetNodeName, 244)               \
   SLOT(KernelInfoGetConstantInput_tensor, 249)    \

@@ -12,9 +12,10 @@ namespace {
 using namespace onnxq;
 
 #if defined(ONNXQ_CUDA)
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kCudaMatMulNBits, &kCudaGatherNBits};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul,     &kGatherNBits,    &kObserve,
+                               &kRegion,      &kCudaMatMulNBits, &kCudaGatherNBits};
 #else
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kRegion};
 #endif
 
 // onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out, and has no

@@ -18,6 +18,7 @@ from onnxq.quality import Quality
 from onnxq.recipe import Recipe
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
+from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
@@ -69,7 +70,9 @@ class Terms:
     """What a bargain is made by.
 
     Attributes:
-        bar: dB of contrast below which decisions of this model change.
+        bar: dB of contrast below which decisions of this model change, on the user's samples. Made-up ones, and those
+            of other lengths, are held to the bar of other models: what becomes of noise that accumulates, or of scores
+            near a threshold, only a real sequence shows.
         measurements: plans that may be measured to find out which nodes do harm.
     """
 
@@ -92,7 +95,8 @@ class Terms:
 
     def noise_price(self, quality: Quality) -> float:
         """What a plan's noise is worth, in runs of the float model."""
-        return self.preference.price(quality.contrast, self.bar)
+        contrast = quality.contrast_for(GIVEN, max(0.0, self.bar - self.preference.bar))
+        return self.preference.price(contrast, self.bar)
 
 
 def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
