@@ -137,7 +137,7 @@ class Drafts:
         if self._bench is None or proof is None or not proof.float_ms:
             return None
         seen = PlanTime(proof.latency_ratio, proof.latency_spread)
-        return Timings(self._bench, self._job.recipe.accuracy_level).is_saved_faster(plan, seen)
+        return Timings(self._bench, self.job.recipe.accuracy_level).is_saved_faster(plan, seen)
 
     def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""

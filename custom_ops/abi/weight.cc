@@ -12,7 +12,7 @@ using namespace ort;
 constexpr struct {
   const char* name;
   int32_t format;
-} kFormatNames[] = {{"int4", kInt4}, {"int8", kInt8},   {"nf4", kNf4},
+} kFormatNames[] = {{"int4", kInt4}, {"int8", onnxq::kInt8}, {"nf4", kNf4},
                     {"fp4", kFp4},   {"mxfp4", kMxfp4}, {"e2m1", kMxfp4}};
 static_assert(sizeof kFormatNames / sizeof *kFormatNames == kFormats + 1, "every format has a name");
 
