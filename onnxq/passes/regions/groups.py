@@ -118,7 +118,7 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     if any(source is None for source in sources):
         return None
     found = tuple(source for source in sources if source is not None)
-    if does in ("add", "mul") and not _are_of_one_rank(found, ranks):
+    if does not in ("conv", "gemm") and not _have_one_rank(found, ranks):
         return None
     if does == "gemm":
         return Group(does, read, (node,), found, words)
@@ -126,9 +126,10 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     quantize = graph.only_consumer(end)
     if not is_quantize(quantize) or quantize is None or end is not quantize.inputs[0]:
         return None
-    if quantize.outputs[0].is_graph_output() or any(
-        use.node.op_type != "DequantizeLinear" for use in quantize.outputs[0].uses()
-    ):
+    readers = [use.node for use in quantize.outputs[0].uses()]
+    if quantize.graph is not node.graph or quantize.outputs[0].is_graph_output():
+        return None
+    if any(reader.op_type != "DequantizeLinear" or reader.graph is not node.graph for reader in readers):
         return None
     if does in ("max_pool", "flatten") and not _are_equal(quantize, found[0]):
         return None
@@ -238,10 +239,10 @@ def _binary(node: ir.Node) -> _Made:
     return node.op_type.lower(), list(node.inputs), {}
 
 
-def _are_of_one_rank(sources: tuple[ir.Node, ...], ranks: Ranks) -> bool:
-    """Whether codes have the same number of dimensions, as far as is known."""
-    found = {_rank(quantize, ranks) for quantize in sources}
-    return found in ({2}, {3}, {4})
+def _have_one_rank(sources: tuple[ir.Node, ...], ranks: Ranks) -> bool:
+    """Whether all codes are known to have the same number of dimensions, one that regions have. Weights say it of what
+    they are multiplied with."""
+    return {_rank(quantize, ranks) for quantize in sources} in ({2}, {3}, {4})
 
 
 def _rank(quantize: ir.Node, ranks: Ranks) -> int | None:
