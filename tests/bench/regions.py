@@ -40,8 +40,8 @@ MODELS = (
     "ultraface_rfb320",
     "mlperf_vww_mobilenet",
 )
-#: dB between regions and their bodies, whose sums are in float32: more than wrong kernels give.
-LEAST_DB = 25.0
+#: dB between regions and their bodies, whose sums are in float32 (a coarse plan makes much of a tie): wrong kernels give less.
+LEAST_DB = 15.0
 SAMPLES, TURNS, RUNS = 8, 9, 5
 
 
