@@ -40,7 +40,7 @@ MODELS = (
     "ultraface_rfb320",
     "mlperf_vww_mobilenet",
 )
-#: dB between regions and their bodies, whose sums are in float32 (a coarse plan makes much of a tie): wrong kernels give less.
+#: dB between regions and their bodies, whose sums are in float32: wrong kernels give less, a tie here and there more.
 LEAST_DB = 15.0
 SAMPLES, TURNS, RUNS = 8, 9, 5
 
