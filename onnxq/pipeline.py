@@ -86,6 +86,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     strict: bool = False,
     evaluate: Evaluate | str | None = None,
     max_drop: float | None = None,
+    one_scheme: bool = False,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -115,6 +116,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         max_drop: by how much that score may fall below the float model's: longer formats are tried until it does not,
             or nothing is written.
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
+        one_scheme: without data `auto` stands for w4a16, also where bf16 would be faster: for parts that share weights
+            with others.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
@@ -134,6 +137,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         environment=environment,
         profile=_profile(profile, environment),
         metric=_metric(evaluate, max_drop),
+        one_scheme=one_scheme,
     ).repeating(like)
     try:
         return _quantized(request, Trace(trace, environment.guard))
@@ -147,7 +151,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
 
 def _quantized(request: Request, trace: Trace) -> Result:
     """Eight steps; what the last one finds may lead to another plan, which takes the last three again."""
-    job, destination = _opened(request)  # 1 to 3: load, prepare, plan
+    job = _opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
     with _remembering(request, job), contextlib.ExitStack() as kept:
         job, balance = _balanced(request, job)
@@ -155,6 +159,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
         job = _with_evidence(request, job, kept, ranges)
         drafts = Drafts(request, job, ranges, trials)
         plan, proof = drafts.first(), None  # 5: tune
+        job, destination = drafts.job, _destination(request, job, plan)
         with save.staging(destination) as folder:
             staged = folder / destination.name
             better: Plan | None = plan
@@ -171,7 +176,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 proof = judged(job, plan, proof)
             before = sum(file.stat().st_size for file in job.files)
             if request.is_free:
-                require_gain(job.path, request.recipe, plan, before, nbytes)
+                is_faster = drafts.is_faster(plan, proof) if nbytes >= before else None
+                require_gain(job.path, request.recipe, plan, (before, nbytes), is_faster)
             job.guard.publish(staged, destination)
     was_auto = request.recipe.scheme == "auto"
     notes = (*_notes(request, signature), *balance, *_what_data_chose(job))
@@ -201,15 +207,19 @@ def _metric(evaluate: Evaluate | str | None, max_drop: float | None) -> Metric |
     return None if evaluate is None else Metric(evaluate, max_drop)
 
 
-def _opened(request: Request) -> tuple[Job, Path]:
-    """Steps 1 to 3, and where the result goes. Every file that will be written is known from here on."""
+def _destination(request: Request, job: Job, plan: Plan) -> Path:
+    return request.output or Path(f"{job.path.stem}.{plan.scheme}.onnx")
+
+
+def _opened(request: Request) -> Job:
+    """Steps 1 to 3. Every file that will be written is known from here on."""
     guard = request.environment.guard
     if request.output is not None:
         save.require_onnx(request.output)
         guard.writes(request.output)
     job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment)
-    destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
-    guard.writes(destination)
+    for each in filter(None, (job.plan, job.dense)):
+        guard.writes(_destination(request, job, each))
     guard.watch(request.ranges, "--ranges")
     guard.watch(request.evidence, "--evidence")
     if request.like is not None:
@@ -217,7 +227,7 @@ def _opened(request: Request) -> tuple[Job, Path]:
     if request.plan is not None:
         require_possible(request.plan, job.model, job.target, job.path)
         job = dataclasses.replace(job, plan=reconciled(request.plan, job.model))
-    return job, destination
+    return job
 
 
 def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:

@@ -21,7 +21,7 @@ from onnxq.preference import PREFERENCES, SEARCHES
 
 #: Scheme words and what they mean, as `--help` prints them.
 SCHEMES: Mapping[str, str] = {
-    "auto": "w8a8 where there is calibration data, w4a16 where there is none; never slower than float",
+    "auto": "w8a8 where there is calibration data, w4a16 or bf16 where there is none; never slower than float",
     "w8a8": "int8 weights and activations; activation ranges from calibration data",
     "w8a8-dynamic": "int8 weights and activations; activation ranges measured in every run, no data needed",
     "w8a16": "8-bit weights in blocks, float activations",

@@ -28,6 +28,7 @@ class Request:
         profile: the times to decide by.
         like: how another model was made, to be made again.
         metric: what the user scores models by.
+        one_scheme: `auto` stands for one scheme, whatever times say: parts of a folder share weights.
     """
 
     model: Path
@@ -44,6 +45,7 @@ class Request:
     profile: MachineProfile
     like: Signature | None = None
     metric: Metric | None = None
+    one_scheme: bool = False
 
     @property
     def is_free(self) -> bool:

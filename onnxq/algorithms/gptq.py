@@ -26,7 +26,7 @@ from onnxq.algorithms import mse
 from onnxq.algorithms._columns import Columns
 from onnxq.algorithms._making_up import making_up, shift_of
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
-from onnxq.formats.kinds.half_scales import in_half_scales
+from onnxq.formats.kinds.affine import in_half_scales
 from onnxq.summaries.evidence import Layer
 
 #: Part of the mean square of all inputs that is added to each one's: the data tell little of those they hardly move.
@@ -67,7 +67,9 @@ def quantize(
     """
     granularity = granularity.within(w.ndim)
     if format.base is not None:  # all blocks first, then their scales
-        return format.nest(quantize(w, format.base, granularity, scales, zero_points, layer=layer))
+        base = format.base
+        wish = quantize(w, base, granularity, scales, zero_points, layer=layer)
+        return format.nest(wish, lambda s, z: quantize(w, base, granularity, s, z, layer=layer))
     start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
     if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
         return start
