@@ -47,7 +47,7 @@ SAMPLES, TURNS, RUNS = 8, 9, 5
 
 def in_onnxruntime(path: Path) -> Run:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxq.session(path, options)
     return lambda feed: list(session.run(None, feed))
 
@@ -55,6 +55,7 @@ def in_onnxruntime(path: Path) -> Run:
 def by_definition(path: Path) -> Run:
     """Without our library, and without the optimizer, whose int8 kernels round otherwise."""
     options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options)
     return lambda feed: list(session.run(None, feed))

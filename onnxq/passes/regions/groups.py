@@ -15,6 +15,8 @@ from onnxq.planning import int8_regions
 Words = dict[str, int | list[int] | ir.Value | None]
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
 MOST_PRODUCTS = 1 << 15
+#: Blocks of 2 KB that the weight of a grouped convolution may become: those of small groups are mostly zeros.
+MOST_BLOCKS = 1 << 15
 Ranks = Mapping[str, int]
 
 
@@ -215,7 +217,12 @@ def _conv(node: ir.Node) -> _Made:
     dims = weight.shape.numpy()
     if len(dims) not in (3, 4) or int(np.prod(dims[1:])) > MOST_PRODUCTS:
         return None
-    return "conv", [node.inputs[0]], {**words, **shape, "group": graph.attribute_int(node, "group", 1)}
+    group = graph.attribute_int(node, "group", 1)
+    outputs, taps = int(dims[0]) // max(group, 1), int(np.prod(dims[2:]))
+    is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
+    if is_padded and group * -(-outputs // 32) * taps * -(-int(dims[1]) // 64) > MOST_BLOCKS:
+        return None
+    return "conv", [node.inputs[0]], {**words, **shape, "group": group}
 
 
 def _gemm(node: ir.Node) -> _Made:
