@@ -281,7 +281,7 @@ def test_defaults_are_those_of_the_api() -> None:
     assert options.pop("layout") is None  # a model has none; of a folder it is the default of the API
     assert f"[default: {folders['layout']}]" in " ".join(run("quantize", "--help").stdout.split())
     assert options.pop("variants") == folders["variants"]
-    assert set(options) - only_here == (set(api) - {"check", "progress", "guard"}) | recipe
+    assert set(options) - only_here == (set(api) - {"check", "progress", "guard", "one_scheme"}) | recipe
     for name in set(options) & set(api) - {"model", "recipe"}:
         assert options[name] == api[name], name
     assert {name: options[name] for name in recipe} == dict.fromkeys(recipe)  # None: as the Recipe says
