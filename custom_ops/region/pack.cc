@@ -3,6 +3,9 @@
 namespace onnxq {
 namespace {
 
+// Groups of few channels are padded to blocks: a small file must not take all memory.
+constexpr int64_t kMostPacked = int64_t{1} << 32;
+
 constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
 // bias − zero · Σ weights, wrapping as sums of int32 do.
@@ -36,6 +39,9 @@ void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const st
     }
   }
   const int64_t chunks = static_cast<int64_t>(stage.quads.size()), blocks = step.group * stage.blocks;
+  if (blocks > kMostPacked / kBlockBytes / chunks) {
+    throw Refusal("attribute steps has a convolution whose groups are too small for their number");
+  }
   stage.weight.assign(static_cast<size_t>(blocks * chunks * kBlockBytes), 0);
   stage.bias.assign(static_cast<size_t>(blocks * kBlock), 0);
   stage.scales.assign(static_cast<size_t>(blocks * kBlock), 0.0f);

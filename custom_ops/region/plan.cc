@@ -90,7 +90,7 @@ class Planner {
           if (each.rank != made.rank || each.N != made.N || each.H != made.H || each.W != made.W) {
             refuse_stage(number, "joins tensors of different shapes");
           }
-          made.C += each.C;
+          made.C += each.C;  // of sizes that are looked at below: no sum of a thousand is too large for int64
         }
         break;
       case Does::kFlatten:
@@ -108,6 +108,8 @@ class Planner {
       case Does::kTable:
         break;
     }
+    product(number, {made.N, made.H, made.W, made.C});
+    product(number, {made.W, made.C});  // of none, too
     plan_.pads.resize(number + 1, step.pads);
     for (const int64_t x : step.x) {
       plan_.tensors[static_cast<size_t>(x)].last = static_cast<int64_t>(number);
@@ -122,6 +124,10 @@ class Planner {
     std::vector<int64_t> found;
     if (stage.step.does == Does::kConv || stage.step.does == Does::kGemm) {
       const Placed& x = plan_.tensors[static_cast<size_t>(stage.step.x[0])];
+      if (x.is_empty()) {  // whose pads nobody has looked at
+        plan_.offsets.push_back(found);
+        return;
+      }
       for (const Piece& piece : pieces(stage.step)) {
         const int64_t start = piece.y * stage.step.dilations[0] * x.pitch() + piece.x * stage.step.dilations[1] * x.C;
         const int64_t bytes = piece.pixels * (stage.inputs / stage.step.group);
@@ -260,10 +266,10 @@ Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.shape(i);
   }
+  planner.place();
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.offsets(i);
   }
-  planner.place();
   return plan;
 }
 

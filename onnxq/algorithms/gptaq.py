@@ -23,4 +23,4 @@ __all__ = ["FOLLOWS", "NEEDS_DATA", "quantize", "suits"]
 
 
 def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
-    return format.bits <= 4 and format.scale_type is not None
+    return format.bits <= 4 and format.scale_type is not None and op_type != "Conv"

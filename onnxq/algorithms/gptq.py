@@ -42,7 +42,7 @@ CHUNK, INNER = 128, 32
 
 
 def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
-    return False  # where samples can be followed through the layers, gptaq is better, and else the same
+    return format.bits <= 4 and format.scale_type is not None and op_type == "Conv"  # for products gptaq is better
 
 
 def quantize(

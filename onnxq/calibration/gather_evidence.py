@@ -18,7 +18,7 @@ from onnxq.calibration.memory import in_groups
 from onnxq.files import staging
 from onnxq.formats import Granularity
 from onnxq.job import Job
-from onnxq.model.layer_inputs import LayerInput, layer_inputs
+from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
 from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.plan import Choice
@@ -29,7 +29,7 @@ from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_inpu
 from onnxq.summaries.gram import HELD_ROWS, Gram, finite_rows, spread_out
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 
-#: Of fewer numbers, as kernels of depthwise convolutions have, none can make up for another.
+#: Of kernels with fewer numbers, as those of depthwise convolutions, none can make up for another.
 LEAST = 16
 
 
@@ -37,7 +37,11 @@ def needed(job: Job) -> dict[str, list[LayerInput]]:
     """By weight, where it is multiplied, if its codes are to be chosen by data; empty where there are no data."""
     names = {} if job.data is None else dict(_named(job))
     known = layer_inputs(job.model) if names else {}
-    return {name: known[name] for name in names if name in known and known[name][0].rows.k >= LEAST}
+    return {name: known[name] for name in names if name in known and _is_worth_it(known[name][0])}
+
+
+def _is_worth_it(each: LayerInput) -> bool:
+    return each.rows.k >= LEAST or not isinstance(each.rows, Patches)
 
 
 def _named(job: Job) -> Iterator[tuple[str, str]]:

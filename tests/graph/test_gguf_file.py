@@ -100,7 +100,8 @@ def test_what_gguf_does_not_hold(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 def test_damaged_files_are_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("g") / "w.gguf"
-    write_gguf(path, [("a", lambda: formats.quantize(W[0], "q5_1")), ("b", lambda: W[0, 0])], METADATA)
+    word = data.draw(st.sampled_from(["q5_1", "q4_k", "tq1_0"]))
+    write_gguf(path, [("a", lambda: formats.quantize(W[0], word)), ("b", lambda: W[0, 0])], METADATA)
     raw = bytearray(path.read_bytes())
     if data.draw(st.booleans()):
         raw = raw[: data.draw(st.integers(0, len(raw) - 1))]

@@ -341,6 +341,17 @@ def test_steps_that_cannot_be_right(honest: onnx.ModelProto, text: str) -> None:
     assert HOSTILE[text] in str(error.value)
 
 
+def test_tensors_that_no_memory_holds_are_refused(honest: onnx.ModelProto) -> None:
+    doubled = [f"concat x={i},{i} scale=1 zero=2" for i in range(70)]
+    text = "\n".join(["region 1", "quantize in=0 scale=1 zero=2", *doubled, "dequantize x=70 out=0"])
+    for shape in ((1, 3, 6, 6), (2, 3, 6, 6)):
+        changed = _saying(honest, text)
+        changed.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+        session = onnxq.session(changed.SerializeToString(), options(optimized=False))
+        with pytest.raises(InvalidArgument, match="more bytes than any memory has"):
+            session.run(None, {"x": np.zeros(shape, np.float32)})
+
+
 def _texts(honest: onnx.ModelProto) -> Iterator[str]:
     (region,) = (node for node in honest.graph.node if node.op_type == "Region")
     yield "\n".join(["region 1", *_said(region)])

@@ -175,7 +175,7 @@ def test_outlier_channels_are_found_and_the_note_says_so(scheme: str, tmp_path: 
 
 def test_awq_serves_codes_by_the_weights_alone_and_leaves_gptq_alone(tmp_path: Path) -> None:
     made = balanced(job_of(tmp_path, "int3", algorithm="mse"))
-    assert dict(made.ways) == {"awq": 1} and made.error < 0.9
+    assert dict(made.ways) == {"awq": 1} and made.error < 0.8
     assert not balanced(job_of(tmp_path, "int3")).ways
     assert not balanced(job_of(tmp_path, "int8")).ways
     assert not balanced(job_of(tmp_path, "int3", algorithm="rtn")).ways
@@ -211,4 +211,4 @@ def test_readers_with_other_kernels_see_other_rows(tmp_path: Path) -> None:
     (place, _) = channel_places(job.model)
     assert (place.value, len(place.readers)) == ("r", 3)
     made = balanced(job)
-    assert made.ways["smoothquant"] >= 1 and made.error < 0.9
+    assert made.ways["smoothquant"] >= 1 and made.error < 0.8

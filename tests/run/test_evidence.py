@@ -301,3 +301,14 @@ def test_evidence_that_nothing_is_chosen_by_is_said(tmp_path: Path) -> None:
     with pytest.warns(UnusedOption, match="evidence changes nothing: int4 chooses no codes by data here"):
         quantize(model, tmp_path / "a.onnx", Recipe("int4"), target="onnxq", evidence=tmp_path / "e.npz", check=False)
     assert not (tmp_path / "e.npz").exists()
+
+
+def test_a_bottleneck_of_few_numbers_is_looked_at_and_a_depthwise_kernel_is_not(tmp_path: Path) -> None:
+    text = "m (float[N, 96] x) => (float[N, 64] y) { h = MatMul(x, W) y = MatMul(h, V) }"
+    job = job_of(tiny.model(text, {"W": tiny.normal(96, 8), "V": tiny.normal(8, 64)}), tmp_path, samples(3))
+    assert set(needed(job)) == {"W", "V"}
+    text = "m (float[1, 32, 9, 9] x) => (float[1, 32, 7, 7] y) { y = Conv <group = 32> (x, D) }"
+    data = [{"x": tiny.normal(1, 32, 9, 9, seed=i)} for i in range(3)]
+    proto = tiny.model(text, {"D": tiny.normal(32, 1, 3, 3)})
+    job = open_job(tiny.save(proto, tmp_path), Recipe("int8", algorithm="gptq"), "onnx", data)
+    assert not needed(job)

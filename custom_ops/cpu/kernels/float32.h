@@ -62,8 +62,9 @@ typename V::F zero_of(const Problem& p, const uint8_t* zero_points) {
 
 // --- few rows -------------------------------------------------------------------------------------------------------
 
-// Rows up to which a block has a sum of its own, which is scaled: fewer instructions, twice as many registers.
-constexpr int64_t kDirectRows = 4;
+// Rows up to which a block has a sum of its own, which is scaled: fewer instructions, twice as many registers. Of more
+// rows a sum over so many k is put aside then: one over all of them would lose a digit.
+constexpr int64_t kDirectRows = 4, kSummed = 512;
 
 template <class V, class Codes, int R, int i>
 inline __attribute__((always_inline)) void add_products(const Codes& codes, const typename V::I* line,
@@ -87,12 +88,22 @@ void multiply_floats(const Problem& p, const Group& g, const float* x, int64_t f
   using F = typename V::F;
   const Codes codes(p.format);
   const int64_t lines = p.block / Codes::kCount, count = blocks(p.K, p.block);
+  const int64_t together = kSummed > p.block ? kSummed / p.block : 1;
   Group at = g;
-  F y[R][kVectors];
+  F y[R][kVectors], aside[R][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    y[r][0] = y[r][1] = V::zero();
+    y[r][0] = y[r][1] = aside[r][0] = aside[r][1] = V::zero();
   }
+  const auto put_aside = [&] {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < kVectors; ++c) {
+        aside[r][c] = V::add(aside[r][c], y[r][c]);
+        y[r][c] = V::zero();
+      }
+    }
+  };
   for (int64_t b = 0; b < count; ++b) {
     F of_block[R][kVectors], zero[kVectors], scale[kVectors];
     auto& sum = R > kDirectRows ? y : of_block;
@@ -129,12 +140,17 @@ void multiply_floats(const Problem& p, const Group& g, const float* x, int64_t f
           y[r][c] = V::fma(sum[r][c], scale[c], y[r][c]);
         }
       }
+    } else if ((b + 1) % together == 0) {
+      put_aside();
     }
+  }
+  if constexpr (R > kDirectRows) {
+    put_aside();
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < kVectors; ++c) {
-      store_sum<V>(p, g, c, first + r, y[r][c], true);
+      store_sum<V>(p, g, c, first + r, R > kDirectRows ? aside[r][c] : y[r][c], true);
     }
   }
 }

@@ -28,7 +28,7 @@ from onnxq.summaries.gram import finite_rows, spread_out
 #: Rows that factors are fitted on, and as many held back; samples that are looked at.
 ROWS, SAMPLES = 512, 32
 #: Share of the error that has to remain at most, on both kinds of rows, for a place to be scaled.
-GAIN = 0.9
+GAIN = 0.8
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from onnxq.planning import int8_regions
 Words = dict[str, int | list[int] | ir.Value | None]
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
 MOST_PRODUCTS = 1 << 15
+#: Blocks of 2 KB that the weight of a grouped convolution may become: those of small groups are mostly zeros.
+MOST_BLOCKS = 1 << 15
 Ranks = Mapping[str, int]
 
 
@@ -118,7 +120,7 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     if any(source is None for source in sources):
         return None
     found = tuple(source for source in sources if source is not None)
-    if does in ("add", "mul") and not _are_of_one_rank(found, ranks):
+    if does not in ("conv", "gemm") and not _have_one_rank(found, ranks):
         return None
     if does == "gemm":
         return Group(does, read, (node,), found, words)
@@ -126,9 +128,10 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     quantize = graph.only_consumer(end)
     if not is_quantize(quantize) or quantize is None or end is not quantize.inputs[0]:
         return None
-    if quantize.outputs[0].is_graph_output() or any(
-        use.node.op_type != "DequantizeLinear" for use in quantize.outputs[0].uses()
-    ):
+    readers = [use.node for use in quantize.outputs[0].uses()]
+    if quantize.graph is not node.graph or quantize.outputs[0].is_graph_output():
+        return None
+    if any(reader.op_type != "DequantizeLinear" or reader.graph is not node.graph for reader in readers):
         return None
     if does in ("max_pool", "flatten") and not _are_equal(quantize, found[0]):
         return None
@@ -214,7 +217,12 @@ def _conv(node: ir.Node) -> _Made:
     dims = weight.shape.numpy()
     if len(dims) not in (3, 4) or int(np.prod(dims[1:])) > MOST_PRODUCTS:
         return None
-    return "conv", [node.inputs[0]], {**words, **shape, "group": graph.attribute_int(node, "group", 1)}
+    group = graph.attribute_int(node, "group", 1)
+    outputs, taps = int(dims[0]) // max(group, 1), int(np.prod(dims[2:]))
+    is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
+    if is_padded and group * -(-outputs // 32) * taps * -(-int(dims[1]) // 64) > MOST_BLOCKS:
+        return None
+    return "conv", [node.inputs[0]], {**words, **shape, "group": group}
 
 
 def _gemm(node: ir.Node) -> _Made:
@@ -238,10 +246,10 @@ def _binary(node: ir.Node) -> _Made:
     return node.op_type.lower(), list(node.inputs), {}
 
 
-def _are_of_one_rank(sources: tuple[ir.Node, ...], ranks: Ranks) -> bool:
-    """Whether codes have the same number of dimensions, as far as is known."""
-    found = {_rank(quantize, ranks) for quantize in sources}
-    return found in ({2}, {3}, {4})
+def _have_one_rank(sources: tuple[ir.Node, ...], ranks: Ranks) -> bool:
+    """Whether all codes are known to have the same number of dimensions, one that regions have. Weights say it of what
+    they are multiplied with."""
+    return {_rank(quantize, ranks) for quantize in sources} in ({2}, {3}, {4})
 
 
 def _rank(quantize: ir.Node, ranks: Ranks) -> int | None:

@@ -1,0 +1,92 @@
+"""Target onnxq writes regions, and what is written computes the same with and without the library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tiny import sqnr
+
+import onnxq
+from onnxq.passes.regions.make_regions import MakeRegions
+from onnxq.runtime import native
+
+ort = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def network(folder: Path) -> Path:
+    """Convolutions around a residual that comes from outside, and a product at the end."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w0": rng.standard_normal((24, 3, 3, 3)) / 5,
+        "w1": rng.standard_normal((24, 1, 3, 3)) / 3,
+        "w2": rng.standard_normal((24, 24, 1, 1)) / 5,
+        "g": rng.standard_normal((24, 10)) / 5,
+    }
+    make = helper.make_node
+    nodes = [
+        make("Conv", ["x", "w0"], ["a0"], pads=[1, 1, 1, 1]),
+        make("Relu", ["a0"], ["a"]),
+        make("Conv", ["a", "w1"], ["b0"], pads=[1, 1, 1, 1], group=24),
+        make("Clip", ["b0", "low", "high"], ["b"]),
+        make("Conv", ["b", "w2"], ["c"]),
+        make("Softsign", ["a"], ["d"]),
+        make("Add", ["c", "d"], ["e"]),
+        make("GlobalAveragePool", ["e"], ["p"]),
+        make("Flatten", ["p"], ["f"]),
+        make("Gemm", ["f", "g"], ["y"]),
+    ]
+    constants = {name: np.asarray(w, np.float32) for name, w in weights.items()}
+    constants |= {"low": np.float32(0), "high": np.float32(6)}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 10])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    path = folder / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+@pytest.mark.parametrize("target", ["onnxq", "ort-cpu", "onnx"])
+def test_only_target_onnxq_writes_regions(tmp_path: Path, target: str) -> None:
+    path, out = network(tmp_path), tmp_path / "out.onnx"
+    x = np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float32)
+    data = [{"x": x[i : i + 1]} for i in range(4)]
+    onnxq.quantize(path, out, "w8a8", target=target, data=data, check=False)
+    assert ("Region" in operators(out)) == (target == "onnxq")
+    wanted = ort.InferenceSession(str(path)).run(None, {"x": x})[0]
+    bare = ort.InferenceSession(str(out)).run(None, {"x": x})[0]
+    assert sqnr(wanted, bare) > 20
+    if native.path() is not None:
+        assert sqnr(bare, onnxq.session(out).run(None, {"x": x})[0]) > 30  # a tie here and there
+
+
+def test_a_checked_file_has_its_regions_and_says_so(tmp_path: Path) -> None:
+    path, out = network(tmp_path), tmp_path / "out.onnx"
+    data = [{"x": np.random.default_rng(i).standard_normal((1, 3, 16, 16)).astype(np.float32)} for i in range(4)]
+    result = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data)
+    assert result.check is not None and result.check.sqnr > 20
+    assert "Region" in operators(out)
+
+
+def test_what_has_no_known_rank_stays_outside(tmp_path: Path) -> None:
+    """A pool may read volumes, which regions do not have, and an operand may have fewer dimensions than the other."""
+    path, out = network(tmp_path), tmp_path / "out.onnx"
+    data = [{"x": np.zeros((1, 3, 16, 16), np.float32)}]
+    onnxq.quantize(path, out, "w8a8", target="ort-cpu", data=data, check=False)
+    model = ir.load(out)
+    MakeRegions({})(model)
+    left = [node.op_type for node in model.graph]
+    assert "Region" in left and {"Add", "GlobalAveragePool"} <= set(left)
