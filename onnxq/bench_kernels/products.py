@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.formats import fp4, nf4
-from onnxq.layouts import dense_tiles
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 LEVELS = {"nf4": np.asarray(nf4.LEVELS, np.float32), "fp4": np.asarray(fp4.LEVELS, np.float32), "mxfp4": E2M1}
@@ -98,11 +97,17 @@ def tiled(w: Weight) -> tuple[NDArray[np.uint8], NDArray]:
     return np.ascontiguousarray(tiles), np.ascontiguousarray(scales)
 
 
+def dense_tiled(w: Weight) -> NDArray:
+    """Numbers of bfloat16 as it draws them, K a multiple of 32."""
+    N, K = w.codes.shape
+    return np.ascontiguousarray(w.codes.reshape(N // TILE, TILE, K // 2, 2).transpose(0, 2, 1, 3))
+
+
 def ours(w: Weight, activations: str, copies: int = 1) -> onnx.ModelProto:
     """onnxq::MatMulNBits, or DenseMatMul."""
     N, K = w.codes.shape
     if w.format == DENSE:
-        tiles: Arrays = lambda copy: {"weight": dense_tiles(copy.codes)}  # noqa: E731
+        tiles: Arrays = lambda copy: {"weight": dense_tiled(copy)}  # noqa: E731
         return _model("DenseMatMul", "onnxq", w, tiles, copies, K=K, N=N, activations=activations)
     return _model(
         "MatMulNBits",

@@ -74,7 +74,9 @@ def files(path: Path, data: Path, folder: Path) -> dict[str, Path]:
         make(path, found[name])
     for word, target in OURS.items():
         found[f"onnxq {word}"] = folder / f"{len(found)}.onnx"
-        onnxq.quantize(path, found[f"onnxq {word}"], word, target=target, data=data if word == "w8a8" else None)
+        has_data = word == "w8a8"  # and times decide; all files are compared with float below
+        output = found[f"onnxq {word}"]
+        onnxq.quantize(path, output, word, target=target, data=data if has_data else None, check=has_data)
     return found
 
 
@@ -164,7 +166,9 @@ def seconds_of(session: Any, sample: Feed, clock: Clock) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the table into docs/{TABLE.name}")
+    parser.add_argument(
+        "--write", nargs="?", type=Path, const=TABLE, help=f"put the table into this file, or into docs/{TABLE.name}"
+    )
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -195,23 +199,23 @@ def main() -> None:
     ]
     print("\n".join(lines[-2:]))
     clock = time.process_time if options.processor_time else time.perf_counter
-    kept = kept_rows(lines) if options.write else {}
+    kept = kept_rows(options.write, lines) if options.write else {}
     for name in MODELS:
         measured = rows(zoo, name, options.threads, options.seconds, clock)
         for line in measured if name in options.models else kept.get(name, []):
             print(line, flush=True)
             lines.append(line)
     if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        options.write.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def counted(threads: int) -> str:
     return f"{threads} thread{'s' * (threads != 1)}"
 
 
-def kept_rows(head: list[str]) -> dict[str, list[str]]:
+def kept_rows(table: Path, head: list[str]) -> dict[str, list[str]]:
     """By model, the rows of a table that was begun in the same way: models may be measured one after the other."""
-    lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
+    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
     if lines[: len(head)] != head:
         return {}
     return {name: [line for line in lines if line.startswith(f"| {name} |")] for name in MODELS}
