@@ -94,9 +94,7 @@ def test_set_without_a_pattern(text: str) -> None:
 def test_unknown_words_list_the_known_ones() -> None:
     with pytest.raises(BadRecipe, match="unknown scheme 'int9'; choose one of " + ", ".join(SCHEMES)):
         Recipe("int9")
-    with pytest.raises(
-        BadRecipe, match=r"'int9'; .* or a number format for the weights: bfloat16, .* uniform"
-    ):
+    with pytest.raises(BadRecipe, match=r"'int9'; .* or a number format for the weights: bfloat16, .* uniform"):
         Rule("int9")
     with pytest.raises(BadRecipe, match="'uniform17': uniform takes 2 to 16 bits, as in uniform2"):
         Recipe("uniform17")
