@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
