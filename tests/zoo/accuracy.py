@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -53,6 +52,8 @@ CONVOLUTIONS = (
 )
 FORMATS = {"charlm": ("int4", "nf4", "int3", "uint2")}
 OURS = ("rtn", "mse", "awq", "gptq", "gptaq")
+#: What is compared with what.
+PAIRS = (("gptq", "rtn"), ("gptq", "mse"), ("gptaq", "gptq"), ("awq", "mse"))
 #: What codes are chosen by where channels are scaled before.
 ALGORITHMS = {"awq": "mse"}
 
@@ -148,10 +149,10 @@ def gains(rows: list[Row]) -> Iterator[str]:
     """For each model and format, by what factor data shrink the error of the outputs."""
     by = {(row.model, row.word, row.algorithm): float(row.sqnr) for row in rows}
     for model, word in dict.fromkeys((row.model, row.word) for row in rows):
-        found = [by.get((model, word, algorithm), math.nan) for algorithm in OURS]
-        factors = [10 ** ((found[-1] - each) / 10) for each in found[:-1]]
-        if not np.isnan(factors).any():
-            yield f"| {model} | {word} | {' | '.join(f'÷ {factor:.1f}' for factor in factors)} |"
+        found = [by.get((model, word, algorithm), math.nan) for pair in PAIRS for algorithm in pair]
+        factors = [10 ** ((better - worse) / 10) for better, worse in zip(found[::2], found[1::2], strict=True)]
+        shown = ("–" if math.isnan(factor) else f"÷ {factor:.1f}" for factor in factors)
+        yield f"| {model} | {word} | {' | '.join(shown)} |"
 
 
 def render(rows: list[Row]) -> str:
@@ -175,8 +176,8 @@ def render(rows: list[Row]) -> str:
             "",
             "What that makes of the power of the error at the outputs:",
             "",
-            f"| model | format | {' | '.join(f'{OURS[-1]} against {word}' for word in OURS[:-1])} |",
-            "|---" * (len(OURS) + 1) + "|",
+            f"| model | format | {' | '.join(f'{better} against {worse}' for better, worse in PAIRS)} |",
+            "|---" * (len(PAIRS) + 2) + "|",
             *gains(rows),
             "",
         ]
