@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.boundary import bounded
+from onnxq.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, needed
@@ -29,6 +30,7 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
+from onnxq.model.logits import classes_of
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
 from onnxq.output.signature import Signature, sign
@@ -49,6 +51,9 @@ from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
+from onnxq.searching.budget import Budget
+from onnxq.searching.meter import is_progress
+from onnxq.searching.options import SCHEME
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
 
@@ -84,6 +89,9 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     strict: bool = False,
     evaluate: Evaluate | str | None = None,
     max_drop: float | None = None,
+    budget: Budget | str | None = None,
+    formats: Sequence[str] = (),
+    logits: Sequence[str] = (),
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -112,6 +120,10 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
             parameter is called `session`, it gets an onnxruntime session.
         max_drop: by how much that score may fall below the float model's: longer formats are tried until it does not,
             or nothing is written.
+        budget: what a search for the plan may spend (`searching.budget`): the most accurate plan of a size, mean bits
+            or latency, or the smallest one of a drop.
+        formats: what the search chooses from, with a block size or without (`uint4/64`); by default the usual ones.
+        logits: outputs that are scores of classes, where the graph does not say so; `none`: there are none.
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
 
     Raises:
@@ -133,6 +145,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         profile=_profile(profile, environment),
         metric=_metric(evaluate, max_drop),
     ).repeating(like)
+    request = asked(request, budget, formats, logits)
     try:
         return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
@@ -145,12 +158,13 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
 
 def _quantized(request: Request, trace: Trace) -> Result:
     """Eight steps; what the last one finds may lead to another plan, which takes the last three again."""
-    job, destination = _opened(request)  # 1 to 3: load, prepare, plan
+    job, destination = opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
-    with _remembering(request, job), contextlib.ExitStack() as kept:
-        job, ranges, trials = _calibrated(request, job)  # 4
-        job = _with_evidence(request, job, kept)
-        drafts = Drafts(request, job, ranges, trials)
+    with remembering(request, job), contextlib.ExitStack() as kept:
+        job, ranges, trials = calibrated(request, job)  # 4
+        plans = candidates_of(request, job, ranges)
+        job = with_evidence(request, job, kept, plans)
+        drafts = _drafts(request, job, ranges, trials, plans, destination)
         plan, proof = drafts.first(), None  # 5: tune
         with save.staging(destination) as folder:
             staged = folder / destination.name
@@ -161,7 +175,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
-                proof = check_saved(job, plan, staged, trials) if request.check else None  # 8
+                classes = classes_of(job.model, request.logits)
+                proof = check_saved(job, plan, staged, trials, classes) if request.check else None  # 8
                 better = drafts.after(plan, proof, staged)
             if proof is not None:
                 proof = judged(job, plan, proof)
@@ -197,15 +212,20 @@ def _metric(evaluate: Evaluate | str | None, max_drop: float | None) -> Metric |
     return None if evaluate is None else Metric(evaluate, max_drop)
 
 
-def _opened(request: Request) -> tuple[Job, Path]:
+def opened(request: Request) -> tuple[Job, Path]:
     """Steps 1 to 3, and where the result goes. Every file that will be written is known from here on."""
     guard = request.environment.guard
     if request.output is not None:
         save.require_onnx(request.output)
         guard.writes(request.output)
-    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment)
+    also = _also(request)
+    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment, also)
+    if request.budget is not None:
+        job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, scheme=SCHEME))
     destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
     guard.writes(destination)
+    if request.budget is not None:
+        guard.writes(progress_of(destination), "-o", is_progress)
     guard.watch(request.ranges, "--ranges")
     guard.watch(request.evidence, "--evidence")
     if request.like is not None:
@@ -216,7 +236,14 @@ def _opened(request: Request) -> tuple[Job, Path]:
     return job, destination
 
 
-def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
+def _also(request: Request) -> set[str]:
+    """Formats and schemes in which nodes may be, besides what the recipe says."""
+    if request.plan is not None:
+        return {choice.format for choice in request.plan if choice.format is not None}
+    return {form.word for form in forms_of(request)}
+
+
+def remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
     """What was made of a weight is remembered where several plans or ranges may be tried. Else it is encoded once, and
     memory must not grow with the model."""
     is_tuned = request.check and request.is_free and job.nbytes <= WHOLE_MODEL_BYTES
@@ -224,7 +251,7 @@ def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManage
     return memo.remembering() if is_tuned or has_ranges else contextlib.nullcontext()
 
 
-def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
+def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
     """Step 4: the ranges that the plan needs, the job without what cannot be observed, and what to measure plans on.
 
     There is nothing to measure on (None) where the models are too large to be run whole.
@@ -236,7 +263,7 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
     trials = None
     if job.nbytes <= WHOLE_MODEL_BYTES or ranges is not NO_RANGES:
         seen = list(itertools.islice(job.data or (), LOOKED_AT)) if request.check else []
-        trials = trials_for(job.model, job.data, seen) if request.check else Trials()
+        trials = trials_for(job.model, job.data, seen, request.sampling.held_back) if request.check else Trials()
         names = values_to_observe(job.model, job.plan)
         if names and any(label != GIVEN for label in trials.labels):
             rewrite = functools.partial(job.rewritten, job.plan)
@@ -246,9 +273,15 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
     return job, ranges, trials
 
 
-def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Job:
-    """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends."""
-    inputs = needed(job)
+def with_evidence(request: Request, job: Job, kept: contextlib.ExitStack, plans: Sequence[Plan] = ()) -> Job:
+    """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends.
+
+    Args:
+        plans: what may be carried out in the place of the job's plan.
+    """
+    inputs = {}
+    for plan in plans or (job.plan,):
+        inputs |= needed(dataclasses.replace(job, plan=plan))
     if not inputs:
         if request.evidence is not None:
             sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
@@ -256,6 +289,14 @@ def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack) -> Jo
         return job
     folder = kept.enter_context(scratch())
     return dataclasses.replace(job, evidence=evidence_of(job, inputs, request.effort, folder, request.evidence))
+
+
+def _drafts(
+    request: Request, job: Job, ranges: Ranges, trials: Trials | None, plans: Sequence[Plan], output: Path
+) -> Drafts | BudgetDrafts:
+    if request.budget is None:
+        return Drafts(request, job, ranges, trials)
+    return BudgetDrafts(request, job, ranges, trials, plans, output)
 
 
 def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
@@ -283,7 +324,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
         recipe=job.recipe,
         asked=request.recipe.scheme,
         plan=plan,
-        is_given=request.plan is not None,
+        is_given=request.plan is not None or request.budget is not None,
         is_checked=request.check,
         profile=profile.hash if old is None else old.profile,
         machine=(str(profile) if profile.used else "") if old is None else old.machine,

@@ -14,6 +14,7 @@ from onnxq.plan import Plan
 from onnxq.recipe import Recipe
 from onnxq.runtime.profile import MachineProfile
 from onnxq.samples.sampling import Sampling
+from onnxq.searching.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Request:
         profile: the times to decide by.
         like: how another model was made, to be made again.
         metric: what the user scores models by.
+        budget: what a search for the plan may spend; None: nothing is searched for.
+        formats: those it chooses from; none: the usual ones.
+        logits: outputs that the user says are scores of classes.
     """
 
     model: Path
@@ -44,6 +48,9 @@ class Request:
     profile: MachineProfile
     like: Signature | None = None
     metric: Metric | None = None
+    budget: Budget | None = None
+    formats: tuple[str, ...] = ()
+    logits: tuple[str, ...] = ()
 
     @property
     def is_free(self) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
 from onnxq.calibration.calibrate import hash_model
-from onnxq.calibration.find_ranges import HELD_BACK, Effort
+from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.memory import in_groups
 from onnxq.files import staging
 from onnxq.formats import Granularity
@@ -100,7 +100,7 @@ def _name(each: LayerInput) -> str:
 def _gather(job: Job, distinct: Sequence[LayerInput], effort: Effort, file: Path) -> None:
     assert job.data is not None
     groups = in_groups(distinct, _nbytes, effort.memory)
-    samples, held_back = job.data.split(HELD_BACK)
+    samples, held_back = job.data.split(job.sampling.held_back)
     job.progress.start("looking at layers", len(groups) * (samples.count + held_back.count), "samples")
     number = 0
     for group in groups:

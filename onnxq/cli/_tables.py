@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 
 import onnx_ir as ir
@@ -109,6 +110,8 @@ def _add_check(table: Table, check: Check) -> None:
         worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
         where = f", worst: {', '.join(worst)}" if worst else ""
         table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
+        if not math.isnan(check.kld):
+            table.add_row("decisions", f"{check.flips:.2%} flipped", f"KL divergence {check.kld:.3g} nats")
         if not check.proves:
             missing = ("not proven", "no data", "made-up inputs show weak points, not how good it is: give --data")
             table.add_row(*(Text(word, style="bold yellow") for word in missing))

@@ -12,6 +12,8 @@ from onnxq.samples.source import Data, DataSource, inputs_of, open_data
 
 #: Samples used at most, unless told otherwise: more hardly change a range.
 LIMIT = 256
+#: Samples kept out of calibration to measure quality on.
+HELD_BACK = 6
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,14 @@ class Sampling:
         source: files, a folder, `module:function`, or dicts of arrays (`source.open_data`); None: no samples.
         preprocessing: how images, sounds and texts become inputs.
         limit: use at most so many: the first, or with a `seed` a random choice of them; None: all.
+        held_back: samples that calibration does not see, at most a quarter of all.
     """
 
     source: DataSource | None = None
     preprocessing: How = None
     limit: int | None = LIMIT
     seed: int | None = None
+    held_back: int = HELD_BACK
 
     @staticmethod
     def of(data: DataSource | Sampling | None, limit: int | None = LIMIT) -> Sampling:

@@ -1,0 +1,78 @@
+"""The error that each option makes in its layer's outputs, in closed form: what the model need not be run for.
+
+With G the Gram matrix of a layer's input and D what encoding changes in its weight, the error of the outputs, summed
+over all rows, is the trace of Dᵀ · G · D. Without evidence inputs count as alike and independent: the sum of D².
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.encoding.lazy import EncodedTensor, Encoding
+from onnxq.job import Job
+from onnxq.model import graph
+from onnxq.model.origin import ORIGIN
+from onnxq.model.weights import weights_of
+from onnxq.plan import Plan
+from onnxq.searching.options import Unit, selected
+from onnxq.summaries.evidence import Layer
+from onnxq.summaries.ranges import Ranges
+
+
+class LayerErrors:
+    """Errors of options, each worked out when it is first asked for."""
+
+    def __init__(self, job: Job, base: Plan, units: Sequence[Unit], ranges: Ranges) -> None:
+        self._job, self._base, self._units, self._ranges = job, base, units, ranges
+        self._found: dict[tuple[int, int], float] = {}
+        nodes = {node.name or "": node for node in graph.nodes(job.model)}
+        self._weights = [
+            {weight.value.name or "" for choice in unit.options[0].choices for weight in weights_of(nodes[choice.node])}
+            for unit in units
+        ]
+
+    def __call__(self, unit: int, option: int) -> float:
+        """The error of a unit in one of its options."""
+        if (unit, option) not in self._found:
+            self._found[unit, option] = self._error(unit, option)
+        return self._found[unit, option]
+
+    def _error(self, unit: int, option: int) -> float:
+        plan = selected(self._base, [self._units[unit]], [option])
+        names, seen, total = self._weights[unit], set(), 0.0
+        for each in self._job.rewritten(plan, self._ranges).graphs():
+            for value in each.initializers.values():
+                tensor, name = value.const_value, str(value.meta.get(ORIGIN, value.name))
+                if isinstance(tensor, EncodedTensor) and name in names and name not in seen:
+                    seen.add(name)
+                    total += error_of(tensor.encoding, self._layer(name))
+        return total
+
+    def _layer(self, name: str) -> Layer | None:
+        return self._job.evidence.get(name)
+
+
+def error_of(encoding: Encoding, layer: Layer | None) -> float:
+    """What `encoding` changes in the outputs of its layer, if there is evidence of its input; else in the weight."""
+    w = np.asarray(encoding.tensor.numpy(), np.float32)
+    change = encoding.result().dequantize().astype(np.float32).reshape(w.shape) - w
+    found = encoding.layer or layer
+    if found is None:
+        return float(np.vdot(change, change))
+    sums = _sums(found)
+    k, groups = sums.shape[-1], sums.shape[0]
+    if encoding.layer is None and w.ndim == 2 and w.shape[found.channel] * k != w.size:
+        found = found.turned(1 - found.channel)  # the pass has turned the weight
+    rows = np.moveaxis(change, found.channel, 0).reshape(groups, -1, k) if change.size % (groups * k) == 0 else None
+    if rows is None:
+        return float(np.vdot(change, change) * np.trace(sums, axis1=1, axis2=2).mean() / k)
+    return float(sum(np.vdot(part @ gram, part) for part, gram in zip(rows, sums, strict=True)))
+
+
+@functools.lru_cache(8)
+def _sums(layer: Layer) -> NDArray[np.float32]:
+    return layer.gram().sums
