@@ -30,6 +30,7 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
+from onnxq.model.layer_inputs import LayerInput
 from onnxq.model.logits import classes_of
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
@@ -279,7 +280,7 @@ def with_evidence(request: Request, job: Job, kept: contextlib.ExitStack, plans:
     Args:
         plans: what may be carried out in the place of the job's plan.
     """
-    inputs = {}
+    inputs: dict[str, list[LayerInput]] = {}
     for plan in plans or (job.plan,):
         inputs |= needed(dataclasses.replace(job, plan=plan))
     if not inputs:

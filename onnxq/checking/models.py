@@ -128,8 +128,9 @@ def check_models(
     feeds = trials.feeds
     wanted = [in_float.run(feed) for feed in feeds]
     random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
-    how = {"ignored": random, "labels": trials.labels, "classes": classes}
-    compared = functools.partial(compare_outputs, in_float.outputs, wanted, **how)
+    compared = functools.partial(
+        compare_outputs, in_float.outputs, wanted, ignored=random, labels=trials.labels, classes=classes
+    )
     try:
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)

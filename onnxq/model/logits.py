@@ -65,7 +65,7 @@ def _of(output: ir.Value) -> Classes | None:
             return None  # an axis of any length: weights of attention
         return Classes(axis, "probabilities" if node.op_type == "Softmax" else "logarithms")
     columns = _columns(node)
-    while columns is None and graph.is_op(node, *_BEHIND):
+    while columns is None and node is not None and graph.is_op(node, *_BEHIND):
         inputs = [value for value in node.inputs if value is not None and graph.constant(value) is None]
         node = _through(inputs[0].producer()) if len(inputs) == 1 else None
         columns = _columns(node)

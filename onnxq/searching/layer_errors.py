@@ -1,17 +1,22 @@
 """The error that each option makes in its layer's outputs, in closed form: what the model need not be run for.
 
+Codes are those that the weight alone gives: choosing them by data costs many times more, and it is the proportion
+between options that is asked for, which is much the same.
+
 With G the Gram matrix of a layer's input and D what encoding changes in its weight, the error of the outputs, summed
 over all rows, is the trace of Dᵀ · G · D. Without evidence inputs count as alike and independent: the sum of D².
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq import algorithms
 from onnxq.encoding.lazy import EncodedTensor, Encoding
 from onnxq.job import Job
 from onnxq.model import graph
@@ -43,23 +48,26 @@ class LayerErrors:
 
     def _error(self, unit: int, option: int) -> float:
         plan = selected(self._base, [self._units[unit]], [option])
+        op_type = self._units[unit].options[option].choices[0].op
         names, seen, total = self._weights[unit], set(), 0.0
         for each in self._job.rewritten(plan, self._ranges).graphs():
             for value in each.initializers.values():
                 tensor, name = value.const_value, str(value.meta.get(ORIGIN, value.name))
                 if isinstance(tensor, EncodedTensor) and name in names and name not in seen:
                     seen.add(name)
-                    total += error_of(tensor.encoding, self._layer(name))
+                    total += error_of(tensor.encoding, self._job.evidence.get(name), op_type)
         return total
 
-    def _layer(self, name: str) -> Layer | None:
-        return self._job.evidence.get(name)
 
-
-def error_of(encoding: Encoding, layer: Layer | None) -> float:
-    """What `encoding` changes in the outputs of its layer, if there is evidence of its input; else in the weight."""
+def error_of(encoding: Encoding, layer: Layer | None, op_type: str) -> float:
+    """What `encoding`, of a weight that an operator `op_type` reads, changes in the outputs of its layer, if there is
+    evidence of its input; else in the weight."""
     w = np.asarray(encoding.tensor.numpy(), np.float32)
-    change = encoding.result().dequantize().astype(np.float32).reshape(w.shape) - w
+    alone = encoding
+    if encoding.layer is not None:
+        word = algorithms.choose(op_type, encoding.format, encoding.granularity)
+        alone = dataclasses.replace(encoding, algorithm=word, layer=None)
+    change = alone.result().dequantize().astype(np.float32).reshape(w.shape) - w
     found = encoding.layer or layer
     if found is None:
         return float(np.vdot(change, change))

@@ -22,6 +22,8 @@ from onnxq.searching.sensitivity import Sensitivity
 
 #: Corrections of a solution at most, and by how much fewer units may change after one that did no good.
 ROUNDS, FEWER = 6, 3
+#: Steps that are worth measuring.
+LEAST_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -68,20 +70,21 @@ class Search:
         return None if chosen is None else self.measured(chosen)
 
     def corrected(self, solution: Solution, bounds: Sequence[Bound], runs: int) -> Solution:
-        """`solution`, or a better one within the same bounds, found in at most so many runs."""
-        until = self.meter.left - runs
-        for _ in range(ROUNDS):
-            if self.meter.left - until < 2 * len(self.units) or self.meter.left < 2 * len(self.units):
+        """`solution`, or a better one within the same bounds, found in about so many runs."""
+        until = max(0, self.meter.left - runs)
+        for done in range(ROUNDS):
+            left = self.meter.left - until
+            steps = min(2 * len(self.units), left // 2 if done < ROUNDS - 1 else left)
+            if steps < LEAST_STEPS:
                 break
-            better = self._corrected_once(solution, bounds)
+            better = self._corrected_once(solution, bounds, steps)
             if better is None:
                 break
             solution = better
         return solution
 
-    def _corrected_once(self, solution: Solution, bounds: Sequence[Bound]) -> Solution | None:
-        self.progress.start("measuring how layers interact", 2 * len(self.units))
-        values = [self._differences(solution, unit) for unit in range(len(self.units))]
+    def _corrected_once(self, solution: Solution, bounds: Sequence[Bound], steps: int) -> Solution | None:
+        values = self._differences(solution, steps)
         changes = len(self.units)
         while changes and self.meter.left:
             moved = [np.ones(len(each)) for each in values]
@@ -96,21 +99,41 @@ class Search:
             changes = sum(a != b for a, b in zip(chosen, solution.chosen, strict=True)) // FEWER
         return None
 
-    def _differences(self, solution: Solution, unit: int) -> NDArray[np.float64]:
-        """What each option of a unit would change in the harm of `solution`: its neighbours measured, those beyond in
-        proportion to what they do alone."""
-        alone, here = self.sensitivity.added[unit], solution.chosen[unit]
-        expected = alone - alone[here]
-        found = expected.copy()
-        for step in (-1, 1):
-            beside = here + step
-            if not 0 <= beside < len(alone):
-                continue
+    def _differences(self, solution: Solution, steps: int) -> list[NDArray[np.float64]]:
+        """What each option of each unit would change in the harm of `solution`.
+
+        So many steps up or down are measured, of which most is expected; what lies beyond a step changes in proportion,
+        and what was not measured as the others of its direction did.
+        """
+        alone = [added - added[here] for added, here in zip(self.sensitivity.added, solution.chosen, strict=True)]
+        sides = [
+            (unit, step)
+            for unit, here in enumerate(solution.chosen)
+            for step in (-1, 1)
+            if 0 <= here + step < len(alone[unit])
+        ]
+        sides.sort(key=lambda side: -abs(alone[side[0]][solution.chosen[side[0]] + side[1]]))
+        self.progress.start("measuring how layers interact", min(steps, len(sides)))
+        measured: dict[tuple[int, int], float] = {}
+        for unit, step in sides[:steps]:
             chosen = list(solution.chosen)
-            chosen[unit] = beside
-            measured = self.measured(chosen).harm - solution.harm
-            ratio = measured / expected[beside] if expected[beside] * measured > 0 else 1.0
+            chosen[unit] += step
+            measured[unit, step] = self.measured(chosen).harm - solution.harm
+        ratios: dict[tuple[int, int], float] = {}
+        for (unit, step), change in measured.items():
+            expected = float(alone[unit][solution.chosen[unit] + step])
+            if expected * change > 0:
+                ratios[unit, step] = change / expected
+        usual = {s: _median([r for (_, step), r in ratios.items() if step == s]) for s in (-1, 1)}
+        found = [each.copy() for each in alone]
+        for unit, step in sides:
+            here = solution.chosen[unit]
             beyond = slice(0, here) if step < 0 else slice(here + 1, None)
-            found[beyond] = expected[beyond] * ratio
-            found[beside] = measured
+            found[unit][beyond] *= ratios.get((unit, step), usual[step])
+            if (unit, step) in measured:
+                found[unit][here + step] = measured[unit, step]
         return found
+
+
+def _median(ratios: Sequence[float]) -> float:
+    return float(np.median(ratios)) if ratios else 1.0

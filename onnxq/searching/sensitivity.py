@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,8 @@ def measure(
         for unit, option, share in zip(group, options, shares, strict=True):
             known[unit][option] = added * share / (sum(shares) or 1.0)
     measured = sum(len(each) - 1 for each in known) if size == 1 else 0
-    added_by = [_completed(known[i], len(unit.options), lambda o, i=i: errors(i, o)) for i, unit in enumerate(units)]
-    return Sensitivity(floor, added_by, measured)
+    completed = [_completed(known[i], len(unit.options), functools.partial(errors, i)) for i, unit in enumerate(units)]
+    return Sensitivity(floor, completed, measured)
 
 
 def _in_turn(units: Sequence[Unit], groups: Sequence[range]) -> Iterator[tuple[range, int]]:
