@@ -19,6 +19,7 @@ from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
+from onnxq.checking import labeled
 from onnxq.checking.judging import trials_for
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
@@ -93,6 +94,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     budget: Budget | str | None = None,
     formats: Sequence[str] = (),
     logits: Sequence[str] = (),
+    metric: str | None = None,
+    labels: str | None = None,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -124,6 +127,9 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         budget: what a search for the plan may spend (`searching.budget`): the most accurate plan of a size, mean bits
             or latency, or the smallest one of a drop.
         formats: what the search chooses from, with a block size or without (`uint4/64`); by default the usual ones.
+        metric: a score on the samples that calibration does not see, a quarter of all then, in the place of `evaluate`:
+            top1, top5, f1, nll, kld or psnr.
+        labels: the array beside the inputs in the data that holds the right answers, for all metrics but kld.
         logits: outputs that are scores of classes, where the graph does not say so; `none`: there are none.
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
 
@@ -138,15 +144,15 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         target=target,
         plan=plan,
         check=check,
-        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed),
+        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed, labels=labels),
         ranges=None if ranges is None else Path(ranges),
         evidence=None if evidence is None else Path(evidence),
         effort=effort,
         environment=environment,
         profile=_profile(profile, environment),
-        metric=_metric(evaluate, max_drop),
     ).repeating(like)
     request = asked(request, budget, formats, logits)
+    request = _scored(request, evaluate, metric, max_drop)
     try:
         return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
@@ -207,10 +213,23 @@ def _profile(given: str | Path | MachineProfile | None, environment: Environment
     return new_profile(environment.threads) if given is None else load_profile(given, environment.threads)
 
 
-def _metric(evaluate: Evaluate | str | None, max_drop: float | None) -> Metric | None:
-    if evaluate is None and max_drop is not None:
-        raise BadRecipe("--max-drop is about a score: give --evaluate module:function")
-    return None if evaluate is None else Metric(evaluate, max_drop)
+def _scored(request: Request, evaluate: Evaluate | str | None, metric: str | None, max_drop: float | None) -> Request:
+    """`request` with what models are scored by, if the user says that."""
+    sampling, budget = request.sampling, request.budget
+    if evaluate is not None and metric is not None:
+        raise BadRecipe("--evaluate and --metric exclude each other: a score is one number")
+    allowed = budget.amount if budget is not None and budget.bounds_accuracy else max_drop
+    if evaluate is None and metric is None:
+        if max_drop is not None or sampling.labels is not None:
+            option = "--max-drop is about a score" if max_drop is not None else "--labels are for a metric"
+            raise BadRecipe(f"{option}: give --evaluate module:function, or --metric")
+        return request
+    if metric is None:
+        assert evaluate is not None
+        return dataclasses.replace(request, metric=Metric(evaluate, allowed))
+    sampling = dataclasses.replace(sampling, held_back=labeled.HELD_BACK)
+    found = labeled.LabelMetric(metric, sampling, allowed, request.logits)
+    return dataclasses.replace(request, sampling=sampling, metric=found)
 
 
 def opened(request: Request) -> tuple[Job, Path]:

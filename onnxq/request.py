@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq.calibration.find_ranges import Effort
+from onnxq.checking.labeled import LabelMetric
 from onnxq.checking.score import Metric
 from onnxq.job import Environment
 from onnxq.output.signature import Signature, read_signature
@@ -47,7 +48,7 @@ class Request:
     environment: Environment
     profile: MachineProfile
     like: Signature | None = None
-    metric: Metric | None = None
+    metric: Metric | LabelMetric | None = None
     budget: Budget | None = None
     formats: tuple[str, ...] = ()
     logits: tuple[str, ...] = ()

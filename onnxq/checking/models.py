@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import own_ops
+from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
 from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
@@ -58,6 +59,7 @@ class Check:
         notes: what a user should know, a sentence each.
         kld, flips: of outputs that are scores of classes: mean KL divergence in nats, and share of the places where
             another class is the likeliest; of the worst output and kind of input. NaN where there are none.
+        score: by a metric, where one was asked for beside the comparison.
     """
 
     inputs: str
@@ -78,6 +80,7 @@ class Check:
     latency_spread: float = 0.0
     kld: float = math.nan
     flips: float = math.nan
+    score: Score | None = None
 
     @property
     def is_known(self) -> bool:

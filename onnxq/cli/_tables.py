@@ -80,7 +80,7 @@ def import_table(before: int, after: int, check: Check | None) -> Group:
 
 def check_table(check: Check) -> Group:
     """Error and speed."""
-    return _outcome(None, "", check)
+    return _outcome(None, "", check, score=check.score)
 
 
 def _outcome(
@@ -94,9 +94,10 @@ def _outcome(
     if method:
         table.add_row("ranges", method, "of activations, by calibration")
     if score is not None:
-        fell = f"{score.drop:.4g} lower" if score.drop > 0 else "not lower"
-        allowed = "" if score.allowed is None else f", may be {score.allowed:g} lower"
-        table.add_row("score", f"{score.in_float:.6g} → {score.quantized:.6g}", f"{fell}{allowed}")
+        worse = "lower" if score.higher else "higher"
+        fell = f"{score.drop:.4g} {worse}" if score.drop > 0 else f"not {worse}"
+        allowed = "" if score.allowed is None else f", may be {score.allowed:g} {worse}"
+        table.add_row(score.metric or "score", f"{score.in_float:.6g} → {score.quantized:.6g}", f"{fell}{allowed}")
     if check is None:
         return Group(table)
     _add_check(table, check)
