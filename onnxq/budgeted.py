@@ -117,13 +117,13 @@ class BudgetDrafts:
         self._budget: Budget = request.budget
         self._job, self._metric, self._files = job, request.metric, 0
         bench = bench_of(request, job, ranges, trials)
-        self._rewrite = bench.rewrite
-        fast = self._budget.quantity == "latency"
-        self.space: Space = open_space(job, bench, plans, ranges, progress_file=progress_of(output), fast=fast)
         if self._budget.bounds_accuracy and self._metric is None and not bench.classes:
             raise BadRecipe(
                 "--budget drop=… is about a score: give --metric or --evaluate, or say by --logits which output decides"
             )
+        self._rewrite = bench.rewrite
+        fast = self._budget.quantity == "latency"
+        self.space: Space = open_space(job, bench, plans, ranges, progress_file=progress_of(output), fast=fast)
         self._before = sum(file.stat().st_size for file in job.files)
         #: Bytes of the file that are no unit's; share of the time asked for that is aimed at.
         self._other, self._margin = 0, 1.0

@@ -54,7 +54,7 @@ from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.searching.budget import Budget
-from onnxq.searching.meter import is_progress
+from onnxq.searching.meter import is_progress, remove
 from onnxq.searching.options import SCHEME
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
@@ -191,6 +191,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
             if request.is_free:
                 require_gain(job.path, request.recipe, plan, before, nbytes)
             job.guard.publish(staged, destination)
+            if request.budget is not None:
+                remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
     notes = (*_notes(request, signature), *_what_data_chose(job))
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)

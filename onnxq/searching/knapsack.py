@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnxq.errors import BadRecipe
 
 #: A bound in the solver's units: its tolerance of 1e-7 of them is then one of 1e-10 of the bound.
-SCALE, TINY = 1e3, 1e-300
+SCALE = 1e3
 #: By what share a bound is drawn tighter where the solver's rounding missed it, and how often.
 TIGHTER, ATTEMPTS = 1e-9, 12
 
@@ -101,14 +101,14 @@ def _model(highs: Any, values: Sequence[NDArray[np.float64]], bounds: Sequence[B
     lower, upper = np.ones(rows), np.ones(rows)
     for row, (bound, limit) in enumerate(zip(bounds, most, strict=True), units):
         costs, least = _above_least(bound.costs)
-        unit = max(float(costs.max(initial=0.0)), TINY)
+        unit = float(costs.max(initial=0.0)) or 1.0
         indices.append(np.flatnonzero(costs))
         entries.append(costs[indices[-1]] / unit * SCALE)
         lower[row], upper[row] = -highs.kHighsInf, (limit - least) / unit * SCALE
     objective, _ = _above_least(values)
     model = highs.HighsLp()
     model.num_col_, model.num_row_ = count, rows
-    model.col_cost_ = objective / max(float(objective.max(initial=0.0)), TINY) * SCALE
+    model.col_cost_ = objective / (float(objective.max(initial=0.0)) or 1.0) * SCALE
     model.col_lower_, model.col_upper_ = np.zeros(count), np.ones(count)
     model.row_lower_, model.row_upper_ = lower, upper
     model.integrality_ = [highs.HighsVarType.kInteger] * count

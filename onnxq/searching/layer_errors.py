@@ -20,43 +20,54 @@ from onnxq import algorithms
 from onnxq.encoding.lazy import EncodedTensor, Encoding
 from onnxq.job import Job
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import weights_of
 from onnxq.plan import Plan
-from onnxq.searching.options import Unit, selected
+from onnxq.searching.options import Option, Unit, origin
 from onnxq.summaries.evidence import Layer
 from onnxq.summaries.ranges import Ranges
 
 
 class LayerErrors:
-    """Errors of options, each worked out when it is first asked for."""
+    """Errors of options, each worked out when it is first asked for.
 
-    def __init__(self, job: Job, base: Plan, units: Sequence[Unit], ranges: Ranges) -> None:
-        self._job, self._base, self._units, self._ranges = job, base, units, ranges
+    Args:
+        plans: in which the options were found.
+    """
+
+    def __init__(self, job: Job, plans: Sequence[Plan], units: Sequence[Unit], ranges: Ranges) -> None:
+        self._job, self._plans, self._units, self._ranges = job, plans, units, ranges
         self._found: dict[tuple[int, int], float] = {}
-        nodes = {node.name or "": node for node in graph.nodes(job.model)}
-        self._weights = [
-            {weight.value.name or "" for choice in unit.options[0].choices for weight in weights_of(nodes[choice.node])}
-            for unit in units
-        ]
+        self._encodings: dict[int, dict[str, Encoding]] = {}
+        self._nodes = {node.name or "": node for node in graph.nodes(job.model)}
 
     def __call__(self, unit: int, option: int) -> float:
         """The error of a unit in one of its options."""
         if (unit, option) not in self._found:
-            self._found[unit, option] = self._error(unit, option)
+            self._found[unit, option] = self._error(self._units[unit].options[option])
         return self._found[unit, option]
 
-    def _error(self, unit: int, option: int) -> float:
-        plan = selected(self._base, [self._units[unit]], [option])
-        op_type = self._units[unit].options[option].choices[0].op
-        names, seen, total = self._weights[unit], set(), 0.0
-        for each in self._job.rewritten(plan, self._ranges).graphs():
-            for value in each.initializers.values():
-                tensor, name = value.const_value, str(value.meta.get(ORIGIN, value.name))
-                if isinstance(tensor, EncodedTensor) and name in names and name not in seen:
-                    seen.add(name)
-                    total += error_of(tensor.encoding, self._job.evidence.get(name), op_type)
+    def _error(self, option: Option) -> float:
+        encodings, total = self._of_plan(option.plan), 0.0
+        names = {
+            origin(weight.value): weight.value.name or ""
+            for choice in option.choices
+            for weight in weights_of(self._nodes[choice.node])
+        }
+        for name, own in names.items():
+            if name in encodings:
+                total += error_of(encodings[name], self._job.evidence.get(own), option.choices[0].op)
         return total
+
+    def _of_plan(self, number: int) -> dict[str, Encoding]:
+        """How a plan encodes each weight."""
+        if number not in self._encodings:
+            found: dict[str, Encoding] = {}
+            for each in self._job.rewritten(self._plans[number], self._ranges).graphs():
+                for value in each.initializers.values():
+                    if isinstance(value.const_value, EncodedTensor):
+                        found.setdefault(origin(value), value.const_value.encoding)
+            self._encodings[number] = found
+        return self._encodings[number]
 
 
 def error_of(encoding: Encoding, layer: Layer | None, op_type: str) -> float:

@@ -51,10 +51,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Option:
-    """One form of a unit: its nodes' choices, and the bytes of its weights in the file."""
+    """One form of a unit.
+
+    Attributes:
+        choices: of its nodes.
+        nbytes: of its weights in the file.
+        plan: the number of the plan that it was found in.
+    """
 
     choices: tuple[Choice, ...]
     nbytes: int
+    plan: int
 
     @property
     def label(self) -> str:
@@ -135,12 +142,12 @@ def units_of(job: Job, plans: Sequence[Plan], ranges: Ranges = NO_RANGES) -> lis
     found: list[Unit] = []
     for name, nodes in members.items():
         weights = {weight.value: weight.elements for node in nodes for weight in weights_of(node)}
-        elements = {_origin(value): count for value, count in weights.items()}
+        elements = {origin(value): count for value, count in weights.items()}
         options: dict[object, Option] = {}
-        for plan, size in zip(plans, sizes, strict=True):
+        for number, (plan, size) in enumerate(zip(plans, sizes, strict=True)):
             choices = tuple(plan.choices[node.name or ""] for node in nodes)
             nbytes = sum(size.get(each, 0) for each in elements)
-            options.setdefault(tuple(map(_what, choices)), Option(choices, nbytes))
+            options.setdefault(tuple(map(_what, choices)), Option(choices, nbytes, number))
         ranked = sorted(options.values(), key=lambda option: -option.nbytes)
         found.append(Unit(name, tuple(ranked), sum(elements.values())))
     return found
@@ -171,7 +178,8 @@ def _what(choice: Choice) -> tuple[object, ...]:
     return choice.node, choice.method, choice.format, choice.block, choice.granularity
 
 
-def _origin(value: ir.Value) -> str:
+def origin(value: ir.Value) -> str:
+    """The name of the weight that a constant stands for."""
     return str(value.meta.get(ORIGIN, value.name))
 
 
@@ -180,7 +188,7 @@ def _bytes_by_weight(model: ir.Model) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for value in _constants(model):
         if value.const_value is not None:
-            found[_origin(value)] = found.get(_origin(value), 0) + value.const_value.nbytes
+            found[origin(value)] = found.get(origin(value), 0) + value.const_value.nbytes
     return found
 
 

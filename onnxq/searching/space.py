@@ -100,7 +100,7 @@ def open_space(
     }
     meter = Meter(bench, progress_file, key, most, job.progress)
     try:
-        errors = LayerErrors(job, base, units, ranges)
+        errors = LayerErrors(job, plans, units, ranges)
         single = max(len(units) + 1, int(SINGLE * most)) if most > len(units) else most
         sensitivity = measure(meter, base, units, min(single, most), errors, job.progress)
     finally:
@@ -114,28 +114,19 @@ def open_space(
 def _add_seconds(space: Space, bench: PlanBench, plans: Sequence[Plan]) -> None:
     """Time the kernels of each of the plans, and so of each option."""
     timings = Timings(bench, space.job.recipe.accuracy_level)
-    by_option: list[dict[int, float]] = [{} for _ in space.units]
+    differences = [np.zeros(len(unit.options)) for unit in space.units]
     own = [0.0] * len(space.units)
-    for plan in plans:
-        observed = values_to_observe(bench.model, plan)
-        costs = timings.costs(plan, timings.kernels(plan), observed)
+    for number, plan in enumerate(plans):
+        costs = timings.costs(plan, timings.kernels(plan), values_to_observe(bench.model, plan))
         space.in_float = costs.total_float
-        for number, unit in enumerate(space.units):
-            names = [choice.node for choice in unit.options[0].choices]
-            choices = [plan.choices[name] for name in names]
-            for i, option in enumerate(unit.options):
-                if [_form(c) for c in option.choices] == [_form(c) for c in choices] and i not in by_option[number]:
-                    computes = [name for name in names if name in costs.quantized_seconds]
-                    in_float = sum(costs.float_seconds.get(name, 0.0) for name in computes)
-                    by_option[number][i] = sum(costs.quantized_seconds[name] for name in computes) - in_float
-                    own[number] = max(own[number], in_float)
-    # What is stored computes as in float: its difference is 0.
-    space.seconds = [
-        np.array([own[n] + by_option[n].get(i, 0.0) for i in range(len(unit.options))])
-        for n, unit in enumerate(space.units)
-    ]
+        for unit, entry in enumerate(space.units):
+            for i, option in enumerate(entry.options):
+                if option.plan != number:
+                    continue
+                # What is stored computes as in float: nothing is known of it, and its difference is 0.
+                names = [choice.node for choice in option.choices if choice.node in costs.quantized_seconds]
+                in_float = sum(costs.float_seconds.get(name, 0.0) for name in names)
+                differences[unit][i] = sum(costs.quantized_seconds[name] for name in names) - in_float
+                own[unit] = max(own[unit], in_float)
+    space.seconds = [seconds + each for seconds, each in zip(own, differences, strict=True)]
     space.other_seconds = max(0.0, space.in_float - sum(own))
-
-
-def _form(choice: object) -> tuple[object, ...]:
-    return tuple(getattr(choice, name) for name in ("method", "format", "block", "granularity"))

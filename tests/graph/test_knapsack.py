@@ -46,9 +46,10 @@ def test_the_solver_finds_what_trying_everything_finds(
 
 def test_a_bound_is_kept_to_the_last_byte() -> None:
     costs = [np.array([1e9 + 1, 1e9]), np.array([7.0, 3.0])]
-    assert solve([np.array([0.0, 1.0]), np.array([0.0, 1.0])], [Bound(costs, 1e9 + 7)]) == [1, 0]
-    assert solve([np.array([0.0, 1.0]), np.array([0.0, 1.0])], [Bound(costs, 1e9 + 8)]) == [0, 0]
-    assert solve([np.array([0.0, 1.0]), np.array([0.0, 1.0])], [Bound(costs, 1e9 + 2)]) is None
+    values = [np.array([0.0, 1.0]), np.array([0.0, 2.0])]
+    assert solve(values, [Bound(costs, 1e9 + 7)]) == [1, 0]
+    assert solve(values, [Bound(costs, 1e9 + 8)]) == [0, 0]
+    assert solve(values, [Bound(costs, 1e9 + 2)]) is None
 
 
 @given(st.text(max_size=20))

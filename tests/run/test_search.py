@@ -28,6 +28,15 @@ TEXT = """m (float[n, 64] x) => (float[n, 24] y) {
 }"""
 
 
+#: Enough to choose from, and no more.
+FORMATS = ("uint2/32", "uint2/64", "int3/32", "uint4/32", "int8", "float16")
+
+
+@pytest.fixture(autouse=True)
+def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(space.RUNS, "quick", (0.0, 32, 32))
+
+
 def weights() -> dict[str, np.ndarray]:
     """Of very different sensitivity: the second is almost nothing beside what is added to it."""
     return {
@@ -55,6 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quantized(folder: Path, out: Path, target: str = "onnxq", **how: object) -> onnxq.Result:
     recipe = onnxq.Recipe(effort="quick")
     how = {"data": folder / "plain.npz", "recipe": recipe, "target": target, "force": True} | how
+    if "budget" in how:
+        how = {"formats": FORMATS} | how
     return onnxq.quantize(folder / "model.onnx", out, **how)
 
 
