@@ -222,9 +222,8 @@ def _scored(request: Request, evaluate: Evaluate | str | None, metric: str | Non
         raise BadRecipe("--evaluate and --metric exclude each other: a score is one number")
     allowed = budget.amount if budget is not None and budget.bounds_accuracy else max_drop
     if evaluate is None and metric is None:
-        if max_drop is not None or sampling.labels is not None:
-            option = "--max-drop is about a score" if max_drop is not None else "--labels are for a metric"
-            raise BadRecipe(f"{option}: give --evaluate module:function, or --metric")
+        if max_drop is not None:
+            raise BadRecipe("--max-drop is about a score: give --evaluate module:function, or --metric")
         return request
     if metric is None:
         assert evaluate is not None

@@ -150,7 +150,8 @@ def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], wh
             found = ", ".join(name for name in arrays if name in unknown) or "none besides the inputs"
             raise BadData(f"{where}: the samples have no labels '{labels[0]}'; arrays that are no inputs: {found}")
         wrong = f"lack {', '.join(missing)}" if missing else f"have {', '.join(unknown)}, which is no input"
-        raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}")
+        hint = "" if missing else "; labels are named by --labels"
+        raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}{hint}")
 
 
 def _words(shape: tuple[int | str | None, ...] | None) -> str:
