@@ -18,8 +18,6 @@ namespace {
 constexpr int64_t kBins = 4096;
 constexpr int kBinsBits = 13;  // of the number 4096
 constexpr int kSmallest = -1074;
-// Weight of a new batch in the moving average. The first batch counts fully.
-constexpr double kMomentum = 0.1;
 // Blocks that are worth a task of their own, tasks at most, and numbers too few for tables of their own.
 constexpr size_t kBlocksOfTask = 4, kMostTasks = 16;
 constexpr size_t kFew = 2048;
@@ -233,10 +231,10 @@ void Summary::add(const Bins& seen) {
   }
 }
 
-void Summary::end_batch() {
+void Summary::end_batch(double momentum) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (batch_low_ <= batch_high_) {
-    const double share = numbers_.batches ? kMomentum : 1.0;
+    const double share = numbers_.batches ? momentum : 1.0;
     numbers_.average_low += share * (batch_low_ - numbers_.average_low);
     numbers_.average_high += share * (batch_high_ - numbers_.average_high);
     ++numbers_.batches;
@@ -311,7 +309,9 @@ ONNXQ_EXPORT void onnxq_summary_update(int64_t number, const void* data, int32_t
   find_summary(number)->update(data, static_cast<ort::ElementType>(type), {shape, shape + rank}, alone);
 }
 
-ONNXQ_EXPORT void onnxq_summary_end_batch(int64_t number) { find_summary(number)->end_batch(); }
+ONNXQ_EXPORT void onnxq_summary_end_batch(int64_t number, double momentum) {
+  find_summary(number)->end_batch(momentum);
+}
 
 ONNXQ_EXPORT void onnxq_summary_numbers(int64_t number, SummaryNumbers* out) { *out = find_summary(number)->numbers(); }
 

@@ -38,7 +38,8 @@ class Summary {
 
   // Takes in an array of one of the float types. It belongs to the batch that `end_batch` ends.
   void update(const void* data, ort::ElementType type, const std::vector<int64_t>& shape, const Pool& pool);
-  void end_batch();
+  // `momentum`: what the batch weighs in the moving averages, above 0 and up to 1; the first counts fully.
+  void end_batch(double momentum);
 
   SummaryNumbers numbers() const;
   // Room for `bins` and `channels` numbers; null: not wanted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from onnxq.samples.source import Data
 from onnxq.summaries import native
 from onnxq.summaries.histogram import Histogram
 from onnxq.summaries.ranges import Ranges
-from onnxq.summaries.summary import Summary
+from onnxq.summaries.summary import MOMENTUM, Summary
 
 #: Constants of more bytes count in a model's hash by about so many numbers.
 SAMPLED_BYTES, SAMPLE = 1 << 16, 1 << 10
@@ -41,13 +42,22 @@ class Keep:
     Attributes:
         histograms: without, methods that need none are served, in less time.
         channels: by name, the axis of the channels whose extremes are kept.
+        momentum: weight of a new sample in the moving averages of the extremes.
     """
 
     histograms: bool = True
     channels: Mapping[str, int] = field(default_factory=dict)
+    momentum: float = MOMENTUM
 
     def empty(self, name: str) -> Summary:
-        return Summary(histogram=Histogram() if self.histograms else None, axis=self.channels.get(name))
+        histogram = Histogram() if self.histograms else None
+        return Summary(momentum=self.momentum, histogram=histogram, axis=self.channels.get(name))
+
+
+def keep_for(method: str) -> Keep:
+    """What a file name of `collectors/`, with or without parameters, needs."""
+    found = collectors.get(method)
+    return Keep(found.needs_histogram, momentum=found.momentum or MOMENTUM)
 
 
 @dataclass(frozen=True)
@@ -87,8 +97,7 @@ def calibrate(
 
     Values that are never computed, or hold no finite number, get no range and a line in `problems`.
     """
-    histograms = collectors.get(method).needs_histogram
-    return observe(model, names, data, Keep(histograms), means=Means(threads), progress=progress).ranges(method)
+    return observe(model, names, data, keep_for(method), means=Means(threads), progress=progress).ranges(method)
 
 
 def observe(
@@ -114,7 +123,7 @@ def observe(
     """
     samples = data if shard is None else data.shard(*shard)
     identity = {"model": hash_model(model), "data": data.hash()}
-    kind = {"names": list(names), "histograms": keep.histograms, "channels": dict(keep.channels), "shard": shard}
+    kind = {"names": list(names), "shard": shard, **dataclasses.asdict(keep)}
     saved = Checkpoint(means.checkpoint, {**identity, **kind}, means.every)
     state = saved.load()
     groups = _groups(model, pending(names, state), samples, means)

@@ -97,7 +97,7 @@ def observe(
     for path in resume.parts(partial, jobs) if effort.jobs > 1 else [partial]:
         if path is not None:
             job.guard.writes(path, "--ranges or -o", resume.is_progress)
-    keep = Keep(_needs_histogram(job))
+    keep = Keep() if job.recipe.calibration == pick_method.AUTO else calibrate.keep_for(job.recipe.calibration)
     if effort.jobs > 1:
         means = Means(memory=effort.memory, checkpoint=partial, every=effort.every)
         start(samples.count)

@@ -45,11 +45,15 @@ class Observations:
         """What `method`, a file name of `collectors/`, makes of it.
 
         Raises:
-            BadRecipe: there is no such method, or it needs histograms and there are none.
+            BadRecipe: there is no such method, it needs histograms and there are none, or other moving averages.
         """
         make = collectors.get(method)
         if make.needs_histogram and not self.has_histograms:
             raise BadRecipe(f"method {method} needs histograms, which were not kept: calibrate once more with it")
+        if make.momentum is not None and {s.momentum for s in self.summaries.values()} - {make.momentum}:
+            raise BadRecipe(
+                f"the moving averages were made with another momentum than {make.momentum:g}: calibrate once more"
+            )
         values: dict[str, Range] = {}
         problems = dict(self.problems)
         for name, summary in self.summaries.items():
@@ -153,7 +157,7 @@ def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:
                 raise BadRecipe(f"'{name}' was made with {other} than '{first_name}'")
         number, count = part.shard
         assert first.shard is not None
-        if count != first.shard[1] or part.summaries.keys() != first.summaries.keys():
+        if count != first.shard[1] or _kinds(part) != _kinds(first):
             raise BadRecipe(f"'{name}' was made with other options than '{first_name}': calibrate both in the same way")
         if number in found:
             raise BadRecipe(f"shard {number} of {count} is given twice: '{found[number][0]}' and '{name}'")
@@ -170,3 +174,8 @@ def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:
             summaries[name].merge(summary)
     samples = sum(part.samples for part in ordered)
     return Observations(first.model, first.data, samples, summaries, None, first.unranked, first.problems)
+
+
+def _kinds(part: Observations) -> dict[str, float]:
+    """What was observed, and by which momentum."""
+    return {name: summary.momentum for name, summary in part.summaries.items()}

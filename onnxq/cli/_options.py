@@ -139,6 +139,16 @@ CALIBRATION_OPTION = options(
         help="Of --calibration percentile: the share of the values inside the range as seen from each end, or two for "
         "the low and the high end, e.g. 99.9,99.99.  [default: 99.999]",
     ),
+    click.option(
+        "--momentum",
+        metavar="SHARE",
+        help="Of --calibration moving-average: what a new sample weighs against all before.  [default: 0.1]",
+    ),
+    click.option(
+        "--bins",
+        metavar="N",
+        help="Of --calibration percentile, entropy or mse: bins of the histogram at most.  [default: 4096]",
+    ),
 )
 EFFORT_OPTIONS = options(
     click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
@@ -283,13 +293,26 @@ def recipe_of(options: dict[str, Any]) -> Recipe:
             raise BadRecipe("--scheme and --weights exclude each other: --weights alone leaves activations in float")
         formats.get(options["weights"])
         options = options | {"scheme": options["weights"]}
-    if options.get("percentile") is not None:
-        if options.get("calibration") not in (None, "percentile"):
-            raise BadRecipe(f"--percentile belongs to --calibration percentile, not {options['calibration']}")
-        options = options | {"calibration": f"percentile:{options['percentile']}"}
+    if (method := _calibration_of(options)) is not None:
+        options = options | {"calibration": method}
     given = {key: value for key, value in options.items() if key in names and value is not None}
     rules = [Rule(KEEP, pattern) for pattern in options["keep"]] + [parse_set(text) for text in options["sets"]]
     return dataclasses.replace(base, **given, rules=(*base.rules, *rules))
+
+
+def _calibration_of(options: dict[str, Any]) -> str | None:
+    """The method with its parameters; None if neither was given."""
+    method: str | None = options.get("calibration")
+    for name, word in (("percentile", "percentile"), ("momentum", "moving-average")):
+        if options.get(name) is not None:
+            if method not in (None, word):
+                raise BadRecipe(f"--{name} belongs to --calibration {word}, not {method}")
+            method = f"{word}:{options[name]}"
+    if options.get("bins") is not None:
+        if method in (None, pick_method.AUTO):
+            raise BadRecipe("--bins goes with one --calibration method: percentile, entropy or mse")
+        method = f"{method}@{options['bins']}"
+    return method
 
 
 def effort_of(options: dict[str, Any]) -> Effort:

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from onnxq.boundary import typed
 from onnxq.errors import BadRecipe
-from onnxq.summaries.histogram import Histogram
+from onnxq.summaries.histogram import BINS, Histogram
 from onnxq.summaries.ranges import UINT8, Grid, Range
-from onnxq.summaries.summary import Summary
+from onnxq.summaries.summary import MOMENTUM, Summary
+
+#: Fewer bins do not tell ranges apart.
+LEAST_BINS = 16
 
 
 class Collector(Protocol):
@@ -25,6 +28,8 @@ class Collector(Protocol):
 
     #: Whether the range is read off the histogram, which takes longer to fill than the extremes.
     needs_histogram: bool
+    #: Weight of a new batch, where it makes a difference.
+    momentum: float | None
     #: What was seen.
     summary: Summary
 
@@ -48,11 +53,21 @@ class SummaryCollector:
     """A collector's summary; its own, or one that was filled elsewhere and serves several collectors."""
 
     needs_histogram = True
+    momentum: float | None = None
+    #: Of the histogram that the range is read off, at most.
+    bins = BINS
 
     def __init__(self, summary: Summary | None = None) -> None:
         if summary is None:
-            summary = Summary(histogram=Histogram() if self.needs_histogram else None)
+            histogram = Histogram() if self.needs_histogram else None
+            summary = Summary(momentum=self.momentum or MOMENTUM, histogram=histogram)
         self.summary = summary
+
+    @property
+    def histogram(self) -> Histogram | None:
+        """In at most `bins` bins; None if none was kept."""
+        kept = self.summary.histogram
+        return kept if kept is None or self.bins == BINS else kept.coarsened(self.bins)
 
     def update(self, x: NDArray) -> None:
         """Take in one batch `x`, as `Collector.update`."""
@@ -72,11 +87,18 @@ def names() -> tuple[str, ...]:
 @typed
 @functools.cache
 def get(name: str) -> type[Collector]:
-    """The collector class called `name`, which may have parameters behind a colon (`percentile:99.99`).
+    """The collector class called `name`, which may have parameters behind a colon (`percentile:99.99`) and say behind
+    an @ how many bins its histogram has at most (`entropy@2048`).
 
     Raises:
         BadRecipe: no file of that name; the message lists those there are. Or parameters that it does not take.
     """
+    name, at, bins = name.partition("@")
+    found = _with_parameters(name)
+    return _with_bins(found, name, bins) if at else found
+
+
+def _with_parameters(name: str) -> type[Collector]:
     word, colon, parameters = name.partition(":")
     if word not in names():
         raise BadRecipe(f"unknown calibration method '{word}'; choose one of {', '.join(names())}")
@@ -89,3 +111,11 @@ def get(name: str) -> type[Collector]:
         raise BadRecipe(f"the calibration method {word} has no parameters, so '{name}' is none")
     made: type[Collector] = found.with_parameters(parameters)
     return made
+
+
+def _with_bins(found: type[Collector], name: str, bins: str) -> type[Collector]:
+    if not found.needs_histogram:
+        raise BadRecipe(f"the calibration method {name} reads no histogram, so '{bins}' bins are none of its own")
+    if not (bins.isascii() and bins.isdecimal() and len(bins) < 9 and LEAST_BINS <= int(bins) <= BINS):
+        raise BadRecipe(f"'{bins}' bins: a histogram has {LEAST_BINS} to {BINS}, as in {name}@2048")
+    return type(found.__name__, (found,), {"bins": int(bins)})

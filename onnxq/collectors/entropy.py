@@ -19,7 +19,7 @@ class Entropy(SummaryCollector):
     """Keeps the distribution's shape; meant for activations with many values, not for few or discrete ones."""
 
     def range(self, grid: Grid = UINT8) -> Range | None:
-        h = self.summary.histogram
+        h = self.histogram
         if h is None or not h.counts.size:
             return None
         start, whole = h.magnitudes()

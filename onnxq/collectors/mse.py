@@ -23,7 +23,7 @@ class Mse(SummaryCollector):
     """Clips where the finer steps inside gain more than the clipped numbers lose."""
 
     def range(self, grid: Grid = UINT8) -> Range | None:
-        h = self.summary.histogram
+        h = self.histogram
         if h is None or not h.counts.size:
             return None
         error = _Errors(h, self.summary.zeros, grid)

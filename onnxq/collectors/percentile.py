@@ -43,7 +43,7 @@ class Percentile(SummaryCollector):
         return type(cls.__name__, (cls,), {"shares": (found[0], found[-1])})
 
     def range(self, grid: Grid = UINT8) -> Range | None:
-        h = self.summary.histogram
+        h = self.histogram
         if h is None or not h.counts.size:
             return None
         inside = np.cumsum(h.counts)

@@ -19,10 +19,11 @@ class Observer:
 
     Args:
         method: a file name of `collectors/` (minmax, moving-average, percentile …), which may have parameters:
-            `percentile:99.99`, or `percentile:99.9,99.99` for the low and the high end.
+            `percentile:99.99`, or `percentile:99.9,99.99` for the low and the high end; `entropy@2048` for other bins.
         bits, symmetric: of the grid, as `grid_over` takes them. The range is the one that is best on that grid.
         axis: of the channels, each with a collector of its own; None for one range.
-        momentum: of moving-average: what a new batch weighs against all before, above 0 and up to 1.
+        momentum: of moving-average: what a new batch weighs against all before, above 0 and up to 1; None: 0.1, or as
+            the method says (`moving-average:0.3`).
 
     Raises:
         BadRecipe: there is no such method.
@@ -36,13 +37,14 @@ class Observer:
         *,
         symmetric: bool = False,
         axis: int | None = None,
-        momentum: float = MOMENTUM,
+        momentum: float | None = None,
     ) -> None:
         qmin, qmax = codes_of(bits, symmetric=symmetric)
-        if not 0 < momentum <= 1:
+        if momentum is not None and not 0 < momentum <= 1:
             raise ValueError(f"a new batch cannot weigh {momentum}: above 0, and up to 1")
-        self.method, self.bits, self.symmetric, self.axis, self.momentum = method, bits, symmetric, axis, momentum
+        self.method, self.bits, self.symmetric, self.axis = method, bits, symmetric, axis
         self._make, self._levels = collectors.get(method), Grid(qmax - qmin, symmetric)
+        self.momentum: float = momentum or self._make.momentum or MOMENTUM
         self._seen: list[Collector] = []
         self._batches = 0
 

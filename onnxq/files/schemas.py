@@ -12,6 +12,8 @@ from msgspec import Meta, Struct
 
 T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+#: Of a whole, not nothing.
+Share = Annotated[float, Meta(gt=0, le=1)]
 Rank = Annotated[int, Meta(ge=-1, le=64)]
 Axis = Annotated[int, Meta(ge=-64, le=64)]
 #: Of a time, or of one relative to another.
@@ -66,6 +68,7 @@ class SummaryFile(Struct):
     channel_low: list[float]
     channel_high: list[float]
     histogram: HistogramFile | None = None
+    momentum: Share = 0.1
 
 
 class ObservationsFile(Struct):

@@ -44,7 +44,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "onnxq_summary_new": (_I64, (_I32, _ANY)),
     "onnxq_summary_free": (None, (_I64,)),
     "onnxq_summary_update": (None, (_I64, _Array, _I32, _ANY, _I64)),
-    "onnxq_summary_end_batch": (None, (_I64,)),
+    "onnxq_summary_end_batch": (None, (_I64, _F64)),
     "onnxq_summary_numbers": (None, (_I64, _ANY)),
     "onnxq_summary_arrays": (None, (_I64, _Array, _Array, _Array)),
     "onnxq_summary_restore": (None, (_I64, _ANY, _Array, _Array, _Array)),

@@ -60,6 +60,21 @@ class Histogram:
             self._grow(other.low, other.high)
             self._add(other.counts, other.first, other.exponent)
 
+    def coarsened(self, bins: int) -> Histogram:
+        """The same numbers in at most so many bins, the width of which is the least that allows it.
+
+        Args:
+            bins: at least 2.
+        """
+        made = Histogram()
+        if self.counts.size:
+            made.low, made.high = self.low, self.high
+            made.exponent = max(self.exponent, _least_exponent(self.low, self.high, bins))
+            made.first = _bin(self.low, made.exponent)
+            made.counts = np.zeros(_bin(self.high, made.exponent) - made.first + 1, np.int64)
+            made._add(self.counts, self.first, self.exponent)
+        return made
+
     @property
     def spans_its_range(self) -> bool:
         """Whether the bins are those from the lowest to the highest number."""
@@ -113,15 +128,15 @@ def _bin(x: float, exponent: int) -> int:
     return math.trunc(math.ldexp(x, -exponent)) - (x < 0)
 
 
-def _least_exponent(low: float, high: float) -> int:
-    """The smallest exponent for which [low, high] needs at most `BINS` bins, numbered within 53 bits.
+def _least_exponent(low: float, high: float, bins: int = BINS) -> int:
+    """The smallest exponent for which [low, high] needs at most `bins` bins, numbered within 53 bits.
 
     It never falls when the range grows; zero alone gets the least one there is, that of the smallest subnormal.
     """
     largest = max(abs(low), abs(high))
     exponent = max(math.frexp(largest)[1] - 52, SMALLEST) if largest else SMALLEST
     if high > low:
-        exponent = max(exponent, math.frexp(high - low)[1] - BINS.bit_length())
-    while _bin(high, exponent) - _bin(low, exponent) >= BINS:
+        exponent = max(exponent, math.frexp(high - low)[1] - bins.bit_length())
+    while _bin(high, exponent) - _bin(low, exponent) >= bins:
         exponent += 1
     return exponent

@@ -49,7 +49,7 @@ class NativeSummary:
         found = native.library()
         assert found is not None
         self._library = found
-        self._axis = start.axis
+        self._axis, self._momentum = start.axis, start.momentum
         axis = None if start.axis is None else ctypes.byref(ctypes.c_int64(start.axis))
         self.number: int = found.onnxq_summary_new(start.histogram is not None, axis)
         weakref.finalize(self, found.onnxq_summary_free, self.number)
@@ -70,7 +70,7 @@ class NativeSummary:
 
     def end_batch(self) -> None:
         """What came since the last call counts as one batch in the moving average."""
-        self._library.onnxq_summary_end_batch(self.number)
+        self._library.onnxq_summary_end_batch(self.number, self._momentum)
 
     def read(self) -> Summary:
         """A copy of what has been seen. No session may be filling it meanwhile."""
@@ -79,7 +79,8 @@ class NativeSummary:
         counts = np.zeros(max(plain.bins, 0), np.int64)
         low, high = np.zeros(plain.channels), np.zeros(plain.channels)
         self._library.onnxq_summary_arrays(self.number, counts, low, high)
-        seen = Summary(**{name: getattr(plain, name) for name in _SHARED}, histogram=None, axis=self._axis)
+        seen = Summary(**{name: getattr(plain, name) for name in _SHARED}, histogram=None)
+        seen.axis, seen.momentum = self._axis, self._momentum
         seen.channel_low, seen.channel_high = low, high
         if plain.bins >= 0:
             seen.histogram = h = Histogram()

@@ -32,8 +32,7 @@ class Summary:
         zeros, total, squares: how many are zero, and sums of the finite numbers and of their squares; kept together
             with the histogram, because filling it takes longer anyway, and 0 without.
         batches: batches with finite numbers, of which `average_low` and `average_high` are the moving averages.
-        momentum: weight of a new batch in those averages, above 0 and up to 1; not kept in files, nor known to the
-            compiled form, whose averages are those of the default.
+        momentum: weight of a new batch in those averages, above 0 and up to 1.
         least_rank, most_rank: dimensions of the arrays; -1 before the first.
         axis: of the channels whose extremes are kept in `channel_low` and `channel_high`; None: of none.
             Arrays without that axis, or with other numbers of channels than the first, are left out and counted in
@@ -151,7 +150,7 @@ class Summary:
         return table
 
 
-_NESTED = ("momentum", "histogram", "channel_low", "channel_high")
+_NESTED = ("histogram", "channel_low", "channel_high")
 _PLAIN = tuple(f for f in Summary.__dataclass_fields__ if f not in _NESTED)
 
 

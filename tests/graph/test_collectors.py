@@ -264,3 +264,50 @@ def test_histogram_grows_by_adding_neighbours() -> None:
     np.add.at(summed, (np.arange(len(fine.counts)) + fine.first) // factor - coarse.first, fine.counts)
     summed[-1] += 1
     np.testing.assert_array_equal(coarse.counts, summed)
+
+
+def test_a_new_batch_weighs_as_the_word_says() -> None:
+    rng = seen("moving-average:0.5", np.array([0.0, 8]), np.array([0.0, 16]), np.array([0.0, 4])).range()
+    assert rng == Range(0, 8)
+
+
+@pytest.mark.parametrize("word", ["moving-average:0", "moving-average:1.5", "moving-average:nan", "moving-average:x"])
+def test_a_momentum_is_a_share(word: str) -> None:
+    with pytest.raises(BadRecipe, match="is no momentum: a new batch weighs more than 0 and up to 1"):
+        collectors.get(word)
+
+
+@pytest.mark.parametrize("word", ["entropy@8", "mse@4097", "percentile@", "percentile:99@-5", "mse@1e3"])
+def test_a_histogram_has_so_many_bins(word: str) -> None:
+    with pytest.raises(BadRecipe, match="bins: a histogram has 16 to 4096"):
+        collectors.get(word)
+
+
+def test_methods_without_a_histogram_have_no_bins() -> None:
+    with pytest.raises(BadRecipe, match="minmax reads no histogram"):
+        collectors.get("minmax@64")
+
+
+@few
+@given(batches=BATCHES, bins=st.integers(2, 300))
+def test_a_coarser_histogram_is_that_of_the_same_numbers(batches: list[NDArray], bins: int) -> None:
+    whole = histogram(*batches)
+    coarse = whole.coarsened(bins)
+    assert coarse.spans_its_range
+    assert len(coarse.counts) <= bins
+    assert (coarse.total, coarse.low, coarse.high) == (whole.total, whole.low, whole.high)
+    # Of a bin twice as wide, neither too many nor moved: twice coarsened is coarsened once.
+    again = whole.coarsened(min(BINS, 2 * bins)).coarsened(bins)
+    assert (again.exponent, again.first, again.counts.tolist()) == (
+        coarse.exponent,
+        coarse.first,
+        coarse.counts.tolist(),
+    )
+
+
+def test_fewer_bins_say_less() -> None:
+    numbers = normal(20_000)
+    fine, coarse = seen("percentile:99", numbers).range(), seen("percentile:99@16", numbers).range()
+    assert fine is not None
+    assert coarse is not None
+    assert 1 < (coarse.high - coarse.low) / (fine.high - fine.low) < 2

@@ -255,7 +255,9 @@ TRAINING = "a training library's quantization module"
 
 
 @row(
-    TRAINING, "observers: min/max, moving average, percentile", "`fake_quant.Observer`; `onnxq calibrate --percentile`"
+    TRAINING,
+    "observers: min/max, moving average, percentile",
+    "`fake_quant.Observer`; `onnxq calibrate --percentile`, `--momentum`, `--bins`",
 )
 def _observers() -> None:
     observer = fake_quant.Observer("moving-average", momentum=0.25)

@@ -218,12 +218,18 @@ def test_element_counts(text: str) -> None:
     assert tuple(calibrate.element_counts(model_of(text), names, sample).values()) == wanted
 
 
-def test_percentiles_of_the_command_line(tmp_path: Path) -> None:
-    """Each end has its own share, and results name them."""
+def two_products(folder: Path) -> tuple[Path, Path]:
+    """A model, and data for it."""
     text = "g (float[N, 32] x) => (float[N, 8] y) { h = MatMul(x, v)  y = MatMul(h, w) }"
     weights = {"v": normal(32, 64), "w": normal(64, 8, seed=1)}
-    path, data = tiny.save(tiny.model(text, weights), tmp_path), tmp_path / "d.npz"
+    data = folder / "d.npz"
     np.savez(data, x=normal(8, 50, 32))
+    return tiny.save(tiny.model(text, weights), folder), data
+
+
+def test_percentiles_of_the_command_line(tmp_path: Path) -> None:
+    """Each end has its own share, and results name them."""
+    path, data = two_products(tmp_path)
     found: dict[str, Ranges] = {}
     for share in ("100", "90,100", "100,90"):
         output = tmp_path / "r.ranges"
@@ -236,5 +242,29 @@ def test_percentiles_of_the_command_line(tmp_path: Path) -> None:
     whole, low_cut, high_cut = (found[share].values[name] for share in found)
     assert low_cut.low > whole.low and low_cut.high == whole.high
     assert high_cut.low == whole.low and high_cut.high < whole.high
-    refused = CliRunner().invoke(main, ["calibrate", str(path), "--data", str(data), "--percentile", "9", "-o", "x"])
-    assert refused.exit_code == 1 and "no percentile" in refused.output
+    for options, message in (
+        (["--percentile", "9"], "no percentile"),
+        (["--momentum", "2"], "no momentum"),
+        (["--momentum", "0.3", "--calibration", "mse"], "--momentum belongs to --calibration moving-average, not mse"),
+        (["--bins", "many", "--calibration", "mse"], "a histogram has 16 to 4096"),
+        (["--bins", "64"], "--bins goes with one --calibration method"),
+        (["--bins", "64", "--momentum", "0.3"], "moving-average:0.3 reads no histogram"),
+    ):
+        refused = CliRunner().invoke(main, ["calibrate", str(path), "--data", str(data), *options, "-o", "x"])
+        assert refused.exit_code == 1 and message in refused.output
+
+
+def test_momentum_and_bins_of_the_command_line(tmp_path: Path) -> None:
+    (path, data), output = two_products(tmp_path), tmp_path / "o.ranges"
+    for options, method in (
+        (["--momentum", "0.3"], "moving-average:0.3"),
+        (["--bins", "64", "--calibration", "entropy"], "entropy@64"),
+        (["--bins", "64", "--percentile", "99,99.9"], "percentile:99,99.9@64"),
+    ):
+        command = ["calibrate", str(path), "--data", str(data), "-s", "w8a8", *options]
+        done = CliRunner().invoke(main, [*command, "-f", "-o", str(output)])
+        assert done.exit_code == 0, done.output
+        assert f"ranges by {method}" in done.output
+        command = ["quantize", *command[1:], "--ranges", str(output), "-f", "-o", str(tmp_path / "q.onnx")]
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output

@@ -262,7 +262,18 @@ def test_defaults_are_those_of_the_api() -> None:
     options = {renamed.get(name, name): value for name, value in given.items()}
     effort = {name: options.pop(name) for name in ("max_memory", "jobs", "checkpoint_every")}
     assert effort_of(effort) == Effort() == api.pop("effort")
-    only_here = {"as_json", "report", "save_profile", "keep", "sets", "no_check", "weights", "percentile"}
+    only_here = {
+        "as_json",
+        "report",
+        "save_profile",
+        "keep",
+        "sets",
+        "no_check",
+        "weights",
+        "percentile",
+        "momentum",
+        "bins",
+    }
     recipe = set(Recipe.__dataclass_fields__) - {"rules"}
     folders = {
         name: parameter.default for name, parameter in inspect.signature(onnxq.quantize_folder).parameters.items()

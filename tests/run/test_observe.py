@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 
@@ -13,11 +14,14 @@ import tiny
 from numpy.typing import NDArray
 
 from onnxq.calibration import calibrate
+from onnxq.calibration.observations import from_table
 from onnxq.calibration.observers import NativeObserver, NumpyObserver, Observer
+from onnxq.errors import BadRecipe
 from onnxq.model import graph
 from onnxq.runtime.session import Feed
 from onnxq.samples.source import inputs_of, open_data
 from onnxq.summaries import native
+from onnxq.summaries.ranges import Range
 from onnxq.summaries.summary import Summary
 
 needs_library = pytest.mark.skipif(not native.available(), reason="the compiled library is not there")
@@ -173,6 +177,20 @@ def test_without_the_library_calibration_gives_the_same_ranges(monkeypatch: pyte
     for method in ("minmax", "percentile", "mse", "entropy", "moving-average"):
         assert fast.ranges(method) == slow.ranges(method)
     assert fast.to_dict() == slow.to_dict()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_new_sample_weighs_what_the_momentum_says(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(native, "available", lambda: False)
+    model, ends = mlp(), (1.0, 5.0, 9.0)
+    data = open_data([{"x": np.array([[-end, end, 0, 0]], np.float32)} for end in ends], inputs_of(model))
+    seen = calibrate.observe(model, ["x"], data, calibrate.keep_for("moving-average:0.25"))
+    # 1, then a quarter of the way to 5, then a quarter of the way to 9.
+    assert seen.ranges("moving-average:0.25").values["x"] == Range(-3.75, 3.75)
+    with pytest.raises(BadRecipe, match="made with another momentum than"):
+        seen.ranges("moving-average")
+    assert from_table(json.loads(json.dumps(seen.to_dict()))).to_dict() == seen.to_dict()
 
 
 def test_no_node_is_left_in_the_callers_model() -> None:

@@ -194,8 +194,11 @@ def test_shards_merged_are_one_run(whole: Observations, tmp_path: Path, count: i
 
 
 def test_what_does_not_fit_together_is_not_merged() -> None:
-    def part(number: int, count: int, names: list[str] = NAMES, samples: int = 30) -> Observations:
-        return calibrate.observe(mlp(), names, data_of(SAMPLES[:samples]), shard=(number, count))
+    def part(
+        number: int, count: int, names: list[str] = NAMES, samples: int = 30, momentum: float = 0.1
+    ) -> Observations:
+        data, keep = data_of(SAMPLES[:samples]), Keep(momentum=momentum)
+        return calibrate.observe(mlp(), names, data, keep, shard=(number, count))
 
     one, two = part(1, 3), part(2, 3)
     for parts, message in [
@@ -203,6 +206,7 @@ def test_what_does_not_fit_together_is_not_merged() -> None:
         ([one, two, two], "shard 2 of 3 is given twice: 'f1' and 'f2'"),
         ([one, part(2, 2)], "'f1' was made with other options than 'f0'"),
         ([one, part(2, 3, NAMES[:1])], "'f1' was made with other options than 'f0'"),
+        ([one, part(2, 3, momentum=0.5)], "'f1' was made with other options than 'f0'"),
         ([one, part(2, 3, samples=29)], "'f1' was made with other data than 'f0'"),
         ([calibrate.observe(mlp(), NAMES, data_of())], "'f0' is not a shard"),
     ]:
