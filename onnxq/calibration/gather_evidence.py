@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.plan import Choice
 from onnxq.runtime.session import Session
 from onnxq.samples.prefetch import prefetch
+from onnxq.samples.sampling import HELD_BACK
 from onnxq.samples.source import Data
 from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_input, read_index
 from onnxq.summaries.gram import Gram, finite_rows, spread_out
@@ -74,7 +76,7 @@ def evidence_of(
     """
     assert job.data is not None
     distinct = list(dict.fromkeys(_without_channel(each) for several in inputs.values() for each in several))
-    key = {"model": hash_model(job.model), "data": job.data.hash()}
+    key = {"model": hash_model(job.model), "data": _hash_of_seen(job)}
     place = scratch / "evidence.npz" if file is None else file
     if file is not None and file.exists():
         index = read_index(file, {_name(each): (each.rows.groups, each.rows.k) for each in distinct}, **key)
@@ -85,6 +87,15 @@ def evidence_of(
             add_index(staged, index)
     numbers = {name: number for number, name in enumerate(index.inputs)}
     return {name: _layer(several, numbers, place) for name, several in inputs.items()}
+
+
+def _hash_of_seen(job: Job) -> str:
+    """Of the data, and of how many of them are held back where those are more than usual: evidence of samples on which
+    plans are compared would flatter those that fit them."""
+    assert job.data is not None
+    held_back = job.sampling.held_back
+    usual = job.data.hash()
+    return usual if held_back == HELD_BACK else hashlib.sha256(f"{usual} but {held_back}".encode()).hexdigest()
 
 
 def _layer(several: Sequence[LayerInput], numbers: Mapping[str, int], file: Path) -> Layer:
