@@ -158,7 +158,7 @@ def search(  # noqa: PLR0913 - a door for users
 
 
 def _found(request: Request, points: int, progress_file: Path | None, *, latency: bool) -> Frontier:
-    job, _ = opened(request)
+    job, _ = opened(request, writes=False)
     with remembering(request, job), contextlib.ExitStack() as kept:
         job, ranges, trials = calibrated(request, job)
         plans = candidates_of(request, job, ranges)

@@ -233,8 +233,12 @@ def _scored(request: Request, evaluate: Evaluate | str | None, metric: str | Non
     return dataclasses.replace(request, sampling=sampling, metric=found)
 
 
-def opened(request: Request) -> tuple[Job, Path]:
-    """Steps 1 to 3, and where the result goes. Every file that will be written is known from here on."""
+def opened(request: Request, *, writes: bool = True) -> tuple[Job, Path]:
+    """Steps 1 to 3, and where the result goes. Every file that will be written is known from here on.
+
+    Args:
+        writes: whether a model is made in the end.
+    """
     guard = request.environment.guard
     if request.output is not None:
         save.require_onnx(request.output)
@@ -244,8 +248,9 @@ def opened(request: Request) -> tuple[Job, Path]:
     if request.budget is not None:
         job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, scheme=SCHEME))
     destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
-    guard.writes(destination)
-    if request.budget is not None:
+    if writes:
+        guard.writes(destination)
+    if writes and request.budget is not None:
         guard.writes(progress_of(destination), "-o", is_progress)
     guard.watch(request.ranges, "--ranges")
     guard.watch(request.evidence, "--evidence")
@@ -259,7 +264,7 @@ def opened(request: Request) -> tuple[Job, Path]:
 
 def _also(request: Request) -> set[str]:
     """Formats and schemes in which nodes may be, besides what the recipe says."""
-    if request.plan is not None:
+    if request.plan is not None and request.plan.scheme == SCHEME:
         return {choice.format for choice in request.plan if choice.format is not None}
     return {form.word for form in forms_of(request)}
 

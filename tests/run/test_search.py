@@ -244,6 +244,7 @@ def test_without_the_solver_it_says_what_to_install(
 
 def test_the_front_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.search.onnx").write_bytes(b"what a budget would be written to")
     line = ["search", str(folder / "model.onnx"), "-t", "onnxq", "--data", str(folder / "plain.npz"), "--points", "4"]
     line += ["--effort", "quick", "--report", "front.json", "-o", "plan.json", "--at", "bits=4"]
     done = CliRunner().invoke(main, line)
@@ -255,7 +256,7 @@ def test_the_front_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch
     assert all(a["bytes"] < b["bytes"] and a["harm"] > b["harm"] for a, b in pairs)
     best = max((point for point in points if point["bits"] <= 4), key=lambda point: point["bits"])
     assert json.loads((tmp_path / "plan.json").read_text()) == best["plan"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["front.json", "plan.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["front.json", "model.search.onnx", "plan.json"]
     line = ["quantize", str(folder / "model.onnx"), "-t", "onnxq", "-s", "w4a16", "--plan", "plan.json", "-o", "o.onnx"]
     done = CliRunner().invoke(main, [*line, "--data", str(folder / "plain.npz")])
     assert done.exit_code == 0, done.output
