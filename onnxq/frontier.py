@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from onnxq.boundary import bounded
-from onnxq.budgeted import asked, bench_of, candidates_of
 from onnxq.calibration.find_ranges import Effort
+from onnxq.drafts.budgeted import asked, bench_of, candidates_of
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
@@ -60,6 +60,7 @@ class Point:
     figures: Figures
 
     def to_dict(self) -> dict[str, object]:
+        """Everything, for JSON; the plan as `Plan.to_json` writes it."""
         found = {"bits": self.bits, "size": self.size, "bytes": self.nbytes, "latency": self.latency}
         measured = {name: getattr(self.figures, name) for name in self.figures.__struct_fields__}
         return found | measured | {"plan": json.loads(self.plan.to_json())}
@@ -84,11 +85,16 @@ class Frontier:
     harm: str
 
     def to_json(self) -> str:
+        """Everything, for machines."""
         table = {"model": str(self.model), "runs": self.runs, "weights": self.elements, "harm": self.harm}
         return json.dumps(table | {"points": [point.to_dict() for point in self.points]}, indent=1)
 
     def nearest(self, quantity: str, amount: float) -> Point:
-        """The most accurate point within a bound on `size` or `bits`.
+        """The most accurate point within a bound.
+
+        Args:
+            quantity: `size` or `bits`.
+            amount: at most so much of it.
 
         Raises:
             BadRecipe: there is none.
@@ -131,7 +137,8 @@ def search(  # noqa: PLR0913 - a door for users
         latency: time kernels too, and choose from those that compute in integers.
         points: sizes at which the best plan is looked for.
         progress_file: where what was measured is kept, until the search ends.
-        For all else see `quantize`.
+        target, data, preprocessing, tokenizer, lengths, limit, seed, evidence, effort, logits: as of `quantize`.
+        threads, guard, progress: likewise.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`).

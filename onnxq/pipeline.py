@@ -14,7 +14,6 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.boundary import bounded
-from onnxq.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, needed
@@ -25,7 +24,8 @@ from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
 from onnxq.checking.score import Evaluate, Metric
 from onnxq.checking.verdict import judged, require_gain
-from onnxq.drafts import Drafts
+from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of
+from onnxq.drafts.tuned import Drafts
 from onnxq.encoding import memo
 from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard

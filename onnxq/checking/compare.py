@@ -44,7 +44,8 @@ def check(  # noqa: PLR0913 - a door for users
     """Compare the model at `b` with the float model at `a`, of which it has the inputs and outputs.
 
     Args:
-        data: samples; without, some are made up. For this and what follows see `quantize`.
+        data: samples; without, some are made up.
+        preprocessing, tokenizer, lengths, limit, seed: how samples are read, as of `quantize`.
         threads: on which they are timed.
         metric: a score of both on these samples: top1, top5, f1, nll, kld or psnr.
         labels: the array beside the inputs that holds the right answers.

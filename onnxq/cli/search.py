@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from onnxq import frontier
-from onnxq.budgeted import progress_of
 from onnxq.cli import _plots
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
@@ -28,6 +27,7 @@ from onnxq.cli._options import (
     preprocessing_of,
     recipe_of,
 )
+from onnxq.drafts.budgeted import progress_of
 from onnxq.errors import BadRecipe
 from onnxq.preference import SEARCHES
 from onnxq.searching.budget import parse_budget

@@ -94,6 +94,7 @@ def open_space(
         "model": hash_model(job.model),
         "data": "" if job.data is None else job.data.hash(),
         "held back": job.sampling.held_back,
+        "classes": repr(sorted(bench.classes.items())),
         "plans": [plan.to_json() for plan in plans],
         "recipe": repr(dataclasses.replace(job.recipe, effort="normal")),
         "version": __version__,

@@ -52,13 +52,12 @@ def asked(request: Request, budget: Budget | str | None, formats: Sequence[str],
         if formats:
             raise BadRecipe("--formats are what a search chooses from: give --budget too")
         return request
-    recipe = request.recipe
-    if recipe.scheme != "auto":
-        raise BadRecipe(
-            f"--budget chooses formats itself: leave out '{recipe.scheme}', or name --formats to choose from"
-        )
     if not request.is_free or not request.check:
         raise BadRecipe("--budget is for a plan that is searched for: leave out --plan, --like and --no-check")
+    recipe = request.recipe
+    if recipe.scheme != "auto":
+        why = f"leave out '{recipe.scheme}', or name --formats to choose from"
+        raise BadRecipe(f"--budget chooses formats itself: {why}")
     found = parse_budget(budget)
     fast = found.quantity == "latency" and request.sampling.source is not None
     recipe = dataclasses.replace(recipe, scheme="w8a8" if fast else "w4a16", keep_slow=True)
@@ -104,7 +103,7 @@ def progress_of(output: Path) -> Path:
 
 
 class BudgetDrafts:
-    """As `drafts.Drafts`, for a plan within a budget.
+    """As `tuned.Drafts`, for a plan within a budget.
 
     Args:
         plans: what to choose from (`searching.options.candidates`).
@@ -125,7 +124,7 @@ class BudgetDrafts:
         fast = self._budget.quantity == "latency"
         self.space: Space = open_space(job, bench, plans, ranges, progress_file=progress_of(output), fast=fast)
         self._before = sum(file.stat().st_size for file in job.files)
-        #: Bytes of the file that are no unit's; share of the time asked for that is aimed at.
+        #: Bytes of the file that are no unit's; share of the bound that is aimed at, where files miss it.
         self._other, self._margin = 0, 1.0
         self._drop = DropSearch(*self._levels())
         self._level = 0.0
@@ -154,7 +153,7 @@ class BudgetDrafts:
         """
         self._files += 1
         if self._budget.bounds_accuracy:
-            return self._after_score(plan, file)
+            return self._after_flips(proof) if self._metric is None else self._after_score(plan, file)
         other = self._after_size(file) if self._budget.quantity == "size" else self._after_time(proof)
         if other is None and self._metric is not None:
             self.score = self._metric.score(self._job.path, file, 1)
@@ -179,9 +178,10 @@ class BudgetDrafts:
         if found is None:
             advice = "name shorter --formats, or ask for more"
             raise CheckFailed(f"no plan keeps --budget {self._budget}: {self._least()}; {advice}")
-        found = search.corrected(found, bounds, search.meter.left)
-        search.meter.save()
-        return found
+        try:
+            return search.corrected(found, bounds, search.meter.left)
+        finally:
+            search.meter.save()
 
     def _least(self) -> str:
         """The least that there is, in words."""
@@ -229,7 +229,7 @@ class BudgetDrafts:
         best = None
         while (level := self._drop.next()) is not None:
             found = self.space.search.least_bytes(level)
-            passes = found is not None and (found.figures.flips or 0.0) <= self._budget.amount
+            passes = found is not None and (found.figures.flips or 0.0) <= self._margin * self._budget.amount
             self._drop.tell(level, passes=passes)
             best = found if passes else best
         self.space.search.meter.save()
@@ -237,13 +237,24 @@ class BudgetDrafts:
             raise CheckFailed(f"no plan keeps --budget {self._budget}: even the longest formats flip more decisions")
         return best
 
+    def _after_flips(self, proof: Check | None) -> Plan | None:
+        """The check may see samples that the search did not look at."""
+        if proof is None or not proof.flips > self._budget.amount:
+            return None
+        if self._files >= FILES:
+            raise CheckFailed(f"no plan keeps --budget {self._budget}: {proof.flips:.2%} of the file's decisions flip")
+        self._margin *= 0.8 * self._budget.amount / proof.flips
+        self._drop = DropSearch(*self._levels())
+        return self._of(self._smallest_by_flips())
+
     def _next_smallest(self) -> Solution:
         self._level = self._drop.next() or self._drop.low
         found = self.space.search.least_bytes(self._level)
         return found if found is not None else self.space.search.measured([0] * len(self.space.units))
 
     def _after_score(self, plan: Plan, file: Path) -> Plan | None:
-        if self._metric is None or (self._best is not None and plan is self._best[0]):
+        assert self._metric is not None
+        if self._best is not None and plan is self._best[0]:
             return None
         self.score = score = self._metric.score(self._job.path, file, self._drop.count + 1)
         self._drop.tell(self._level, passes=score.is_good)
