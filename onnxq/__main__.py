@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -12,7 +13,21 @@ from onnxq.runtime.supervisor import supervised
 
 def run() -> None:
     """Every way to end unwinds the stack, which sweeps staging folders; warnings are sentences of ours."""
+    _open_closed_streams()
     supervised(work)
+
+
+def _open_closed_streams() -> None:
+    """Streams that the caller closed (`>&-`) lead nowhere. Else the next file that is opened, perhaps the one that is
+    being written, would take their numbers, and with them what libraries print.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def work() -> None:

@@ -165,11 +165,11 @@ def search(  # noqa: PLR0913 - a door for users
 
 
 def _found(request: Request, points: int, progress_file: Path | None, *, latency: bool) -> Frontier:
-    job, _ = opened(request, writes=False)
+    job = opened(request, writes=False)
     with remembering(request, job), contextlib.ExitStack() as kept:
         job, ranges, trials = calibrated(request, job)
         plans = candidates_of(request, job, ranges)
-        job = with_evidence(request, job, kept, plans)
+        job = with_evidence(request, job, kept, ranges, plans)
         bench = bench_of(request, job, ranges, trials)
         space = open_space(job, bench, plans, ranges, progress_file=progress_file, fast=latency)
         folder = kept.enter_context(scratch())

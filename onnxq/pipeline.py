@@ -16,18 +16,18 @@ import onnx_ir as ir
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
-from onnxq.calibration.gather_evidence import evidence_of, needed
+from onnxq.calibration.gather_evidence import evidence_of, needed, of_float_layers
+from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
-from onnxq.checking import labeled
 from onnxq.checking.judging import trials_for
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
-from onnxq.checking.score import Evaluate, Metric
+from onnxq.checking.score import Evaluate
 from onnxq.checking.verdict import judged, require_gain
-from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of
+from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of, scored
 from onnxq.drafts.tuned import Drafts
 from onnxq.encoding import memo
-from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
+from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
@@ -56,6 +56,7 @@ from onnxq.samples.trials import GIVEN, Trials
 from onnxq.searching.budget import Budget
 from onnxq.searching.meter import is_progress, remove
 from onnxq.searching.options import SCHEME
+from onnxq.summaries.evidence import NO_EVIDENCE
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
 
@@ -96,6 +97,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     logits: Sequence[str] = (),
     metric: str | None = None,
     labels: str | None = None,
+    one_scheme: bool = False,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -132,6 +134,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         labels: the array beside the inputs in the data that holds the right answers, for all metrics but kld.
         logits: outputs that are scores of classes, where the graph does not say so; `none`: there are none.
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
+        one_scheme: without data `auto` stands for w4a16, also where bf16 would be faster: for parts that share weights
+            with others.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
@@ -150,9 +154,10 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         effort=effort,
         environment=environment,
         profile=_profile(profile, environment),
+        one_scheme=one_scheme,
     ).repeating(like)
     request = asked(request, budget, formats, logits)
-    request = _scored(request, evaluate, metric, max_drop)
+    request = scored(request, evaluate, metric, max_drop)
     try:
         return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
@@ -165,19 +170,22 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
 
 def _quantized(request: Request, trace: Trace) -> Result:
     """Eight steps; what the last one finds may lead to another plan, which takes the last three again."""
-    job, destination = opened(request)  # 1 to 3: load, prepare, plan
+    job = opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
     with remembering(request, job), contextlib.ExitStack() as kept:
+        job, balance = _balanced(request, job)
         job, ranges, trials = calibrated(request, job)  # 4
         plans = candidates_of(request, job, ranges)
-        job = with_evidence(request, job, kept, plans)
-        drafts = _drafts(request, job, ranges, trials, plans, destination)
+        job = with_evidence(request, job, kept, ranges, plans)
+        drafts = _drafts(request, job, ranges, trials, plans)
         plan, proof = drafts.first(), None  # 5: tune
+        job, destination = drafts.job, _destination(request, job, plan)
         with save.staging(destination) as folder:
             staged = folder / destination.name
             better: Plan | None = plan
             while better is not None:
                 plan = better
+                job = _following(request, job, plan, kept, ranges)
                 rewritten = job.rewritten(plan, ranges)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
@@ -189,12 +197,13 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 proof = judged(job, plan, proof)
             before = sum(file.stat().st_size for file in job.files)
             if request.is_free:
-                require_gain(job.path, request.recipe, plan, before, nbytes)
+                is_faster = drafts.is_faster(plan, proof) if nbytes >= before else None
+                require_gain(job.path, request.recipe, plan, (before, nbytes), is_faster)
             job.guard.publish(staged, destination)
             if request.budget is not None:
                 remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
-    notes = (*_notes(request, signature), *_what_data_chose(job))
+    notes = (*_notes(request, signature), *balance, *_what_data_chose(job))
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
 
@@ -215,26 +224,12 @@ def _profile(given: str | Path | MachineProfile | None, environment: Environment
     return new_profile(environment.threads) if given is None else load_profile(given, environment.threads)
 
 
-def _scored(request: Request, evaluate: Evaluate | str | None, metric: str | None, max_drop: float | None) -> Request:
-    """`request` with what models are scored by, if the user says that."""
-    sampling, budget = request.sampling, request.budget
-    if evaluate is not None and metric is not None:
-        raise BadRecipe("--evaluate and --metric exclude each other: a score is one number")
-    allowed = budget.amount if budget is not None and budget.bounds_accuracy else max_drop
-    if evaluate is None and metric is None:
-        if max_drop is not None:
-            raise BadRecipe("--max-drop is about a score: give --evaluate module:function, or --metric")
-        return request
-    if metric is None:
-        assert evaluate is not None
-        return dataclasses.replace(request, metric=Metric(evaluate, allowed))
-    sampling = dataclasses.replace(sampling, held_back=labeled.HELD_BACK)
-    found = labeled.LabelMetric(metric, sampling, allowed, request.logits)
-    return dataclasses.replace(request, sampling=sampling, metric=found)
+def _destination(request: Request, job: Job, plan: Plan) -> Path:
+    return request.output or Path(f"{job.path.stem}.{plan.scheme}.onnx")
 
 
-def opened(request: Request, *, writes: bool = True) -> tuple[Job, Path]:
-    """Steps 1 to 3, and where the result goes. Every file that will be written is known from here on.
+def opened(request: Request, *, writes: bool = True) -> Job:
+    """Steps 1 to 3. Every file that will be written is known from here on.
 
     Args:
         writes: whether a model is made in the end.
@@ -246,12 +241,11 @@ def opened(request: Request, *, writes: bool = True) -> tuple[Job, Path]:
     also = _also(request)
     job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment, also)
     if request.budget is not None:
-        job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, scheme=SCHEME))
-    destination = request.output or Path(f"{job.path.stem}.{job.plan.scheme}.onnx")
-    if writes:
-        guard.writes(destination)
+        job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, scheme=SCHEME), dense=None)
+    for each in filter(None, (job.plan, job.dense)) if writes else ():
+        guard.writes(_destination(request, job, each))
     if writes and request.budget is not None:
-        guard.writes(progress_of(destination), "-o", is_progress)
+        guard.writes(progress_of(_destination(request, job, job.plan)), "-o", is_progress)
     guard.watch(request.ranges, "--ranges")
     guard.watch(request.evidence, "--evidence")
     if request.like is not None:
@@ -259,7 +253,7 @@ def opened(request: Request, *, writes: bool = True) -> tuple[Job, Path]:
     if request.plan is not None:
         require_possible(request.plan, job.model, job.target, job.path)
         job = dataclasses.replace(job, plan=reconciled(request.plan, job.model))
-    return job, destination
+    return job
 
 
 def _also(request: Request) -> set[str]:
@@ -274,7 +268,23 @@ def remembering(request: Request, job: Job) -> contextlib.AbstractContextManager
     memory must not grow with the model."""
     is_tuned = request.check and request.is_free and job.nbytes <= WHOLE_MODEL_BYTES
     has_ranges = bool(values_to_observe(job.model, job.plan))
-    return memo.remembering() if is_tuned or has_ranges else contextlib.nullcontext()
+    return memo.remembering() if is_tuned or has_ranges or needed(job) else contextlib.nullcontext()
+
+
+def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
+    """The job with channels scaled where that helps, and what was done. Files of ranges and evidence hold for the model
+    as it is."""
+    if (
+        not job.recipe.balance
+        or request.budget is not None
+        or request.ranges is not None
+        or request.evidence is not None
+    ):
+        return job, []
+    if job.nbytes > WHOLE_MODEL_BYTES and not values_to_observe(job.model, job.plan):
+        return job, []
+    made = balanced(job)
+    return made.job, [str(made)] if made.ways else []
 
 
 def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
@@ -299,7 +309,9 @@ def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
     return job, ranges, trials
 
 
-def with_evidence(request: Request, job: Job, kept: contextlib.ExitStack, plans: Sequence[Plan] = ()) -> Job:
+def with_evidence(
+    request: Request, job: Job, kept: contextlib.ExitStack, ranges: Ranges, plans: Sequence[Plan] = ()
+) -> Job:
     """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends.
 
     Args:
@@ -314,15 +326,27 @@ def with_evidence(request: Request, job: Job, kept: contextlib.ExitStack, plans:
             warnings.warn(sentence, UnusedOption, stacklevel=2)
         return job
     folder = kept.enter_context(scratch())
-    return dataclasses.replace(job, evidence=evidence_of(job, inputs, request.effort, folder, request.evidence))
+    if plans:  # of which none is known to be the one: what is seen is of float layers
+        found = of_float_layers(job, inputs, request.effort, folder, request.evidence)
+    else:
+        found = evidence_of(job, inputs, request.effort, folder, request.evidence, ranges)
+    return dataclasses.replace(job, evidence=found)
+
+
+def _following(request: Request, job: Job, plan: Plan, kept: contextlib.ExitStack, ranges: Ranges) -> Job:
+    """The job with evidence behind layers as `plan` has them, if that before was gathered behind others."""
+    follows = any(layer.follows for layer in job.evidence.values())
+    if not follows or plan.forms == job.plan.forms:
+        return job
+    return with_evidence(request, dataclasses.replace(job, plan=plan, evidence=NO_EVIDENCE), kept, ranges)
 
 
 def _drafts(
-    request: Request, job: Job, ranges: Ranges, trials: Trials | None, plans: Sequence[Plan], output: Path
+    request: Request, job: Job, ranges: Ranges, trials: Trials | None, plans: Sequence[Plan]
 ) -> Drafts | BudgetDrafts:
     if request.budget is None:
         return Drafts(request, job, ranges, trials)
-    return BudgetDrafts(request, job, ranges, trials, plans, output)
+    return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan))
 
 
 def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
@@ -345,7 +369,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
     return Signature(
         version=__version__,
         onnxruntime=version(),
-        model=hash_model(job.model),
+        model=hash_model(job.model if job.unscaled is None else job.unscaled),
         data="" if job.data is None else job.data.hash(),
         recipe=job.recipe,
         asked=request.recipe.scheme,

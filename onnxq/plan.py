@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -105,6 +107,16 @@ class Choice:
         return table if self.granularity else {key: x for key, x in table.items() if key != "granularity"}
 
 
+#: What files say of a choice, and of a plan.
+CHOICE_TYPES = {"method": str, "elements": schemas.Count}
+_ChoiceFile = schemas.form_of(Choice, CHOICE_TYPES)
+_PlanFile = msgspec.defstruct(
+    "PlanFile",
+    [("scheme", str), ("target", str), ("choices", types.GenericAlias(list, _ChoiceFile))],
+    forbid_unknown_fields=True,
+)
+
+
 def in_float(choice: Choice, reason: str) -> Choice:
     """The same node with its kernel in float: its weights stay small on disk. One without weights is kept."""
     if choice.format is None:
@@ -162,6 +174,11 @@ class Plan:
         """Whether a node is not kept as it was."""
         return any(choice.method is not Method.KEEP for choice in self)
 
+    @property
+    def forms(self) -> list[tuple[str, Method, str | None, int | None]]:
+        """What becomes of each node, whatever the reason."""
+        return [(choice.node, choice.method, choice.format, choice.block) for choice in self]
+
     def to_json(self) -> str:
         """The plan as text that a user may edit and give back with `--plan`."""
         table = dataclasses.asdict(self)
@@ -181,22 +198,26 @@ def load_plan(path: str | Path) -> Plan:
     """
     text = limits.read_text(path, "the plan ")
     try:
-        return plan_from(schemas.checked(limits.parse_json(text), schemas.PlanFile))
+        table: Any = schemas.checked(limits.parse_json(text), _PlanFile)
+        return plan_from(table.scheme, table.target, map(msgspec.structs.asdict, table.choices))
     except BadRecipe as error:
         raise BadRecipe(f"the plan '{path}': {error}") from None
     except ValueError as error:
         raise BadRecipe(f"'{path}' is not a plan written by 'onnxq plan': {error}") from None
 
 
-def plan_from(table: schemas.PlanFile) -> Plan:
+def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]]) -> Plan:
     """The plan that a file holds.
+
+    Args:
+        rows: the fields of each choice, by name and of the types that files have.
 
     Raises:
         ValueError: a word in it is unknown.
         BadRecipe: it cannot be carried out.
     """
-    choices = [_choice(entry, table.target) for entry in table.choices]
-    return Plan(table.scheme, table.target, {choice.node: choice for choice in choices})
+    choices = [_choice(row, target) for row in rows]
+    return Plan(scheme, target, {choice.node: choice for choice in choices})
 
 
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
@@ -221,9 +242,9 @@ def _is_of_blocks(word: str, target: str) -> bool:
     return format.has_fixed_block or (format.default_block is not None and format.bits < 8 and target != "onnxq")
 
 
-def _choice(entry: schemas.ChoiceFile, target: str) -> Choice:
+def _choice(row: Mapping[str, Any], target: str) -> Choice:
     """A choice read from a file, if it is one that can be carried out."""
-    choice = Choice(**msgspec.structs.asdict(entry) | {"method": Method(entry.method)})
+    choice = Choice(**{**row, "method": Method(row["method"])})
     wrong = f"node '{choice.node}' cannot be {choice.method} with format {choice.format} and block {choice.block}"
     if choice.format not in _formats_of(choice.method, choice.format):
         raise BadRecipe(wrong)

@@ -137,6 +137,12 @@ class Quality:
     def contrast(self) -> float:
         return min(self.contrasts().values(), default=MAX_DB)
 
+    def contrast_for(self, own: str, allowance: float) -> float:
+        """`contrast`, in which samples of other labels than `own` may be lower by `allowance` dB, if `own` is there."""
+        found = self.contrasts()
+        more = allowance if own in found else 0.0
+        return min((x if label == own else x + more for label, x in found.items()), default=MAX_DB)
+
     def by_output(self) -> dict[str, float]:
         """SQNR of each output in dB, on the samples of the label on which it is worst."""
         table = self._decibels(self._usual_signal())

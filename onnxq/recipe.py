@@ -21,7 +21,7 @@ from onnxq.preference import PREFERENCES, SEARCHES
 
 #: Scheme words and what they mean, as `--help` prints them.
 SCHEMES: Mapping[str, str] = {
-    "auto": "w8a8 where there is calibration data, w4a16 where there is none; never slower than float",
+    "auto": "w8a8 where there is calibration data, w4a16 or bf16 where there is none; never slower than float",
     "w8a8": "int8 weights and activations; activation ranges from calibration data",
     "w8a8-dynamic": "int8 weights and activations; activation ranges measured in every run, no data needed",
     "w8a16": "8-bit weights in blocks, float activations",
@@ -146,6 +146,7 @@ class Recipe:
             it. A number format that is named says it by its name.
         algorithm: how codes are chosen, a word of `algorithms.WORDS`; `rtn` is each format's own rule, whose files
             hold the codes that other implementations of the format make. None: what measured best for each weight.
+        balance: with data, scale channels between layers where that serves the quantized ones (SmoothQuant, AWQ).
     """
 
     scheme: str = "auto"
@@ -162,6 +163,7 @@ class Recipe:
     algorithm: str | None = None
     granularity: str | None = None
     symmetric: bool | None = None
+    balance: bool = True
 
     def __post_init__(self) -> None:
         require_types(Recipe, vars(self))

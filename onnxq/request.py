@@ -33,6 +33,7 @@ class Request:
         budget: what a search for the plan may spend; None: nothing is searched for.
         formats: those it chooses from; none: the usual ones.
         logits: outputs that the user says are scores of classes.
+        one_scheme: `auto` stands for one scheme, whatever times say: parts of a folder share weights.
     """
 
     model: Path
@@ -52,6 +53,7 @@ class Request:
     budget: Budget | None = None
     formats: tuple[str, ...] = ()
     logits: tuple[str, ...] = ()
+    one_scheme: bool = False
 
     @property
     def is_free(self) -> bool:

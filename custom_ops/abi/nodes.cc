@@ -17,11 +17,15 @@ void check_aligned(const WeightAttributes& node, const char* name, const Tensor&
 
 }  // namespace
 
-std::vector<int64_t> product_shape(const WeightAttributes& node, const Tensor& x) {
+void check_product(const WeightAttributes& node, const Tensor& x) {
   check_aligned(node, "x", x);
   if (x.shape.empty() || x.shape.back() != node.K) {
     node.refuse("x has shape " + text(x.shape) + ", whose last dimension must be K = " + std::to_string(node.K));
   }
+}
+
+std::vector<int64_t> product_shape(const WeightAttributes& node, const Tensor& x) {
+  check_product(node, x);
   std::vector<int64_t> shape = x.shape;
   shape.back() = node.N;
   return shape;

@@ -11,7 +11,10 @@ namespace onnxq {
 
 // --- MatMulNBits and DenseMatMul: y[…, N] = x[…, K] · w[N, K]ᵀ + bias[N] -----------------------------------------------
 
-// The shape of y. Throws Refusal where x does not fit `node`.
+// Throws Refusal where x does not fit `node`.
+void check_product(const WeightAttributes& node, const Tensor& x);
+
+// The shape of y. Throws as check_product().
 std::vector<int64_t> product_shape(const WeightAttributes& node, const Tensor& x);
 
 // Throws Refusal where there is a bias and it does not fit.

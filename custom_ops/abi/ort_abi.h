@@ -2,7 +2,8 @@
 // the order never changes ("NEVER remove or rearrange the members": onnxruntime_c_api.cc), so they are declared by hand;
 // tests/native/test_ort_abi.py compares them with official headers where those are installed.
 //
-// Version 17 of the interface is all that is asked for, so that any onnxruntime from 1.17 on loads the library.
+// Version 17 of the interface is all that is asked for, so that any onnxruntime from 1.17 on loads the library. Of what later
+// ones have, one function is called where the runtime's own version says that it is there.
 
 #ifndef ONNXQ_ORT_ABI_H_
 #define ONNXQ_ORT_ABI_H_
@@ -33,6 +34,7 @@ enum ElementType : int {
   kUndefined = 0,
   kFloat = 1,
   kUint8 = 2,
+  kInt8 = 3,
   kInt32 = 6,
   kInt64 = 7,
   kFloat16 = 10,
@@ -41,7 +43,7 @@ enum ElementType : int {
 };
 enum AllocatorType : int { kArena = 1 };
 enum MemType : int { kCpuInput = -2, kDefaultMemory = 0 };
-enum Characteristic : int { kRequired = 0, kOptional = 1 };
+enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum AttributeType : int { kAttributeInt = 1 };
 
 struct OrtApiBase {
@@ -94,7 +96,7 @@ struct OrtApi {
   OrtStatus* (*KernelContext_GetGPUComputeStream)(const OrtKernelContext* context, void** out);
   void* from_194[36];
   OrtStatus* (*KernelInfo_GetInputCount)(const OrtKernelInfo* info, size_t* out);
-  void* from_231[1];
+  OrtStatus* (*KernelInfo_GetOutputCount)(const OrtKernelInfo* info, size_t* out);
   OrtStatus* (*KernelInfo_GetInputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size);
   void* from_233[11];
   OrtStatus* (*KernelInfo_GetNodeName)(const OrtKernelInfo* info, char* out, size_t* size);
@@ -119,6 +121,10 @@ struct OrtApi {
   void* from_273[1];
   OrtStatus* (*KernelContext_ParallelFor)(const OrtKernelContext* context, void (*run)(void* data, size_t task),
                                           size_t tasks, size_t batches, void* data);
+  void* from_275[139];
+  // From version 24 of the interface on, which whoever calls it has to know: the table of earlier ones ends before.
+  OrtStatus* (*GetTensorElementTypeAndShapeDataReference)(const OrtValue* value, ElementType* type, const int64_t** dims,
+                                                          size_t* rank);
 };
 
 // An operator as onnxruntime sees it. `version` says how much of the struct it may read; what came later is left out.
@@ -178,6 +184,7 @@ struct OrtCustomOp {
   SLOT(ReleaseAllocator, 132)                     \
   SLOT(KernelContext_GetGPUComputeStream, 193)    \
   SLOT(KernelInfo_GetInputCount, 230)             \
+  SLOT(KernelInfo_GetOutputCount, 231)            \
   SLOT(KernelInfo_GetInputName, 232)              \
   SLOT(KernelInfo_GetNodeName, 244)               \
   SLOT(KernelInfoGetConstantInput_tensor, 249)    \
@@ -189,7 +196,8 @@ struct OrtCustomOp {
   SLOT(ShapeInferContext_SetOutputTypeShape, 270) \
   SLOT(SetSymbolicDimensions, 271)                \
   SLOT(ReadOpAttr, 272)                           \
-  SLOT(KernelContext_ParallelFor, 274)
+  SLOT(KernelContext_ParallelFor, 274)             \
+  SLOT(GetTensorElementTypeAndShapeDataReference, 414)
 
 #define ONNXQ_CHECK_SLOT(name, number) \
   static_assert(offsetof(OrtApi, name) == (number) * sizeof(void*), #name " is in the wrong slot");

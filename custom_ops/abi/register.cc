@@ -12,13 +12,15 @@ namespace {
 using namespace onnxq;
 
 #if defined(ONNXQ_CUDA)
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kCudaMatMulNBits, &kCudaGatherNBits};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul,     &kGatherNBits,    &kObserve,
+                               &kRegion,      &kCudaMatMulNBits, &kCudaGatherNBits};
 #else
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kRegion};
 #endif
 
-// onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out.
-bool infers_shapes(const ort::OrtApiBase* base) {
+// onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out, and has no
+// version 24 of its interface.
+bool is_recent(const ort::OrtApiBase* base) {
   int major = 0, minor = 0;
   return std::sscanf(base->GetVersionString(), "%d.%d", &major, &minor) == 2 && (major > 1 || minor >= 24);
 }
@@ -27,12 +29,13 @@ bool infers_shapes(const ort::OrtApiBase* base) {
 ort::OrtCustomOpDomain* domain(const ort::OrtApiBase* base, const ort::OrtApi* api) {
   static std::deque<Op> registered;
   static ort::OrtCustomOpDomain* const made = [&] {
+    shows_shapes = is_recent(base);
     ort::OrtCustomOpDomain* empty = nullptr;
     check(api, api->CreateCustomOpDomain("onnxq", &empty));
     for (const Ops* ops : kOps) {
       for (size_t i = 0; i < ops->count; ++i) {
         Op& op = registered.emplace_back(Op{ops->first[i], api});
-        op.InferOutputShapeFn = infers_shapes(base) ? op.InferOutputShapeFn : nullptr;
+        op.InferOutputShapeFn = is_recent(base) ? op.InferOutputShapeFn : nullptr;
         check(api, api->CustomOpDomain_Add(empty, &op));
       }
     }

@@ -8,8 +8,13 @@ namespace {
 using namespace ort;
 
 // How a file spells a format; formats that differ only in how their scales were chosen are one to a kernel.
-constexpr const char* kFormatNames[] = {"int4", "int8", "nf4", "fp4", "mxfp4"};
-static_assert(sizeof kFormatNames / sizeof *kFormatNames == kFormats, "every format has a name");
+// Those of E2M1 differ in the type of their scales, which the tensor has.
+constexpr struct {
+  const char* name;
+  int32_t format;
+} kFormatNames[] = {{"int4", kInt4}, {"int8", onnxq::kInt8}, {"nf4", kNf4},
+                    {"fp4", kFp4},   {"mxfp4", kMxfp4}, {"e2m1", kMxfp4}};
+static_assert(sizeof kFormatNames / sizeof *kFormatNames == kFormats + 1, "every format has a name");
 
 // What a function of the interface writes that is asked for the size first.
 template <typename Get>
@@ -20,10 +25,6 @@ std::string text_from(const OrtApi* api, const Get& get) {
   check(api, get(text.data(), &size));
   text.resize(size ? size - 1 : 0);  // without the zero that ends it
   return text;
-}
-
-std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
-  return text_from(api, [&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
 }
 
 int64_t size_attribute(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, const char* name) {
@@ -43,6 +44,10 @@ void expect(const WeightAttributes& node, const char* name, const Tensor& tensor
 }
 
 }  // namespace
+
+std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
+  return text_from(api, [&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
+}
 
 int64_t int_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, int64_t otherwise) {
   int64_t value = otherwise;
@@ -115,9 +120,9 @@ WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info)
   }
   const std::string name = string_attribute(api, info, "format", "");
   std::string known;
-  for (int32_t i = 0; i < kFormats; ++i) {
-    known += (i ? ", " : "") + std::string(kFormatNames[i]);
-    format = name == kFormatNames[i] ? i : format;
+  for (const auto& each : kFormatNames) {
+    known += (known.empty() ? "" : ", ") + std::string(each.name);
+    format = name == each.name ? each.format : format;
   }
   if (format == kFormats) {
     refuse("attribute format is '" + name + "', but must be one of " + known);

@@ -62,6 +62,8 @@ bool has_input(const ort::OrtApi* api, const ort::OrtKernelInfo* info, size_t in
 // Input `index` where it is a constant of the model; else a tensor of type kUndefined.
 Tensor constant_input(const ort::OrtApi* api, const ort::OrtKernelInfo* info, size_t index);
 
+std::string node_name(const ort::OrtApi* api, const ort::OrtKernelInfo* info);
+
 // An optional attribute; `otherwise` where the node does not have it.
 int64_t int_attribute(const ort::OrtApi* api, const ort::OrtKernelInfo* info, const char* name, int64_t otherwise);
 std::string string_attribute(const ort::OrtApi* api, const ort::OrtKernelInfo* info, const char* name,

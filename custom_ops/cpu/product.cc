@@ -49,21 +49,25 @@ Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttri
 
 void Product::compute(OrtKernelContext* context, const WeightTensors& weight) const {
   const Place place(api_, context);
-  const Tensor x = given_input(api_, context, kProductX);
-  const std::vector<int64_t> shape = product_shape(node_, x);
-  const Tensor bias = asks_for_bias_ ? input(api_, context, bias_input_) : Tensor{};
+  Tensor x = given_input(api_, context, kProductX);
+  check_product(node_, x);
+  const int64_t M = x.size() / node_.K;
+  x.shape.back() = node_.N;  // y's now: small products notice every allocation
+  void* const y = output_data(api_, context, 0, x.shape);
+  if (!asks_for_bias_) {
+    return M > 0 ? multiply(place, weight, x, M, bias_, y) : void();
+  }
+  const Tensor bias = input(api_, context, bias_input_);
   check_bias(node_, bias);
-  void* const y = output_data(api_, context, 0, shape);
-  if (x.size() > 0) {
-    const std::vector<float> given = bias.type == kUndefined ? std::vector<float>() : as_float(bias);
-    multiply(place, weight, x, given.empty() ? bias_ : given, y);
+  if (M > 0) {
+    multiply(place, weight, x, M, bias.type == kUndefined ? bias_ : as_float(bias), y);
   }
 }
 
-void Product::multiply(const Place& place, const WeightTensors& w, const Tensor& x, const std::vector<float>& bias,
-                       void* y) const {
+void Product::multiply(const Place& place, const WeightTensors& w, const Tensor& x, int64_t M,
+                       const std::vector<float>& bias, void* y) const {
   Problem p = problem(node_, w);
-  p.M = x.size() / node_.K;
+  p.M = M;
   const Kernel& kernel = *kernel_for(isa_.c_str(), p);
   p.tile_rows = tile_rows(kernel, p);
   const int64_t workspace = kernel.workspace(p);

@@ -21,7 +21,8 @@ class Product {
   void compute(ort::OrtKernelContext* context, const WeightTensors& weight) const;
 
  private:
-  void multiply(const Place& place, const WeightTensors& weight, const Tensor& x, const std::vector<float>& bias,
+  // M rows of x, whatever its shape says.
+  void multiply(const Place& place, const WeightTensors& weight, const Tensor& x, int64_t M, const std::vector<float>& bias,
                 void* y) const;
 
   const ort::OrtApi* api_;

@@ -61,6 +61,8 @@ DATA_FREE: Mapping[str, Algorithm] = {
     word: module.quantize for word, module in _MODULES.items() if word not in _NEEDS_DATA
 }
 WITH_DATA: Mapping[str, DataAlgorithm] = {word: module.quantize for word, module in _NEEDS_DATA.items()}
+#: Those of them for which data are followed through the model as it is quantized.
+FOLLOWING = frozenset(word for word, module in _NEEDS_DATA.items() if getattr(module, "FOLLOWS", False))
 WORDS = (*DATA_FREE, *WITH_DATA)
 
 

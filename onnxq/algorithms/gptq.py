@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms import mse
 from onnxq.algorithms._columns import Columns
+from onnxq.algorithms._making_up import making_up, shift_of
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
-from onnxq.formats.kinds.half_scales import in_half_scales
+from onnxq.formats.kinds.affine import in_half_scales
 from onnxq.summaries.evidence import Layer
 
 #: Part of the mean square of all inputs that is added to each one's: the data tell little of those they hardly move.
@@ -41,7 +42,7 @@ CHUNK, INNER = 128, 32
 
 
 def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
-    return format.bits <= 4 and format.scale_type is not None
+    return False  # where samples can be followed through the layers, gptaq is better, and else the same
 
 
 def quantize(
@@ -66,7 +67,9 @@ def quantize(
     """
     granularity = granularity.within(w.ndim)
     if format.base is not None:  # all blocks first, then their scales
-        return format.nest(quantize(w, format.base, granularity, scales, zero_points, layer=layer))
+        base = format.base
+        wish = quantize(w, base, granularity, scales, zero_points, layer=layer)
+        return format.nest(wish, lambda s, z: quantize(w, base, granularity, s, z, layer=layer))
     start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
     if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
         return start
@@ -81,11 +84,16 @@ def quantize(
         outputs = slice(group * per_group, (group + 1) * per_group)
         part, found = columns.part(outputs), columns.part(outputs)
         gram = prepared.of_group(group, columns.inputs)
+        held_back, in_float = (rows[:, group, columns.inputs] for rows in prepared.held_back)
+        if prepared.shift is not None:
+            shift = prepared.shift[group][np.ix_(columns.inputs, columns.inputs)] @ part.w
+            found.w = making_up(part.w, shift, held_back, in_float)
         _round(found, gram)
         _descend(found, gram.damped, kept)
-        better = _is_better(found, part, prepared.held_back[:, group, columns.inputs])
+        better = _is_better(found, part, held_back, in_float)
         columns.take(found, outputs, better)
-        layer.chosen.update(gptq=int(better.sum()), mse=int((~better).sum()))
+        word = "gptaq" if layer.follows else "gptq"
+        layer.chosen.update({word: int(better.sum()), "mse": int((~better).sum())})
     return columns.tensor(start, layer.channel)
 
 
@@ -131,7 +139,8 @@ class _Prepared(NamedTuple):
     damped: NDArray[np.float32]
     order: NDArray[np.intp]
     lower: NDArray[np.float32]
-    held_back: NDArray[np.float32]
+    held_back: tuple[NDArray[np.float32], NDArray[np.float32]]
+    shift: NDArray[np.float32] | None = None
 
     def of_group(self, group: int, inputs: NDArray[np.intp]) -> _Gram:
         """For a weight that has its inputs in this order."""
@@ -154,19 +163,24 @@ def _prepared(layer: Layer) -> _Prepared | None:
 
 
 def _prepare(layer: Layer) -> _Prepared | None:
-    sums = layer.gram().sums
+    seen = layer.gram()
+    sums, cross = seen.sums, seen.cross
     k = sums.shape[-1]
     mean = np.trace(sums, axis1=1, axis2=2, dtype=np.float64) / k
     if not np.isfinite(mean).all():
         return None
     sums /= np.where(mean > 0, mean, 1).astype(np.float32)[:, None, None]
+    if cross is not None:
+        cross /= np.where(mean > 0, mean, 1).astype(np.float32)[:, None, None]
+        cross -= sums
     order = np.argsort(np.diagonal(sums, axis1=1, axis2=2), axis=1, kind="stable")
     for _ in range(ATTEMPTS):
         sums[:, np.arange(k), np.arange(k)] += np.float32(DAMPING)
         with contextlib.suppress(np.linalg.LinAlgError):
             ordered = (matrix[np.ix_(indices, indices)] for matrix, indices in zip(sums, order, strict=True))
             lower = [np.linalg.cholesky(each.astype(np.float64)).astype(np.float32) for each in ordered]
-            return _Prepared(sums, order, np.stack(lower), layer.held_back())
+            shift = None if cross is None else shift_of(sums, cross, seen.rows)
+            return _Prepared(sums, order, np.stack(lower), layer.held_back(), shift)
     return None
 
 
@@ -263,10 +277,13 @@ def _refit(
     return added
 
 
-def _is_better(found: Columns, start: Columns, held_back: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _is_better(
+    found: Columns, start: Columns, x: NDArray[np.float32], in_float: NDArray[np.float32]
+) -> NDArray[np.bool_]:
     """[N] whether an output is nearer to what it was on rows [rows, K] with the codes of `found` than of `start`."""
-    if not len(held_back):
+    if not len(x):
         return np.ones(start.w.shape[1], np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):
-        errors = [np.square(held_back @ (each.values - each.w)).sum(axis=0) for each in (found, start)]
+        wanted = in_float @ start.w
+        errors = [np.square(x @ each.values - wanted).sum(axis=0) for each in (found, start)]
     return np.asarray(errors[0] <= errors[1])

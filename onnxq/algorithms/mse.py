@@ -33,7 +33,9 @@ def quantize(
     """`w` in `format`, each group with the best of the scales tried. Formats without scales are only encoded."""
     granularity = granularity.within(w.ndim)
     if format.base is not None:  # all blocks first, then their scales
-        return format.nest(quantize(w, format.base, granularity, scales, zero_points))
+        base = format.base
+        wish = quantize(w, base, granularity, scales, zero_points)
+        return format.nest(wish, lambda s, z: base.encode(w, granularity, s, z))
     if scales is None and granularity.block is not None and w.size:
         found = _native(w, format, granularity)
         if found is not None:

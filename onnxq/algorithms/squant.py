@@ -35,7 +35,9 @@ def quantize(
     `granularity.axis`; anything else is rounded to nearest.
     """
     if format.base is not None:  # all codes first, then their scales
-        return format.nest(quantize(w, format.base, granularity, scales, zero_points))
+        base = format.base
+        wish = quantize(w, base, granularity, scales, zero_points)
+        return format.nest(wish, lambda s, z: base.encode(w, granularity, s, z))
     q = format.encode(w, granularity, scales, zero_points)
     axis = q.granularity.axis
     if axis is None or q.granularity.block is not None or not w.size or not _is_affine(q):
@@ -44,7 +46,8 @@ def quantize(
     signed = q.codes.dtype.kind == "i"
     highest = (1 << (format.bits - signed)) - 1
     lowest = -highest if signed else 0
-    exact = np.moveaxis(w / q.granularity.spread(q.scales, w.shape), axis, 0)
+    divisor = np.where(q.scales == 0, np.float32(1), q.scales)
+    exact = np.moveaxis(w / q.granularity.spread(divisor, w.shape), axis, 0)
     codes = np.moveaxis(q.codes, axis, 0).astype(np.int32)
     shape = codes.shape
     kernels = shape[1] if len(shape) > 2 else 1

@@ -27,7 +27,7 @@ from onnxq.runtime import native
 #: N × K: projections and both halves of the MLP of a model of 7 billion parameters.
 SHAPES = ((4096, 4096), (11008, 4096), (4096, 14336))
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
-FORMATS = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64), ("fp4", 64), ("mxfp4", 32))
+FORMATS = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64), ("fp4", 64), ("mxfp4", 32), ("bfloat16", 32))
 SWEPT_SHAPES = ((4096, 4096), (1024, 1024), (256, 512))
 SWEPT_ROWS = (*range(1, 25), 32, 33, 48, 64, 96, 128, 192, 256, 384, 512)
 SWEPT_FORMATS = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64))

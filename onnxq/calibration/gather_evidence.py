@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from onnxq import algorithms, formats
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort
+from onnxq.calibration.layers.follow_codes import CannotBeCut, FollowingWalk
 from onnxq.calibration.memory import in_groups
 from onnxq.files import staging
 from onnxq.formats import Granularity
@@ -26,41 +28,48 @@ from onnxq.samples.prefetch import prefetch
 from onnxq.samples.sampling import HELD_BACK
 from onnxq.samples.source import Data
 from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_input, read_index
-from onnxq.summaries.gram import Gram, finite_rows, spread_out
+from onnxq.summaries.gram import HELD_ROWS, Gram, finite_rows, spread_out
+from onnxq.summaries.ranges import NO_RANGES, Ranges
 
 #: Of fewer numbers, as kernels of depthwise convolutions have, none can make up for another.
 LEAST = 16
-#: Rows of the samples held back that are kept of a layer's input.
-ROWS = 512
 
 
 def needed(job: Job) -> dict[str, list[LayerInput]]:
     """By weight, where it is multiplied, if its codes are to be chosen by data; empty where there are no data."""
-    names = {} if job.data is None else dict.fromkeys(_named(job))
+    names = {} if job.data is None else dict(_named(job))
     known = layer_inputs(job.model) if names else {}
     return {name: known[name] for name in names if name in known and known[name][0].rows.k >= LEAST}
 
 
-def _named(job: Job) -> Iterator[str]:
-    """The weights for whose format data choose codes."""
+def _named(job: Job) -> Iterator[tuple[str, str]]:
+    """The weights for whose format data choose codes, and by which algorithm."""
     for weight in find_weights(job.model):
         choice = job.plan.choices.get(weight.node.name or "")
-        if choice is not None and choice.format is not None and _uses_data(job, weight, choice):
-            yield weight.value.name or ""
+        word = "" if choice is None or choice.format is None else _algorithm(job, weight, choice)
+        if word in algorithms.WITH_DATA:
+            yield weight.value.name or "", word
 
 
-def _uses_data(job: Job, weight: Weight, choice: Choice) -> bool:
+def _algorithm(job: Job, weight: Weight, choice: Choice) -> str:
     block, role = choice.block, weight.role
     granularity = Granularity(role.channel) if block is None else Granularity(role.contraction, block)
     chosen = algorithms.choose(weight.node.op_type, formats.get(choice.format or ""), granularity, has_data=True)
-    named = job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type)
-    return (named or chosen) in algorithms.WITH_DATA
+    return job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type) or chosen
 
 
 def evidence_of(
-    job: Job, inputs: Mapping[str, list[LayerInput]], effort: Effort, scratch: Path, file: Path | None = None
+    job: Job,
+    inputs: Mapping[str, list[LayerInput]],
+    effort: Effort,
+    scratch: Path,
+    file: Path | None = None,
+    ranges: Ranges = NO_RANGES,
 ) -> Evidence:
     """The evidence for these weights, from `file` if it is there, else gathered.
+
+    Without a file, samples are followed through layers that are quantized, where the algorithm wants that and a weight
+    is read in one place. A file holds for all formats, so what it says is of float layers.
 
     Args:
         inputs: as `needed` gives them.
@@ -68,12 +77,37 @@ def evidence_of(
             once for each.
         scratch: a folder for what is of no use later.
         file: where it is left for the next time: K² numbers for each input of K numbers.
+        ranges: of activations, where the plan quantizes them.
 
     Raises:
         BadModel, BadData: the model or the data fail on some sample.
         BadRecipe: the file is of another model or other data, or damaged.
         BadOutput: it cannot be written.
     """
+    words = dict(_named(job))
+    followed = {
+        name: several[0]
+        for name, several in inputs.items()
+        if file is None and len(several) == 1 and words[name] in algorithms.FOLLOWING
+    }
+    rest = {name: several for name, several in inputs.items() if name not in followed}
+    found = of_float_layers(job, rest, effort, scratch, file) if rest else {}
+    if not followed:
+        return found
+    walk = FollowingWalk(dataclasses.replace(job, evidence=found), ranges, effort.memory, scratch)
+    try:
+        walk.through(followed)
+    except CannotBeCut:
+        (folder := scratch / "float_layers").mkdir()
+        others = {name: inputs[name] for name in followed}
+        return {**found, **of_float_layers(job, others, effort, folder, None)}
+    return {**found, **walk.found}
+
+
+def of_float_layers(
+    job: Job, inputs: Mapping[str, list[LayerInput]], effort: Effort, scratch: Path, file: Path | None
+) -> Evidence:
+    """The evidence for these weights behind layers as they are in float; for parameters see `evidence_of`."""
     assert job.data is not None
     distinct = list(dict.fromkeys(_without_channel(each) for several in inputs.values() for each in several))
     key = {"model": hash_model(job.model), "data": _hash_of_seen(job)}
@@ -133,7 +167,7 @@ def _watched(
     job: Job, group: Sequence[LayerInput], samples: Data, held_back: Data
 ) -> Iterator[tuple[Gram, list[NDArray]]]:
     """What is seen of these inputs in one pass over the samples: sums, and rows of those held back."""
-    run = _runner(job, list(dict.fromkeys(each.value for each in group)))
+    run = runner(job, list(dict.fromkeys(each.value for each in group)))
     grams = {each: Gram.empty(each.rows.groups, each.rows.k) for each in group}
     kept: dict[LayerInput, list[NDArray]] = {each: [] for each in group}
     for seen in run(samples):
@@ -144,11 +178,11 @@ def _watched(
         for each, rows in kept.items():
             if each.value in seen:
                 found = finite_rows(each.rows(seen[each.value], samples.count))
-                rows.append(spread_out(found, -(-ROWS // held_back.count)))
+                rows.append(spread_out(found, -(-HELD_ROWS // held_back.count)))
     yield from ((grams[each], kept[each]) for each in group)
 
 
-def _runner(job: Job, names: Sequence[str]) -> Callable[[Data], Iterator[dict[str, NDArray]]]:
+def runner(job: Job, names: Sequence[str]) -> Callable[[Data], Iterator[dict[str, NDArray]]]:
     """A function that runs the float model on samples and gives these values of each run that were computed."""
     tapped = job.model.clone()
     expose = ExposeValues(names)

@@ -70,20 +70,23 @@ def require_quality(proof: Check, recipe: Recipe) -> Check:
     )
 
 
-def require_gain(path: Path, asked: Recipe, plan: Plan, before: int, after: int) -> None:
-    """Refuse a file that would be no smaller than the float model and computes as that does.
+def require_gain(path: Path, asked: Recipe, plan: Plan, sizes: tuple[int, int], is_faster: bool | None) -> None:
+    """Refuse a file that would be no smaller than the float model, and no faster.
 
     Args:
         asked: by the user: who keeps what is slow wants it whatever it gains.
-        before, after: bytes of the float model's files and of the quantized one's.
+        sizes: bytes of the float model's files and of the quantized one's.
+        is_faster: than the float model; None: nobody measured it.
 
     Raises:
         NothingToDo: it is such a file.
     """
-    if after >= before and not asked.keep_slow and not plan.those(*COMPUTING):
+    before, after = sizes
+    computes = bool(plan.those(*COMPUTING))
+    if after >= before and not asked.keep_slow and not (computes and is_faster is not False):
         raise NothingToDo(
             f"{path}: nothing to gain: quantized it would have {after / max(1, before):.2f} of its size, "
-            "and compute as it does"
+            f"and {'be no faster' if computes else 'compute as it does'}"
         )
 
 

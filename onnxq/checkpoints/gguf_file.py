@@ -8,6 +8,7 @@ Source: the GGUF specification in ggml's docs/gguf.md. All numbers are little-en
 
 from __future__ import annotations
 
+import functools
 import math
 import shutil
 import struct
@@ -27,7 +28,23 @@ from onnxq.formats import QuantizedTensor
 
 ALIGNMENT = 32
 #: ggml's numbers of the formats that are also ours, by GGUF's names, and of plain arrays.
-NUMBERS = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
+NUMBERS = {
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "BF16": 30,
+    "MXFP4": 39,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "TQ1_0": 34,
+    "TQ2_0": 35,
+}
 ARRAYS = {
     np.dtype(t): n
     for t, n in (
@@ -70,7 +87,7 @@ def write_gguf(
 
     Args:
         path: of the file to write.
-        tensors: names and what makes them: weights in a format of `layouts.gguf`, rows of whole blocks of 32, or arrays
+        tensors: names and what makes them: weights in a format of `layouts.gguf`, rows of whole blocks, or arrays
             of float32, float16, bfloat16, float64 or signed integers. One at a time is in memory.
         metadata: texts, truth values, integers of 64 bits and floats (stored with 64 bits), by key.
         alignment: of each tensor, a multiple of 8.
@@ -132,10 +149,14 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
             raise BadData(f"'{path}' is damaged: it has the alignment {alignment!r}")
         self._start = -(-head // alignment) * alignment
-        for name, entry in self._entries.items():
-            end = self._start + entry.start + _nbytes(path, name, entry)
+        spans = [(e.start, e.start + _nbytes(path, name, e), name) for name, e in self._entries.items()]
+        for _, end, name in spans:
+            end += self._start
             if end > self._data.size:
                 raise BadData(f"'{path}' is cut short: tensor '{name}' ends at byte {end} of {self._data.size}")
+        both = array_limits.overlapping(spans)
+        if both is not None:
+            raise BadData(f"'{path}' is damaged: tensors '{both[0]}' and '{both[1]}' share bytes")
 
     def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
         entry = self._entries[name]
@@ -155,6 +176,7 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         return len(self._entries)
 
 
+@functools.cache
 def _kind(number: int) -> np.dtype | formats.Format | None:
     """The type of plain arrays, or the format of weights, that ggml numbers so."""
     found = next((dtype for dtype, each in ARRAYS.items() if each == number), None)
@@ -170,7 +192,7 @@ def _nbytes(path: Path, name: str, entry: Stored) -> int:
         raise BadData(f"'{path}': tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
     if isinstance(kind, np.dtype):
         return size * kind.itemsize
-    if not entry.shape or entry.shape[-1] % layouts.GGUF_BLOCK:
+    if not entry.shape or entry.shape[-1] % layouts.gguf_block(kind):
         raise BadData(f"'{path}' is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
     return layouts.gguf_nbytes(kind, size)
 

@@ -14,6 +14,7 @@ from onnxq.checkpoints.layer_names import BIAS, GROUP, SCALES, WEIGHT, group_of,
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds import arguments
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
@@ -172,7 +173,14 @@ def _put_bias(weight: Weight, bias: NDArray, n: int, what: str, names: Names) ->
         return f"{what} is of shape {list(bias.shape)}, node '{node.name}' makes {n} numbers"
     if node.op_type == "Gemm" and graph.attribute_float(node, "beta", 1.0) != 1.0:
         return f"node '{node.name}' multiplies its bias by a beta, which {what} does not know of"
-    tensor = ir.tensor(bias.astype(weight.tensor.dtype.numpy()))
+    try:
+        with np.errstate(over="ignore"):
+            numbers = arguments.numbers(bias, "bias").astype(weight.tensor.dtype.numpy())
+    except ValueError:
+        return f"{what} is of type {bias.dtype}, not of real numbers"
+    if not np.isfinite(numbers).all():
+        return f"{what} holds numbers that are not finite, or too large for {numbers.dtype}"
+    tensor = ir.tensor(numbers)
     owner = weight.node.graph
     assert isinstance(owner, ir.Graph)
     value = graph.add_constant(owner, names.fresh(f"{node.name}_bias"), tensor)

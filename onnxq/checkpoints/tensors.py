@@ -130,6 +130,9 @@ class Safetensors(Mapping[str, NDArray]):
             except (ValueError, AttributeError):
                 raise BadData(f"'{path}' is not a safetensors file: its header does not describe tensors") from None
         self._start = 8 + length
+        both = array_limits.overlapping((*e.data_offsets, name) for name, e in entries.items())
+        if both is not None:
+            raise BadData(f"'{path}' is damaged: tensors '{both[0]}' and '{both[1]}' share bytes")
 
     def _entry(self, name: str, entry: schemas.SafetensorsEntry, room: int) -> tuple[np.dtype, tuple[int, ...], int]:
         dtype, shape = _DTYPES.get(entry.dtype), tuple(entry.shape)

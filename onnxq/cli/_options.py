@@ -237,8 +237,14 @@ PLAN_OPTIONS = options(
     click.option(
         "--algorithm",
         type=click.Choice(algorithms.WORDS),
-        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do; gptq: by --data.  "
-        "[default: what measured best for each weight]",
+        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do; gptq, gptaq: by "
+        "--data.  [default: what measured best for each weight]",
+    ),
+    click.option(
+        "--balance/--no-balance",
+        default=None,
+        help="With --data, scale channels between layers where that serves the quantized ones, as SmoothQuant and AWQ "
+        "do; outputs in float stay.  [default: balance]",
     ),
     click.option(
         "--reduce-range",

@@ -39,4 +39,4 @@ def decode(file: Path, **options: Any) -> None:
         for name, make in decode_file(file)
     )
     count = write_arrays(options["output"], arrays, replace=bool(options["force"]))
-    say(f"{options['output']}: {count} arrays")
+    say(f"{options['output']}: {count} array{'s' * (count != 1)}")

@@ -32,7 +32,8 @@ from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
     type=click.Choice(list(DATA_FREE)),
     default="rtn",
     show_default=True,
-    help="How the codes are chosen; rtn: by the format's own rule, which for .gguf is ggml's to the bit.",
+    help="How the codes are chosen; rtn: by the format's own rule, which for .gguf is ggml's to the bit, "
+    "but for q2_k to q6_k.",
 )
 @click.option(
     "--levels",

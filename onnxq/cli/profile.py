@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from onnxq.cli._console import Bars, console, say
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of, sampling_of
 from onnxq.errors import BadModel, NothingToDo
+from onnxq.files import staging
 from onnxq.job import Environment, open_job
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
@@ -55,10 +55,10 @@ def profile(model: Path, **options: Any) -> None:
     threads = options["threads"]
     found = opened(options["add_to"], threads) if options["add_to"] else new_profile(threads)
     sampling = sampling_of(options)
-    with Bars(console(stderr=True)) as bars, tempfile.TemporaryDirectory() as folder:
+    with Bars(console(stderr=True)) as bars, staging.scratch() as folder:
         environment = Environment(threads, bars)
         for scheme in options["schemes"] or _schemes(sampling):
-            _measure(model, scheme, options["target"], sampling, environment, found, Path(folder))
+            _measure(model, scheme, options["target"], sampling, environment, found, folder)
     guard.write_text(options["output"], found.to_json())
     say(f"{options['output']}: {len(found.kernels)} times of kernels on {found}")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from onnxq import targets
+from onnxq.checking import labeled
 from onnxq.checking.models import Check
-from onnxq.checking.score import Score
+from onnxq.checking.score import Evaluate, Metric, Score
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.job import Job
 from onnxq.model.logits import classes_of
@@ -67,6 +68,24 @@ def asked(request: Request, budget: Budget | str | None, formats: Sequence[str],
     return request
 
 
+def scored(request: Request, evaluate: Evaluate | str | None, metric: str | None, max_drop: float | None) -> Request:
+    """`request` with what models are scored by, if the user says that."""
+    sampling, budget = request.sampling, request.budget
+    if evaluate is not None and metric is not None:
+        raise BadRecipe("--evaluate and --metric exclude each other: a score is one number")
+    allowed = budget.amount if budget is not None and budget.bounds_accuracy else max_drop
+    if evaluate is None and metric is None:
+        if max_drop is not None:
+            raise BadRecipe("--max-drop is about a score: give --evaluate module:function, or --metric")
+        return request
+    if metric is None:
+        assert evaluate is not None
+        return dataclasses.replace(request, metric=Metric(evaluate, allowed))
+    sampling = dataclasses.replace(sampling, held_back=labeled.HELD_BACK)
+    found = labeled.LabelMetric(metric, sampling, allowed, request.logits)
+    return dataclasses.replace(request, sampling=sampling, metric=found)
+
+
 def forms_of(request: Request) -> list[Form]:
     """What a search for this request chooses from; nothing if none is asked for."""
     if request.budget is None:
@@ -114,7 +133,7 @@ class BudgetDrafts:
     ) -> None:
         assert request.budget is not None
         self._budget: Budget = request.budget
-        self._job, self._metric, self._files = job, request.metric, 0
+        self.job, self._metric, self._files = job, request.metric, 0
         bench = bench_of(request, job, ranges, trials)
         if self._budget.bounds_accuracy and self._metric is None and not bench.classes:
             raise BadRecipe(
@@ -156,9 +175,13 @@ class BudgetDrafts:
             return self._after_flips(proof) if self._metric is None else self._after_score(plan, file)
         other = self._after_size(file) if self._budget.quantity == "size" else self._after_time(proof)
         if other is None and self._metric is not None:
-            self.score = self._metric.score(self._job.path, file, 1)
+            self.score = self._metric.score(self.job.path, file, 1)
             self.score.require_good()
         return other
+
+    def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
+        """Whether the file is faster than float: who bounds something else has not asked."""
+        return None
 
     # -- bounds on size and time ---------------------------------------------------------------------------------------
 
@@ -256,7 +279,7 @@ class BudgetDrafts:
         assert self._metric is not None
         if self._best is not None and plan is self._best[0]:
             return None
-        self.score = score = self._metric.score(self._job.path, file, self._drop.count + 1)
+        self.score = score = self._metric.score(self.job.path, file, self._drop.count + 1)
         self._drop.tell(self._level, passes=score.is_good)
         if score.is_good and self._level == self._drop.passed:
             self._best = plan, score
@@ -271,5 +294,5 @@ class BudgetDrafts:
 
     def _of(self, solution: Solution) -> Plan:
         self._solution = solution
-        model = self._job.model
+        model = self.job.model
         return reconciled(int8_regions.prune(self.space.search.plan(solution.chosen), model), model)

@@ -13,7 +13,7 @@ from onnxq.checking.verdict import misses_floor, stricter
 from onnxq.errors import NothingToDo
 from onnxq.job import Job
 from onnxq.model.logits import classes_of
-from onnxq.plan import COMPUTING, Plan, in_float
+from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.planning.scales import values_to_observe
 from onnxq.planning.shared_weights import reconciled
 from onnxq.recipe import Recipe
@@ -24,7 +24,7 @@ from onnxq.summaries.ranges import Ranges
 from onnxq.tuning.aim_search import AimSearch
 from onnxq.tuning.plan_bench import PlanBench
 from onnxq.tuning.timings import Timings
-from onnxq.tuning.tune import tune
+from onnxq.tuning.tune import regret, tune
 
 #: Times that a plan is tuned anew because its file misses the floor that the user named.
 RETRIES = 2
@@ -34,13 +34,16 @@ class Drafts:
     """Step 5: the plan to write; and after each check, which one to write instead."""
 
     def __init__(self, request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> None:
-        self._job, self._full, self._like = job, job.plan, request.like
+        #: With the recipe of the scheme that was chosen.
+        self.job = job
+        self._full, self._like = job.plan, request.like
         self._may_give_back = request.is_free and not job.recipe.keep_slow
         self._bench = None
         if request.is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
             classes = classes_of(job.model, request.logits)
             self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile, job.trace, classes)
+        self._dense = None if request.one_scheme or not request.profile.machine.multiplies_bfloat16 else job.dense
         self._retries = 0 if self._bench is None else RETRIES
         self._metric, self._search = request.metric, AimSearch()
         self._best: tuple[Plan, Score] | None = None
@@ -53,12 +56,29 @@ class Drafts:
         Raises:
             NothingToDo: it changes nothing.
         """
-        plan = self._full if self._bench is None else self._tuned(self._bench, self._job.recipe)
+        plan = self._full if self._bench is None else self._better(self._bench)
         if self._like is not None:
             plan = self._like.plan
+        if plan.scheme != self.job.plan.scheme:
+            self.job = dataclasses.replace(self.job, recipe=dataclasses.replace(self.job.recipe, scheme=plan.scheme))
         if not plan.changes_anything:
             reason = next((choice.reason for choice in plan), "the plan is empty")
-            raise NothingToDo(f"{self._job.path}: nothing could be quantized ({reason})")
+            raise NothingToDo(f"{self.job.path}: nothing could be quantized ({reason})")
+        return plan
+
+    def _better(self, bench: PlanBench) -> Plan:
+        """The tuned plan; where the job has another one in bfloat16, that with the least regret of the two."""
+        recipe, full, dense = self.job.recipe, self._full, self._dense
+        plan = self._tuned(bench, recipe)
+        if dense is None or not Timings(bench, recipe.accuracy_level).can_tell(dense):
+            return plan
+        model, self._full = self.job.model, dense
+        other = self._tuned(bench, recipe)
+        if other.those(Method.PACKED):
+            before = regret(bench, plan, full, recipe, values_to_observe(model, full))
+            if regret(bench, other, dense, recipe, values_to_observe(model, dense)) < before:
+                return other
+        self._full = full
         return plan
 
     def after(self, plan: Plan, proof: Check | None, file: Path) -> Plan | None:
@@ -74,14 +94,14 @@ class Drafts:
         """By the user's own score: the plan of the lowest SQNR that keeps it, in few evaluations."""
         if self._metric is None or (self._best and plan is self._best[0]):
             return None
-        self.score = score = self._metric.score(self._job.path, file, self._search.count + 1)
+        self.score = score = self._metric.score(self.job.path, file, self._search.count + 1)
         reached = math.inf if self._bench is None else self._bench.quality(plan).sqnr
         self._search.tell(reached, passes=score.is_good)
         if score.is_good and (self._best is None or reached == self._search.passed):
             self._best = plan, score
         aim = None if self._bench is None else self._search.next()
         if aim is not None and self._bench is not None:
-            other = self._tuned(self._bench, dataclasses.replace(self._job.recipe, min_sqnr=aim))
+            other = self._tuned(self._bench, dataclasses.replace(self.job.recipe, min_sqnr=aim))
             if other.changes_anything and other != plan:
                 return other
         if self._best is None:
@@ -101,10 +121,10 @@ class Drafts:
             reason = "the saved file was slower than float"
             self._full = self._full.replacing(in_float(c, reason) for c in self._full.those(*COMPUTING))
             return plan.replacing(in_float(c, reason) for c in plan.those(*COMPUTING))
-        if self._bench is None or not self._retries or not misses_floor(proof, self._job.recipe):
+        if self._bench is None or not self._retries or not misses_floor(proof, self.job.recipe):
             return None
         self._retries -= 1
-        longer = self._tuned(self._bench, stricter(proof, self._job.recipe, self._bench.quality(plan).sqnr))
+        longer = self._tuned(self._bench, stricter(proof, self.job.recipe, self._bench.quality(plan).sqnr))
         return longer if longer.changes_anything else None
 
     def _is_slow(self, plan: Plan, proof: Check) -> bool:
@@ -112,11 +132,18 @@ class Drafts:
         if self._bench is None or not proof.float_ms:
             return False
         seen = PlanTime(proof.latency_ratio, proof.latency_spread)
-        return Timings(self._bench, self._job.recipe.accuracy_level).is_saved_slower(plan, seen, verdict.SLOWER)
+        return Timings(self._bench, self.job.recipe.accuracy_level).is_saved_slower(plan, seen, verdict.SLOWER)
+
+    def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
+        """Whether the file of `plan` is clearly faster than float; None where no time is known."""
+        if self._bench is None or proof is None or not proof.float_ms:
+            return None
+        seen = PlanTime(proof.latency_ratio, proof.latency_spread)
+        return Timings(self._bench, self.job.recipe.accuracy_level).is_saved_faster(plan, seen)
 
     def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
-        model, progress = self._job.model, self._job.progress
+        model, progress = self.job.model, self.job.progress
         observed = values_to_observe(model, self._full)
         bench.watch(self._full)
         tuned = tune(bench, self._full, recipe, observed, progress)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from onnxq import algorithms, formats, layouts
 from onnxq.encoding import memo
 from onnxq.errors import BadModel
-from onnxq.formats import FloatArray, Format, Granularity, QuantizedTensor
-from onnxq.formats.kinds.half_scales import in_half_scales
+from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats.kinds.affine import in_half_scales
 from onnxq.layouts import Layout, Outline
 from onnxq.summaries.evidence import Layer
 
@@ -40,6 +40,7 @@ class Encoding:
         half_scales: round the scales to float16 and choose the codes for the rounded ones.
         given: the result itself, where it is not to be computed.
         groups: whose scale each block of `granularity` repeats, for kernels that know blocks only; None: its own.
+        by: scales, and zero points or minima, to encode by; None: those that the algorithm finds.
 
     Raises:
         BadRecipe: there is no such algorithm.
@@ -56,6 +57,7 @@ class Encoding:
     given: Callable[[], QuantizedTensor] | None = None
     layer: Layer | None = None
     groups: Granularity | None = None
+    by: tuple[ScaleArray, CodeArray | None] | None = None
 
     def __post_init__(self) -> None:
         if self.layer is None:
@@ -149,7 +151,8 @@ def _encode(encoding: Encoding) -> QuantizedTensor:
         return encoding.given()
     base = encoding.format.base
     if base is not None:  # all blocks first, then their scales together
-        return encoding.format.nest(_encode(replace(encoding, format=base, half_scales=False)))
+        plain = replace(encoding, format=base, half_scales=False)
+        return encoding.format.nest(_encode(plain), lambda *by: _encode(_by(plain, *by)))
     if encoding.groups is not None:
         return _repeated(_encode(_of_groups(encoding)), encoding.granularity)
     axis = _slicing_axis(encoding)
@@ -162,6 +165,12 @@ def _encode(encoding: Encoding) -> QuantizedTensor:
         raise formats.in_weight(error, encoding.tensor.name or "") from None
     release(encoding.tensor)
     return q
+
+
+def _by(encoding: Encoding, scales: ScaleArray, zero_points: CodeArray | None) -> Encoding:
+    """The same with scales that are given; without data the codes are the nearest then."""
+    algorithm = "rtn" if encoding.layer is None else encoding.algorithm
+    return replace(encoding, by=(scales, zero_points), algorithm=algorithm)
 
 
 def _of_groups(encoding: Encoding) -> Encoding:
@@ -257,6 +266,13 @@ def _slicing_axis(encoding: Encoding) -> int | None:
     return max(free, key=lambda axis: shape[axis]) if free else None
 
 
+def _part_of(encoding: Encoding, scales: NDArray, axis: int, part: slice) -> NDArray:
+    """The scales of a part of the weight."""
+    if encoding.granularity.block is None:
+        return scales[part] if encoding.granularity.axis == axis and scales.ndim else scales
+    return scales[(slice(None),) * axis + (part,)]
+
+
 def _algorithm(encoding: Encoding) -> algorithms.Algorithm:
     if encoding.layer is None:
         return algorithms.get(encoding.algorithm)
@@ -266,6 +282,11 @@ def _algorithm(encoding: Encoding) -> algorithms.Algorithm:
 
 def _encode_slice(encoding: Encoding, w: NDArray, axis: int = 0, start: int = 0) -> QuantizedTensor:
     """The part `w` of the weight, which begins at `start` of `axis`."""
+    if encoding.by is not None:
+        x = formats.as_float32(w, encoding.tensor.name or "", axis, start)
+        part = slice(start, start + w.shape[axis]) if w.ndim else slice(None)
+        by = (None if a is None else _part_of(encoding, a, axis, part) for a in encoding.by)
+        return _algorithm(encoding)(x, encoding.format, encoding.granularity, *by)
     if encoding.algorithm == "rtn" and encoding.least_scales is None and encoding.stretch == 1.0:
         return formats.encode(encoding.format, w, encoding.granularity, encoding.tensor.name or "", axis, start)
     x = formats.as_float32(w, encoding.tensor.name or "", axis, start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -46,6 +46,17 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
 def is_possible(shape: Sequence[int]) -> bool:
     """Whether numpy can have an array of this shape: even where it holds nothing, there is an end to its other axes."""
     return len(shape) <= 64 and math.prod(n for n in shape if n) <= limits.MEMBER_BYTES
+
+
+def overlapping(spans: Iterable[tuple[int, int, str]]) -> tuple[str, str] | None:
+    """Two of the pieces of a file, each (first byte, end, name), that share bytes: a short file could hold any number
+    of long arrays."""
+    before: tuple[int, int, str] = (0, 0, "")
+    for span in sorted(span for span in spans if span[0] < span[1]):
+        if span[0] < before[1]:
+            return before[2], span[2]
+        before = span
+    return None
 
 
 def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -28,7 +28,7 @@ class Guard:
 
     def __init__(self, force: bool = False) -> None:
         self.force = force
-        self._read: list[Path] = []
+        self._read: dict[Path, None] = {}
         self._written: dict[Path, str] = {}
 
     def reads(self, *sources: object) -> None:
@@ -39,7 +39,7 @@ class Guard:
         """
         for source in sources:
             if isinstance(source, (str, Path)) and Path(source) not in self._read:
-                self._read += _files_of(source)
+                self._read |= dict.fromkeys(_files_of(source))
         for path, option in self._written.items():
             self._require_unread(path, option)
 

@@ -5,6 +5,9 @@ A file may have been edited, cut short, or made to do harm; what passes here is 
 
 from __future__ import annotations
 
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -18,27 +21,6 @@ Rank = Annotated[int, Meta(ge=-1, le=64)]
 Axis = Annotated[int, Meta(ge=-64, le=64)]
 #: Of a time, or of one relative to another.
 Amount = Annotated[float, Meta(ge=0, le=1e9)]
-
-
-class ChoiceFile(Struct, forbid_unknown_fields=True):
-    """One line of a plan."""
-
-    node: str
-    op: str
-    method: str
-    format: str | None = None
-    block: int | None = None
-    elements: Count = 0
-    reason: str = ""
-    half: str | None = None
-    shares: str = ""
-    granularity: str | None = None
-
-
-class PlanFile(Struct, forbid_unknown_fields=True):
-    scheme: str
-    target: str
-    choices: list[ChoiceFile]
 
 
 class HistogramFile(Struct):
@@ -120,28 +102,6 @@ class SignatureFile(Struct):
     machine: str = ""
 
 
-class SignedChoice(Struct, array_like=True, forbid_unknown_fields=True):
-    """One line of the plan in a model's metadata; `reason` is a number in a list of them."""
-
-    node: str
-    op: str
-    method: str
-    reason: Count
-    elements: Count = 0
-    format: str | None = None
-    block: int | None = None
-    half: str | None = None
-    shares: str = ""
-    granularity: str | None = None
-
-
-class SignedPlan(Struct, forbid_unknown_fields=True):
-    scheme: str
-    target: str
-    reasons: list[str]
-    choices: list[SignedChoice]
-
-
 class MachineFile(Struct, forbid_unknown_fields=True):
     cpu: str
     isa: str
@@ -181,6 +141,28 @@ class EncodedArray(Struct):
     block: int | None
     parts: list[str]
     levels: list[float] | None = None
+
+
+def form_of(
+    declared: Any, narrower: Mapping[str, Any], order: Sequence[str] = (), required: Sequence[str] = ()
+) -> type[Struct]:
+    """What a file holds of a dataclass: its fields and no others.
+
+    Args:
+        narrower: types of some of them, in files.
+        order: of all of them, in files in which they have no names.
+        required: those that a file must have although the dataclass has a default.
+    """
+    types = typing.get_type_hints(declared) | dict(narrower)
+    defaults = {
+        field.name: msgspec.NODEFAULT if field.default is dataclasses.MISSING else field.default
+        for field in dataclasses.fields(declared)
+    }
+    fields = [
+        (name, types[name], msgspec.NODEFAULT if name in required else default)
+        for name, default in ((name, defaults[name]) for name in order or defaults)
+    ]
+    return msgspec.defstruct(f"{declared.__name__}File", fields, forbid_unknown_fields=True, array_like=bool(order))
 
 
 def checked(table: object, form: type[T]) -> T:

@@ -48,7 +48,7 @@ def register_library(folder: Path, parts: Iterable[Path]) -> Path | None:
     if not wanted:
         return None
     config, source = _read(folder), library.ops_library()
-    for place in _places(config):
+    for place in list(_places(config)):  # an object may be added on the way
         if _inside(folder, place["filename"]) in wanted:
             # A part without options of its own runs with the decoder's.
             options = place.get("session_options")

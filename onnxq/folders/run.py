@@ -103,7 +103,15 @@ class Run:
         progress = OfPart(self.progress, part.name)
         try:
             return pipeline.quantize(
-                source, output, recipe, data=data, plan=plan, force=True, progress=progress, **self.options
+                source,
+                output,
+                recipe,
+                data=data,
+                plan=plan,
+                force=True,
+                progress=progress,
+                one_scheme=True,
+                **self.options,
             )
         except OnnxqError as error:
             said = str(error).replace(str(source), str(self.folder.source(part)))

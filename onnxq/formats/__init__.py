@@ -21,6 +21,7 @@ from onnxq.boundary import typed
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats.kinds import arguments
 from onnxq.formats.kinds.format import E8M0 as E8M0
+from onnxq.formats.kinds.format import Again as Again
 from onnxq.formats.kinds.format import CodeArray as CodeArray
 from onnxq.formats.kinds.format import Fit as Fit
 from onnxq.formats.kinds.format import FloatArray as FloatArray
@@ -56,9 +57,9 @@ def get(name: str, levels: ArrayLike | None = None) -> Format:
     """
     if levels is None:
         return _named(name)
-    from onnxq.formats.kinds import own_levels
+    from onnxq.formats.kinds import codebook
 
-    return own_levels.with_levels(_named(name), levels)
+    return codebook.with_levels(_named(name), levels)
 
 
 @functools.cache
@@ -150,6 +151,7 @@ def values(codes: ArrayLike, word: str, levels: ArrayLike | None = None) -> Floa
     if format.code_type.kind in "iu":
         half = 1 << (format.bits - 1)
         low, high = (-half, half - 1) if format.code_type.kind == "i" else (0, 2 * half - 1)
+        low = low if format.lowest is None else format.lowest
         if format.levels is not None:
             high = len(format.levels) - 1
         if given.dtype.kind not in "iu" or (given.size and not low <= int(given.min()) <= int(given.max()) <= high):
@@ -198,7 +200,9 @@ def encode(
 
     w = arguments.numbers(w)
     if format.base is not None:
-        return format.nest(encode(format.base, w, granularity, name, axis, start))
+        base, x = format.base, functools.partial(as_float32, w, name, axis, start)
+        plain = encode(base, w, granularity, name, axis, start)
+        return format.nest(plain, lambda scales, zeros: base.encode(x(), granularity, scales, zeros))
     made = fast.encode(format, w, granularity)
     return made if made is not None else format.encode(as_float32(w, name, axis, start), granularity)
 

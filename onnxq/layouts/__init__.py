@@ -20,14 +20,21 @@ from onnxq.layouts._contrib import (
     matmul_nbits_zero_points,
 )
 from onnxq.layouts._fields import as_rows, bit_fields, fields_of, group_offsets, group_rows, group_scales, moved_axes
-from onnxq.layouts._gguf import BLOCK as GGUF_BLOCK
-from onnxq.layouts._gguf import from_gguf, gguf
+from onnxq.layouts._gguf import from_gguf, gguf, gguf_block
 from onnxq.layouts._gguf import nbytes as gguf_nbytes
 from onnxq.layouts._layout import Form, Layout, Outline, by_channel, column, flat, layout, stacked, turned
 from onnxq.layouts._linear4bit import from_linear4bit, group_size, linear4bit, linear4bit_groups
 from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
 from onnxq.layouts._plain import codes, scales, zero_points
 from onnxq.layouts._rows import block_rows, blocks_last, scales_by_row, zero_points_by_row
+from onnxq.layouts._stored_scales import (
+    minimum_codes,
+    minimum_factors,
+    scale_code_tiles,
+    scale_codes,
+    scale_factor,
+    scale_factors,
+)
 from onnxq.layouts._tiles import (
     dense,
     dense_tiles,
@@ -39,7 +46,6 @@ from onnxq.layouts._tiles import (
 )
 
 __all__ = [
-    "GGUF_BLOCK",
     "Form",
     "Layout",
     "Outline",
@@ -64,6 +70,7 @@ __all__ = [
     "from_onnxq_tiles",
     "gather_block",
     "gguf",
+    "gguf_block",
     "gguf_nbytes",
     "group_offsets",
     "group_rows",
@@ -78,6 +85,8 @@ __all__ = [
     "matmul_bnb4",
     "matmul_nbits",
     "matmul_nbits_zero_points",
+    "minimum_codes",
+    "minimum_factors",
     "moved_axes",
     "nested_codes",
     "nested_factors",
@@ -88,6 +97,10 @@ __all__ = [
     "onnxq_width",
     "onnxq_zero_points",
     "pack_codes",
+    "scale_code_tiles",
+    "scale_codes",
+    "scale_factor",
+    "scale_factors",
     "scales",
     "scales_by_row",
     "stacked",

@@ -1,4 +1,4 @@
-"""GGUF tensors: each block of 32 weights in one run of bytes, its scale in front.
+"""GGUF tensors: each block of weights in one run of bytes; those of 32 have their scale in front.
 
     Q4_0   d:2                 low nibbles elements 0–15, high nibbles 16–31
     Q4_1   d:2 m:2             the same
@@ -7,6 +7,8 @@
     Q8_0   d:2                 32 int8
     MXFP4  e:1                 nibbles as in Q4_0
     F16, BF16                  the numbers
+
+Super blocks of 256 weights: `_gguf_super.py`.
 
 Source: ggml-common.h of ggml and gguf's quants.py. Numbers of several bytes are little-endian.
 """
@@ -23,23 +25,27 @@ from onnxq import formats
 from onnxq.errors import BadModel
 from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
+from onnxq.formats.kinds.super_blocks import StoredScales, sharing
+from onnxq.layouts._gguf_super import PACKINGS, SUPER, Parts
 from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, signed, unsigned, zero_points_by_row
 
 BLOCK = 32
 
 
 def gguf(q: QuantizedTensor) -> Bytes:
-    """[rows, bytes of a row] of a weight in a format that GGUF has a name for, in blocks of 32.
+    """[rows, bytes of a row] of a weight in a format that GGUF has a name for, in blocks of its own size.
 
     Raises:
-        BadModel: GGUF has no such format, or rows are not whole blocks of 32.
+        BadModel: GGUF has no such format, or rows are not whole blocks.
     """
     _require_name(q.format)
     if q.scales is None:
         return np.ascontiguousarray(q.codes).reshape(-1, q.shape[-1]).view(np.uint8)
-    axis, block = blocked(q)
-    if block != BLOCK or q.shape[axis] % BLOCK:
-        raise BadModel(f"GGUF needs rows of whole blocks of {BLOCK}, not of {q.shape[axis]} in blocks of {block}")
+    (axis, block), whole = blocked(q), gguf_block(q.format)
+    if block != q.format.default_block or q.shape[axis] % whole:
+        raise BadModel(f"GGUF needs rows of whole blocks of {whole}, not of {q.shape[axis]} in blocks of {block}")
+    if q.format.gguf in PACKINGS:
+        return _super_blocks(q)
     codes = unsigned(blocks_last(q, q.codes), q.format.bits)
     rows, blocks, _ = codes.shape
     parts = [_bytes_of(scales_by_row(q))]
@@ -61,15 +67,19 @@ def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTen
 
     Raises:
         BadModel: GGUF has no such format.
-        ValueError: rows of no whole blocks of 32, or more or fewer bytes than that shape takes.
+        ValueError: rows of no whole blocks, or more or fewer bytes than that shape takes.
     """
     _require_name(format)
-    if format.scale_type is not None and (not len(shape) or shape[-1] % BLOCK):
-        raise ValueError(f"GGUF needs rows of whole blocks of {BLOCK}, not a weight of shape {list(shape)}")
+    if not len(shape) or shape[-1] % gguf_block(format):
+        raise ValueError(
+            f"GGUF needs rows of whole blocks of {gguf_block(format)}, not a weight of shape {list(shape)}"
+        )
     data = arguments.raw("GGUF data", data, nbytes(format, arguments.count(shape)))
     if format.scale_type is None:
         numbers = np.ascontiguousarray(data).reshape(-1).view(format.code_type)
         return QuantizedTensor(format, Granularity(), numbers.reshape(shape))
+    if format.gguf in PACKINGS:
+        return _from_super_blocks(format, data, tuple(shape))
     scale_shape = (*shape[:-1], shape[-1] // BLOCK)
     rest = data.reshape(math.prod(scale_shape), nbytes(format, BLOCK))
     scales, rest = _take(rest, format.scale_type)
@@ -89,6 +99,62 @@ def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTen
     return QuantizedTensor(format, granularity, codes.reshape(shape), scales.reshape(scale_shape), zeros)
 
 
+def gguf_block(format: Format) -> int:
+    """Weights of a row that go together in a format that GGUF has a name for."""
+    if format.scale_type is None:
+        return 1
+    return SUPER if format.gguf in PACKINGS else BLOCK
+
+
+def _super_blocks(q: QuantizedTensor) -> Bytes:
+    codes = unsigned(blocks_last(q, q.codes), q.format.bits)
+    rows = len(codes)
+    if isinstance(q.nested, StoredScales):
+        scales, factors = _of_scales(q.nested.scales)
+        minima = None
+        if q.nested.minima is not None:  # which are subtracted there
+            minima, negative = _of_scales(q.nested.minima)
+            factors = np.concatenate([factors, np.negative(negative)], axis=1)
+    else:
+        # Ternary codes: 0 to 2.
+        codes, scales, minima = codes - np.uint8(1), None, None
+        factors = scales_by_row(q).reshape(-1, 1)
+    assert q.format.gguf is not None
+    packed = PACKINGS[q.format.gguf].pack(Parts(codes.reshape(-1, SUPER), scales, minima, factors))
+    return packed.reshape(rows, -1)
+
+
+def _of_scales(stored: QuantizedTensor) -> tuple[Bytes, NDArray]:
+    """([super blocks, blocks] unsigned codes, [super blocks, 1] factors)."""
+    codes = unsigned(blocks_last(stored, stored.codes), stored.format.bits)
+    return codes.reshape(-1, codes.shape[-1]), scales_by_row(stored).reshape(-1, 1)
+
+
+def _from_super_blocks(format: Format, data: Bytes, shape: tuple[int, ...]) -> QuantizedTensor:
+    packing = PACKINGS[format.gguf or ""]
+    found = packing.unpack(data.reshape(-1, packing.nbytes))
+    block = format.default_block or SUPER
+    granularity, scale_shape = Granularity(len(shape) - 1, block), (*shape[:-1], shape[-1] // block)
+    if format.stored_scales is None:
+        codes = found.codes.reshape(shape).view(np.int8) - np.int8(1)
+        return QuantizedTensor(format, granularity, codes, found.factors.reshape(scale_shape))
+    shared = sharing(format, granularity)
+
+    def stored(kind: Format, codes: Bytes | None, factors: NDArray) -> QuantizedTensor:
+        assert codes is not None
+        numbers: NDArray = signed(codes, kind.bits) if kind.code_type == np.int8 else codes
+        return QuantizedTensor(
+            kind, shared, numbers.reshape(scale_shape), factors.reshape(*shape[:-1], shape[-1] // SUPER)
+        )
+
+    scales, minima = stored(format.stored_scales, found.scales, found.factors[:, 0]), None
+    if format.stored_minima is not None:
+        minima = stored(format.stored_minima, found.minima, -found.factors[:, 1])
+    weights: NDArray = signed(found.codes, format.bits) if format.code_type == np.int8 else found.codes
+    nested = StoredScales(scales, minima)
+    return QuantizedTensor(format, granularity, weights.reshape(shape), *nested.values, nested)
+
+
 def _require_name(format: Format) -> None:
     if format.gguf is None:
         known = [word for word in formats.names() if formats.get(word).gguf]
@@ -96,9 +162,11 @@ def _require_name(format: Format) -> None:
 
 
 def nbytes(format: Format, size: int) -> int:
-    """Bytes of `size` weights in a format that GGUF has a name for, whole blocks of 32 if it has blocks."""
+    """Bytes of `size` weights in a format that GGUF has a name for, whole blocks if it has blocks."""
     if format.scale_type is None:
         return size * format.code_type.itemsize
+    if format.gguf in PACKINGS:
+        return size // SUPER * PACKINGS[format.gguf].nbytes
     heads = 2 if format.has_minimum else 1
     return size // BLOCK * (format.scale_type.itemsize * heads + BLOCK * format.bits // 8)
 

@@ -34,6 +34,6 @@ def nested_offset(q: QuantizedTensor) -> NDArray:
 
 
 def _of(q: QuantizedTensor) -> NestedScales:
-    if q.nested is None:
+    if not isinstance(q.nested, NestedScales):
         raise ValueError(f"a weight in {q.format.name} has no scales in 8 bits")
     return q.nested

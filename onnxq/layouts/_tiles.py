@@ -105,13 +105,13 @@ def _padding(q: QuantizedTensor) -> int:
 @layout(exponent_type, lambda w: (_tiles(w), w.blocks, ROWS))
 def onnxq_scales(q: QuantizedTensor) -> NDArray:
     """[T, Kp/B, 16] in the type that the scales have; powers of two of 8 bits (E8M0) as the uint8 of their exponent."""
-    return _row_tiles(exponents(scales_by_row(q)))
+    return row_tiles(exponents(scales_by_row(q)))
 
 
 @layout(np.uint8, lambda w: (_tiles(w), w.blocks, ROWS))
 def onnxq_zero_points(q: QuantizedTensor) -> Bytes:
     """[T, Kp/B, 16], one byte each, of a format that has zero points."""
-    return _row_tiles(zero_points_by_row(q).astype(np.uint8, copy=False))
+    return row_tiles(zero_points_by_row(q).astype(np.uint8, copy=False))
 
 
 def from_onnxq_tiles(
@@ -159,7 +159,7 @@ def from_onnxq_tiles(
     return QuantizedTensor(format, Granularity(1, block), codes, scales, zeros)
 
 
-def _row_tiles(array: NDArray) -> NDArray:
+def row_tiles(array: NDArray) -> NDArray:
     """[rows, blocks] as [T, blocks, 16], zeros behind the last row."""
     n, blocks = array.shape
     tiles = np.zeros((-(-n // ROWS) * ROWS, blocks), array.dtype)
@@ -168,5 +168,5 @@ def _row_tiles(array: NDArray) -> NDArray:
 
 
 def _rows_of(tiles: NDArray, n: int) -> NDArray:
-    """The inverse of `_row_tiles`."""
+    """The inverse of `row_tiles`."""
     return np.ascontiguousarray(tiles.transpose(0, 2, 1).reshape(len(tiles) * ROWS, tiles.shape[1])[:n])

@@ -142,6 +142,11 @@ def are_vectors(table: Weight) -> bool:
     return table.shape[-1] >= LEAST_WIDTH and bool(np.isfinite(w).all()) and not np.array_equal(2 * w, np.rint(2 * w))
 
 
+def _constant(node: ir.Node, index: int) -> ir.TensorProtocol | None:
+    """What `node` reads there; models that are only looked at may have nodes that read too little."""
+    return graph.constant(node.inputs[index]) if index < len(node.inputs) else None
+
+
 def _conv(node: ir.Node) -> list[Role]:
     return [Role(1, channel=0, contraction=1)]
 
@@ -153,7 +158,7 @@ def _conv_transpose(node: ir.Node) -> list[Role]:
 def _matmul(node: ir.Node) -> list[Role]:
     roles = []
     for index in (1, 0):
-        tensor = graph.constant(node.inputs[index])
+        tensor = _constant(node, index)
         if tensor is not None and (rank := len(tensor.shape)) >= 2:
             rows, columns = rank - 2, rank - 1
             roles.append(Role(1, columns, rows) if index == 1 else Role(0, rows, columns))
@@ -167,7 +172,7 @@ def _gemm(node: ir.Node) -> list[Role]:
 
 
 def _gather(node: ir.Node) -> list[Role]:
-    table = graph.constant(node.inputs[0])
+    table = _constant(node, 0)
     rank = 0 if table is None else len(table.shape)
     if rank < 2 or graph.attribute_int(node, "axis", 0) not in (0, -rank):
         return []

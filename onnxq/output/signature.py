@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import types
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import onnx_ir as ir
@@ -17,11 +19,19 @@ import onnx_ir as ir
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.model.load import load_model
-from onnxq.plan import Plan, plan_from
+from onnxq.plan import CHOICE_TYPES, Choice, Plan, plan_from
 from onnxq.recipe import Recipe
 from onnxq.version import __version__
 
 KEY, PLAN_KEY = "onnxq", "onnxq.plan"
+#: Of what is written of each choice, a list without names; the reason is a number in a list of reasons.
+_ORDER = ("node", "op", "method", "reason", "elements", "format", "block", "half", "shares", "granularity")
+_SignedChoice = schemas.form_of(Choice, CHOICE_TYPES | {"reason": schemas.Count}, _ORDER, required=["reason"])
+_SignedPlan = msgspec.defstruct(
+    "SignedPlan",
+    [("scheme", str), ("target", str), ("reasons", list[str]), ("choices", types.GenericAlias(list, _SignedChoice))],
+    forbid_unknown_fields=True,
+)
 
 
 @dataclass(frozen=True)
@@ -139,18 +149,7 @@ def _short_plan(plan: Plan) -> str:
     reasons = {reason: i for i, reason in enumerate(dict.fromkeys(choice.reason for choice in plan))}
     choices = []
     for c in plan:
-        row = [
-            c.node,
-            c.op,
-            c.method,
-            reasons[c.reason],
-            c.elements,
-            c.format,
-            c.block,
-            c.half,
-            c.shares,
-            c.granularity,
-        ]
+        row = [reasons[c.reason] if name == "reason" else getattr(c, name) for name in _ORDER]
         while row[-1] in (None, ""):
             row.pop()
         choices.append(row)
@@ -163,11 +162,10 @@ def _plan_of(text: str) -> Plan:
     Raises:
         ValueError, BadRecipe: it is none.
     """
-    table = schemas.checked(limits.parse_json(text), schemas.SignedPlan)
-    choices = []
-    for row in table.choices:
-        if row.reason >= len(table.reasons):
-            raise ValueError(f"node '{row.node}' has no reason")
-        fields = msgspec.structs.asdict(row) | {"reason": table.reasons[row.reason]}
-        choices.append(schemas.ChoiceFile(**fields))
-    return plan_from(schemas.PlanFile(table.scheme, table.target, choices))
+    table: Any = schemas.checked(limits.parse_json(text), _SignedPlan)
+    rows = []
+    for row in map(msgspec.structs.asdict, table.choices):
+        if row["reason"] >= len(table.reasons):
+            raise ValueError(f"node '{row['node']}' has no reason")
+        rows.append(row | {"reason": table.reasons[row["reason"]]})
+    return plan_from(table.scheme, table.target, rows)

@@ -9,7 +9,7 @@ variant:
     MatMulNBits        FORMAT[_zp][_bias][_exact]
     DenseMatMul        FORMAT[_bias][_exact]
     GatherNBits        FORMAT[_zp]
-    DequantizeNBits    FORMAT[_turned|_shaped]
+    DequantizeNBits    FORMAT[_turned|_shaped|_scales|_minima]
     NestedScales       FORMAT
 
 Spelling and bytes of all are defined here and in `layouts` alone.
@@ -31,6 +31,8 @@ from onnxq.formats import Format
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
 DENSE = "DenseMatMul"
+#: Its bodies are islands of models (`passes/regions`).
+REGION = "Region"
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
 IR_VERSION, OPSET = 10, 21
 _FILES = {MATMUL: "_matmul", DENSE: "_dense", GATHER: "_gather", DEQUANTIZE: "_dequantize", NESTED: "_nested"}
@@ -45,7 +47,8 @@ class Variant:
         format: `kernel` of the weight's format; of the operators without kernels, the format's own word.
         zero_points, bias: whether the node has that input.
         exact: activations are not rounded, whoever computes.
-        moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank).
+        moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank); or which
+            part of a weight in a format of two levels it is that it makes, `scales` or `minima`.
     """
 
     op: str

@@ -3,19 +3,19 @@
 Rows of codes [R, bytes] with scales and offsets [R, blocks] become floats [R, K]. A weight that does not lie so takes
 `shape`, then the order of axes `perm`: a variant of its own, because onnxruntime copies every float it moves. What the
 offsets are depends on the format: zero points, which are subtracted from the codes, or minima, which are added in the
-end.
+end. Scales and minima of a format of two levels are made in the same way, from codes and factors of their own.
 """
 
 from __future__ import annotations
 
-from onnxq.formats import E8M0
+from onnxq.formats import E8M0, Format
 from onnxq.layouts import fields_of
 from onnxq.own_ops import DEQUANTIZE, Variant
 from onnxq.own_ops._parts import FLOAT, K_AND_BLOCK, level_values, middle_values, scale_values, scaled, shifted_values
 
 
 def lines(v: Variant) -> list[str]:
-    format = v.decoded
+    format = _made(v)
     inputs = "codes, scales" if format.offset_type is None else "codes, scales, offsets"
     if format.levels is not None:
         values = level_values(format.levels, "code_rows")
@@ -23,6 +23,8 @@ def lines(v: Variant) -> list[str]:
         values = [f"value = Cast <to = {FLOAT}> (code_rows)"]
     elif format.offset_type is not None:
         values = shifted_values("code_rows", "offsets", axis=1)
+    elif format.code_type.kind == "u":
+        values = [f"value = Cast <to = {FLOAT}> (code_rows)"]
     else:
         values = middle_values(1 << (format.bits - 1), "code_rows")
     text = [
@@ -46,6 +48,14 @@ def lines(v: Variant) -> list[str]:
         text += ["y_shape = Constant <value_ints: ints = @shape> ()", f"shaped = Reshape ({rows}, y_shape)"]
         return [*text, "y = Transpose <perm: ints = @perm> (shaped)", "}"]
     return [*text, f"y = Identity ({rows})", "}"]
+
+
+def _made(v: Variant) -> Format:
+    """The format of what is made: the weight, or its scales or minima."""
+    format = v.decoded
+    found = {"scales": format.stored_scales, "minima": format.stored_minima}.get(v.moved, format)
+    assert found is not None
+    return found
 
 
 def _codes(bits: int) -> list[str]:

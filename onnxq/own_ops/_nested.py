@@ -1,6 +1,7 @@
 """NestedScales: the scales of double quantization, from 8 bits (`kinds/nested.py`), in the shape of tiles or rows.
 
-Codes [S, scales of a factor], with factors [S, 1] and one offset, become [T, blocks, 16].
+Codes [S, scales of a factor], with factors [S, 1] and one offset, become [T, blocks, 16]. Those of a format of two
+levels with one factor for the whole weight lie as [T, blocks, 16] already.
 """
 
 from __future__ import annotations
@@ -13,6 +14,14 @@ from onnxq.own_ops._parts import FLOAT, INT32, vector
 
 
 def lines(v: Variant) -> list[str]:
+    if v.decoded.stored_scales is not None:
+        return [
+            f"{NESTED} <dtype> (codes, factor) => (y) {{",
+            f"code = Cast <to = {FLOAT}> (codes)",
+            "scale = Mul (code, factor)",
+            "y = Cast <to: int = @dtype> (scale)",
+            "}",
+        ]
     if v.decoded.nested_type == np.int8:
         rest = [f"code = Cast <to = {FLOAT}> (codes)", "difference = Div (code, factors)"]
     else:

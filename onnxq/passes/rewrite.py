@@ -13,7 +13,8 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.store_halves import StoreHalves
-from onnxq.plan import Plan
+from onnxq.passes.regions.make_regions import MakeRegions
+from onnxq.plan import Method, Plan
 from onnxq.planning.scales import activation_scales
 from onnxq.recipe import Recipe
 from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
@@ -28,6 +29,8 @@ def rewrite(
     names = frozenset(node.name or "" for node in graph.nodes(model))
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence)
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
+    if target.has_onnxq_ops and plan.those(Method.STATIC):
+        tidy.insert(1, MakeRegions(ranges.ranks))
     return PassManager([*_of_target(work, model), *tidy])(model.clone()).model
 
 

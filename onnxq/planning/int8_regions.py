@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq import targets
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.plan import Choice, Method, Plan
@@ -30,7 +31,7 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
         for node in graph.nodes(model)
         if _can_join(node, types) and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
     }
-    members = _between(model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates)
+    members = _between(model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates, _has_regions(plan))
     extra = (Choice(n.name or "", n.op_type, Method.STATIC) for n in graph.nodes(model) if n.name in members)
     return plan.replacing(extra)
 
@@ -40,9 +41,13 @@ def prune(plan: Plan, model: ir.Model) -> Plan:
     static = plan.those(Method.STATIC)
     convolutions = {choice.node for choice in static if choice.op == "Conv"}
     members = {choice.node for choice in static if has_no_weights(choice)}
-    left = _between(model, convolutions, {choice.node for choice in static} - members, members)
+    left = _between(model, convolutions, {choice.node for choice in static} - members, members, _has_regions(plan))
     gone = [choice for choice in static if choice.node in members - left]
     return plan.replacing(Choice(c.node, c.op, Method.KEEP, reason="no longer between int8 operators") for c in gone)
+
+
+def _has_regions(plan: Plan) -> bool:
+    return targets.get(plan.target).has_onnxq_ops
 
 
 def has_no_weights(choice: Choice) -> bool:
@@ -91,22 +96,30 @@ def _can_join(node: ir.Node, types: Types) -> bool:
     return types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
 
 
-def _between(model: ir.Model, convolutions: set[str], static: set[str], candidates: set[str]) -> set[str]:
-    """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator."""
+def _between(
+    model: ir.Model, convolutions: set[str], static: set[str], candidates: set[str], one_is_enough: bool
+) -> set[str]:
+    """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
+
+    Args:
+        one_is_enough: an Add may read one value that is not int8: where regions are nodes of their own, a conversion
+            costs less than leaving one.
+    """
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
     while True:
         int8 = convolutions | members
-        lost = {name for name in members if not _is_between(by_name[name], int8, static | members)}
+        lost = {name for name in members if not _is_between(by_name[name], int8, static | members, one_is_enough)}
         if not lost:
             return members
         members -= lost
 
 
-def _is_between(node: ir.Node, int8: set[str], readers: set[str]) -> bool:
+def _is_between(node: ir.Node, int8: set[str], readers: set[str], one_is_enough: bool) -> bool:
     read = [node.inputs[index] for index in activations(node)]
     made = [value for value in read if graph.constant(value) is None]
-    if not made or any((p := producer_of(value)) is None or p.name not in int8 for value in made):
+    others = [value for value in made if (p := producer_of(value)) is None or p.name not in int8]
+    if len(others) == len(made) or (others and not (one_is_enough and node.op_type == "Add")):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
     return any(use.node.name in readers for output in outputs for use in output.uses())

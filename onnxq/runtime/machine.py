@@ -41,6 +41,11 @@ class Machine:
         return self._kernels == other._kernels
 
     @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether onnxq's own kernels multiply bfloat16 there."""
+        return bool(self.library) and not {"amx_bf16", "avx512_bf16"}.isdisjoint(self.isa.split())
+
+    @property
     def _kernels(self) -> tuple[str, str, str, int]:
         return self.cpu, self.isa, self.onnxruntime, self.library
 

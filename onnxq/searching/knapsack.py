@@ -33,6 +33,14 @@ class Bound:
     costs: Sequence[NDArray[np.float64]]
     most: float
 
+    def total(self, chosen: Sequence[int]) -> float:
+        """What these options cost together."""
+        return sum(float(costs[i]) for costs, i in zip(self.costs, chosen, strict=True))
+
+    def keeps(self, chosen: Sequence[int]) -> bool:
+        """Whether these options are within the bound."""
+        return self.total(chosen) <= self.most
+
 
 def require_solver() -> Any:
     """
@@ -56,7 +64,7 @@ def solve(values: Sequence[NDArray[np.float64]], bounds: Sequence[Bound]) -> lis
         chosen = _solved(values, bounds, tight)
         if chosen is None:
             return None
-        sums = [sum(float(costs[i]) for costs, i in zip(bound.costs, chosen, strict=True)) for bound in bounds]
+        sums = [bound.total(chosen) for bound in bounds]
         missed = [total > bound.most for total, bound in zip(sums, bounds, strict=True)]
         if not any(missed):
             return chosen

@@ -161,6 +161,16 @@ def whole(plans: Sequence[Plan], units: Sequence[Unit]) -> Plan:
     return selected(base, units, [0] * len(units))
 
 
+def uniform(plans: Sequence[Plan], units: Sequence[Unit]) -> list[tuple[int, ...]]:
+    """What each of the plans chooses."""
+    found = []
+    for plan in plans:
+        forms = [tuple(_what(plan.choices[c.node]) for c in unit.options[0].choices) for unit in units]
+        known = [[tuple(map(_what, option.choices)) for option in unit.options] for unit in units]
+        found.append(tuple(each.index(form) for each, form in zip(known, forms, strict=True)))
+    return found
+
+
 def selected(base: Plan, units: Iterable[Unit], chosen: Iterable[int]) -> Plan:
     """`base` with the option of each unit that was chosen."""
     options = (unit.options[i] for unit, i in zip(units, chosen, strict=True))

@@ -22,6 +22,8 @@ from onnxq.searching.sensitivity import Sensitivity
 
 #: Corrections of a solution at most, and by how much fewer units may change after one that did no good.
 ROUNDS, FEWER = 6, 3
+#: Uniform choices within a bound that are measured: those of which least harm is expected.
+NEAREST = 2
 #: Steps that are worth measuring.
 LEAST_STEPS = 4
 
@@ -44,6 +46,7 @@ class Search:
 
     Attributes:
         base: a plan with every unit in some form, and with what is not chosen for.
+        uniform: choices that are worth measuring whatever single layers tell: the same for all units.
     """
 
     meter: Meter
@@ -51,6 +54,7 @@ class Search:
     units: Sequence[Unit]
     sensitivity: Sensitivity
     progress: Progress
+    uniform: Sequence[tuple[int, ...]] = ()
 
     def plan(self, chosen: Sequence[int]) -> Plan:
         return selected(self.base, self.units, chosen)
@@ -59,9 +63,14 @@ class Search:
         return Solution(tuple(chosen), self.meter.figures(self.plan(chosen)))
 
     def least_harm(self, bounds: Sequence[Bound]) -> Solution | None:
-        """The least harm within `bounds`, as single layers tell; None: nothing is within them."""
+        """The least harm within `bounds`, as single layers tell, or of the `uniform` choices if one of them measures
+        better; None: nothing is within them."""
         chosen = solve(self.sensitivity.added, bounds)
-        return None if chosen is None else self.measured(chosen)
+        if chosen is None:
+            return None
+        legal = [each for each in self.uniform if all(bound.keeps(each) for bound in bounds)]
+        nearest = sorted(legal, key=self.sensitivity.harm)[:NEAREST]
+        return min(map(self.measured, [tuple(chosen), *nearest]), key=lambda solution: solution.harm)
 
     def least_bytes(self, harm: float) -> Solution | None:
         """The fewest bytes with a harm of at most so much, as single layers tell."""

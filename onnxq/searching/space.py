@@ -17,7 +17,7 @@ from onnxq.plan import Plan
 from onnxq.planning.scales import values_to_observe
 from onnxq.searching.layer_errors import LayerErrors
 from onnxq.searching.meter import Meter
-from onnxq.searching.options import Unit, units_of, whole
+from onnxq.searching.options import Unit, uniform, units_of, whole
 from onnxq.searching.search import Search
 from onnxq.searching.sensitivity import measure
 from onnxq.summaries.ranges import Ranges
@@ -106,7 +106,7 @@ def open_space(
         sensitivity = measure(meter, base, units, min(single, most), errors, job.progress)
     finally:
         meter.save()
-    space = Space(job, Search(meter, base, units, sensitivity, job.progress), [])
+    space = Space(job, Search(meter, base, units, sensitivity, job.progress, uniform(plans, units)), [])
     if fast:
         _add_seconds(space, bench, plans)
     return space

@@ -47,6 +47,7 @@ class Layer:
         groups: of a grouped convolution; 1 for all else.
         file: where what was seen lies.
         numbers: under which it lies there, one for each place where the weight is read.
+        follows: whether it is what quantized layers before leave.
         chosen: is told the word of the algorithm whose codes an output channel took.
     """
 
@@ -54,6 +55,7 @@ class Layer:
     groups: int
     file: Path
     numbers: tuple[int, ...]
+    follows: bool = False
     chosen: Counter[str] = field(default_factory=Counter)
     _turned: dict[int, Layer] = field(default_factory=dict)
 
@@ -61,16 +63,25 @@ class Layer:
         """The same of the transposed weight: one object, however often it is asked for."""
         if channel == self.channel:
             return self
-        other = Layer(channel, self.groups, self.file, self.numbers, self.chosen)
+        other = Layer(channel, self.groups, self.file, self.numbers, self.follows, self.chosen)
         return self._turned.setdefault(channel, other)
 
     def gram(self) -> Gram:
         """Of the samples that calibration may use."""
-        return functools.reduce(Gram.merged, (Gram(_load(self.file, f"{number}.gram")) for number in self.numbers))
+        return functools.reduce(Gram.merged, map(self._gram, self.numbers))
 
-    def held_back(self) -> NDArray[np.float32]:
-        """[rows, groups, K] of the samples that were held back."""
-        return np.concatenate([_load(self.file, f"{number}.rows") for number in self.numbers])
+    def held_back(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """[rows, groups, K] of the samples that were held back: as the layer gets them, and as they are in float."""
+        rows = np.concatenate([_load(self.file, f"{number}.rows") for number in self.numbers])
+        if not self.follows:
+            return rows, rows
+        return rows, np.concatenate([_load(self.file, f"{number}.float_rows") for number in self.numbers])
+
+    def _gram(self, number: int) -> Gram:
+        sums = _load(self.file, f"{number}.gram")
+        if not self.follows:
+            return Gram(sums)
+        return Gram(sums, int(_load(self.file, f"{number}.count")), _load(self.file, f"{number}.cross"))
 
 
 #: By name of the initializer in the prepared model.
@@ -78,11 +89,22 @@ Evidence = Mapping[str, Layer]
 NO_EVIDENCE: Evidence = {}
 
 
-def add_input(file: Path, number: int, gram: Gram, held_back: Sequence[NDArray]) -> None:
-    """Leave what was seen of an input in `file`, which is made if it is not there."""
-    rows = np.concatenate(held_back) if held_back else np.zeros((0, *gram.sums.shape[:2]), np.float32)
+def add_input(
+    file: Path, number: int, gram: Gram, held_back: Sequence[NDArray], in_float: Sequence[NDArray] = ()
+) -> None:
+    """Leave what was seen of an input in `file`, which is made if it is not there.
+
+    Args:
+        held_back: rows of the samples held back.
+        in_float: what they are in the float model, if layers before are quantized.
+    """
+    none = np.zeros((0, *gram.sums.shape[:2]), np.float32)
+    arrays = {"gram": gram.sums, "rows": np.concatenate(held_back) if held_back else none}
+    if gram.cross is not None:
+        arrays |= {"cross": gram.cross, "float_rows": np.concatenate(in_float) if in_float else none}
+        arrays["count"] = np.array(gram.rows)
     with zipfile.ZipFile(file, "a", allowZip64=True) as archive:
-        for name, array in ((f"{number}.gram", gram.sums), (f"{number}.rows", rows)):
+        for name, array in ((f"{number}.{part}", array) for part, array in arrays.items()):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 

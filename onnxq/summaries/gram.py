@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+#: Rows of the samples held back that are kept of a layer's input.
+HELD_ROWS = 512
+
 
 @dataclass(eq=False)
 class Gram:
@@ -20,14 +23,30 @@ class Gram:
     Attributes:
         sums: [groups, K, K] float32; of a layer without groups one matrix.
         rows: how many were added.
+        cross: [groups, K, K], where layers before are quantized already: products of each row and what it is in float.
     """
 
     sums: NDArray[np.float32]
     rows: int = 0
+    cross: NDArray[np.float32] | None = None
 
     @classmethod
-    def empty(cls, groups: int, k: int) -> Gram:
-        return cls(np.zeros((groups, k, k), np.float32))
+    def empty(cls, groups: int, k: int, *, follows: bool = False) -> Gram:
+        """Of no rows.
+
+        Args:
+            follows: whether layers before are quantized.
+        """
+        zeros = np.zeros((groups, k, k), np.float32)
+        return cls(zeros, cross=zeros.copy() if follows else None)
+
+    def update_pair(self, x: NDArray, in_float: NDArray) -> None:
+        """Add [rows, groups, K] as quantized layers leave them, and as float layers do."""
+        assert self.cross is not None
+        x, in_float = finite_pairs(x, in_float)
+        self.update(x)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.cross += np.matmul(x.transpose(1, 2, 0), in_float.transpose(1, 0, 2))
 
     def update(self, x: NDArray) -> None:
         """Add [rows, groups, K]; rows that hold a number that is not finite are left out."""
@@ -50,7 +69,8 @@ class Gram:
             raise ValueError(
                 f"Gram matrices of shapes {self.sums.shape} and {other.sums.shape} are of different layers"
             )
-        return Gram(self.sums + other.sums, self.rows + other.rows)
+        cross = None if self.cross is None or other.cross is None else self.cross + other.cross
+        return Gram(self.sums + other.sums, self.rows + other.rows, cross)
 
 
 def finite_rows(x: NDArray) -> NDArray[np.float32]:
@@ -59,6 +79,13 @@ def finite_rows(x: NDArray) -> NDArray[np.float32]:
     with np.errstate(invalid="ignore", over="ignore"):
         is_finite = np.isfinite(x.sum(axis=(1, 2)))
     return x if is_finite.all() else x[np.isfinite(x).all(axis=(1, 2))]
+
+
+def finite_pairs(x: NDArray, other: NDArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both [rows, groups, K] as float32, without those rows in which either holds a number that is not finite."""
+    x, other = (np.ascontiguousarray(each, np.float32) for each in (x, other))
+    finite = np.isfinite(x).all(axis=(1, 2)) & np.isfinite(other).all(axis=(1, 2))
+    return (x, other) if finite.all() else (x[finite], other[finite])
 
 
 def spread_out(x: NDArray, count: int) -> NDArray:

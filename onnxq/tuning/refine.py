@@ -10,6 +10,7 @@ from onnxq.plan import Choice, Method, Plan, finer
 from onnxq.preference import RECURRENT_BAR, preference_of
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import SCHEMES, Recipe, twin
+from onnxq.samples.trials import GIVEN
 from onnxq.tuning.harm import harm, sharing
 from onnxq.tuning.plan_bench import PlanBench
 
@@ -53,21 +54,24 @@ def _refined_once(
     bargains = not four_bits and not recipe.keep_slow  # who names four bits, or a format, wants it for its size
     aim, wanted = recipe.aim, float("-inf")
     bar = preference.bar_of(**kind)
+    stricter = max(0.0, bar - preference.bar)
+    least = RECURRENT_BAR - preference.lower - SLACK if bench.is_recurrent else preference.weights_bar
+    of_others = max(0.0, least - preference.weights_bar)
     if not (four_bits or is_named):
-        wanted = RECURRENT_BAR - preference.lower - SLACK if bench.is_recurrent else preference.weights_bar
+        wanted = least
     if plan.those(Method.STATIC, Method.DYNAMIC):
         # What is lost in the int8 kernels no weight brings back.
         best = bench.quality(with_finest_weights(plan))
-        wanted = min(wanted, best.contrast - ADDED)
+        wanted = min(wanted, best.contrast_for(GIVEN, of_others) - ADDED)
         aim = aim if recipe.min_sqnr is not None else min(aim, best.sqnr - ADDED)
 
     def enough(candidate: Plan) -> bool:
         quality = bench.quality(candidate)
-        return quality.sqnr >= aim and quality.contrast >= wanted
+        return quality.sqnr >= aim and quality.contrast_for(GIVEN, of_others) >= wanted
 
     def noise_price(candidate: Plan) -> float:
         """What the noise is worth, in bytes relative to float."""
-        return preference.bytes_price(bench.quality(candidate).contrast, bar)
+        return preference.bytes_price(bench.quality(candidate).contrast_for(GIVEN, stricter), bar)
 
     def price(candidate: Plan) -> float:
         return bench.size(candidate) + noise_price(candidate)

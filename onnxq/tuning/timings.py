@@ -39,6 +39,10 @@ class Timings:
     def __init__(self, bench: PlanBench, accuracy_level: int) -> None:
         self._bench, self._profile, self._level = bench, bench.profile, accuracy_level
 
+    def can_tell(self, plan: Plan) -> bool:
+        """Whether the profile holds the kernels of `plan`, or they can be timed."""
+        return not self._profile.is_closed or not self._missing(plan)
+
     def kernels(self, plan: Plan) -> list[Kernel]:
         """The kernels that run for `plan`; timed if the profile lacks any of them, and they can be."""
         return self._bench.kernels(plan, timed=not self._profile.is_closed and bool(self._missing(plan)))
@@ -87,11 +91,24 @@ class Timings:
         Args:
             seen: what was measured just now, for a profile that is not closed.
         """
+        found = self._saved(plan, seen)
+        return found is not None and is_below(found.ratio, found.spread, bound) is False
+
+    def is_saved_faster(self, plan: Plan, seen: PlanTime) -> bool | None:
+        """Whether the saved file of `plan` clearly takes less time than the float model; None: the profile does not
+        say.
+
+        Args:
+            seen: as `is_saved_slower` takes it.
+        """
+        found = self._saved(plan, seen)
+        return None if found is None else is_below(found.ratio, found.spread, 1.0) is True
+
+    def _saved(self, plan: Plan, seen: PlanTime) -> PlanTime | None:
         key = f"{self._model} {hash_of_plan(plan, self._level)} saved"
         if not self._profile.is_closed:
             self._profile.plans.setdefault(key, seen)
-        found = self._profile.plan(key)
-        return found is not None and is_below(found.ratio, found.spread, bound) is False
+        return self._profile.plan(key)
 
     def _missing(self, plan: Plan) -> list[str]:
         """Entries that the profile lacks for those nodes of `plan` that may compute in another way than in float."""

@@ -18,6 +18,7 @@ from onnxq.quality import Quality
 from onnxq.recipe import Recipe
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
+from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
@@ -49,12 +50,29 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     return refine(bench, plan, recipe, terms.measurements, progress)
 
 
+def regret(bench: PlanBench, plan: Plan, full: Plan, recipe: Recipe, observed: Sequence[str]) -> float:
+    """What a run of a tuned plan costs with its noise, in runs of the float model; infinite if it misses the aim.
+
+    Args:
+        full: the plan before it was tuned.
+        observed: the activations that it quantizes with fixed scales.
+    """
+    terms, timings = Terms.of(bench, recipe, QUIET), Timings(bench, recipe.accuracy_level)
+    quality, latency = bench.quality(plan), 1.0
+    if plan.those(*COMPUTING):
+        costs = timings.costs(full, timings.kernels(full), observed)
+        latency = timings.speed(plan, costs, full, WORTHWHILE).ratio
+    return latency + terms.noise_price(quality) if quality.sqnr >= recipe.aim else float("inf")
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a bargain is made by.
 
     Attributes:
-        bar: dB of contrast below which decisions of this model change.
+        bar: dB of contrast below which decisions of this model change, on the user's samples. Made-up ones, and those
+            of other lengths, are held to the bar of other models: what becomes of noise that accumulates, or of scores
+            near a threshold, only a real sequence shows.
         measurements: plans that may be measured to find out which nodes do harm.
     """
 
@@ -77,7 +95,8 @@ class Terms:
 
     def noise_price(self, quality: Quality) -> float:
         """What a plan's noise is worth, in runs of the float model."""
-        return self.preference.price(quality.contrast, self.bar)
+        contrast = quality.contrast_for(GIVEN, max(0.0, self.bar - self.preference.bar))
+        return self.preference.price(contrast, self.bar)
 
 
 def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:

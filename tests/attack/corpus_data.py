@@ -15,9 +15,10 @@ import folder_models
 import numpy as np
 import onnx
 import tiny
-from attack.corpus import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
+from attack.hostile import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
+from numpy.typing import NDArray
 
-from onnxq.checkpoints import encode_arrays
+from onnxq.checkpoints import encode_arrays, gguf_file
 
 MEL = "g (float[1, 8, n] input_features) => (y) { h = Conv(input_features, w) y = MatMul(v, h) }"
 WAVE = "g (float[1, 64] input_values) => (y) { y = MatMul(input_values, w) }"
@@ -142,15 +143,18 @@ def deep(levels: int) -> str:
     return "[" * levels + "]" * levels
 
 
-def arrays(*names: str, shape: Sequence[int] = (2, 64)) -> Callable[[Path], None]:
-    """A safetensors file of arrays of zeros; names with a dot are of vectors."""
+def arrays(*names: str, shape: Sequence[int] = (2, 64), apart: int = 1) -> Callable[[Path], None]:
+    """A safetensors file of arrays of zeros, all in one place if `apart` is 0; names with a dot are of vectors."""
 
     def make(folder: Path) -> None:
         size = 4 * math.prod(shape)
-        shapes = {name: [size // 4] if "." in name else list(shape) for name in names or ("w",)}
-        table = {name: {"dtype": "F32", "shape": each, "data_offsets": [0, size]} for name, each in shapes.items()}
+        table, begin = {}, 0
+        for name in names or ("w",):
+            lengths = [size // 4] if "." in name else list(shape)
+            table[name] = {"dtype": "F32", "shape": lengths, "data_offsets": [begin, begin + size]}
+            begin += size * apart
         header = json.dumps(table).encode()
-        (folder / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+        (folder / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(max(size, begin)))
         (folder / "out").mkdir()
 
     return make
@@ -164,6 +168,26 @@ def gguf(*shape: int) -> Callable[[Path], None]:
         raw = (folder / "w.gguf").read_bytes()
         (folder / "w.gguf").write_bytes(raw.replace(struct.pack("<QQ", 64, 2), struct.pack("<QQ", *shape[::-1]), 1))
         (folder / "out").mkdir()
+
+    return make
+
+
+def gguf_of_shared_bytes(folder: Path) -> None:
+    two = {name: np.zeros((2, 64), np.float32) for name in ("a", "b")}
+    encode_arrays.encode_arrays(two, folder / "w.gguf", "q8_0")
+    raw = (folder / "w.gguf").read_bytes()
+    second = struct.pack("<IQ", gguf_file.NUMBERS["Q8_0"], 160)  # 2 rows of 2 blocks of 34 bytes, aligned
+    assert raw.count(second) == 1
+    (folder / "w.gguf").write_bytes(raw.replace(second, second[:4] + bytes(8)))
+    (folder / "out").mkdir()
+
+
+def checkpoint(bias: NDArray) -> Callable[[Path], None]:
+    """A packed layer with a bias that is none."""
+
+    def make(folder: Path) -> None:
+        packed, scales = np.zeros((8, 32), np.uint8), np.ones((8, 2), np.float16)
+        np.savez(folder / "w.npz", **{"a.weight_4bit": packed, "a.scales_4bit": scales, "a.bias": bias})
 
     return make
 
@@ -278,6 +302,19 @@ CASES: dict[str, Hostile] = {
     "input as output, by force": Hostile(
         arrays("w"), "is read, so it cannot be", ("encode", "w.safetensors", "-w", "int8", "-o", "w.safetensors", "-f")
     ),
+    "tensors that share bytes": Hostile(arrays("a", "b", apart=0), "tensors 'a' and 'b' share bytes", ENCODE),
+    "tensors of GGUF that share bytes": Hostile(
+        gguf_of_shared_bytes, "tensors 'a' and 'b' share bytes", ("decode", "w.gguf", "-o", "out/w.npz")
+    ),
+    **{
+        f"bias {what}": Hostile(checkpoint(np.array([bias] * 8)), says, ("import-weights", "w.npz", "-o", "out.onnx"))
+        for what, bias, says in (
+            ("of letters", "x", "is of type <U1, not of real numbers"),
+            ("of imaginary numbers", 1j, "is of type complex128, not of real numbers"),
+            ("that is no number", float("nan"), "not finite, or too large for float32"),
+            ("beyond all numbers", 1e300, "not finite, or too large for float32"),
+        )
+    },
     # Images and tables
     "PostScript in an image": Hostile(images("size=8x8", kind="EPS"), "is not a readable image"),
     "table that names a file elsewhere": Hostile(rows(elsewhere("/etc/passwd"), images=True), "outside of the table's"),
@@ -341,6 +378,9 @@ CASES: dict[str, Hostile] = {
     ),
     "configuration with half a character": Hostile(
         models(configured({"model": {"decoder": {"filename": "a.onnx", "x": "\ud800"}}}), "-t", "onnxq"), "", code=0
+    ),
+    "part without a decoder beside it": Hostile(
+        models(configured({"model": {"embedding": {"filename": "a.onnx"}}}), "-t", "onnxq"), "", code=0
     ),
     "pipe beside the models": Hostile(models(lambda p: os.mkfifo(p / "x.json")), "is not a file"),
     "link out of the folder": Hostile(models(lambda p: (p / "x.txt").symlink_to("/etc/passwd")), "outside the folder"),

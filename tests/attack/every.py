@@ -1,8 +1,9 @@
-"""All cases of the corpus."""
+"""All cases of the corpus: what has done harm once, or would, by name."""
 
 from __future__ import annotations
 
-from attack import corpus, corpus_data
+from attack import corpus_data, corpus_files, corpus_models
 
-CASES = corpus.CASES | corpus_data.CASES
-assert len(CASES) == len(corpus.CASES) + len(corpus_data.CASES), "two cases of one name"
+PARTS = (corpus_models.CASES, corpus_files.CASES, corpus_data.CASES)
+CASES = {name: case for part in PARTS for name, case in part.items()}
+assert len(CASES) == sum(map(len, PARTS)), "two cases of one name"

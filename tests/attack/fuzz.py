@@ -20,6 +20,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from attack import cage, mutants  # noqa: E402
 from attack.mutants import Mutant  # noqa: E402
 
+#: Cases that are printed of those that crashed.
+SHOWN = 8
+
 
 def smaller(case: Mutant, cause: str) -> Mutant:
     """The case with as few mutations as do the same harm."""
@@ -45,6 +48,7 @@ def main() -> int:
     end = time.monotonic() + 60 * options.minutes
     found: dict[str, tuple[int, Mutant, cage.Outcome]] = {}
     codes: dict[int, int] = {}
+    crashes: list[Mutant] = []
     count, slowest = 0, 0.0
     while time.monotonic() < end:
         cases = [mutants.draw(r, options.kind) for _ in range(cage.BATCH)]
@@ -53,6 +57,7 @@ def main() -> int:
             if outcome.defect == "hang":  # or was it others, on a busy machine?
                 outcome = next(cage.run([case], seconds=3 * cage.SECONDS))
             codes[outcome.code] = codes.get(outcome.code, 0) + 1
+            crashes += [case] if outcome.code < 0 else []
             slowest = max(slowest, outcome.seconds)
             if outcome.defect:
                 key = f"{outcome.defect}: {outcome.cause}"
@@ -64,8 +69,9 @@ def main() -> int:
     for key, (times, case, outcome) in sorted(found.items(), key=lambda item: -item[1][0]):
         least = smaller(case, outcome.cause)
         print(f'\n{times} × {key}\n  --case "{dataclasses.astuple(least)}"\n' + outcome.said[-1500:])
-    crashed = sum(n for code, n in codes.items() if code < 0)
-    print(f"\n{len(found)} distinct causes; {crashed} cases crashed, some in onnxruntime")
+    print(f"\n{len(found)} distinct causes; {len(crashes)} cases crashed, some in onnxruntime")
+    for case in crashes[:SHOWN]:
+        print(f'  --case "{dataclasses.astuple(case)}"')
     return bool(found)
 
 

@@ -138,7 +138,7 @@ def test_every_format_has_figures(word: str, way: str) -> None:
     assert 0 < s.sqnr <= MAX_DB  # 2 bits with one scale for all are next to nothing
     assert 0.3 < s.cosine <= 1
     assert 0 < s.levels_used <= 1
-    assert s.clipped < 0.05
+    assert s.clipped < (0.3 if word == "ternary" else 0.05)  # beyond one and a half times the mean magnitude
     assert formats.get(word).bits <= s.bits_per_weight < formats.get(word).bits + 4
     assert s.count == GAUSSIAN.size
 
@@ -150,6 +150,8 @@ def test_nf4_beats_evenly_spaced_levels_on_gaussian_weights() -> None:
     nf4 = analysis.tensor_error(blocks, "nf4", Granularity(1, 64)).sqnr
     assert 0.8 < nf4 - even < 1.6
     for lead in analysis.leads("nf4"):
+        if formats.get(lead.other).stored_scales is not None:
+            continue  # of which blocks in rows of their own make other super blocks
         other = analysis.tensor_error(blocks, lead.other, Granularity(1, 64)).sqnr
         assert lead.decibel == pytest.approx(nf4 - other, abs=0.01)
         assert (lead.granularity, lead.bits_per_weight) == ("block64", 4.5)

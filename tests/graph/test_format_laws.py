@@ -24,7 +24,10 @@ from onnxq.encoding import lazy
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.formats.kinds import gguf
+from onnxq.formats.kinds.super_blocks import StoredScales
 
+#: Formats of two levels have laws of their own: test_super_blocks.py.
+TWO_LEVELS = [word for word in formats.names() if formats.get(word).stored_scales is not None]
 WORDS = [*formats.names(), "uniform2", "uniform3", "uniform5", "uniform11", "uniform16", "nf4_dq3"]
 DTYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
 EPS = float(np.finfo(np.float32).eps)
@@ -32,11 +35,11 @@ SUBNORMAL = float(np.finfo(np.float32).smallest_subnormal)
 #: By how many steps a weight beyond the outermost level may be off; half a step where nothing is said. Symmetric codes
 #: have one fewer on one side; mxfp4 begins to clip at 6 of 8; powers of two clip when that has the smaller error.
 CLIPPED = dict.fromkeys(("int2", "int3", "int4", "int4_dq", "q4_0", "q5_0"), 1)
-CLIPPED |= {"mxfp4": 2, "pow2_int4": 8, "pow2_int8": 128}
+CLIPPED |= {"ternary": 64, "mxfp4": 2, "pow2_int4": 8, "pow2_int8": 128}
 #: The lowest code of two's complement is not used.
 SYMMETRIC = ("int8", "int8_dq", "int16", "q8_0", "pow2_int4", "pow2_int8")
 #: Their range need not hold a zero.
-WITHOUT_ZERO = ("uniform", "q4_1", "q5_1")
+WITHOUT_ZERO = ("uniform", "q4_1", "q5_1", "q2_k", "q4_k", "q5_k")
 
 
 @st.composite
@@ -95,7 +98,8 @@ def test_laws(word: str, data: st.DataObject) -> None:
     q = formats.quantize(weight, word, granularity)
     shape_and_types(q, w)
     decoding_is_a_fixed_point(q)
-    errors_are_bounded(q, w)
+    if word not in TWO_LEVELS:
+        errors_are_bounded(q, w)
     zero_stays_zero(q, w)
     bytes_are_counted(q)
     cut_or_whole(q, weight)
@@ -105,8 +109,14 @@ def may_be_refused(word: str, w: NDArray) -> bool:
     """Whether a number of `w` is beyond what float16 or bfloat16 holds, where the format stores it as one."""
     largest = np.max(np.abs(w), initial=0)
     return largest >= (3.39e38 if word == "bfloat16" else 65520.0) and (
-        word in ("float16", "bfloat16") or formats.get(word).scale_type == np.float16
+        word in ("float16", "bfloat16") or has_half_scales(word)
     )
+
+
+def has_half_scales(word: str) -> bool:
+    """Whether float16 numbers are stored, scales themselves or factors of them."""
+    format = formats.get(word)
+    return np.float16 in (format.scale_type, format.stored_scales and format.stored_scales.scale_type)
 
 
 def shape_and_types(q: QuantizedTensor, w: NDArray) -> None:
@@ -189,6 +199,8 @@ def outermost(q: QuantizedTensor) -> tuple[float, float]:
         return -largest, largest
     if q.codes.dtype.kind == "i":
         half = 1 << (q.format.bits - 1)
+        if q.format.lowest is not None:
+            return float(q.format.lowest), float(half - 1)
         return float(-half + (q.format.name in SYMMETRIC)), float(half - 1)
     return 0.0, float((1 << q.format.bits) - 1)
 
@@ -209,11 +221,13 @@ def zero_stays_zero(q: QuantizedTensor, w: NDArray) -> None:
 def bytes_are_counted(q: QuantizedTensor) -> None:
     groups = math.prod(q.granularity.scale_shape(q.shape)) if q.scales is not None else 0
     expected = -(-q.codes.size * q.format.bits // 8)
-    if q.nested is not None:
+    if isinstance(q.nested, StoredScales):
+        expected += q.nested.nbytes
+    elif q.nested is not None:
         expected += groups + 4 * -(-groups // q.format.nested_block) + 4
     elif q.format.scale_type is not None:
         expected += groups * q.format.scale_type.itemsize
-    if q.zero_points is not None:
+    if q.zero_points is not None and not isinstance(q.nested, StoredScales):
         minimum = q.zero_points.dtype != q.codes.dtype
         expected += groups * q.zero_points.dtype.itemsize if minimum else -(-groups * q.format.bits // 8)
     parts = layouts.compact(q)
@@ -235,7 +249,7 @@ def assert_same(a: QuantizedTensor, b: QuantizedTensor) -> None:
     np.testing.assert_array_equal(a.dequantize(), b.dequantize())
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", [word for word in WORDS if word not in TWO_LEVELS])
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_powers_of_two_go_through(word: str, data: st.DataObject) -> None:
@@ -259,10 +273,10 @@ def test_what_is_not_finite_is_refused_with_its_place(word: str, dtype: np.dtype
         formats.quantize(w, word, name="fc.w")
 
 
-@pytest.mark.parametrize("word", [w for w in WORDS if formats.get(w).scale_type == np.float16])
+@pytest.mark.parametrize("word", [w for w in WORDS if has_half_scales(w)])
 def test_a_scale_beyond_float16_is_refused(word: str) -> None:
     with pytest.raises(BadModel, match=f"weight 'w': a scale or minimum of .* does not fit float16, as {word} stores"):
-        formats.quantize(np.full((1, 32), 1e8, np.float32) * np.linspace(-1, 1, 32, dtype=np.float32), word)
+        formats.quantize(np.full((1, 32), 1e10, np.float32) * np.linspace(-1, 1, 32, dtype=np.float32), word)
 
 
 def test_gguf_scales_too_small_for_float16_decode_to_zero() -> None:
@@ -274,7 +288,7 @@ def test_gguf_scales_too_small_for_float16_decode_to_zero() -> None:
 def test_the_largest_numbers_decode_to_finite_ones(word: str) -> None:
     largest = np.finfo(np.float32).max
     w = np.array([[-largest, largest, 1, 0] * 16], np.float32)
-    if formats.get(word).scale_type == np.float16:
+    if has_half_scales(word):
         with pytest.raises(BadModel):
             formats.quantize(w, word)
     else:

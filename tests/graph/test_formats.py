@@ -12,6 +12,8 @@ from onnxq import formats
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds import affine as _affine
+from onnxq.formats.kinds.nested import NestedScales
+from onnxq.formats.kinds.super_blocks import StoredScales
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -47,6 +49,8 @@ def codes_of(format: Format) -> NDArray:
         return codes[np.isfinite(codes.astype(np.float32))]
     half = 1 << (format.bits - 1)
     if format.code_type.kind == "i":
+        if format.lowest is not None:
+            return np.arange(format.lowest, half, dtype=format.code_type)
         is_short = format.name in ("int8", "int8_dq", "int16", "q8_0", "pow2_int4", "pow2_int8")
         return np.arange(-half + is_short, half, dtype=format.code_type)
     return np.arange(2 * half, dtype=format.code_type)
@@ -56,8 +60,7 @@ def zero_of(format: Format) -> NDArray | None:
     """Some zero point, or some minimum."""
     if format.name.startswith("uint"):
         return np.array(3, format.code_type)
-    has_minimum = format.name in ("uniform", "q4_1", "q5_1")
-    return np.array(-1.5, format.scale_type) if has_minimum else None
+    return np.array(-1.5, format.offset_type) if format.has_minimum else None
 
 
 def test_the_folder_is_the_list() -> None:
@@ -66,7 +69,9 @@ def test_the_folder_is_the_list() -> None:
 
 
 def test_an_unknown_word_lists_the_known_ones() -> None:
-    with pytest.raises(BadRecipe, match="unknown number format 'int5'; choose one of bfloat16, float16, float8_e4m3"):
+    with pytest.raises(
+        BadRecipe, match="unknown number format 'int5'; choose one of bfloat16, e2m1, float16, float8_e4m3"
+    ):
         formats.get("int5")
     for word in ("", "3", "nf42", "uniform-3"):
         with pytest.raises(BadRecipe, match="unknown number format"):
@@ -213,7 +218,9 @@ def test_a_format_says_of_itself_what_it_does(name: str) -> None:
     assert format.name == name
     assert format.offset_type == (None if q.zero_points is None else q.zero_points.dtype)
     assert format.scale_type == (None if q.scales is None else q.scales.dtype)
-    assert format.nested_type == (None if q.nested is None else q.nested.codes.dtype)
+    assert format.nested_type == (q.nested.codes.dtype if isinstance(q.nested, NestedScales) else None)
+    stored = (q.nested.scales, q.nested.minima) if isinstance(q.nested, StoredScales) else (None, None)
+    assert (format.stored_scales, format.stored_minima) == tuple(part and part.format for part in stored)
     assert (format.levels is None) == (format.tables is None)
     if format.rule is not None and format.rule.qmax:
         assert format.rule.qmax == (1 << (format.bits - (format.code_type.kind == "i"))) - 1

@@ -14,7 +14,7 @@ from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.errors import BadData, BadModel, BadOutput
 from onnxq.formats import Granularity, QuantizedTensor
 
-W = np.random.default_rng(0).standard_normal((3, 5, 64)).astype(np.float32)
+W = np.random.default_rng(0).standard_normal((3, 5, 256)).astype(np.float32)
 TYPES = [word for word in formats.names() if formats.get(word).gguf]
 METADATA = {"general.name": "mäuse", "a.count": -(1 << 40), "a.share": 0.1, "a.flag": True}
 
@@ -43,6 +43,8 @@ def test_the_gguf_package_reads_what_is_written(tmp_path: Path, alignment: int) 
         if isinstance(tensor, QuantizedTensor):
             floats = gguf.quants.dequantize(found.data, found.tensor_type).reshape(tensor.shape)
             np.testing.assert_array_equal(floats, tensor.dequantize())
+            if tensor.format.stored_scales is not None:  # which the package only decodes
+                continue
             # By the format's own rule: the very bytes that ggml makes of these weights.
             bytes_of_ggml = gguf.quants.quantize(W, found.tensor_type)
             np.testing.assert_array_equal(
@@ -98,7 +100,8 @@ def test_what_gguf_does_not_hold(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 def test_damaged_files_are_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("g") / "w.gguf"
-    write_gguf(path, [("a", lambda: formats.quantize(W[0], "q5_1")), ("b", lambda: W[0, 0])], METADATA)
+    word = data.draw(st.sampled_from(["q5_1", "q4_k", "tq1_0"]))
+    write_gguf(path, [("a", lambda: formats.quantize(W[0], word)), ("b", lambda: W[0, 0])], METADATA)
     raw = bytearray(path.read_bytes())
     if data.draw(st.booleans()):
         raw = raw[: data.draw(st.integers(0, len(raw) - 1))]

@@ -152,7 +152,7 @@ def test_outputs_that_held_back_rows_speak_against_keep_codes_without_data(tmp_p
     few = Layer(1, 1, tmp_path / "few.npz", (0,))
     found = gptq.quantize(w, formats.get("int4"), Granularity(0, 32), layer=few)
     without = mse.quantize(w, formats.get("int4"), Granularity(0, 32))
-    x = few.held_back()[:, 0]
+    x = few.held_back()[0][:, 0]
     errors = [np.square(x @ (q.dequantize() - w)).sum(axis=0) for q in (found, without)]
     assert (errors[0] <= errors[1]).all()
     assert few.chosen["mse"] > 0 and few.chosen["mse"] + few.chosen["gptq"] == 12

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from onnxq import formats, layouts
 from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds.nested import NestedScales
 
 #: Rows and K; K = 1, odd, ragged against the block, and a multiple of it.
 SHAPES = [(1, 1), (2, 5), (3, 16), (3, 17), (5, 32), (4, 47), (2, 64)]
@@ -189,7 +190,7 @@ def fitting(q: QuantizedTensor) -> dict[str, layouts.Layout]:
             found |= {"matmul_bnb4": layouts.matmul_bnb4, "halves": layouts.halves}
         if q.zero_points is not None:
             found["onnxq_zero_points"] = layouts.onnxq_zero_points
-    if q.nested is not None:
+    if isinstance(q.nested, NestedScales):
         names = ("nested_codes", "nested_factors", "nested_offset")
         found |= {name: getattr(layouts, name) for name in names}
     return found

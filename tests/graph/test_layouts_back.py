@@ -116,7 +116,7 @@ def test_misfitting_linear4bit_tensors_are_refused_by_name(weight: NDArray, scal
 
 
 def test_what_gguf_does_not_hold() -> None:
-    with pytest.raises(BadModel, match="GGUF has no nf4; choose one of bfloat16, float16, mxfp4, q4_0, q4_1"):
+    with pytest.raises(BadModel, match="GGUF has no nf4; choose one of bfloat16, float16, mxfp4, q2_k"):
         layouts.gguf(formats.quantize(normal(2, 64), "nf4"))
     with pytest.raises(BadModel, match="rows of whole blocks of 32, not of 33 in blocks of 32"):
         layouts.gguf(formats.quantize(normal(2, 33), "q4_0"))

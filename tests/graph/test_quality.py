@@ -126,6 +126,19 @@ def test_the_worst_label_counts() -> None:
     assert quality.contrast == quality.contrasts()["voice"]
 
 
+def test_made_up_samples_may_have_less_contrast_than_those_of_the_user() -> None:
+    x = normal(50)
+    quality = Quality()
+    quality.add(["y"], [x], [x + 0.1], "made up")
+    assert quality.contrast_for("data", 12.0) == quality.contrast  # nobody knows better
+    quality.add(["y"], [x], [x + 0.05], "data")
+    found = quality.contrasts()
+    assert found["made up"] < found["data"] < found["made up"] + 12.0
+    assert quality.contrast_for("data", 12.0) == found["data"]
+    assert quality.contrast_for("data", 3.0) == found["made up"] + 3.0
+    assert quality.contrast_for("data", 0.0) == quality.contrast
+
+
 def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:
     """An output of almost nothing need not be exact to its last bit; one that is broken still is."""
     quality, x = Quality(), normal(1000)

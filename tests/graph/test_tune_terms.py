@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onnxq.plan import Plan
 from onnxq.preference import CLEAR, PREFERENCES, SEARCHES
+from onnxq.quality import Quality
 from onnxq.recipe import Recipe
 from onnxq.runtime.profile import PlanTime
 from onnxq.tuning.harm import harm
@@ -24,7 +26,16 @@ def terms(prefer: str, **known: Any) -> Terms:
 
 
 def price(prefer: str, contrast: float, **known: Any) -> float:
-    return terms(prefer, **known).noise_price(SimpleNamespace(contrast=contrast))  # type: ignore[arg-type]
+    return terms(prefer, **known).noise_price(seen(made_up=contrast))
+
+
+def seen(**labels: float) -> Quality:
+    """What was seen, by its contrast on samples of each label."""
+    quality = Quality()
+    x = np.sin(np.arange(1000.0))
+    for label, contrast in labels.items():
+        quality.add(["y"], [x], [x + np.std(x) * 10 ** (-contrast / 20)], label)
+    return quality
 
 
 @pytest.mark.parametrize("kind", [{}, {"is_recurrent": True}, {"is_detector": True}], ids=str)
@@ -47,6 +58,16 @@ def test_no_preference_but_speed_and_size_lowers_the_bar_of_detectors() -> None:
     assert {terms(word, is_detector=True).bar for word in ("balanced", "accuracy")} == {56.0}
     assert terms("speed", is_detector=True).bar == terms("size", is_detector=True).bar == 50.0
     assert terms("balanced", is_recurrent=True).bar == 42.0
+
+
+@pytest.mark.parametrize("kind", ["is_recurrent", "is_detector"])
+def test_what_is_not_the_users_is_held_to_the_bar_of_other_models(kind: str) -> None:
+    made = terms("balanced", **{kind: True})
+    assert made.noise_price(seen(data=50.0, other=38.0)) == pytest.approx(made.noise_price(seen(data=50.0)), rel=1e-6)
+    assert made.noise_price(seen(data=50.0, other=20.0)) > 1.2 * made.noise_price(seen(data=50.0))
+    assert made.noise_price(seen(made_up=38.0)) > made.noise_price(seen(made_up=50.0))
+    usual = terms("balanced")
+    assert usual.noise_price(seen(data=50.0, other=38.0)) > usual.noise_price(seen(data=50.0))
 
 
 @pytest.mark.parametrize(

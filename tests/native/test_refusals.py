@@ -44,7 +44,7 @@ ATTRIBUTES: list[tuple[dict[str, Any], str]] = [
     ({"block_size": -32}, "not -32"),
     ({"block_size": -(2**63)}, "block_size must be"),
     ({"format": None}, "attribute format is ''"),
-    ({"format": "int5"}, "is 'int5', but must be one of int4, int8, nf4, fp4, mxfp4"),
+    ({"format": "int5"}, "is 'int5', but must be one of int4, int8, nf4, fp4, mxfp4, e2m1"),
     ({"format": 4}, "attribute format is ''"),
     ({"format": "int4\0"}, "attribute format"),
     ({"activations": "quick"}, "is 'quick', but must be fast or exact"),

@@ -15,7 +15,7 @@ from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.cli import main
 from onnxq.formats import Granularity
 
-W = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+W = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
 TYPES = [word for word in formats.names() if formats.get(word).gguf]
 OTHERS = {"b": np.arange(3, dtype=np.int64), "v": W[0]}
 
@@ -44,7 +44,7 @@ def test_gguf_of_one_array(word: str, tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", W)
     done = run("encode", tmp_path / "w.npy", "-w", word, "-o", tmp_path / "w.gguf")
     assert done.exit_code == 0, done.output
-    assert f"w  8×64  {word}  " in done.output and "codes by rtn" in done.output
+    assert f"w  8×256  {word}  " in done.output and "codes by rtn" in done.output
     assert run("decode", tmp_path / "w.gguf", "-o", tmp_path / "back.npy").exit_code == 0
     np.testing.assert_array_equal(np.load(tmp_path / "back.npy"), formats.quantize(W, word).dequantize())
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "spoiled",
     [
-        {"shape": [None, 64]},
+        {"shape": [None, 256]},
         {"shape": "8"},
         {"axis": "one"},
         {"block": 1.5},

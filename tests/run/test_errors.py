@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
@@ -215,6 +216,22 @@ def test_a_closed_pipe_behind_stdout(model: Path) -> None:
         == "onnxq: the output could not be printed: nobody reads it any more; files that were written stay\n"
     )
     assert (model.parent / "plan.json").exists()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_lead_nowhere(closed: str, model: Path) -> None:
+    """Else what libraries print goes into the file that is being written, whose number the stream's is."""
+    out = model.parent / "out.onnx"
+    words = f"quantize {model} -s w8a16 -o {out} --no-check"
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m onnxq {words} {closed}"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, cwd=model.parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+    onnx.checker.check_model(out)
 
 
 def test_a_terminal_that_knows_only_ascii(model: Path) -> None:

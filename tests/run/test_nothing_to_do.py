@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,8 +14,12 @@ import tiny
 from click.testing import CliRunner, Result
 
 import onnxq
+from onnxq import drafts
+from onnxq.checking import saved
+from onnxq.checking.models import Check
 from onnxq.cli import main
 from onnxq.errors import BadOutput, NothingToDo
+from onnxq.plan import COMPUTING
 from onnxq.runtime.session import Session
 
 
@@ -57,6 +63,30 @@ def test_its_data_go_with_it(tmp_path: Path) -> None:
         wanted = Session(path).run(feed)
         file.unlink()
     assert np.array_equal(Session(result.output).run(feed)[0], wanted[0])
+
+
+@pytest.mark.parametrize(("ratio", "is_copied"), [(1.02, True), (1.0, True), (0.5, False)])
+def test_a_larger_file_has_to_be_faster(
+    ratio: float, is_copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model whose scales and metadata take more than its short weights save."""
+    body = " ".join(f"[kept_{i * 104729:x}] x{i + 1} = MatMul(x{i}, w{i})" for i in range(8))
+    text = f"g (float[64, 16] x0) => (float[64, 16] y) {{ {body} y = MatMul(x8, w8) }}"
+    path = tiny.save(tiny.model(text, {f"w{i}": tiny.normal(16, 16, seed=i) for i in range(9)}), tmp_path)
+    recipe = onnxq.Recipe("w8a8-dynamic", rules=(onnxq.Rule("keep", nodes="kept_*"),))
+    timed = saved.check_models
+
+    def check(*arguments: Any, **options: Any) -> Check:
+        return dataclasses.replace(timed(*arguments, **options), float_ms=1.0, quantized_ms=ratio, latency_spread=0.01)
+
+    monkeypatch.setattr(saved, "check_models", check)
+    monkeypatch.setattr(drafts, "tune", lambda bench, plan, *_: plan)
+    result = onnxq.quantize(path, tmp_path / "out.onnx", recipe)
+    assert bool(result.copied) == is_copied
+    if is_copied:
+        assert result.copied.endswith("and be no faster")
+    else:
+        assert result.bytes_after > result.bytes_before and result.plan.those(*COMPUTING)
 
 
 def test_without_an_output_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

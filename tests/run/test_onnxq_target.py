@@ -81,10 +81,15 @@ def feed_of(model: onnx.ModelProto) -> dict[str, NDArray]:
     return feed
 
 
-@pytest.mark.parametrize("word", ["uint4", "q8_0", "nf4", "nf4_dq", "int4_dq64", "mxfp4", "q5_1", "int3", "uniform6"])
+WORDS = ["uint4", "q8_0", "nf4", "nf4_dq", "int4_dq64", "mxfp4", "q5_1", "int3", "uniform6", "q3_k", "q4_k", "nvfp4"]
+
+
+@pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_graphs(tmp_path: Path, graph: str, word: str) -> None:
     """Same outputs with the library, without it, and without onnxruntime's optimizer, but for int8 activations."""
+    if (graph, word) == ("half", "q4_k"):
+        pytest.skip("half of so small a weight is less than the three bodies that it needs")
     text, constants = GRAPHS[graph]
     proto = tiny.model(text, constants)
     path, feed = tiny.save(proto, tmp_path), feed_of(proto)

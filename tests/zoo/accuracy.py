@@ -52,7 +52,9 @@ CONVOLUTIONS = (
     "ultraface_rfb320",
 )
 FORMATS = {"charlm": ("int4", "nf4", "int3", "uint2")}
-OURS = ("rtn", "mse", "gptq")
+OURS = ("rtn", "mse", "awq", "gptq", "gptaq")
+#: What codes are chosen by where channels are scaled before.
+ALGORITHMS = {"awq": "mse"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def ours(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) ->
     onnxq.quantize(
         zoo.model_path(name),
         output,
-        dataclasses.replace(recipe, algorithm=algorithm),
+        dataclasses.replace(recipe, algorithm=ALGORITHMS.get(algorithm, algorithm), balance=algorithm == "awq"),
         target=target,
         data=data,
         limit=None,
@@ -147,9 +149,9 @@ def gains(rows: list[Row]) -> Iterator[str]:
     by = {(row.model, row.word, row.algorithm): float(row.sqnr) for row in rows}
     for model, word in dict.fromkeys((row.model, row.word) for row in rows):
         found = [by.get((model, word, algorithm), math.nan) for algorithm in OURS]
-        factors = [10 ** ((found[2] - each) / 10) for each in found[:2]]
+        factors = [10 ** ((found[-1] - each) / 10) for each in found[:-1]]
         if not np.isnan(factors).any():
-            yield f"| {model} | {word} | ÷ {factors[0]:.1f} | ÷ {factors[1]:.1f} |"
+            yield f"| {model} | {word} | {' | '.join(f'÷ {factor:.1f}' for factor in factors)} |"
 
 
 def render(rows: list[Row]) -> str:
@@ -160,8 +162,9 @@ def render(rows: list[Row]) -> str:
             "Made by `python tests/zoo/accuracy.py --write`. Each model is quantized with `--min-sqnr=-inf`, so that",
             "no node gets a longer format: products in blocks of 32 (nf4: 64) on target `onnxq` with float",
             "activations, tables that are looked up in int8, convolutions on `ort-cpu`. `rtn` rounds to nearest by the",
-            "format's own rule, `mse` looks for scales of less error, `gptq` chooses codes by data: 64 samples of",
-            "calibration data (charlm: 192). Scores and SQNR are of other data. *onnxruntime* is its",
+            "format's own rule, `mse` looks for scales of less error, `awq` does so once channels between layers are",
+            "scaled. `gptq` chooses codes by data, `gptaq` by what layers get behind those that are quantized already:",
+            "64 samples of calibration data (charlm: 192). Scores and SQNR are of other data. *onnxruntime* is its",
             "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. Kernels",
             "of convolutions get 4 bits where they are as long as a block (which onnxq does of itself with data only),",
             "else 8. Seconds are of the whole process, on a machine that did other things at the same time.",
@@ -173,8 +176,8 @@ def render(rows: list[Row]) -> str:
             "",
             "What that makes of the power of the error at the outputs:",
             "",
-            "| model | format | gptq against rtn | gptq against mse |",
-            "|---|---|---|---|",
+            f"| model | format | {' | '.join(f'{OURS[-1]} against {word}' for word in OURS[:-1])} |",
+            "|---" * (len(OURS) + 1) + "|",
             *gains(rows),
             "",
         ]

@@ -1,24 +1,27 @@
 """How fast whole language models run: `python tests/zoo/speed.py [--write] [--models NAME …] [--threads 2]`.
 
 The shared transformers, in float, by onnxruntime's own tools (MatMulNBits in blocks of 32 at accuracy level 4, and
-dynamic int8), and by onnxq: static int8, and weight-only schemes for target onnxq. All files of a model run in turns in
-one process, on real text of several lengths; before anything is timed, every output is compared with the float model's,
-and ours with those of the same file without the compiled library. A turn is some runs of one file, of which the first
+dynamic int8), in OpenVINO where it is installed (the float file, in the precision that it takes by itself), and by
+onnxq: static int8, and schemes without data for target onnxq. All files of a model run in turns in one process, on real
+text of several lengths; before anything is timed, every output is compared with the float model's, and ours with those
+of the same file without the compiled library. A turn is some runs of one file, of which the first
 are not counted: the threads of the file before still wait for work, on the same processors.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import logging
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -39,13 +42,28 @@ MODELS = {
     "gpt_nano_sort": (0,),
 }
 #: Ours, and for which target.
-OURS = {"w8a8": "ort-cpu", "w4a16": "onnxq", "nf4": "onnxq", "w8a16": "onnxq"}
+OURS = {"w8a8": "ort-cpu", "w4a16": "onnxq", "nf4": "onnxq", "w8a16": "onnxq", "bf16": "onnxq"}
+OPENVINO = "OpenVINO"
 #: dB between outputs with the compiled library and without: more than any wrong kernel gives.
 LEAST_DB = 20.0
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "speed.md"
 Feed = dict[str, NDArray]
+Clock = Callable[[], float]
 #: Runs of one file in a turn, and how many of them do not count.
 RUNS, UNCOUNTED = 8, 3
+
+
+class InOpenVino:
+    """A model there, with the part of a session's interface that is used here."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        import openvino
+
+        hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        self._request = openvino.Core().compile_model(str(path), "CPU", hints).create_infer_request()
+
+    def run(self, _: None, sample: Feed) -> list[NDArray]:
+        return list(self._request.infer(sample).to_tuple())
 
 
 def files(path: Path, data: Path, folder: Path) -> dict[str, Path]:
@@ -90,7 +108,7 @@ def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     return onnxq.session(path, options, ["CPUExecutionProvider"])
 
 
-def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[str]:
+def rows(zoo: ModuleType, name: str, threads: int, seconds: float, clock: Clock) -> Iterator[str]:
     """One line of the table for each length.
 
     Raises:
@@ -100,7 +118,9 @@ def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[s
     with tempfile.TemporaryDirectory() as folder:
         data = zoo.export_calibration(name, Path(folder) / "data.npz", 64)
         paths = files(zoo.model_path(name), data, Path(folder))
-        sessions = {what: open_session(file, threads) for what, file in paths.items()}
+        sessions: dict[str, Any] = {what: open_session(file, threads) for what, file in paths.items()}
+        if openvino_version():
+            sessions[OPENVINO] = InOpenVino(paths["float"], threads)
         for length in MODELS[name]:
             sample = shortened(feed, length)
             wanted = sessions["float"].run(None, sample)
@@ -118,7 +138,7 @@ def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[s
             end = time.perf_counter() + seconds
             while time.perf_counter() < end or len(times["float"]) < RUNS:
                 for what, session in sessions.items():
-                    times[what] += [seconds_of(session, sample) for _ in range(RUNS)][UNCOUNTED:]
+                    times[what] += [seconds_of(session, sample, clock) for _ in range(RUNS)][UNCOUNTED:]
             median = {what: statistics.median(found) for what, found in times.items()}
             tokens = token_count(sample)
             cells = [f"{tokens / median['float']:.0f}"]
@@ -128,10 +148,18 @@ def rows(zoo: ModuleType, name: str, threads: int, seconds: float) -> Iterator[s
             yield f"| {name} | {tokens} | {' | '.join(cells)} |"
 
 
-def seconds_of(session: onnxruntime.InferenceSession, sample: Feed) -> float:
-    start = time.perf_counter()
+def openvino_version() -> str:
+    """Empty where it is not installed."""
+    try:
+        return importlib.metadata.version("openvino")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def seconds_of(session: Any, sample: Feed, clock: Clock) -> float:
+    start = clock()
     session.run(None, sample)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def main() -> None:
@@ -139,30 +167,54 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"put the table into docs/{TABLE.name}")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--processor-time", action="store_true", help="of the process: where other programs run; with --threads 1"
+    )
+    parser.add_argument("--note", default="", help="a sentence about how it was measured, for the head of the table")
     parser.add_argument("--seconds", type=float, default=20.0, help="for which the files of a row run in turns")
     options = parser.parse_args()
     zoo = load_zoo()
     if zoo is None:
         raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
     logging.disable(logging.WARNING)
-    heads = ("model", "tokens", "float", "ORT int4", "ORT dynamic int8", *(f"onnxq {word}" for word in OURS))
+    openvino = openvino_version()
+    heads = ["model", "tokens", "float", "ORT int4", "ORT dynamic int8", *(f"onnxq {word}" for word in OURS)]
+    heads += [OPENVINO] * bool(openvino)
+    runtimes = f"onnxruntime {onnxruntime.__version__}" + f", OpenVINO {openvino.partition('-')[0]}" * bool(openvino)
     lines = [
         "# How fast whole models run",
         "",
-        f"Tokens a second, {options.threads} threads, onnxruntime {onnxruntime.__version__}; in brackets the speed",
-        "relative to float, and the signal to noise ratio of the outputs. All files of a row run in turns. Written by",
-        f"`python tests/zoo/speed.py --write`; processor: {processor()}.",
+        f"Tokens a second{' of processor time' * options.processor_time}, {counted(options.threads)}, {runtimes}; in",
+        "brackets the speed relative to float, and the signal to noise ratio of the outputs. All files of a row run in "
+        "turns.",
+        f"Written by `python tests/zoo/speed.py --write`; processor: {processor()}.",
+        *filter(None, [options.note]),
         "",
         f"| {' | '.join(heads)} |",
         "|---" * len(heads) + "|",
     ]
     print("\n".join(lines[-2:]))
-    for name in options.models:
-        for line in rows(zoo, name, options.threads, options.seconds):
+    clock = time.process_time if options.processor_time else time.perf_counter
+    kept = kept_rows(lines) if options.write else {}
+    for name in MODELS:
+        measured = rows(zoo, name, options.threads, options.seconds, clock)
+        for line in measured if name in options.models else kept.get(name, []):
             print(line, flush=True)
             lines.append(line)
     if options.write:
         TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def counted(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads != 1)}"
+
+
+def kept_rows(head: list[str]) -> dict[str, list[str]]:
+    """By model, the rows of a table that was begun in the same way: models may be measured one after the other."""
+    lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
+    if lines[: len(head)] != head:
+        return {}
+    return {name: [line for line in lines if line.startswith(f"| {name} |")] for name in MODELS}
 
 
 def processor() -> str:
@@ -171,7 +223,7 @@ def processor() -> str:
     fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     known = {name.strip(): value.split() for name, value in fields.items()}
     kinds = [
-        flag for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8") if flag in known.get("flags", [])
+        flag for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_bf16") if flag in known.get("flags", [])
     ]
     return f"{' '.join(known.get('model name', ['unknown']))} ({', '.join(kinds)})"
 

@@ -27,6 +27,10 @@ TARGETS = ("ort-cpu", "onnx")
 #: If bodies, contrib operators, LSTM, GRU with external data, a KV cache, float16, a local function.
 VARIED = ("silero_vad", "tiny-random-gpt2-fp32_past", "charrnn_shakespeare", "nsnet2", "stories260k_llama")
 WITH_DATA = {"w8a8"}
+#: Samples: of the sweep, of which some are held back; and of what is scored.
+FEW, SAMPLES = 8, 32
+#: The transformer is quantized once, where its loss is looked at too.
+SCORED = "charlm"
 #: Bytes that nodes and names of quantization may add to a model of a few kilobytes.
 STRUCTURE = 1 << 15
 
@@ -43,8 +47,8 @@ def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Calla
     """Quantizes a model by name, with its calibration samples where the scheme needs them."""
     folder = tmp_path_factory.mktemp("zoo")
 
-    def run(name: str, scheme: str, target: str, min_sqnr: float | None = None) -> onnxq.Result:
-        data = zoo.export_calibration(name, folder / f"{name}.npz", 32) if scheme in WITH_DATA else None
+    def run(name: str, scheme: str, target: str, min_sqnr: float | None = None, samples: int = SAMPLES) -> onnxq.Result:
+        data = zoo.export_calibration(name, folder / f"{name}.npz", samples) if scheme in WITH_DATA else None
         output = folder / f"{name}.{scheme}.{target}.onnx"
         recipe = onnxq.Recipe(scheme, min_sqnr=min_sqnr)
         return onnxq.quantize(zoo.model_path(name), output, recipe, target=target, data=data, force=True)
@@ -65,11 +69,13 @@ def assert_good(result: onnxq.Result) -> None:
         assert choice.method is not Method.KEEP or choice.reason, choice
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", [name for name in MODELS if name != SCORED])
 def test_every_model_goes_through(quantize: Callable[..., onnxq.Result], name: str) -> None:
-    assert_good(quantize(name, "w8a8", "ort-cpu"))
+    assert_good(quantize(name, "w8a8", "ort-cpu", samples=FEW))
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme != "w8a8"])
 @pytest.mark.parametrize("name", VARIED)
@@ -78,18 +84,19 @@ def test_every_scheme_goes_through(quantize: Callable[..., onnxq.Result], name: 
 
 
 def test_static_int8_keeps_the_transformer(quantize: Callable[..., onnxq.Result], zoo: ModuleType) -> None:
-    result = quantize("charlm", "w8a8", "ort-cpu")
+    result = quantize(SCORED, "w8a8", "ort-cpu")
+    assert_good(result)
     assert len(result.plan.those(*COMPUTING)) >= 40
-    assert zoo.score("charlm", result.output) <= 1.4335
+    assert zoo.score(SCORED, result.output) <= 1.4335
 
 
 @pytest.mark.parametrize(("scheme", "limit"), [("w4a16", 1.4335), ("nf4", 1.4355)])
 def test_four_bits_keep_the_transformer(
     quantize: Callable[..., onnxq.Result], zoo: ModuleType, scheme: str, limit: float
 ) -> None:
-    result = quantize("charlm", scheme, "ort-cpu", min_sqnr=5)  # the usual aim takes some of it to 8 bits
+    result = quantize(SCORED, scheme, "ort-cpu", min_sqnr=5)  # the usual aim takes some of it to 8 bits
     assert {choice.format for choice in result.plan.those(Method.PACKED)} == {"uint4" if scheme == "w4a16" else "nf4"}
-    assert zoo.score("charlm", result.output) <= limit
+    assert zoo.score(SCORED, result.output) <= limit
 
 
 @pytest.mark.zoo

@@ -1,7 +1,8 @@
 // `exact`: activations stay float32, and every product is summed in float32.
 //
-// Up to kDirectRows rows: codes are decoded in registers and used at once. More: a panel of decoded weights, small enough
-// for the second-level cache, is used for all rows.
+// Few rows: codes are decoded in registers and used at once, by at most kDirectRows rows, or V::kDirectRows where a decoded
+// number is scaled before, so that there is one sum and not two. More than two such tiles: a panel of decoded weights, small
+// enough for the second-level cache, is used for all rows.
 //
 // x is packed in tiles of R rows, [Kp][R], zeros behind K: one stream, whatever the distance between rows in memory is.
 
@@ -61,19 +62,24 @@ typename V::F zero_of(const Problem& p, const uint8_t* zero_points) {
 
 // --- few rows -------------------------------------------------------------------------------------------------------
 
+// Rows up to which a block has a sum of its own, which is scaled: fewer instructions, twice as many registers. Of more
+// rows a sum over so many k is put aside then: one over all of them would lose a digit.
+constexpr int64_t kDirectRows = 4, kSummed = 512;
+
 template <class V, class Codes, int R, int i>
 inline __attribute__((always_inline)) void add_products(const Codes& codes, const typename V::I* line,
-                                                        const typename V::F* zero, const float* x,
-                                                        typename V::F (*sum)[kVectors]) {
+                                                        const typename V::F* zero, const typename V::F* scale,
+                                                        const float* x, typename V::F (*sum)[kVectors]) {
   if constexpr (i < Codes::kCount) {
     for (int c = 0; c < kVectors; ++c) {
-      const auto w = V::subtract(codes.template get<i>(line[c]), zero[c]);
+      const auto value = V::subtract(codes.template get<i>(line[c]), zero[c]);
+      const auto w = R > kDirectRows ? V::multiply(value, scale[c]) : value;
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         sum[r][c] = V::fma(w, V::broadcast(x + i * R + r), sum[r][c]);
       }
     }
-    add_products<V, Codes, R, i + 1>(codes, line, zero, x, sum);
+    add_products<V, Codes, R, i + 1>(codes, line, zero, scale, x, sum);
   }
 }
 
@@ -82,43 +88,69 @@ void multiply_floats(const Problem& p, const Group& g, const float* x, int64_t f
   using F = typename V::F;
   const Codes codes(p.format);
   const int64_t lines = p.block / Codes::kCount, count = blocks(p.K, p.block);
+  const int64_t together = kSummed > p.block ? kSummed / p.block : 1;
   Group at = g;
-  F y[R][kVectors];
+  F y[R][kVectors], aside[R][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    y[r][0] = y[r][1] = V::zero();
+    y[r][0] = y[r][1] = aside[r][0] = aside[r][1] = V::zero();
   }
-  for (int64_t b = 0; b < count; ++b) {
-    F sum[R][kVectors], zero[kVectors];
+  const auto put_aside = [&] {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < kVectors; ++c) {
+        aside[r][c] = V::add(aside[r][c], y[r][c]);
+        y[r][c] = V::zero();
+      }
+    }
+  };
+  for (int64_t b = 0; b < count; ++b) {
+    F of_block[R][kVectors], zero[kVectors], scale[kVectors];
+    auto& sum = R > kDirectRows ? y : of_block;
+#pragma GCC unroll 8
+    for (int r = 0; r < R && R <= kDirectRows; ++r) {
       sum[r][0] = sum[r][1] = V::zero();
     }
     for (int c = 0; c < kVectors; ++c) {
       zero[c] = zero_of<V>(p, at.zero_points[c]);
+      at.zero_points[c] += at.zero_points[c] ? kTile : 0;
+    }
+    const auto load_scale = [&] {
+      for (int c = 0; c < kVectors; ++c) {
+        scale[c] = load_scales<V, kScale>(at.scales[c]);
+        at.scales[c] += kTile * scale_bytes(kScale);
+      }
+    };
+    if constexpr (R > kDirectRows) {
+      load_scale();
     }
     for (int64_t i = 0; i < lines; ++i, x += Codes::kCount * R) {
       const typename V::I line[kVectors] = {V::load(at.weight[0]), V::load(at.weight[1])};
       _mm_prefetch(reinterpret_cast<const char*>(at.weight[0]) + kAhead, _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(at.weight[1]) + kAhead, _MM_HINT_T0);
-      add_products<V, Codes, R, 0>(codes, line, zero, x, sum);
+      add_products<V, Codes, R, 0>(codes, line, zero, scale, x, sum);
       at.weight[0] += kLine;
       at.weight[1] += kLine;
     }
-    for (int c = 0; c < kVectors; ++c) {
-      const F scale = load_scales<V, kScale>(at.scales[c]);
-      at.scales[c] += kTile * scale_bytes(kScale);
-      at.zero_points[c] += at.zero_points[c] ? kTile : 0;
+    if constexpr (R <= kDirectRows) {
+      load_scale();
+      for (int c = 0; c < kVectors; ++c) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        y[r][c] = V::fma(sum[r][c], scale, y[r][c]);
+        for (int r = 0; r < R; ++r) {
+          y[r][c] = V::fma(sum[r][c], scale[c], y[r][c]);
+        }
       }
+    } else if ((b + 1) % together == 0) {
+      put_aside();
     }
+  }
+  if constexpr (R > kDirectRows) {
+    put_aside();
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < kVectors; ++c) {
-      store_sum<V>(p, g, c, first + r, y[r][c], true);
+      store_sum<V>(p, g, c, first + r, R > kDirectRows ? aside[r][c] : y[r][c], true);
     }
   }
 }
@@ -181,17 +213,28 @@ void multiply_panel(const Problem& p, const Group& g, const float* x, const floa
 
 // --- by format, scale and rows --------------------------------------------------------------------------------------
 
-constexpr int64_t kDirectRows = 4;
+constexpr int64_t kMostDirectRows = 8;
 
 struct FloatKernels {
-  void (*direct[kDirectRows])(const Problem&, const Group&, const float*, int64_t);
+  void (*direct[kMostDirectRows])(const Problem&, const Group&, const float*, int64_t);
   void (*decode)(const Problem&, const Group&, int64_t, int64_t, float*);
 };
 
+// Of vectors that have too few registers for so many rows: nobody asks for it.
+template <class V, class Codes, int kScale, int R>
+constexpr auto direct_kernel() -> void (*)(const Problem&, const Group&, const float*, int64_t) {
+  if constexpr (R <= V::kDirectRows) {
+    return multiply_floats<V, Codes, kScale, R>;
+  } else {
+    return nullptr;
+  }
+}
+
 template <class V, class Codes, int kScale>
 constexpr FloatKernels kFloatKernels = {
-    {multiply_floats<V, Codes, kScale, 1>, multiply_floats<V, Codes, kScale, 2>, multiply_floats<V, Codes, kScale, 3>,
-     multiply_floats<V, Codes, kScale, 4>},
+    {direct_kernel<V, Codes, kScale, 1>(), direct_kernel<V, Codes, kScale, 2>(), direct_kernel<V, Codes, kScale, 3>(),
+     direct_kernel<V, Codes, kScale, 4>(), direct_kernel<V, Codes, kScale, 5>(), direct_kernel<V, Codes, kScale, 6>(),
+     direct_kernel<V, Codes, kScale, 7>(), direct_kernel<V, Codes, kScale, 8>()},
     decode_panel<V, Codes, kScale>};
 
 template <class V, class Codes>
@@ -215,8 +258,12 @@ void multiply_panel_rows(int64_t rows, const Problem& p, const Group& g, const f
 // The two phases of a kernel that works so: pack rows, multiply.
 template <class V>
 struct Float32 {
+  static bool is_direct(const Problem& p) {
+    return p.M <= (V::kDirectRows > kDirectRows ? 2 * V::kDirectRows : kDirectRows);
+  }
+
   static int64_t tiles_of_rows(const Problem& p) {
-    return row_tiles(p.M, p.M <= kDirectRows ? kDirectRows : int64_t{V::kFloatRows});
+    return row_tiles(p.M, is_direct(p) ? int64_t{V::kDirectRows} : int64_t{V::kFloatRows});
   }
 
   static int64_t workspace(const Problem& p) { return p.M * padded(p.K, p.block) * 4; }
@@ -261,9 +308,12 @@ struct Float32 {
     const int64_t column = task / cuts.rows, row = task % cuts.rows, all = groups<V>(p);
     const int64_t from = cut(tiles, cuts.rows, row), to = cut(tiles, cuts.rows, row + 1);
     const int64_t first_group = cut(all, cuts.columns, column), last_group = cut(all, cuts.columns, column + 1);
-    if (p.M <= kDirectRows) {
+    if (is_direct(p)) {
       for (int64_t j = first_group; j < last_group; ++j) {
-        kernels.direct[p.M - 1](p, group<V>(p, j), packed, 0);
+        for (int64_t i = from; i < to; ++i) {
+          const int64_t first = cut(p.M, tiles, i), rows = cut(p.M, tiles, i + 1) - first;
+          kernels.direct[rows - 1](p, group<V>(p, j), packed + first * Kp, first);
+        }
       }
       return;
     }

@@ -154,14 +154,18 @@ void write_row(const Sub<S>& sub, float scale, float inverse, const Row& at, cha
   }
   const __m256i low = _mm256_packs_epi32(q[0], q[1]), high = _mm256_packs_epi32(q[2], q[3]);
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), in_order);
-  int32_t lanes[8];
-  memcpy(lanes, &bytes, sizeof lanes);
   const int32_t sum_q = sum_of_lanes(_mm256_madd_epi16(_mm256_add_epi16(low, high), ones)), start = -at.middle * sum_q;
   const float scaled = scale * at.unit;
   memcpy(record + at.row * 4, &start, 4);
   memcpy(record + (at.rows + at.row) * 4, &scaled, 4);
-  for (int64_t i = 0; i < S / 4; ++i) {
-    memcpy(record + (2 * at.rows + i * at.rows + at.row) * 4, &lanes[i], 4);
+  if (at.rows == 1) {
+    memcpy(record + 8, &bytes, S);
+  } else {
+    int32_t lanes[8];
+    memcpy(lanes, &bytes, sizeof lanes);
+    for (int64_t i = 0; i < S / 4; ++i) {
+      memcpy(record + (2 * at.rows + i * at.rows + at.row) * 4, &lanes[i], 4);
+    }
   }
   *at.sum -= scaled * static_cast<float>(sum_q);
 }
@@ -206,16 +210,19 @@ template <int U>
 Choice choose(const float* x, int64_t K) {
   constexpr Choice kAllByU = {2.0f * kLargest, U};
   float estimate = 0.0f;
-  __m256 squares = _mm256_setzero_ps();
+  __m256 squares[U / 8] = {};  // several sums, as one would wait for itself
   for (int64_t k = 0; k < K; k += U) {
     const Sub<U> sub = load_sub<U>(x + k, K - k);
     const float step = largest_magnitude(sub) * (1.0f / 127.0f);
     estimate += U / 12.0f * step * step;
     for (int i = 0; i < sub.kEights; ++i) {
-      squares = _mm256_fmadd_ps(sub.x[i], sub.x[i], squares);
+      squares[i] = _mm256_fmadd_ps(sub.x[i], sub.x[i], squares[i]);
     }
   }
-  const float allowed = kAllowed * kAllowed * sum_of_lanes(squares);
+  for (int i = 1; i < U / 8; ++i) {
+    squares[0] = _mm256_add_ps(squares[0], squares[i]);
+  }
+  const float allowed = kAllowed * kAllowed * sum_of_lanes(squares[0]);
   if (!(estimate > allowed && estimate <= kLargest)) {
     return kAllByU;
   }

@@ -13,6 +13,7 @@ namespace {
 struct Ymm {
   static constexpr int kLanes = 8;
   static constexpr int kFloatRows = 6;  // × 2 vectors: 12 of 16 registers are sums
+  static constexpr int kDirectRows = 4;
   static constexpr int kIntegerRows = 3;  // × 2 vectors × (integers, sum): 12 of 16 registers
   using I = __m256i;
   using F = __m256;

@@ -13,6 +13,7 @@ namespace {
 struct Zmm {
   static constexpr int kLanes = 16;
   static constexpr int kFloatRows = 12;  // × 2 vectors: 24 of 32 registers are sums
+  static constexpr int kDirectRows = 8;
   static constexpr int kIntegerRows = 6;  // × 2 vectors × (integers, sum): 24 of 32 registers
   using I = __m512i;
   using F = __m512;

@@ -141,3 +141,9 @@ def decode(q: QuantizedTensor) -> FloatArray:
         w -= q.granularity.spread(q.zero_points, q.shape).astype(np.float32)
     w *= q.granularity.spread(scales.astype(np.float32, copy=False), q.shape)
     return w
+
+
+def in_half_scales(w: FloatArray, q: QuantizedTensor) -> QuantizedTensor:
+    """`w` by the scales of `q` as float16 holds them, and the codes that are nearest for those."""
+    half = arguments.present(q.scales, "scales").astype(np.float16)
+    return q.format.encode(w, q.granularity, half.astype(np.float32), q.zero_points)

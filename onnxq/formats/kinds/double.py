@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
+from onnxq.formats import Again, CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds import nested
 
 
@@ -47,8 +47,8 @@ class Double(Format):
     ) -> QuantizedTensor:
         return self.nest(self.base.encode(w, granularity, scales, zero_points))
 
-    def nest(self, q: QuantizedTensor) -> QuantizedTensor:
-        """The weight `q` of `base` with all its scales quantized."""
+    def nest(self, q: QuantizedTensor, again: Again | None = None) -> QuantizedTensor:
+        """The weight `q` of `base` with all its scales quantized; codes stay as they are, as the peers' do."""
         return nested.nested(self, q)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,14 @@ from onnxq.formats.kinds.nested import SUPER_BLOCK, NestedScales
 
 if TYPE_CHECKING:
     from onnxq.formats.kinds.codebook import Tables
+    from onnxq.formats.kinds.super_blocks import StoredScales
 
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.generic]
 #: float32, float16 or E8M0.
 ScaleArray = NDArray[Any]
+#: Makes a weight by scales, and zero points or minima.
+Again = Callable[[ScaleArray, CodeArray | None], "QuantizedTensor"]
 #: Powers of two in 8 bits, 2^(u − 127): the scales of OCP's MX formats.
 E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 
@@ -43,7 +47,7 @@ class QuantizedTensor:
     codes: CodeArray
     scales: ScaleArray | None = None
     zero_points: CodeArray | None = None
-    nested: NestedScales | None = None
+    nested: NestedScales | StoredScales | None = None
 
     def __post_init__(self) -> None:
         if self.codes.dtype != self.format.code_type:
@@ -80,12 +84,12 @@ class QuantizedTensor:
     def nbytes(self) -> int:
         """Bytes of the codes (packed), of the scales as they are stored, and of the zero points (packed) or minima."""
         total = -(-self.codes.size * self.format.bits // 8)
-        if self.zero_points is not None:
+        if self.nested is not None:
+            total += self.nested.nbytes
+        if self.zero_points is not None and not (self.nested is not None and self.nested.holds_minima):
             is_code = self.zero_points.dtype == self.codes.dtype
             total += -(-self.zero_points.size * self.format.bits // 8) if is_code else self.zero_points.nbytes
-        if self.nested is not None:
-            return total + self.nested.nbytes
-        return total + (0 if self.scales is None else self.scales.nbytes)
+        return total + (0 if self.scales is None or self.nested is not None else self.scales.nbytes)
 
     @property
     def bits_per_weight(self) -> float:
@@ -119,6 +123,8 @@ class Format:
     #: Bits of a code.
     bits: int
     code_type: np.dtype
+    #: The lowest code, where it is not the lowest number of so many bits.
+    lowest: int | None = None
     #: Type of the scales as the format itself makes them; None: there are none.
     scale_type: np.dtype | None = np.dtype(np.float32)
     #: Of the zero points, or of the (floating-point) minima; None: there are neither.
@@ -135,12 +141,17 @@ class Format:
     #: The numbers that codes index, and the tables to find them by; None: codes are numbers themselves.
     levels: FloatArray | None = None
     tables: Tables | None = None
-    #: The format whose scales this one stores in 8 bits; its `nest` does that.
+    #: The format whose scales this one stores in 8 bits or fewer; its `nest` does that.
     base: Format | None = None
     #: Of the scales in 8 bits: int8 numbers that are divided by a factor, or uint8 indices of the dynamic map.
     nested_type: np.dtype | None = None
     #: Scales that share a factor then.
     nested_block: int = SUPER_BLOCK
+    #: The formats in which a format of two levels stores its scales and minima, and how many of a row have one factor;
+    #: None: it is of one level, has no minima, or one factor for all.
+    stored_scales: Format | None = None
+    stored_minima: Format | None = None
+    super_block: int | None = None
     #: How the compiled library encodes it; None: numpy has to.
     rule: Rule | None = None
     #: What the kernels of the onnxq domain call its codes; None: they read none. Formats that differ in how their
@@ -202,6 +213,11 @@ class Format:
         """The float32 weight of `q`."""
         raise NotImplementedError
 
-    def nest(self, q: QuantizedTensor) -> QuantizedTensor:
-        """The weight `q` of `base` with all its scales in 8 bits."""
+    def nest(self, q: QuantizedTensor, again: Again | None = None) -> QuantizedTensor:
+        """The weight `q` of `base` with all its scales in 8 bits or fewer.
+
+        Args:
+            again: gives the weight of `base` by scales and zero points that differ a little from those of `q`; a
+                format whose codes are chosen for the scales that it stores takes its codes.
+        """
         raise NotImplementedError

@@ -63,6 +63,9 @@ class NestedScales:
     def _spread(self, factors: NDArray) -> NDArray:
         return np.repeat(factors, min(self.block, max(1, self.codes.size)))[: self.codes.size]
 
+    #: Minima are stored elsewhere.
+    holds_minima = False
+
     @property
     def nbytes(self) -> int:
         return self.codes.nbytes + self.factors.nbytes + 4

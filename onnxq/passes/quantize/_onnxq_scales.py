@@ -16,16 +16,44 @@ def nested_scales(constants: WeightForms, weight: ir.Value, encoding: Encoding) 
     key = (encoding.format.name, encoding.granularity)
 
     def made() -> ir.Value:
-        parts = {
-            "_scale_codes": encoding.part(layouts.nested_codes),
-            "_scale_factors": encoding.part(layouts.nested_factors),
-            "_scale_offset": encoding.part(layouts.nested_offset),
-        }
+        dtype = ir.DataType.FLOAT16 if encoding.half_scales else ir.DataType.FLOAT
+        attributes = {"dtype": int(dtype)}
+        if encoding.format.stored_scales is not None:
+            parts = {
+                "_scale_codes": encoding.part(layouts.scale_code_tiles),
+                "_scale_factor": encoding.part(layouts.scale_factor),
+            }
+        else:
+            parts = {
+                "_scale_codes": encoding.part(layouts.nested_codes),
+                "_scale_factors": encoding.part(layouts.nested_factors),
+                "_scale_offset": encoding.part(layouts.nested_offset),
+            }
+            attributes |= {"N": encoding.outline.rows, "blocks": encoding.outline.blocks}
         inputs = [constants.value(weight, suffix, key, part) for suffix, part in parts.items()]
         variant = Variant(own_ops.NESTED, encoding.format.name)
-        dtype = ir.DataType.FLOAT16 if encoding.half_scales else ir.DataType.FLOAT
-        outline = encoding.outline
-        attributes: graph.Attributes = {"N": outline.rows, "blocks": outline.blocks, "dtype": int(dtype)}
         return constants.call(owner_of(weight), variant, inputs, f"{weight.name}_scale", attributes)
 
     return constants.once((id(weight), "nested", key), made)
+
+
+def scale_rows(constants: WeightForms, weight: ir.Value, encoding: Encoding, *, minima: bool = False) -> ir.Value:
+    """What a node there makes of the scales, or minima, of a format of two levels: [rows, blocks]."""
+    format, outline = encoding.format, encoding.outline
+    key, word = (format.name, encoding.granularity), "minima" if minima else "scales"
+
+    def made() -> ir.Value:
+        codes, factors = (
+            (layouts.minimum_codes, layouts.minimum_factors) if minima else (layouts.scale_codes, layouts.scale_factors)
+        )
+        parts = {f"_{word}_codes": encoding.part(codes), f"_{word}_factors": encoding.part(factors)}
+        inputs = [constants.value(weight, suffix, key, part) for suffix, part in parts.items()]
+        attributes: graph.Attributes = {
+            "K": outline.blocks,
+            "block_size": format.super_block or outline.blocks,
+            "format": format.name,
+        }
+        variant = Variant(own_ops.DEQUANTIZE, format.name, moved=word)
+        return constants.call(owner_of(weight), variant, inputs, f"{weight.name}_{word}", attributes)
+
+    return constants.once((id(weight), word, key), made)

@@ -9,6 +9,7 @@ from onnxq import layouts, own_ops
 from onnxq.encoding.lazy import Encoding
 from onnxq.model import graph
 from onnxq.own_ops import Variant
+from onnxq.passes.quantize._onnxq_scales import scale_rows
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 
 
@@ -19,15 +20,19 @@ def unpacked(constants: WeightForms, weight: ir.Value, encoding: Encoding) -> ir
 
     def made() -> ir.Value:
         outline = encoding.outline
-        # Whoever reads the scales of a nested format here reads floats.
-        stored = ir.DataType.FLOAT if format.base is not None else None
-        parts = {
-            f"_{format.name}": encoding.part(layouts.bit_fields),
-            "_scale": encoding.part(layouts.group_scales, stored),
-        }
-        if format.offset_type is not None:
-            parts["_offset"] = encoding.part(layouts.group_offsets)
-        inputs = [constants.value(weight, suffix, key, part) for suffix, part in parts.items()]
+        inputs = [constants.value(weight, f"_{format.name}", key, encoding.part(layouts.bit_fields))]
+        if format.stored_scales is not None and format.stored_scales.is_integer:
+            inputs.append(scale_rows(constants, weight, encoding))
+            if format.stored_minima is not None:
+                inputs.append(scale_rows(constants, weight, encoding, minima=True))
+        else:
+            # Whoever reads the scales of a nested format here reads floats.
+            stored = ir.DataType.FLOAT if format.base is not None else None
+            scales = encoding.part(layouts.group_scales, stored)
+            inputs.append(constants.value(weight, "_scale", key, scales))
+            if format.offset_type is not None:
+                offsets = encoding.part(layouts.group_offsets)
+                inputs.append(constants.value(weight, "_offset", key, offsets))
         moved, order = layouts.moved_axes(outline)
         attributes: graph.Attributes = {
             "K": outline.k,

@@ -1,0 +1,121 @@
+// Depthwise convolutions by dot products: bytes of up to four rows are interleaved, so that one dot product adds what a
+// column of a window says to 16 channels. 64 channels are four registers; register v holds channels 16 l + 4 v + j at
+// lane 4 l + j, which is what unpacking and packing bytes makes of their order.
+
+#ifndef ONNXQ_REGION_DEPTHWISE_DOT_H_
+#define ONNXQ_REGION_DEPTHWISE_DOT_H_
+
+#include "zmm.h"
+
+namespace onnxq {
+namespace {
+
+struct Column {
+  __m512i v[4];
+
+  // Rows beyond `rows` are multiplied by zero, and repeat the first.
+  Column(const uint8_t* x, int64_t next, int64_t rows, __mmask64 mask) {
+    const auto row = [&](int64_t i) { return _mm512_maskz_loadu_epi8(mask, x + (i < rows ? i * next : 0)); };
+    const __m512i a = row(0), b = row(1), c = row(2), d = row(3);
+    const __m512i low0 = _mm512_unpacklo_epi8(a, b), high0 = _mm512_unpackhi_epi8(a, b);
+    const __m512i low1 = _mm512_unpacklo_epi8(c, d), high1 = _mm512_unpackhi_epi8(c, d);
+    v[0] = _mm512_unpacklo_epi16(low0, low1);
+    v[1] = _mm512_unpackhi_epi16(low0, low1);
+    v[2] = _mm512_unpacklo_epi16(high0, high1);
+    v[3] = _mm512_unpackhi_epi16(high0, high1);
+  }
+  Column() = default;
+};
+
+struct Channels {
+  const Depthwise* d;
+  const int8_t* weight;
+  __m512i bias[4], zero, low, high;
+  __m512 scale[4], most;
+  __mmask64 mask;
+
+  Channels(const Depthwise& d, int64_t first) : d(&d) {
+    const int64_t block = first / 64, left = d.y.C - first;
+    weight = d.dot_weight + block * d.kernel_x * 256;
+    for (int v = 0; v < 4; ++v) {
+      bias[v] = _mm512_loadu_si512(d.dot_bias + block * 64 + v * 16);
+      scale[v] = _mm512_loadu_ps(d.dot_scale + block * 64 + v * 16);
+    }
+    zero = _mm512_set1_epi16(static_cast<int16_t>(d.codes.zero));
+    low = _mm512_set1_epi8(static_cast<int8_t>(d.codes.low));
+    high = _mm512_set1_epi8(static_cast<int8_t>(d.codes.high));
+    most = _mm512_set1_ps(1e9f);  // where conversion would turn the sign
+    mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+  }
+
+  void start(__m512i* sums) const {
+    for (int v = 0; v < 4; ++v) {
+      sums[v] = bias[v];
+    }
+  }
+  void add(__m512i* sums, const Column& column, int64_t kx) const {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      sums[v] = _mm512_dpbusd_epi32(sums[v], column.v[v], _mm512_loadu_si512(weight + kx * 256 + v * 64));
+    }
+  }
+  void store(uint8_t* to, const __m512i* sums) const {
+    __m512i q[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      q[v] = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), scale[v]), most));
+    }
+    const __m512i a = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
+    const __m512i b = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
+    const __m512i codes = _mm512_min_epu8(_mm512_max_epu8(_mm512_packus_epi16(a, b), low), high);
+    _mm512_mask_storeu_epi8(to, mask, codes);
+  }
+};
+
+// A row of outputs. Three columns, one pixel apart: each is interleaved once and serves three outputs.
+inline void three_columns(const Depthwise& d, const Channels& channels, const uint8_t* x, uint8_t* to) {
+  const auto column = [&](int64_t i) { return Column(x + i * d.next_x, d.next_y, d.kernel_y, channels.mask); };
+  Column a = column(0), b = column(1);
+  for (int64_t ox = 0; ox < d.y.W; ++ox, to += d.y.C) {
+    const Column c = column(ox + 2);
+    __m512i sums[4];
+    channels.start(sums);
+    channels.add(sums, a, 0);
+    channels.add(sums, b, 1);
+    channels.add(sums, c, 2);
+    channels.store(to, sums);
+    a = b;
+    b = c;
+  }
+}
+
+inline void any_columns(const Depthwise& d, const Channels& channels, const uint8_t* x, uint8_t* to) {
+  for (int64_t ox = 0; ox < d.y.W; ++ox, to += d.y.C, x += d.step_x) {
+    __m512i sums[4];
+    channels.start(sums);
+    for (int64_t kx = 0; kx < d.kernel_x; ++kx) {
+      channels.add(sums, Column(x + kx * d.next_x, d.next_y, d.kernel_y, channels.mask), kx);
+    }
+    channels.store(to, sums);
+  }
+}
+
+inline void depthwise_dots(const Depthwise& d, int64_t first, int64_t last) {
+  if (!d.dot_weight) {
+    return depthwise_simple(d, first, last);
+  }
+  for (int64_t c = 0; c < d.y.C; c += 64) {
+    const Channels channels(d, c);
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t n = row / d.y.H, y = row % d.y.H;
+      const uint8_t* const x = d.x.data + n * d.x.image + d.first + y * d.step_y + c;
+      uint8_t* const to = d.y.data + n * d.y.image + y * d.y.row + c;
+      (d.kernel_x == 3 && d.step_x == d.next_x ? three_columns : any_columns)(d, channels, x, to);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_DEPTHWISE_DOT_H_

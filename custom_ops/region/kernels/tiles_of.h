@@ -1,0 +1,72 @@
+// Which pixels are computed together.
+
+#ifndef ONNXQ_REGION_TILES_OF_H_
+#define ONNXQ_REGION_TILES_OF_H_
+
+#include "../kernel.h"
+
+namespace onnxq {
+namespace {
+
+constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// Pixels of y from row to row of what is read flat.
+inline int64_t flat_pitch(const Conv& c) { return c.step_x ? c.x.row / c.step_x : 1; }
+
+// Tiles of at most `most` pixels, in units of `together`; as few as possible, and then as small as possible.
+inline void plan_tiles(Conv& c, int64_t most, int64_t together) {
+  const int64_t by_row = cover(c.y.W, most), row_tiles = c.y.H * by_row;
+  c.flat = 0;
+  c.tiles = row_tiles;
+  c.tile = cover(c.y.W, by_row);
+  // Where windows of neighbouring rows are as far apart as rows of x, rows follow each other without a seam.
+  if (c.step_y == c.x.row && c.step_x == c.x.C) {
+    const int64_t pixels = (c.y.H - 1) * flat_pitch(c) + c.y.W, tiles = cover(pixels, most);
+    if (cover(tiles, together) <= cover(row_tiles, together)) {
+      c.flat = 1;
+      c.tiles = tiles;
+      c.tile = cover(pixels, tiles);
+    }
+  }
+  c.units = cover(c.tiles, together);
+}
+
+// Where a tile begins; walks over its pixels.
+struct Pixels {
+  int64_t y, x;
+  const uint8_t* window;
+
+  Pixels(const Conv& c, int64_t n, int64_t tile) {
+    const int64_t width = c.flat ? flat_pitch(c) : cover(c.y.W, c.tile);
+    const int64_t at = c.flat ? tile * c.tile : tile;
+    y = at / width;
+    x = c.flat ? at % width : at % width * c.tile;
+    window = c.x.data + n * c.x.image + c.first + (c.flat ? at * c.step_x : y * c.step_y + x * c.step_x);
+  }
+
+  // Whether y has this pixel.
+  bool is_there(const Conv& c) const { return y < c.y.H && x < c.y.W; }
+  void next(const Conv& c) {
+    ++x;
+    if (c.flat && x == flat_pitch(c)) {
+      x = 0;
+      ++y;
+    }
+  }
+};
+
+// Outputs of a block that exist.
+inline int64_t outputs_of(const Conv& c, int64_t block) {
+  const int64_t left = c.group_out - block % c.blocks * kBlock;
+  return left < kBlock ? left : kBlock;
+}
+
+// The first channel of a block.
+inline int64_t channel_of(const Conv& c, int64_t block) {
+  return block / c.blocks * c.group_out + block % c.blocks * kBlock;
+}
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_TILES_OF_H_

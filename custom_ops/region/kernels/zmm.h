@@ -1,0 +1,100 @@
+// Registers of 512 bits: sums by VNNI, and from sums to codes.
+
+#ifndef ONNXQ_REGION_ZMM_H_
+#define ONNXQ_REGION_ZMM_H_
+
+#include <immintrin.h>
+
+#include "../../cpu/kernel.h"
+#include "dot.h"
+#include "simple.h"
+
+namespace onnxq {
+namespace {
+
+// From 16 sums to 16 codes.
+struct ToCodes {
+  __m512 high;
+  __m512i low, zero;
+
+  explicit ToCodes(const Codes& codes)
+      : high(_mm512_set1_ps(static_cast<float>(codes.high - codes.zero))),
+        low(_mm512_set1_epi32(codes.low - codes.zero)),
+        zero(_mm512_set1_epi32(codes.zero)) {}
+
+  // What is too small for int32 is converted to the smallest one, so only the upper bound is one of floats. With it
+  // first, it is also what no number becomes… as the second operand: the lower one, as in simple.h.
+  __m128i operator()(__m512 value) const {
+    const __m512i rounded = _mm512_cvtps_epi32(_mm512_min_ps(value, high));
+    return _mm512_cvtepi32_epi8(_mm512_add_epi32(_mm512_max_epi32(rounded, low), zero));
+  }
+};
+
+inline __mmask16 first_lanes(int64_t lanes) {
+  return static_cast<__mmask16>(lanes >= 16 ? 0xFFFF : (1u << (lanes < 0 ? 0 : lanes)) - 1);
+}
+
+// What the blocks of a convolution share while their pixels are stored.
+struct Finish {
+  const Conv* conv;
+  ToCodes codes;
+  __m512 scale0, scale1;
+  __mmask16 mask0, mask1;
+  int64_t channel;
+
+  explicit Finish(const Conv& c) : conv(&c), codes(c.codes) {}
+
+  void begin(int64_t block) {
+    const int64_t outputs = outputs_of(*conv, block);
+    channel = channel_of(*conv, block);
+    scale0 = _mm512_loadu_ps(conv->scale + block * kBlock);
+    scale1 = _mm512_loadu_ps(conv->scale + block * kBlock + 16);
+    mask0 = first_lanes(outputs);
+    mask1 = first_lanes(outputs - 16);
+  }
+
+  // Bytes (or floats) from the first output of image n on.
+  int64_t place(int64_t y, int64_t x) const {
+    return conv->floats ? (y * conv->y.W + x) * conv->y.C : y * conv->y.row + x * conv->y.C;
+  }
+
+  void store(int64_t n, int64_t at, __m512i sums0, __m512i sums1) const {
+    const __m512 a = _mm512_mul_ps(_mm512_cvtepi32_ps(sums0), scale0), b = _mm512_mul_ps(_mm512_cvtepi32_ps(sums1), scale1);
+    if (conv->floats) {
+      float* const to = conv->floats + n * conv->y.H * conv->y.W * conv->y.C + at + channel;
+      _mm512_mask_storeu_ps(to, mask0, a);
+      _mm512_mask_storeu_ps(to + 16, mask1, b);
+      return;
+    }
+    uint8_t* const to = conv->y.data + n * conv->y.image + at + channel;
+    _mm_mask_storeu_epi8(to, mask0, codes(a));
+    _mm_mask_storeu_epi8(to + 16, mask1, codes(b));
+  }
+};
+
+struct ZmmDots {
+  static constexpr int kLanes = 16, kVectors = 2, kPixels = 14;
+  using I = __m512i;
+  using X = I;
+  using W = I;
+
+  static I load(const int32_t* p) { return _mm512_loadu_si512(p); }
+  static void store(int32_t* p, I a) { _mm512_storeu_si512(p, a); }
+  static W weights(const int8_t* p) { return _mm512_loadu_si512(p); }
+  static X pixel(const uint8_t* p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    return _mm512_set1_epi32(four);
+  }
+  static I dot(I sum, X x, W w) { return _mm512_dpbusd_epi32(sum, x, w); }
+  static void finish(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
+    Finish to(c);
+    to.begin(block);
+    to.store(n, to.place(y, x), load(sums), load(sums + 16));
+  }
+};
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_ZMM_H_

@@ -1,0 +1,157 @@
+// onnxq::Region: an island of int8 operators as one node. Its steps are those of attribute `steps` (docs/regions.md).
+
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "../abi/ops.h"
+#include "../abi/weight.h"
+#include "../cpu/isa.h"
+#include "run_stage.h"
+
+namespace onnxq {
+
+#define ONNXQ_REGION(name) extern const RegionKernel region_##name;
+#include "regions.inc"  // written by CMake, best first
+#undef ONNXQ_REGION
+
+namespace {
+
+using namespace ort;
+
+constexpr const RegionKernel* kRegionKernels[] = {
+#define ONNXQ_REGION(name) &region_##name,
+#include "regions.inc"
+#undef ONNXQ_REGION
+};
+
+// Those that run here, from the one that is forced on, or where it has none the next best.
+std::vector<const RegionKernel*> kernels_here() {
+  const char* const forced = forced_isa();
+  if (const std::string reason = forced ? why_not(forced) : ""; !reason.empty()) {
+    throw Refusal("ONNXQ_FORCE_ISA = " + reason);
+  }
+  std::vector<const RegionKernel*> found;
+  bool allowed = !forced;
+  for (const Kernel* const* each = kKernels; *each; ++each) {
+    allowed = allowed || std::string((*each)->isa) == forced;
+    for (const RegionKernel* region : kRegionKernels) {
+      const bool runs = (region->needs & ~cpu_features()) == 0;
+      if (allowed && runs && std::string(region->isa) == (*each)->isa) {
+        found.push_back(region);
+      }
+    }
+  }
+  return found;
+}
+
+class Region {
+ public:
+  Region(const OrtApi* api, const OrtKernelInfo* info) : api_(api), name_(node_name(api, info)) {
+    check(api, api->KernelInfo_GetInputCount(info, &inputs_));
+    check(api, api->KernelInfo_GetOutputCount(info, &outputs_));
+    named([&] { prepare(info); });
+  }
+
+  void compute(OrtKernelContext* context) {
+    named([&] { run(context); });
+  }
+
+ private:
+  static constexpr size_t kPlans = 16;  // that are kept, for as many shapes
+
+  // Refusals say whose they are.
+  template <typename Body>
+  void named(const Body& body) const {
+    try {
+      body();
+    } catch (const Refusal& refusal) {
+      throw Refusal("onnxq node '" + name_ + "': " + refusal.what());
+    }
+  }
+
+  void prepare(const OrtKernelInfo* info) {
+    kernels_ = kernels_here();
+    Constants constants;
+    for (size_t i = 0; i < inputs_; ++i) {
+      constants.push_back(constant_input(api_, info, i));
+    }
+    for (const Step& step : read_steps(string_attribute(api_, info, "steps", ""), inputs_, outputs_)) {
+      stages_.push_back(make_stage(step, stages_, constants, *kernels_.front()));
+    }
+  }
+
+  void run(OrtKernelContext* context) {
+    const Place place(api_, context);
+    Memory memory{nullptr, std::vector<const float*>(inputs_), std::vector<float*>(outputs_)};
+    std::vector<Dims> shapes(inputs_);
+    for (const Stage& stage : stages_) {
+      if (stage.step.does == Does::kQuantize) {
+        const size_t in = static_cast<size_t>(stage.step.in);
+        const Tensor x = given_input(api_, context, in);
+        if (x.type != kFloat || !is_aligned(x)) {
+          throw Refusal("input " + std::to_string(in) + " is quantized, and must be float32, aligned as its elements");
+        }
+        shapes[in] = x.shape;
+        memory.inputs[in] = static_cast<const float*>(x.data);
+      }
+    }
+    const std::shared_ptr<const Plan> plan = plan_for(shapes);
+    for (size_t i = 0; i < outputs_; ++i) {
+      const Tensor y = output(api_, context, i, plan->outputs[i]);
+      if (y.type != kFloat) {
+        throw Refusal("output " + std::to_string(i) + " must be float32");
+      }
+      memory.outputs[i] = static_cast<float*>(y.data);
+    }
+    Scratch scratch(place, plan->workspace);
+    memory.workspace = static_cast<uint8_t*>(scratch.take(plan->workspace));
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      run_stage(kernels_, stages_, *plan, i, memory, place);
+    }
+  }
+
+  std::shared_ptr<const Plan> plan_for(const std::vector<Dims>& shapes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& plan : plans_) {
+      if (plan->inputs == shapes) {
+        return plan;
+      }
+    }
+    plans_.push_front(std::make_shared<const Plan>(make_plan(stages_, shapes, outputs_)));
+    plans_.resize(std::min(plans_.size(), kPlans));
+    return plans_.front();
+  }
+
+  const OrtApi* api_;
+  std::string name_;
+  size_t inputs_ = 0, outputs_ = 0;
+  std::vector<const RegionKernel*> kernels_;
+  std::vector<Stage> stages_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<const Plan>> plans_;
+};
+
+struct RegionOp {
+  using Kernel = Region;
+  static constexpr const char* name = "Region";
+  static constexpr const char* provider = "CPUExecutionProvider";
+  static constexpr std::array<Parameter, 1> inputs = {{{kUndefined, kVariadic}}};
+  static constexpr std::array<Parameter, 1> outputs = {{{kUndefined, kVariadic}}};
+  // Files say the types and shapes of outputs; shapes of steps are known when there are inputs.
+  static void infer(const OrtApi*, const OrtShapeInferContext*) {}
+};
+
+constexpr OrtCustomOp make_region() {
+  OrtCustomOp op = make_op<RegionOp>();
+  op.GetVariadicInputHomogeneity = op.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
+  return op;
+}
+
+constexpr OrtCustomOp kOps[] = {make_region()};
+
+}  // namespace
+
+constexpr Ops kRegion = {kOps, 1};
+
+}  // namespace onnxq

@@ -1,0 +1,96 @@
+#include "pack.h"
+
+namespace onnxq {
+namespace {
+
+constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// bias − zero · Σ weights, wrapping as sums of int32 do.
+int32_t begin(const int32_t* bias, int64_t output, int64_t sum, int32_t zero) {
+  const int64_t given = bias ? bias[output] : 0;
+  return static_cast<int32_t>(static_cast<uint32_t>(given) - static_cast<uint32_t>(sum * zero));
+}
+
+}  // namespace
+
+std::vector<Piece> pieces(const Step& step) {
+  std::vector<Piece> found;
+  const bool is_row = step.group == 1 && step.dilations[1] == 1;
+  for (int64_t y = 0; y < step.kernel[0]; ++y) {
+    for (int64_t x = 0; x < (is_row ? 1 : step.kernel[1]); ++x) {
+      found.push_back({y, x, is_row ? step.kernel[1] : 1});
+    }
+  }
+  return found;
+}
+
+void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,
+          int32_t x_zero) {
+  const Step& step = stage.step;
+  const int64_t in = stage.inputs / step.group, out = stage.outputs / step.group;
+  const std::vector<Piece> all = pieces(step);
+  for (const Piece& piece : all) {
+    const int64_t bytes = piece.pixels * in;
+    for (int64_t at = 0; at < bytes; at += kChunk) {
+      stage.quads.push_back(static_cast<uint8_t>(cover(bytes - at < kChunk ? bytes - at : kChunk, 4)));
+    }
+  }
+  const int64_t chunks = static_cast<int64_t>(stage.quads.size()), blocks = step.group * stage.blocks;
+  stage.weight.assign(static_cast<size_t>(blocks * chunks * kBlockBytes), 0);
+  stage.bias.assign(static_cast<size_t>(blocks * kBlock), 0);
+  stage.scales.assign(static_cast<size_t>(blocks * kBlock), 0.0f);
+  for (int64_t o = 0; o < stage.outputs; ++o) {
+    const int64_t block = o / out * stage.blocks + o % out / kBlock, lane = o % out % kBlock;
+    int8_t* to = stage.weight.data() + block * chunks * kBlockBytes + lane / 16 * (kBlockBytes / 2) + lane % 16 * 4;
+    int64_t sum = 0;
+    for (const Piece& piece : all) {
+      for (int64_t byte = 0; byte < piece.pixels * in; ++byte) {
+        const int8_t q = weight.at(o, byte % in, piece.y, piece.x + byte / in);
+        to[byte / kChunk * kBlockBytes + byte % kChunk / 4 * 64 + byte % 4] = q;
+        sum += q;
+      }
+      to += cover(piece.pixels * in, kChunk) * kBlockBytes;
+    }
+    const size_t at = static_cast<size_t>(block * kBlock + lane);
+    stage.bias[at] = begin(bias, o, sum, x_zero);
+    stage.scales[at] = scale[static_cast<size_t>(o)];
+  }
+}
+
+void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,
+                    int32_t x_zero) {
+  const int64_t kernel_y = stage.step.kernel[0], kernel_x = stage.step.kernel[1];
+  const int64_t blocks = cover(stage.outputs, 64), padded = blocks * 64;
+  const bool dots = kernel_y <= 4;
+  stage.weight.assign(static_cast<size_t>(kernel_y * kernel_x * padded), 0);
+  stage.bias.assign(static_cast<size_t>(padded), 0);
+  stage.scales.assign(static_cast<size_t>(padded), 0.0f);
+  stage.dot_weight.assign(dots ? static_cast<size_t>(blocks * kernel_x * 256) : 0, 0);
+  stage.dot_bias.assign(dots ? static_cast<size_t>(padded) : 0, 0);
+  stage.dot_scales.assign(dots ? static_cast<size_t>(padded) : 0, 0.0f);
+  for (int64_t c = 0; c < stage.outputs; ++c) {
+    const int64_t block = c / 64, l = c % 64 / 16, v = c % 16 / 4, j = c % 4, lane = 4 * l + j;
+    int64_t sum = 0;
+    for (int64_t y = 0; y < kernel_y; ++y) {
+      for (int64_t x = 0; x < kernel_x; ++x) {
+        const int8_t q = weight.at(c, 0, y, x);
+        stage.weight[static_cast<size_t>((y * kernel_x + x) * padded + c)] = q;
+        if (dots) {
+          stage.dot_weight[static_cast<size_t>((block * kernel_x + x) * 256 + v * 64 + lane * 4 + y)] = q;
+        }
+        sum += q;
+      }
+    }
+    const int32_t start = begin(bias, c, sum, x_zero);
+    const float factor = scale[static_cast<size_t>(c)];
+    stage.bias[static_cast<size_t>(c)] = start;
+    stage.scales[static_cast<size_t>(c)] = factor;
+    if (dots) {
+      const size_t at = static_cast<size_t>(block * 64 + v * 16 + lane);
+      stage.dot_bias[at] = start;
+      stage.dot_scales[at] = factor;
+    }
+  }
+}
+
+}  // namespace onnxq

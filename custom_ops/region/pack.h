@@ -1,0 +1,28 @@
+// Weights as kernels read them.
+
+#ifndef ONNXQ_REGION_PACK_H_
+#define ONNXQ_REGION_PACK_H_
+
+#include "stage.h"
+
+namespace onnxq {
+
+// A weight as it lies in the file: element (output, input of its group, y, x) at the sum of these multiples.
+struct PlainWeight {
+  const int8_t* data;
+  int64_t output, input, y, x;
+
+  int8_t at(int64_t o, int64_t i, int64_t ky, int64_t kx) const {
+    return data[o * output + i * input + ky * y + kx * x];
+  }
+};
+
+// Fills weight, bias, scales and quads of `stage`, which knows its sizes. `bias` (int32, or null) and `scale` are of each
+// output; a scale is already that from sums to codes.
+void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale, int32_t x_zero);
+void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,
+                    int32_t x_zero);
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_PACK_H_

@@ -1,0 +1,270 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <string>
+
+#include "../abi/weight.h"
+
+namespace onnxq {
+namespace {
+
+constexpr int64_t kMostBytes = int64_t{1} << 40;
+constexpr int64_t kMostAveraged = 1 << 23;  // sums of so many codes fit int32
+
+// The product of sizes, or a refusal where it is larger than any memory.
+int64_t product(size_t number, std::initializer_list<int64_t> sizes) {
+  int64_t all = 1;
+  for (const int64_t size : sizes) {
+    if (size != 0 && all > kMostBytes / size) {
+      refuse_stage(number, "makes more bytes than any memory has");
+    }
+    all *= size;
+  }
+  return all;
+}
+
+// Pads of one dimension by which there are size / stride windows.
+void same_pads(const Step& step, size_t axis, int64_t size, std::array<int64_t, 4>& pads) {
+  const int64_t stride = step.strides[axis], reach = (step.kernel[axis] - 1) * step.dilations[axis] + 1;
+  const int64_t all = std::max<int64_t>(0, ((size + stride - 1) / stride - 1) * stride + reach - size);
+  pads[axis] = step.same == 1 ? all / 2 : all - all / 2;
+  pads[axis + 2] = all - pads[axis];
+}
+
+// Windows that fit.
+int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int64_t kernel, int64_t stride,
+                int64_t dilation, bool ceil) {
+  const int64_t room = size + before + behind - ((kernel - 1) * dilation + 1);
+  if (size < 1 || room < 0) {
+    refuse_stage(number, "has a window that is larger than its input");
+  }
+  int64_t count = (room + (ceil ? stride - 1 : 0)) / stride + 1;
+  // A window that begins behind the input and its first pads is none.
+  if (ceil && (count - 1) * stride >= size + before) {
+    --count;
+  }
+  return count;
+}
+
+class Planner {
+ public:
+  Planner(const std::vector<Stage>& stages, Plan& plan) : stages_(stages), plan_(plan) {}
+
+  void shape(size_t number) {
+    const Stage& stage = stages_[number];
+    const Step& step = stage.step;
+    Placed made;
+    if (!step.x.empty()) {
+      made = source(step, 0);
+      made.top = made.bottom = made.side = made.behind = 0;
+    }
+    switch (step.does) {
+      case Does::kQuantize:
+        made = of_input(number, plan_.inputs[static_cast<size_t>(step.in)]);
+        break;
+      case Does::kConv:
+        conv(number, stage, made);
+        break;
+      case Does::kGemm:
+        if (made.rank != 2 || made.C != stage.inputs) {
+          refuse_stage(number, "multiplies rows of " + std::to_string(made.C) + " by a matrix for " +
+                                   std::to_string(stage.inputs));
+        }
+        source(step, 0).behind = std::max(source(step, 0).behind, read_behind(made.C));
+        plan_.outputs[static_cast<size_t>(step.out)] = {made.W, stage.outputs};
+        made.C = 0;  // no codes
+        break;
+      case Does::kAdd:
+      case Does::kMul:
+        binary(number, source(step, 1), made);
+        break;
+      case Does::kMaxPool:
+      case Does::kAveragePool:
+      case Does::kGlobalAveragePool:
+        pool(number, step, made);
+        break;
+      case Does::kConcat:
+        made.C = 0;
+        for (size_t i = 0; i < step.x.size(); ++i) {
+          const Placed& each = source(step, i);
+          if (each.rank != made.rank || each.N != made.N || each.H != made.H || each.W != made.W) {
+            refuse_stage(number, "joins tensors of different shapes");
+          }
+          made.C += each.C;
+        }
+        break;
+      case Does::kFlatten:
+        if (made.rank > 2) {
+          made.C = product(number, {made.C, made.H, made.W});
+          made.W = made.N;
+          made.N = made.H = 1;
+          made.rank = 2;
+        }
+        break;
+      case Does::kDequantize:
+        plan_.outputs[static_cast<size_t>(step.out)] = dims(made);
+        made.C = 0;
+        break;
+      case Does::kTable:
+        break;
+    }
+    plan_.pads.resize(number + 1, step.pads);
+    for (const int64_t x : step.x) {
+      plan_.tensors[static_cast<size_t>(x)].last = static_cast<int64_t>(number);
+    }
+    made.last = static_cast<int64_t>(number);
+    plan_.tensors.push_back(made);
+  }
+
+  // Windows are known when all shapes are.
+  void offsets(size_t number) {
+    const Stage& stage = stages_[number];
+    std::vector<int64_t> found;
+    if (stage.step.does == Does::kConv || stage.step.does == Does::kGemm) {
+      const Placed& x = plan_.tensors[static_cast<size_t>(stage.step.x[0])];
+      for (const Piece& piece : pieces(stage.step)) {
+        const int64_t start = piece.y * stage.step.dilations[0] * x.pitch() + piece.x * stage.step.dilations[1] * x.C;
+        const int64_t bytes = piece.pixels * (stage.inputs / stage.step.group);
+        for (int64_t at = 0; at < bytes; at += kChunk) {
+          found.push_back(start + at);
+        }
+      }
+    }
+    plan_.offsets.push_back(found);
+  }
+
+  // Tensors whose lives do not meet share bytes: each is put into the first gap that it fits.
+  void place() {
+    std::vector<size_t> placed;
+    for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+      Placed& tensor = plan_.tensors[i];
+      if (!makes_tensor(stages_[i].step.does) || tensor.is_empty()) {
+        continue;
+      }
+      const int64_t images = product(i, {tensor.N, tensor.top + tensor.H + tensor.bottom, tensor.W + tensor.side, tensor.C});
+      tensor.bytes = (images + tensor.side * tensor.C + tensor.behind + 63) / 64 * 64;
+      int64_t at = 0;
+      for (const size_t other : placed) {  // in order of offsets
+        const Placed& there = plan_.tensors[other];
+        if (there.last < static_cast<int64_t>(i)) {
+          continue;
+        }
+        if (at + tensor.bytes <= there.offset) {
+          break;
+        }
+        at = std::max(at, there.offset + there.bytes);
+      }
+      tensor.offset = at;
+      plan_.workspace = std::max(plan_.workspace, at + tensor.bytes);
+      placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
+                                     [&](size_t a, size_t b) { return plan_.tensors[a].offset < plan_.tensors[b].offset; }),
+                    i);
+    }
+  }
+
+ private:
+  Placed& source(const Step& step, size_t i) { return plan_.tensors[static_cast<size_t>(step.x[i])]; }
+
+  static Dims dims(const Placed& t) {
+    return t.rank == 2 ? Dims{t.W, t.C} : t.rank == 3 ? Dims{t.N, t.C, t.W} : Dims{t.N, t.C, t.H, t.W};
+  }
+
+  static Placed of_input(size_t number, const Dims& shape) {
+    const size_t rank = shape.size();
+    if (rank < 2 || rank > 4) {
+      refuse_stage(number, "quantizes a tensor of shape " + text(shape) + ", whose rank is not 2, 3 or 4");
+    }
+    Placed made;
+    made.rank = static_cast<int64_t>(rank);
+    made.N = rank == 2 ? 1 : shape[0];
+    made.C = shape[1];
+    made.H = rank == 4 ? shape[2] : 1;
+    made.W = rank == 2 ? shape[0] : shape.back();
+    return made;
+  }
+
+  // `made` is the first of the two.
+  static void binary(size_t number, const Placed& other, Placed& made) {
+    bool fits = made.rank == other.rank;
+    const auto join = [&](int64_t& size, int64_t with) {
+      fits = fits && (size == with || size == 1 || with == 1);
+      size = size == 1 ? with : size;
+    };
+    join(made.N, other.N);
+    join(made.H, other.H);
+    join(made.W, other.W);
+    join(made.C, other.C);
+    if (!fits) {
+      refuse_stage(number, "reads tensors whose shapes do not go together");
+    }
+  }
+
+  // How many windows there are; their pads.
+  std::array<int64_t, 4> count(size_t number, const Step& step, const Placed& x, Placed& made) {
+    std::array<int64_t, 4> pads = step.pads;
+    if (step.same) {
+      same_pads(step, 0, x.H, pads);
+      same_pads(step, 1, x.W, pads);
+    }
+    const bool ceil = step.ceil != 0;
+    made.H = windows(number, x.H, pads[0], pads[2], step.kernel[0], step.strides[0], step.dilations[0], ceil);
+    made.W = windows(number, x.W, pads[1], pads[3], step.kernel[1], step.strides[1], step.dilations[1], ceil);
+    plan_.pads.resize(number);
+    plan_.pads.push_back(pads);
+    return pads;
+  }
+
+  void conv(size_t number, const Stage& stage, Placed& made) {
+    const Step& step = stage.step;
+    Placed& x = source(step, 0);
+    if (x.C != stage.inputs || x.rank != stage.rank) {
+      refuse_stage(number, "convolves " + std::to_string(x.C) + " channels of a tensor of rank " + std::to_string(x.rank) +
+                               " by a weight for " + std::to_string(stage.inputs) + " and rank " + std::to_string(stage.rank));
+    }
+    made.C = stage.outputs;
+    const std::array<int64_t, 4> pads = count(number, step, x, made);
+    x.top = std::max(x.top, pads[0]);
+    x.bottom = std::max(x.bottom, pads[2]);
+    x.side = std::max({x.side, pads[1], pads[3]});
+    x.behind = std::max(x.behind, read_behind(product(number, {step.strides[1], x.C})));
+  }
+
+  void pool(size_t number, const Step& step, Placed& made) {
+    const Placed x = made;
+    const bool is_global = step.does == Does::kGlobalAveragePool;
+    if (x.rank < 3) {
+      refuse_stage(number, "pools a matrix");
+    }
+    if (is_global) {
+      made.H = made.W = 1;
+    } else {
+      count(number, step, x, made);
+    }
+    const int64_t area = is_global ? product(number, {x.H, x.W}) : step.kernel[0] * step.kernel[1];
+    if (step.does != Does::kMaxPool && area > kMostAveraged) {
+      refuse_stage(number, "averages more than 8388608 pixels");
+    }
+  }
+
+  const std::vector<Stage>& stages_;
+  Plan& plan_;
+};
+
+}  // namespace
+
+Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs) {
+  Plan plan;
+  plan.inputs = inputs;
+  plan.outputs.resize(outputs);
+  Planner planner(stages, plan);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    planner.shape(i);
+  }
+  for (size_t i = 0; i < stages.size(); ++i) {
+    planner.offsets(i);
+  }
+  planner.place();
+  return plan;
+}
+
+}  // namespace onnxq

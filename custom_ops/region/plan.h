@@ -1,0 +1,43 @@
+// Where the tensors of a region lie, for inputs of given shapes. Made once a shape.
+
+#ifndef ONNXQ_REGION_PLAN_H_
+#define ONNXQ_REGION_PLAN_H_
+
+#include <array>
+#include <vector>
+
+#include "stage.h"
+
+namespace onnxq {
+
+// Codes of one step. Of matrices, W is the number of rows.
+struct Placed {
+  int64_t rank = 0, N = 0, H = 0, W = 0, C = 0;
+  int64_t top = 0, bottom = 0, side = 0;  // pixels around each image that hold the zero point
+  int64_t behind = 0;                     // bytes behind the last one that may be read
+  int64_t last = 0;                       // step that reads it last
+  int64_t offset = 0, bytes = 0;          // in the workspace
+
+  int64_t pitch() const { return (W + side) * C; }
+  int64_t image() const { return (top + H + bottom) * pitch(); }
+  int64_t first() const { return top * pitch() + side * C; }
+  bool has_margin() const { return top || bottom || side; }
+  bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
+};
+
+using Dims = std::vector<int64_t>;
+
+struct Plan {
+  std::vector<Dims> inputs, outputs;  // shapes; of inputs that no step reads none
+  std::vector<Placed> tensors;        // of each step
+  std::vector<std::vector<int64_t>> offsets;  // Conv::offsets of each step
+  std::vector<std::array<int64_t, 4>> pads;   // of each step: top, left, bottom, right
+  int64_t workspace = 0;
+};
+
+// Throws Refusal where the inputs do not fit.
+Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs);
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_PLAN_H_

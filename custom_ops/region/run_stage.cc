@@ -1,0 +1,271 @@
+#include "run_stage.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace onnxq {
+namespace {
+
+// Bytes, or products of a convolution by 64, that are worth waking a thread.
+constexpr int64_t kWorthATask = 32768;
+// Weights that stay in the second-level cache while pixels pass.
+constexpr int64_t kCachedBytes = 3 << 19;
+
+int64_t parts(int64_t items, int64_t work) {
+  return std::max<int64_t>(1, std::min({items, int64_t{4} * threads(), work / kWorthATask}));
+}
+
+class Runner {
+ public:
+  Runner(const std::vector<const RegionKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
+         size_t number, const Memory& memory, const Place& place)
+      : kernels_(kernels), plan_(plan), stage_(stages[number]), stages_(stages), number_(number), memory_(memory),
+        place_(place), kernel_(*kernels.front()) {}
+
+  void run() const {
+    const Step& step = stage_.step;
+    if (makes_tensor(step.does)) {
+      fill_margin(plan_.tensors[number_]);
+    }
+    switch (step.does) {
+      case Does::kQuantize:
+        border(plan_.tensors[number_], number_, const_cast<float*>(memory_.inputs[static_cast<size_t>(step.in)]),
+               kernel_.quantize);
+        break;
+      case Does::kDequantize:
+        border(x(), static_cast<size_t>(step.x[0]), memory_.outputs[static_cast<size_t>(step.out)], kernel_.dequantize);
+        break;
+      case Does::kConv:
+        stage_.is_depthwise ? depthwise() : conv();
+        break;
+      case Does::kGemm:
+        conv();
+        break;
+      case Does::kAdd:
+      case Does::kMul:
+        binary();
+        break;
+      case Does::kMaxPool:
+      case Does::kAveragePool:
+      case Does::kGlobalAveragePool:
+        pool();
+        break;
+      case Does::kTable:
+      case Does::kConcat:
+        lookup();
+        break;
+      case Does::kFlatten:
+        flatten();
+        break;
+    }
+  }
+
+ private:
+  const Placed& x(size_t i = 0) const { return plan_.tensors[static_cast<size_t>(stage_.step.x[i])]; }
+  const Stage& source(size_t i = 0) const { return stages_[static_cast<size_t>(stage_.step.x[i])]; }
+
+  const std::array<int64_t, 4>& pads() const { return plan_.pads[number_]; }
+
+  Image image(const Placed& t) const {
+    return {memory_.workspace + t.offset + t.first(), t.N, t.H, t.W, t.C, t.pitch(), t.image()};
+  }
+  Image y() const { return image(plan_.tensors[number_]); }
+
+  void fill_margin(const Placed& t) const {
+    if (!t.has_margin() || t.is_empty()) {
+      return;
+    }
+    const int value = stage_.codes.zero;
+    uint8_t* at = memory_.workspace + t.offset;
+    const size_t side = static_cast<size_t>(t.side * t.C), inner = static_cast<size_t>(t.W * t.C);
+    const size_t top = static_cast<size_t>(t.top * t.pitch()), bottom = static_cast<size_t>(t.bottom * t.pitch());
+    for (int64_t n = 0; n < t.N; ++n) {
+      std::memset(at, value, top);
+      at += top;
+      for (int64_t row = 0; row < t.H; ++row, at += side + inner) {
+        std::memset(at, value, side);
+      }
+      std::memset(at, value, bottom);
+      at += bottom;
+    }
+    std::memset(at, value, side);
+  }
+
+  // work(first, last) for pieces of `rows`, which are `bytes` altogether.
+  template <typename Work>
+  void in_rows(int64_t rows, int64_t bytes, const Work& work) const {
+    if (bytes <= 0) {
+      return;
+    }
+    const int64_t tasks = parts(rows, bytes);
+    place_.parallel(tasks, [&](int64_t task) { work(rows * task / tasks, rows * (task + 1) / tasks); });
+  }
+
+  static int64_t bytes(const Image& i) { return i.N * i.H * i.W * i.C; }
+
+  void border(const Placed& t, size_t of, float* floats, void (*convert)(const Border&, int64_t, int64_t)) const {
+    Image codes = image(t);
+    if (t.rank == 2) {  // rows of numbers, as they are
+      codes = {codes.data, t.W, 1, 1, t.C, t.C, t.C};
+    }
+    const Border p = {codes, floats, stages_[of].scale, stages_[of].codes.zero};
+    in_rows(codes.N * codes.H, 4 * bytes(codes), [&](int64_t first, int64_t last) { convert(p, first, last); });
+  }
+
+  void conv() const {
+    const Step& step = stage_.step;
+    const Placed& from = x();
+    if (from.is_empty()) {
+      return;
+    }
+    Conv c{};
+    c.x = image(from);
+    const bool is_product = step.does == Does::kGemm;
+    c.y = is_product ? Image{nullptr, 1, 1, from.W, stage_.outputs, 0, 0} : y();
+    // Where windows are single pixels, and none are between rows, all images are one line.
+    if (step.kernel == std::array<int64_t, 2>{{1, 1}} && step.strides == std::array<int64_t, 2>{{1, 1}} &&
+        !from.has_margin() && !is_product && !plan_.tensors[number_].has_margin() && c.y.H == c.x.H && c.y.W == c.x.W) {
+      c.x = {c.x.data, 1, 1, bytes(c.x) / c.x.C, c.x.C, bytes(c.x), bytes(c.x)};
+      c.y = {c.y.data, 1, 1, c.x.W, c.y.C, c.x.W * c.y.C, c.x.W * c.y.C};
+    }
+    c.codes = stage_.codes;
+    c.weight = stage_.weight.data();
+    c.bias = stage_.bias.data();
+    c.scale = stage_.scales.data();
+    c.offsets = plan_.offsets[number_].data();
+    c.quads = stage_.quads.data();
+    c.chunks = static_cast<int64_t>(stage_.quads.size());
+    c.groups = step.group;
+    c.group_in = stage_.inputs / step.group;
+    c.group_out = stage_.outputs / step.group;
+    c.blocks = stage_.blocks;
+    c.first = -(pads()[0] * c.x.row + pads()[1] * c.x.C);
+    c.step_x = step.strides[1] * c.x.C;
+    c.step_y = step.strides[0] * c.x.row;
+    c.floats = is_product ? memory_.outputs[static_cast<size_t>(step.out)] : nullptr;
+    size_t chosen = 0;
+    while (!kernels_[chosen]->plan(c)) {
+      ++chosen;
+    }
+    in_tasks(c, *kernels_[chosen]);
+  }
+
+  // Pixels are cut where weights are small; blocks of outputs where they are not, or where there are few pixels.
+  void in_tasks(const Conv& c, const RegionKernel& kernel) const {
+    const int64_t blocks = c.groups * c.blocks, weight = blocks * c.chunks * kBlockBytes;
+    const int64_t work = c.y.N * c.tiles * c.tile * (weight / kChunk), wanted = parts(INT32_MAX, work);
+    const int64_t by_cache = std::min(blocks, weight > kCachedBytes ? weight / (kCachedBytes / 4) + 1 : 1);
+    const int64_t images = c.y.N, pixels = std::max<int64_t>(1, std::min(c.units, wanted / std::max<int64_t>(1, images * by_cache)));
+    const int64_t panels = std::max(by_cache, std::min(blocks, wanted / (images * pixels)));
+    place_.parallel(images * pixels * panels, [&](int64_t task) {
+      const int64_t pixel = task % pixels, panel = task / pixels % panels, n = task / pixels / panels;
+      kernel.conv(c, n, c.units * pixel / pixels, c.units * (pixel + 1) / pixels, blocks * panel / panels,
+                  blocks * (panel + 1) / panels);
+    });
+  }
+
+  void depthwise() const {
+    const Step& step = stage_.step;
+    Depthwise d{};
+    d.x = image(x());
+    d.y = y();
+    d.codes = stage_.codes;
+    d.weight = stage_.weight.data();
+    d.bias = stage_.bias.data();
+    d.scale = stage_.scales.data();
+    d.kernel_y = step.kernel[0];
+    d.kernel_x = step.kernel[1];
+    d.first = -(pads()[0] * d.x.row + pads()[1] * d.x.C);
+    d.step_x = step.strides[1] * d.x.C;
+    d.step_y = step.strides[0] * d.x.row;
+    d.next_x = step.dilations[1] * d.x.C;
+    d.next_y = step.dilations[0] * d.x.row;
+    if (!stage_.dot_weight.empty()) {
+      d.dot_weight = stage_.dot_weight.data();
+      d.dot_bias = stage_.dot_bias.data();
+      d.dot_scale = stage_.dot_scales.data();
+    }
+    in_rows(d.y.N * d.y.H, 2 * bytes(d.y), [&](int64_t first, int64_t last) { kernel_.depthwise(d, first, last); });
+  }
+
+  void binary() const {
+    Binary p = stage_.binary;
+    p.a = image(x(0));
+    p.b = image(x(1));
+    p.y = y();
+    in_rows(p.y.N * p.y.H, bytes(p.y), [&](int64_t first, int64_t last) { kernel_.binary(p, first, last); });
+  }
+
+  void pool() const {
+    const Step& step = stage_.step;
+    const bool is_global = step.does == Does::kGlobalAveragePool;
+    Pool p{};
+    p.x = image(x());
+    p.y = y();
+    p.codes = stage_.codes;
+    p.kernel_y = is_global ? p.x.H : step.kernel[0];
+    p.kernel_x = is_global ? p.x.W : step.kernel[1];
+    p.stride_y = step.strides[0];
+    p.stride_x = step.strides[1];
+    p.dilation_y = step.dilations[0];
+    p.dilation_x = step.dilations[1];
+    p.top = pads()[0];
+    p.left = pads()[1];
+    p.bottom = pads()[2];
+    p.right = pads()[3];
+    p.average = step.does != Does::kMaxPool;
+    p.counts_pads = static_cast<int32_t>(step.counts_pads);
+    p.x_zero = source().codes.zero;
+    p.x_scale = source().scale;
+    p.scale = stage_.scale;
+    in_rows(p.y.N * p.y.H, std::max(bytes(p.x), bytes(p.y)), [&](int64_t first, int64_t last) { kernel_.pool(p, first, last); });
+  }
+
+  void lookup() const {
+    int64_t channel = 0;
+    for (size_t i = 0; i < stage_.step.x.size(); ++i) {
+      const std::vector<uint8_t>& table = stage_.tables[i];
+      const Lookup p = {image(x(i)), y(), table.empty() ? nullptr : table.data(), channel};
+      channel += p.x.C;
+      in_rows(p.x.N * p.x.H, bytes(p.x), [&](int64_t first, int64_t last) { kernel_.lookup(p, first, last); });
+    }
+  }
+
+  // From channels last to the order that the definition has.
+  void flatten() const {
+    const Image from = image(x()), to = y();
+    const int64_t plane = from.H * from.W;
+    if (x().rank == 2) {
+      std::memcpy(to.data, from.data, static_cast<size_t>(bytes(from)));
+      return;
+    }
+    in_rows(from.N, bytes(from), [&](int64_t first, int64_t last) {
+      for (int64_t n = first; n < last; ++n) {
+        for (int64_t i = 0; i < plane; ++i) {
+          const uint8_t* const pixel = from.data + n * from.image + i / from.W * from.row + i % from.W * from.C;
+          for (int64_t c = 0; c < from.C; ++c) {
+            to.data[(n * from.C + c) * plane + i] = pixel[c];
+          }
+        }
+      }
+    });
+  }
+
+  const std::vector<const RegionKernel*>& kernels_;
+  const Plan& plan_;
+  const Stage& stage_;
+  const std::vector<Stage>& stages_;
+  const size_t number_;
+  const Memory& memory_;
+  const Place& place_;
+  const RegionKernel& kernel_;
+};
+
+}  // namespace
+
+void run_stage(const std::vector<const RegionKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
+               size_t number, const Memory& memory, const Place& place) {
+  Runner(kernels, stages, plan, number, memory, place).run();
+}
+
+}  // namespace onnxq

@@ -1,0 +1,50 @@
+// A step together with its constants: checked, and packed as kernels read them.
+
+#ifndef ONNXQ_REGION_STAGE_H_
+#define ONNXQ_REGION_STAGE_H_
+
+#include <vector>
+
+#include "../abi/op.h"
+#include "kernel.h"
+#include "steps.h"
+
+namespace onnxq {
+
+struct Stage {
+  Step step;
+  // Of the tensor that it makes.
+  float scale = 1.0f;
+  Codes codes{0, 0, 255};
+
+  // Convolutions and products.
+  int64_t inputs = 0, outputs = 0, blocks = 0;  // channels, all groups; blocks of a group
+  bool is_depthwise = false, has_matrix_rank = false;
+  std::vector<int8_t> weight, dot_weight;
+  std::vector<int32_t> bias, dot_bias;
+  std::vector<float> scales, dot_scales;
+  std::vector<uint8_t> quads;  // of each chunk
+  int64_t rank = 0;
+
+  std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied
+  Binary binary{};
+};
+
+// Constant inputs by number; of type kUndefined where an input is no constant.
+using Constants = std::vector<Tensor>;
+
+// Throws Refusal. `before`: what the stages before it are.
+Stage make_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants,
+                 const RegionKernel& simple);
+
+// Pieces of a window that lie in one place: (row, column, pixels).
+struct Piece {
+  int64_t y, x, pixels;
+};
+std::vector<Piece> pieces(const Step& step);
+
+[[noreturn]] void refuse_stage(size_t number, const std::string& reason);
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_STAGE_H_

@@ -1,0 +1,190 @@
+#include "steps.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "../abi/op.h"
+
+namespace onnxq {
+namespace {
+
+constexpr const char* kFirstLine = "region 1";
+constexpr size_t kMostSteps = 4096, kMostBytes = size_t{1} << 20, kMostSources = 1024;
+constexpr int64_t kMostNumber = 1 << 24;
+
+// What a word may say. `most` is replaced by the number of inputs or outputs where it names one.
+enum class Kind { kSources, kInput, kOutput, kNumber };
+
+struct Word {
+  const char* name;
+  Kind kind;
+  int64_t least, most;
+  void (*set)(Step&, const std::vector<int64_t>&);
+  size_t count;
+};
+
+#define ONNXQ_ONE(member) [](Step& s, const std::vector<int64_t>& v) { s.member = v[0]; }
+#define ONNXQ_MANY(member) [](Step& s, const std::vector<int64_t>& v) { std::copy(v.begin(), v.end(), s.member.begin()); }
+constexpr Word kWords[] = {
+    {"x", Kind::kSources, 0, 0, [](Step& s, const std::vector<int64_t>& v) { s.x = v; }, 0},
+    {"in", Kind::kInput, 0, 0, ONNXQ_ONE(in), 1},
+    {"out", Kind::kOutput, 0, 0, ONNXQ_ONE(out), 1},
+    {"weight", Kind::kInput, 0, 0, ONNXQ_ONE(weight), 1},
+    {"weight_scale", Kind::kInput, 0, 0, ONNXQ_ONE(weight_scale), 1},
+    {"bias", Kind::kInput, 0, 0, ONNXQ_ONE(bias), 1},
+    {"scale", Kind::kInput, 0, 0, ONNXQ_ONE(scale), 1},
+    {"zero", Kind::kInput, 0, 0, ONNXQ_ONE(zero), 1},
+    {"table", Kind::kInput, 0, 0, ONNXQ_ONE(table), 1},
+    {"low", Kind::kInput, 0, 0, ONNXQ_ONE(low), 1},
+    {"high", Kind::kInput, 0, 0, ONNXQ_ONE(high), 1},
+    {"group", Kind::kNumber, 1, kMostNumber, ONNXQ_ONE(group), 1},
+    {"relu", Kind::kNumber, 0, 1, ONNXQ_ONE(relu), 1},
+    {"ceil", Kind::kNumber, 0, 1, ONNXQ_ONE(ceil), 1},
+    {"counts_pads", Kind::kNumber, 0, 1, ONNXQ_ONE(counts_pads), 1},
+    {"transposed", Kind::kNumber, 0, 1, ONNXQ_ONE(transposed), 1},
+    {"same", Kind::kNumber, 1, 2, ONNXQ_ONE(same), 1},
+    {"kernel", Kind::kNumber, 1, 4096, ONNXQ_MANY(kernel), 2},
+    {"strides", Kind::kNumber, 1, 4096, ONNXQ_MANY(strides), 2},
+    {"dilations", Kind::kNumber, 1, 4096, ONNXQ_MANY(dilations), 2},
+    {"pads", Kind::kNumber, 0, 1 << 20, ONNXQ_MANY(pads), 4},
+};
+#undef ONNXQ_ONE
+#undef ONNXQ_MANY
+
+// The words of an operator: those it must say, and after the bar those it may.
+struct Operator {
+  const char* name;
+  Does does;
+  size_t least, most;  // sources
+  const char* words;
+};
+constexpr Operator kOperators[] = {
+    {"quantize", Does::kQuantize, 0, 0, " in scale zero |"},
+    {"conv", Does::kConv, 1, 1, " x weight weight_scale scale zero | bias group strides dilations pads same relu low high "},
+    {"gemm", Does::kGemm, 1, 1, " x weight weight_scale out | bias transposed "},
+    {"add", Does::kAdd, 2, 2, " x scale zero | relu low high "},
+    {"mul", Does::kMul, 2, 2, " x scale zero | relu low high "},
+    {"table", Does::kTable, 1, 1, " x table scale zero |"},
+    {"max_pool", Does::kMaxPool, 1, 1, " x kernel | strides dilations pads same ceil "},
+    {"average_pool", Does::kAveragePool, 1, 1, " x kernel scale zero | strides pads same counts_pads "},
+    {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x scale zero |"},
+    {"concat", Does::kConcat, 1, kMostSources, " x scale zero |"},
+    {"flatten", Does::kFlatten, 1, 1, " x |"},
+    {"dequantize", Does::kDequantize, 1, 1, " x out |"},
+};
+
+[[noreturn]] void refuse(size_t step, const std::string& reason) {
+  throw Refusal("step " + std::to_string(step) + " of attribute steps " + reason);
+}
+
+std::vector<std::string> cut(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  for (size_t start = 0, end = 0; end != std::string::npos; start = end + 1) {
+    end = text.find(at, start);
+    parts.push_back(text.substr(start, end == std::string::npos ? end : end - start));
+  }
+  return parts;
+}
+
+// Whole numbers between commas.
+std::vector<int64_t> numbers(const std::string& text, size_t step, const std::string& word) {
+  std::vector<int64_t> found;
+  for (const std::string& digits : cut(text, ',')) {
+    const bool is_number =
+        !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number) {
+      refuse(step, "says '" + word + "' with something else than whole numbers");
+    }
+    found.push_back(std::stoll(digits));
+  }
+  return found;
+}
+
+bool has_word(const char* words, const std::string& name) {
+  return std::strstr(words, (" " + name + " ").c_str()) != nullptr;
+}
+
+void read_word(const Operator& op, const std::string& text, const std::vector<Step>& before, size_t inputs,
+               size_t outputs, std::string& said, Step& step) {
+  const size_t number = before.size(), equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  const auto word = std::find_if(std::begin(kWords), std::end(kWords), [&](const Word& w) { return name == w.name; });
+  if (equals == std::string::npos || word == std::end(kWords) || !has_word(op.words, name)) {
+    refuse(number, std::string("(") + op.name + ") says a word that it has no use for");
+  }
+  if (has_word(said.c_str(), name)) {
+    refuse(number, "says '" + name + "' twice");
+  }
+  said += name + " ";
+  const std::vector<int64_t> values = numbers(text.substr(equals + 1), number, name);
+  const bool is_list = word->kind == Kind::kSources;
+  if (is_list ? values.size() < op.least || values.size() > op.most : values.size() != word->count) {
+    refuse(number, "says '" + name + "' with " + std::to_string(values.size()) + " numbers");
+  }
+  for (const int64_t value : values) {
+    const int64_t most = word->kind == Kind::kNumber   ? word->most
+                         : word->kind == Kind::kInput  ? static_cast<int64_t>(inputs) - 1
+                         : word->kind == Kind::kOutput ? static_cast<int64_t>(outputs) - 1
+                                                       : static_cast<int64_t>(number) - 1;
+    if (value < word->least || value > most) {
+      refuse(number, "says '" + name + "' with the number " + std::to_string(value) + ", which is out of range");
+    }
+    if (is_list && !makes_tensor(before[static_cast<size_t>(value)].does)) {
+      refuse(number, "reads step " + std::to_string(value) + ", which makes no codes");
+    }
+  }
+  word->set(step, values);
+}
+
+Step read_step(const std::string& line, const std::vector<Step>& before, size_t inputs, size_t outputs) {
+  const std::vector<std::string> words = cut(line, ' ');
+  const auto op = std::find_if(std::begin(kOperators), std::end(kOperators),
+                               [&](const Operator& each) { return words[0] == each.name; });
+  if (op == std::end(kOperators)) {
+    refuse(before.size(), "is none that this version of onnxq knows");
+  }
+  Step step{};
+  step.does = op->does;
+  std::string said = " ";
+  for (size_t i = 1; i < words.size(); ++i) {
+    read_word(*op, words[i], before, inputs, outputs, said, step);
+  }
+  const std::string all = op->words;
+  for (const std::string& name : cut(all.substr(1, all.find('|') - 2), ' ')) {
+    if (!has_word(said.c_str(), name)) {
+      refuse(before.size(), std::string("(") + op->name + ") must say '" + name + "'");
+    }
+  }
+  return step;
+}
+
+}  // namespace
+
+std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs) {
+  const std::vector<std::string> lines =
+      text.size() > kMostBytes ? std::vector<std::string>(1) : cut(text, '\n');
+  if (lines[0] != kFirstLine) {
+    throw Refusal(std::string("attribute steps must begin with the line '") + kFirstLine + "'");
+  }
+  if (lines.size() < 2 || lines.size() > kMostSteps + 1) {
+    throw Refusal("attribute steps must have 1 to 4096 steps");
+  }
+  std::vector<Step> steps;
+  std::vector<bool> made(outputs);
+  for (size_t i = 1; i < lines.size(); ++i) {
+    steps.push_back(read_step(lines[i], steps, inputs, outputs));
+    if (steps.back().out != kNone) {
+      const size_t out = static_cast<size_t>(steps.back().out);
+      if (made[out]) {
+        refuse(i - 1, "makes output " + std::to_string(out) + ", which another step makes");
+      }
+      made[out] = true;
+    }
+  }
+  if (std::find(made.begin(), made.end(), false) != made.end()) {
+    throw Refusal("attribute steps makes not all outputs of the node");
+  }
+  return steps;
+}
+
+}  // namespace onnxq

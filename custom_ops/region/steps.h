@@ -1,0 +1,52 @@
+// What a region computes: the attribute `steps` of its node, which docs/regions.md describes. Whoever made the file may
+// mean harm: everything that is said in it is looked at here or where it meets constants and shapes.
+
+#ifndef ONNXQ_REGION_STEPS_H_
+#define ONNXQ_REGION_STEPS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace onnxq {
+
+enum class Does {
+  kQuantize,
+  kConv,
+  kGemm,
+  kAdd,
+  kMul,
+  kTable,
+  kMaxPool,
+  kAveragePool,
+  kGlobalAveragePool,
+  kConcat,
+  kFlatten,
+  kDequantize,
+};
+
+constexpr int64_t kNone = -1;
+
+// A line. Tensors are named by the number of the step that makes them, so that none can be read before it is made.
+struct Step {
+  Does does;
+  std::vector<int64_t> x;
+  // Numbers of inputs and outputs of the node.
+  int64_t in = kNone, out = kNone, weight = kNone, weight_scale = kNone, bias = kNone, scale = kNone, zero = kNone;
+  int64_t table = kNone, low = kNone, high = kNone;
+  int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
+  int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
+  std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
+  std::array<int64_t, 4> pads{};                                              // top, left, bottom, right
+};
+
+// Throws Refusal.
+std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs);
+
+// Whether a step makes a tensor that others may read.
+constexpr bool makes_tensor(Does does) { return does != Does::kDequantize && does != Does::kGemm; }
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_STEPS_H_

@@ -1,0 +1,1 @@
+"""What layers get as other layers are changed: behind quantized ones, and with channels scaled between them."""

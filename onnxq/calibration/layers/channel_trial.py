@@ -1,0 +1,73 @@
+"""What scaling the channels of an activation does to the layers that read it, tried on a few rows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import algorithms
+from onnxq.formats import Format, Granularity
+
+#: Outputs of a layer that are tried: as many tell as all.
+OUTPUTS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelTrial:
+    """Layers that read one activation.
+
+    Attributes:
+        channels: how many the activation has.
+        weights: [groups, outputs of a group, K] each.
+        formats: of each, and which weights share a scale: those of an output, or blocks along K.
+        rows: [rows, groups, K] of the activation as each of them reads it, those to fit on and those held back.
+        range: [channels], the lowest and highest number of each.
+        bits: of the activation's codes, which have one scale; None: it stays in float.
+    """
+
+    channels: int
+    weights: Sequence[NDArray[np.float32]]
+    formats: Sequence[tuple[Format, Granularity]]
+    rows: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
+    range: tuple[NDArray[np.float64], NDArray[np.float64]]
+    bits: int | None
+
+    @functools.cached_property
+    def largest_weights(self) -> NDArray[np.float64]:
+        """[channels]: the largest magnitude of a weight behind each."""
+        sizes = [np.abs(w).max(axis=1).reshape(self.channels, -1).max(axis=1) for w in self.weights]
+        return np.max(sizes, axis=0).astype(np.float64)
+
+    def errors(self, factors: NDArray[np.float32]) -> tuple[float, ...]:
+        """The sum over the layers of noise to signal at their outputs, on each kind of rows."""
+        errors = [0.0, 0.0]
+        for every, how, both in zip(self.weights, self.formats, self.rows, strict=True):
+            w = every[:, :: -(-every.shape[1] // OUTPUTS)]
+            groups, _, k = w.shape
+            along = np.repeat(factors, groups * k // self.channels).reshape(groups, 1, k)
+            q = self._coded(w * along, *how)
+            for kind, rows in enumerate(both):
+                x = rows.transpose(1, 0, 2)
+                wanted = x @ w.swapaxes(1, 2)
+                noise = self._rounded(x / along, factors) @ q.swapaxes(1, 2) - wanted
+                power = float(np.square(wanted).sum(dtype=np.float64))
+                errors[kind] += float(np.square(noise).sum(dtype=np.float64)) / power if power else 0.0
+        return tuple(errors)
+
+    def _coded(self, w: NDArray[np.float32], format: Format, granularity: Granularity) -> NDArray[np.float32]:
+        word = algorithms.choose("MatMul", format, granularity)
+        q = algorithms.get(word)(np.ascontiguousarray(w.reshape(-1, w.shape[2])), format, granularity)
+        return q.dequantize().reshape(w.shape)
+
+    def _rounded(self, x: NDArray[np.float32], factors: NDArray[np.float32]) -> NDArray[np.float32]:
+        if self.bits is None:
+            return x
+        low, high = float((self.range[0] / factors).min()), float((self.range[1] / factors).max())
+        most = (1 << self.bits) - 1
+        step = np.float32(max(max(high, 0.0) - min(low, 0.0), float(np.finfo(np.float32).tiny) * most) / most)
+        zero = np.rint(-min(low, 0.0) / step)
+        return np.asarray((np.clip(np.rint(x / step) + zero, 0, most) - zero) * step, np.float32)

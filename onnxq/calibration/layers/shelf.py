@@ -1,0 +1,46 @@
+"""Values of samples that wait for the next piece of a model: in memory while there is room, else on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.calibration.memory import GROUP_BYTES
+
+
+class Shelf:
+    """By number of a sample, its values.
+
+    Args:
+        folder: for what does not fit into memory; made when it is needed.
+        memory: bytes that may be held by this one and three others; None: 512 MiB.
+    """
+
+    def __init__(self, folder: Path, memory: int | None = None) -> None:
+        self._folder = folder
+        self._room = (GROUP_BYTES if memory is None else memory) // 4
+        self._held: dict[int, dict[str, NDArray]] = {}
+        self._nbytes: dict[int, int] = {}
+        self._names: dict[int, list[str]] = {}
+
+    def put(self, number: int, values: Mapping[str, NDArray]) -> None:
+        """In the place of what was there."""
+        self._held.pop(number, None)
+        self._nbytes.pop(number, None)
+        nbytes = sum(array.nbytes for array in values.values())
+        self._names[number] = list(values)
+        if sum(self._nbytes.values()) + nbytes <= self._room:
+            self._held[number], self._nbytes[number] = dict(values), nbytes
+            return
+        self._folder.mkdir(exist_ok=True)
+        for i, array in enumerate(values.values()):
+            np.save(self._folder / f"{number}.{i}.npy", array, allow_pickle=False)
+
+    def get(self, number: int) -> dict[str, NDArray]:
+        if number in self._held:
+            return self._held[number]
+        names = enumerate(self._names[number])
+        return {name: np.load(self._folder / f"{number}.{i}.npy", allow_pickle=False) for i, name in names}

@@ -1,0 +1,326 @@
+"""Operators between DequantizeLinear and QuantizeLinear that a region has a step for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.planning import int8_regions
+
+#: What a step says: numbers, or constants, which become inputs of the node.
+Words = dict[str, int | list[int] | ir.Value | None]
+#: Sums of so many products of codes and weights fit int32, with a bias as large.
+MOST_PRODUCTS = 1 << 15
+Ranks = Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A step of a region.
+
+    Attributes:
+        does: the step's word.
+        operands: DequantizeLinear nodes that make what it reads float.
+        nodes: of the graph that it stands for, in order.
+        sources: the QuantizeLinear nodes whose codes it reads.
+        words: what else the step says.
+    """
+
+    does: str
+    operands: tuple[ir.Node, ...]
+    nodes: tuple[ir.Node, ...]
+    sources: tuple[ir.Node, ...]
+    words: Words = field(default_factory=dict)
+
+    @property
+    def last(self) -> ir.Node:
+        """The QuantizeLinear that ends it, or the node whose output is float."""
+        return self.nodes[-1]
+
+    @property
+    def makes_codes(self) -> bool:
+        return self.last.op_type == "QuantizeLinear"
+
+    @property
+    def dequantizers(self) -> list[ir.Node]:
+        """Who makes its codes float."""
+        return [use.node for use in self.last.outputs[0].uses()] if self.makes_codes else []
+
+
+def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[ir.Node, Group]:
+    """By last node, every group of this graph, in its order.
+
+    Args:
+        ranks: number of dimensions of the values that are quantized, by the names that they had in float.
+    """
+    found: dict[ir.Node, Group] = {}
+    for node in subgraph:
+        group = _group(node, ranks)
+        if group is not None:
+            found[group.last] = group
+    return found
+
+
+def ranks_of(subgraph: ir.Graph, ranks: Ranks) -> dict[str, int]:
+    """Of all that is made float again."""
+    found: dict[str, int] = {}
+    for quantize in subgraph:
+        rank = _rank(quantize, ranks) if is_quantize(quantize) else None
+        if rank is not None:
+            found |= {use.node.outputs[0].name or "": rank for use in quantize.outputs[0].uses()}
+    return found
+
+
+def entry(quantize: ir.Node) -> Group:
+    """The step that quantizes what comes from outside."""
+    return Group("quantize", (), (quantize,), (), {"in": quantize.inputs[0], **_codes(quantize)})
+
+
+def is_int8(node: ir.Node, ranks: Ranks) -> bool:
+    """Whether what a node makes becomes codes, so that a kernel may make them of codes."""
+    out = int8_regions.final_output(node)
+    return any(is_quantize(use.node) for use in out.uses()) or _group(node, ranks) is not None
+
+
+def is_quantize(node: ir.Node | None) -> bool:
+    """Whether this makes codes 0…255 by one constant scale, of float32."""
+    if not graph.is_op(node, "QuantizeLinear") or node is None or len(node.inputs) != 3:
+        return False
+    value, scale, zero = node.inputs
+    typed = value is not None and value.dtype in (ir.DataType.FLOAT, None)  # which the scale says too
+    return typed and _is_number(scale, ir.DataType.FLOAT) and _is_number(zero, ir.DataType.UINT8)
+
+
+def source_of(value: ir.Value | None) -> ir.Node | None:
+    """The QuantizeLinear whose codes `value` is made of, by a DequantizeLinear of the same scale."""
+    dequantize = None if value is None else value.producer()
+    if not graph.is_op(dequantize, "DequantizeLinear") or dequantize is None:
+        return None
+    quantize = None if dequantize.inputs[0] is None else dequantize.inputs[0].producer()
+    if not is_quantize(quantize) or quantize is None:
+        return None
+    return quantize if len(dequantize.inputs) == 3 and _are_equal(quantize, dequantize) else None
+
+
+def _group(node: ir.Node, ranks: Ranks) -> Group | None:
+    make = _MAKERS.get(node.op_type) if node.domain == "" else None
+    made = None if make is None else make(node)
+    if made is None:
+        return None
+    does, operands, words = made
+    sources = [source_of(value) for value in operands]
+    inner = [value.producer() for value in node.inputs if value is not None]
+    read = tuple(each for each in inner if graph.is_op(each, "DequantizeLinear") and each is not None)
+    if any(source is None for source in sources):
+        return None
+    found = tuple(source for source in sources if source is not None)
+    if does not in ("conv", "gemm") and not _have_one_rank(found, ranks):
+        return None
+    if does == "gemm":
+        return Group(does, read, (node,), found, words)
+    end = int8_regions.final_output(node)
+    quantize = graph.only_consumer(end)
+    if not is_quantize(quantize) or quantize is None or end is not quantize.inputs[0]:
+        return None
+    readers = [use.node for use in quantize.outputs[0].uses()]
+    if quantize.graph is not node.graph or quantize.outputs[0].is_graph_output():
+        return None
+    if any(reader.op_type != "DequantizeLinear" or reader.graph is not node.graph for reader in readers):
+        return None
+    if does in ("max_pool", "flatten") and not _are_equal(quantize, found[0]):
+        return None
+    middle = [] if end is node.outputs[0] else [end.producer()]
+    activation = [each for each in middle if each is not None]
+    bounds = _bounds(activation[0]) if activation else {}
+    if bounds is None:
+        return None
+    codes = {} if does in ("max_pool", "flatten") else _codes(quantize)
+    return Group(does, read, (node, *activation, quantize), found, {**words, **bounds, **codes})
+
+
+def _codes(quantize: ir.Node) -> Words:
+    return {"scale": quantize.inputs[1], "zero": quantize.inputs[2]}
+
+
+def _bounds(activation: ir.Node) -> Words | None:
+    if activation.op_type == "Relu":
+        return {"relu": 1}
+    given = [*activation.inputs[1:], None, None][:2]
+    if any(value is not None and not _is_number(value, ir.DataType.FLOAT) for value in given):
+        return None
+    if {"min", "max"} & set(activation.attributes):  # of older operators
+        return None
+    return {"low": given[0], "high": given[1]}
+
+
+def _is_number(value: ir.Value | None, dtype: ir.DataType) -> bool:
+    tensor = graph.constant(value)
+    return tensor is not None and tensor.dtype is dtype and tensor.size == 1
+
+
+def _is_of(value: ir.Value | None, dtype: ir.DataType) -> ir.Node | None:
+    """The DequantizeLinear that makes `value` of constants of this type without offsets."""
+    node = None if value is None else value.producer()
+    if not graph.is_op(node, "DequantizeLinear") or node is None or "block_size" in node.attributes:
+        return None
+    codes, scale = graph.constant(node.inputs[0]), graph.constant(node.inputs[1])
+    zeros = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    if codes is None or scale is None or codes.dtype is not dtype or scale.dtype is not ir.DataType.FLOAT:
+        return None
+    return node if zeros is None or not np.any(zeros.numpy()) else None
+
+
+# --- operators: the step's word, the values that it reads as codes, what it says besides ------------------------------
+
+_Made = tuple[str, list[ir.Value | None], Words] | None
+
+
+def _weighted(node: ir.Node, channel: int) -> Words | None:
+    """Weight and bias of a Conv or Gemm whose outputs lie along axis `channel` of the weight."""
+    weight = _is_of(node.inputs[1], ir.DataType.INT8)
+    if weight is None or len(weight.inputs[0].shape or ()) not in (2, 3, 4):  # type: ignore[union-attr]
+        return None
+    scale = graph.constant(weight.inputs[1])
+    assert scale is not None
+    if scale.size > 1 and graph.attribute_int(weight, "axis", 1) != channel:
+        return None
+    words: Words = {"weight": weight.inputs[0], "weight_scale": weight.inputs[1]}
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        bias = _is_of(node.inputs[2], ir.DataType.INT32)
+        if bias is None or not _is_scaled(bias, weight, node.inputs[0]):
+            return None
+        words["bias"] = bias.inputs[0]
+    return words
+
+
+def _is_scaled(bias: ir.Node, weight: ir.Node, x: ir.Value | None) -> bool:
+    """Whether a bias counts in steps of the sums: the scale of x times that of the weight, as float32 rounds it."""
+    quantize = source_of(x)
+    tensors = [] if quantize is None else [graph.constant(each.inputs[1]) for each in (quantize, weight, bias)]
+    if not tensors or any(tensor is None for tensor in tensors):
+        return False
+    of_x, of_weight, of_bias = (tensor.numpy().astype(np.float64).ravel() for tensor in tensors if tensor is not None)
+    return bool(np.allclose(of_bias, of_x * of_weight, rtol=1e-6, atol=0.0))
+
+
+def _conv(node: ir.Node) -> _Made:
+    words, shape = _weighted(node, 0), _padding(node)
+    weight = None if words is None else words["weight"]
+    if words is None or shape is None or not isinstance(weight, ir.Value) or weight.shape is None:
+        return None
+    dims = weight.shape.numpy()
+    if len(dims) not in (3, 4) or int(np.prod(dims[1:])) > MOST_PRODUCTS:
+        return None
+    return "conv", [node.inputs[0]], {**words, **shape, "group": graph.attribute_int(node, "group", 1)}
+
+
+def _gemm(node: ir.Node) -> _Made:
+    turned = graph.attribute_int(node, "transB", 0)
+    words = _weighted(node, 0 if turned else 1)
+    others = [
+        graph.attribute_int(node, "transA", 0) == 0,
+        *(graph.attribute_float(node, x, 1.0) == 1.0 for x in ("alpha", "beta")),
+    ]
+    if words is None or not all(others):
+        return None
+    weight = words["weight"]
+    assert isinstance(weight, ir.Value) and weight.shape is not None
+    dims = weight.shape.numpy()
+    if len(dims) != 2 or dims[turned] > MOST_PRODUCTS:
+        return None
+    return "gemm", [node.inputs[0]], {**words, "transposed": turned}
+
+
+def _binary(node: ir.Node) -> _Made:
+    return node.op_type.lower(), list(node.inputs), {}
+
+
+def _have_one_rank(sources: tuple[ir.Node, ...], ranks: Ranks) -> bool:
+    """Whether all codes are known to have the same number of dimensions, one that regions have. Weights say it of what
+    they are multiplied with."""
+    return {_rank(quantize, ranks) for quantize in sources} in ({2}, {3}, {4})
+
+
+def _rank(quantize: ir.Node, ranks: Ranks) -> int | None:
+    """Of codes. A value that a graph returns has left its name to the one that is made float again."""
+    values = [quantize.inputs[0], *(use.node.outputs[0] for use in quantize.outputs[0].uses())]
+    return next((ranks[value.name or ""] for value in values if value is not None and value.name in ranks), None)
+
+
+def _are_equal(some: ir.Node, others: ir.Node) -> bool:
+    """Whether two nodes have the same constants as scale and zero point."""
+    return all(
+        a is b or _same(graph.constant(a), graph.constant(b))
+        for a, b in zip(some.inputs[1:3], others.inputs[1:3], strict=True)
+    )
+
+
+def _same(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
+    return a is not None and b is not None and a.dtype is b.dtype and bool(np.array_equal(a.numpy(), b.numpy()))
+
+
+def _max_pool(node: ir.Node) -> _Made:
+    shape = _padding(node)
+    is_plain = len(node.outputs) == 1 or not node.outputs[1].uses()
+    if shape is None or not is_plain:
+        return None
+    return "max_pool", [node.inputs[0]], {**shape, "ceil": graph.attribute_int(node, "ceil_mode", 0)}
+
+
+def _average_pool(node: ir.Node) -> _Made:
+    shape = _padding(node)
+    if shape is None or graph.attribute_int(node, "ceil_mode", 0) or shape.pop("dilations", [1, 1]) != [1, 1]:
+        return None
+    counts = graph.attribute_int(node, "count_include_pad", 0)
+    return "average_pool", [node.inputs[0]], {**shape, "counts_pads": counts}
+
+
+def _global_average_pool(node: ir.Node) -> _Made:
+    return "global_average_pool", [node.inputs[0]], {}
+
+
+def _concat(node: ir.Node) -> _Made:
+    return ("concat", list(node.inputs), {}) if graph.attribute_int(node, "axis", 0) == 1 else None
+
+
+def _flatten(node: ir.Node) -> _Made:
+    return ("flatten", [node.inputs[0]], {}) if graph.attribute_int(node, "axis", 1) == 1 else None
+
+
+def _padding(node: ir.Node) -> Words | None:
+    """Kernel, strides, dilations and pads of one or two dimensions, as two."""
+    found: Words = {}
+    for name, given in (("kernel", "kernel_shape"), ("strides", "strides"), ("dilations", "dilations")):
+        values = list(node.attributes.get_ints(given, []))
+        if len(values) > 2:
+            return None
+        if values and not (name == "kernel" and node.op_type == "Conv"):  # which the weight has
+            found[name] = [1, *values][-2:]
+    auto = graph.attribute_string(node, "auto_pad", "NOTSET")
+    if auto in _SAME:
+        # Of one dimension, the other has one pixel, and none are missing.
+        return {**found, "same": _SAME[auto]}
+    pads = list(node.attributes.get_ints("pads", [])) if auto == "NOTSET" else []
+    if len(pads) not in (0, 2, 4) or any(pad < 0 for pad in pads):
+        return None
+    if pads:
+        found["pads"] = pads if len(pads) == 4 else [0, pads[0], 0, pads[1]]
+    return found
+
+
+_SAME = {"SAME_UPPER": 1, "SAME_LOWER": 2}
+_MAKERS: dict[str, Callable[[ir.Node], _Made]] = {
+    "Conv": _conv,
+    "Gemm": _gemm,
+    "Add": _binary,
+    "Mul": _binary,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "Concat": _concat,
+    "Flatten": _flatten,
+}

@@ -1,0 +1,46 @@
+"""Islands of int8 operators, made by `insert_qdq`, as nodes of the onnxq domain."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.passes import Pass
+from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.regions.body import insert
+from onnxq.passes.regions.groups import Ranks, groups_of, ranks_of
+from onnxq.passes.regions.islands import find_island
+
+#: Nodes of a graph above which what waits for what takes too much memory to know.
+MOST_NODES = 20000
+
+
+class MakeRegions(Pass):
+    """Give each island of int8 operators one node, the largest islands first.
+
+    What the island was is the body of the node's function, so that runtimes without the library compute the same.
+
+    Args:
+        ranks: number of dimensions of the values that are quantized, by the names that they had in float.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.ranks = dict(ranks)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        names = Names(model)
+        made = 0
+        for subgraph in list(graph.graphs(model)):
+            subgraph.sort()
+            self.ranks |= ranks_of(subgraph, self.ranks)
+            while len(subgraph) <= MOST_NODES:
+                island = find_island(subgraph, groups_of(subgraph, self.ranks))
+                if island is None:
+                    break
+                insert(model, island, names, self.ranks)
+                RemoveUnused()(model)
+                subgraph.sort()
+                made += 1
+        return ir.passes.PassResult(model, modified=made > 0)

@@ -1,0 +1,128 @@
+"""Regions beside what else runs int8 networks: `python tests/bench/regions.py [--quick] [MODEL …]`.
+
+Of each shared model: the float file, its `w8a8` file with QuantizeLinear and DequantizeLinear in onnxruntime, the same
+with regions, and, where OpenVINO is installed, float and the w8a8 file there. Plans are not tuned. Answers are compared
+with those of the regions' bodies before anything is timed. Processor time on one thread, the median of turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "zoo")]
+
+from zoo_models import load_zoo  # noqa: E402
+
+import onnxq  # noqa: E402
+from onnxq.quality import compare_outputs  # noqa: E402
+
+Feed = dict[str, NDArray]
+Run = Callable[[Feed], list[NDArray]]
+
+MODELS = (
+    "squeezenet1_1",
+    "cifar_resnet56_op10",
+    "deeplabv3_mnv2",
+    "super_resolution_ort",
+    "dnsmos_sig_bak_ovr",
+    "mobilenetv2_cifar10",
+    "ultraface_rfb320",
+    "mlperf_vww_mobilenet",
+)
+#: dB between regions and their bodies, whose sums are in float32: more than wrong kernels give.
+LEAST_DB = 25.0
+SAMPLES, TURNS, RUNS = 8, 9, 5
+
+
+def in_onnxruntime(path: Path) -> Run:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxq.session(path, options)
+    return lambda feed: list(session.run(None, feed))
+
+
+def by_definition(path: Path) -> Run:
+    """Without our library, and without the optimizer, whose int8 kernels round otherwise."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options)
+    return lambda feed: list(session.run(None, feed))
+
+
+def in_openvino(path: Path) -> Run | None:
+    try:
+        import openvino
+    except ImportError:
+        return None
+    config = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    core: Any = openvino.Core()
+    request = core.compile_model(str(path), "CPU", config).create_infer_request()
+
+    def run(feed: Feed) -> list[NDArray]:
+        request.infer(feed)
+        return [request.get_output_tensor(i).data.copy() for i in range(len(request.results))]
+
+    return run
+
+
+def milliseconds(runs: dict[str, Run], feed: Feed, turns: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(turns):
+        for name, run in runs.items():
+            each = []
+            for _ in range(RUNS):
+                start = time.process_time()
+                run(feed)
+                each.append(time.process_time() - start)
+            times[name].append(min(each))
+    return {name: 1000 * statistics.median(found) for name, found in times.items()}
+
+
+def main(words: list[str]) -> None:
+    zoo = load_zoo()
+    if zoo is None:
+        sys.exit("the shared models are not there (ONNXQ_SHARED)")
+    quick = "--quick" in words
+    names = [word for word in words if not word.startswith("-")] or MODELS[: 1 if quick else None]
+    warnings.simplefilter("ignore")
+    for name in names:
+        path = zoo.model_path(name)
+        with tempfile.TemporaryDirectory() as made:
+            files = {target: Path(made) / f"{target}.onnx" for target in ("ort-cpu", "onnxq")}
+            ranges = Path(made) / "ranges.json"
+            for target, file in files.items():
+                data = zoo.calibration(name, SAMPLES)
+                onnxq.quantize(path, file, "w8a8", target=target, data=data, check=False, ranges=ranges)
+            runs: dict[str, Run] = {
+                "float": in_onnxruntime(path),
+                "w8a8": in_onnxruntime(files["ort-cpu"]),
+                "regions": in_onnxruntime(files["onnxq"]),
+            }
+            for word, file in (("OpenVINO float", path), ("OpenVINO w8a8", files["ort-cpu"])):
+                run = in_openvino(file)
+                runs |= {} if run is None else {word: run}
+            feed = zoo.inputs(name, 1)[0]
+            ours, bodies = (
+                [np.asarray(y) for y in run(feed)] for run in (runs["regions"], by_definition(files["onnxq"]))
+            )
+            same = compare_outputs([str(i) for i in range(len(ours))], [bodies], [ours]).sqnr
+            if not same >= LEAST_DB:
+                sys.exit(f"{name}: regions compute something else ({same:.1f} dB)")
+            found = milliseconds(runs, feed, 2 if quick else TURNS)
+        cells = [f"{ms:.2f} ({ms / found['float']:.2f})" for ms in found.values()]
+        print(f"| {name} | {' | '.join(cells)} | {same:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,159 @@
+"""Small graphs of int8 operators between QuantizeLinear and DequantizeLinear, as `insert_qdq` writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxq.model.graph import nodes as nodes_of
+from onnxq.model.types import infer_types
+from onnxq.passes.regions.make_regions import MakeRegions
+
+FLOAT = TensorProto.FLOAT
+
+
+@dataclass
+class Net:
+    """Scales are powers of two, so that float32 computes sums and products of codes exactly, in any order."""
+
+    seed: int
+    x_shape: tuple[int, ...]
+    #: Of the model's input, where it is not that of x: names of sizes that are not fixed.
+    declared: tuple[str | int, ...] = ()
+    nodes: list[Any] = field(default_factory=list)
+    constants: dict[str, NDArray] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.shapes["x"] = self.x_shape
+        self.x = self.quantized("x", 2.0**-4)
+
+    def constant(self, array: NDArray) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = array
+        return name
+
+    def node(self, op: str, inputs: list[str], output: str = "", **attributes: Any) -> str:
+        output = output or f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [output], name=f"n{len(self.nodes)}", **attributes))
+        return output
+
+    def quantized(self, value: str, scale: float | None = None, zero: int | None = None, like: str = "") -> str:
+        """`value` behind its QuantizeLinear and DequantizeLinear."""
+        if like:
+            parameters = next(list(n.input[1:]) for n in self.nodes if n.output[0] == like)
+        else:
+            zero = int(self.rng.integers(0, 256)) if zero is None else zero
+            scale = 2.0 ** float(self.rng.integers(-3, 3)) if scale is None else scale
+            parameters = [self.constant(np.float32(scale)), self.constant(np.uint8(zero))]
+        codes = self.node("QuantizeLinear", [value, *parameters])
+        made = self.node("DequantizeLinear", [codes, *parameters])
+        if value in self.shapes:
+            self.shapes[made] = self.shapes[value]
+        return made
+
+    def weight(self, codes: NDArray, channel: int) -> tuple[str, NDArray]:
+        scales = 2.0 ** self.rng.integers(-8, -4, codes.shape[channel]).astype(np.float32)
+        zeros = np.zeros(len(scales), np.int8)
+        inputs = [self.constant(array) for array in (codes, scales, zeros)]
+        return self.node("DequantizeLinear", inputs, axis=channel), scales
+
+    def bias(self, x: str, scales: NDArray) -> str:
+        given = next(n.input[1] for n in self.nodes if n.output[0] == x)
+        codes = self.rng.integers(-2000, 2000, len(scales)).astype(np.int32)
+        inputs = [self.constant(codes), self.constant(scales * self.constants[given])]
+        return self.node("DequantizeLinear", inputs, axis=0)
+
+    def conv(
+        self, x: str, outputs: int, kernel: tuple[int, ...], act: str = "", bias: bool = True, **attributes: Any
+    ) -> str:
+        channels = self.shapes[x][1] // attributes.get("group", 1)
+        codes = self.rng.integers(-127, 128, (outputs, channels, *kernel)).astype(np.int8)
+        weight, scales = self.weight(codes, 0)
+        inputs = [x, weight, *([self.bias(x, scales)] if bias else [])]
+        y = self.node("Conv", inputs, kernel_shape=list(kernel), **attributes)
+        rest = len(kernel)
+        pads = attributes.get("pads", [0] * 2 * rest)
+        sizes = [
+            (size + pads[i] + pads[rest + i] - (k - 1) * attributes.get("dilations", [1] * rest)[i] - 1)
+            // attributes.get("strides", [1] * rest)[i]
+            + 1
+            for i, (size, k) in enumerate(zip(self.shapes[x][2:], kernel, strict=True))
+        ]
+        self.shapes[y] = (self.shapes[x][0], outputs, *sizes)
+        return self.activated(y, act, 2.0**-2)
+
+    def activated(self, y: str, act: str, scale: float | None = None) -> str:
+        shape = self.shapes[y]
+        if act == "Relu":
+            y = self.node("Relu", [y])
+        elif act == "Clip":
+            y = self.node("Clip", [y, self.constant(np.float32(-3)), self.constant(np.float32(6))])
+        self.shapes[y] = shape
+        return self.quantized(y, scale)
+
+    def binary(self, op: str, a: str, b: str, act: str = "") -> str:
+        y = self.node(op, [a, b])
+        self.shapes[y] = self.shapes[a]
+        return self.activated(y, act)
+
+    def pool(self, op: str, x: str, **attributes: Any) -> str:
+        y = self.node(op, [x], **attributes)
+        if op == "MaxPool":
+            made = self.quantized(y, like=x)
+        else:
+            made = self.quantized(y)
+        if op == "GlobalAveragePool":
+            self.shapes[made] = (*self.shapes[x][:2], *[1] * len(self.shapes[x][2:]))
+        return made
+
+    def concat(self, parts: list[str]) -> str:
+        y = self.node("Concat", parts, axis=1)
+        first = self.shapes[parts[0]]
+        self.shapes[y] = (first[0], sum(self.shapes[part][1] for part in parts), *first[2:])
+        return self.quantized(y)
+
+    def flatten(self, x: str) -> str:
+        y = self.node("Flatten", [x])
+        self.shapes[y] = (self.shapes[x][0], int(np.prod(self.shapes[x][1:])))
+        return self.quantized(y, like=x)
+
+    def gemm(self, x: str, outputs: int, turned: int) -> str:
+        inputs = self.shapes[x][1]
+        shape = (outputs, inputs) if turned else (inputs, outputs)
+        weight, scales = self.weight(self.rng.integers(-127, 128, shape).astype(np.int8), 0 if turned else 1)
+        return self.node("Gemm", [x, weight, self.bias(x, scales)], transB=turned)
+
+    def model(self) -> onnx.ModelProto:
+        declared = self.declared or self.x_shape
+        outputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in self.outputs]
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", FLOAT, list(declared))],
+            outputs,
+            [numpy_helper.from_array(np.asarray(array), name) for name, array in self.constants.items()],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        return onnx.shape_inference.infer_shapes(made)
+
+
+def with_regions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with regions."""
+    found = ir.serde.deserialize_model(model)
+    ranks = {name: each.rank for name, each in infer_types(found).items() if each.rank is not None}
+    MakeRegions(ranks)(found)
+    return ir.serde.serialize_model(found)
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    """What its graph consists of."""
+    return [node.op_type for node in nodes_of(ir.serde.deserialize_model(model))]

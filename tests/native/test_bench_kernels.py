@@ -1,0 +1,54 @@
+"""What `python -m onnxq.bench_kernels` times is what it says: products by weights of their own, checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxq.bench_kernels import products
+from onnxq.bench_kernels.__main__ import FORMATS
+from onnxq.bench_kernels.contenders import Contender, check, contenders
+from onnxq.runtime import native
+
+pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+
+COPIES = 3
+
+
+@pytest.mark.parametrize(
+    ("format", "make"),
+    [
+        *(
+            ("int8", make)
+            for make in (lambda w: products.ours(w, "fast", COPIES), lambda w: products.matmul(w, COPIES))
+        ),
+        ("int4", lambda w: products.matmul_nbits(w, 4, COPIES)),
+        ("nf4", lambda w: products.matmul_bnb4(w, COPIES)),
+        ("bfloat16", lambda w: products.ours(w, "fast", COPIES)),
+    ],
+    ids=["ours", "float", "level 4", "Bnb4", "dense"],
+)
+def test_no_two_copies_are_alike(format: str, make: Callable[[products.Weight], onnx.ModelProto]) -> None:
+    """onnxruntime keeps equal weights once, and would find them in the cache."""
+    w = products.random_weight(format, 32, 64, 64, np.random.default_rng(0))
+    tensors = [tensor.raw_data for tensor in make(w).graph.initializer]
+    assert len(set(tensors)) == len(tensors) >= COPIES
+
+
+@pytest.mark.parametrize(("format", "block"), FORMATS)
+def test_every_contender_is_checked(format: str, block: int) -> None:
+    x = np.random.default_rng(1).standard_normal((3, 512)).astype(np.float32)
+    for contender in contenders(format, block, (256, 512), 1):
+        assert contender.copies > 1
+        check(contender, x)
+
+        def swapped(x: np.ndarray, of: Contender = contender) -> list[np.ndarray]:
+            first, *others = of.run(x)
+            return [others[0], first, *others[1:]]
+
+        wrong = Contender("wrong", contender.accuracy, swapped, contender.weight, contender.copies, contender.clock)
+        with pytest.raises(SystemExit, match="relative error"):
+            check(wrong, x)

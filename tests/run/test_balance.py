@@ -1,0 +1,214 @@
+"""Channels scaled between layers: the float model stays what it is, and few bits serve it better."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from onnxq import Recipe, quantize
+from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
+from onnxq.calibration.layers.balance_channels import balanced
+from onnxq.job import Job, open_job
+from onnxq.model.channel_places import channel_places
+from onnxq.output import write
+from onnxq.passes.scale_channels import scale_channels
+
+
+def run(path: Path, feed: dict[str, NDArray]) -> NDArray:
+    return onnxruntime.InferenceSession(str(path)).run(None, feed)[0]
+
+
+def vector(n: int = 32, seed: int = 5) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).uniform(0.5, 2, n).astype(np.float32)
+
+
+W, V, U = tiny.normal(32, 32), tiny.normal(32, 48, seed=1), tiny.normal(32, 32, seed=2)
+K, D, P = tiny.normal(32, 8, 3, 3, seed=3), tiny.normal(32, 1, 3, 3, seed=4), tiny.normal(16, 32, 1, 1, seed=6)
+ROWS, IMAGE = "m (float[N, 32] x) => (float[N, M] y)", "m (float[1, 8, 9, 9] x) => (float[1, A, B, C] y)"
+#: (graph, constants, value and number of constants of each place).
+PLACES = [
+    pytest.param(
+        "h = LayerNormalization <axis = -1> (x, G, B) y = MatMul(h, V)",
+        {"G": vector(), "B": vector(seed=6), "V": V},
+        [("h", 2)],
+        id="layer-norm",
+    ),
+    pytest.param(
+        "h = LayerNormalization <axis = -1> (x, G) a = MatMul(h, W) b = MatMul(h, U) y = Mul(a, b)",
+        {"G": vector(), "W": W, "U": U},
+        [("h", 1)],
+        id="two-readers",
+    ),
+    pytest.param(
+        "n = ReduceL2 <axes = [-1]> (x) d = Div(x, n) h = Mul(G, d) y = Gemm <transB = 1> (h, Z)",
+        {"G": vector(), "Z": np.ascontiguousarray(V.T)},
+        [("h", 1)],
+        id="written-out-norm",
+    ),
+    pytest.param(
+        "a = MatMul(x, W) c = Add(a, G) r = Relu(c) y = MatMul(r, V)",
+        {"W": W, "G": vector(), "V": V},
+        [("r", 2)],
+        id="product-bias-relu",
+    ),
+    pytest.param(
+        "a = Gemm <transB = 1> (x, W, G) y = MatMul(a, V)", {"W": W, "G": vector(), "V": V}, [("a", 2)], id="gemm"
+    ),
+    pytest.param(
+        "g = MatMul(x, W) s = Sigmoid(g) u = MatMul(x, U) h = Mul(s, u) y = MatMul(h, V)",
+        {"W": W, "U": U, "V": V},
+        [("h", 1)],
+        id="gate",
+    ),
+    pytest.param(
+        "a = Conv <pads = [1, 1, 1, 1]> (x, K, G) r = Relu(a) p = MaxPool <kernel_shape = [2, 2]> (r)"
+        " d = Conv <group = 32> (p, D) q = LeakyRelu(d) y = Conv(q, P)",
+        {"K": K, "G": vector(), "D": D, "P": P},
+        [("p", 2), ("q", 1)],
+        id="convolutions",
+    ),
+]
+#: Where nothing may be scaled.
+NONE = [
+    pytest.param("h = Mul(x, G) a = MatMul(h, V) b = Abs(h) c = MatMul(b, V) y = Add(a, c)", id="other-reader"),
+    pytest.param("a = MatMul(x, W) s = Sigmoid(a) y = MatMul(s, V)", id="not-homogeneous"),
+    pytest.param("a = MatMul(x, W) c = Clip(a, zero, six) y = MatMul(c, V)", id="clip"),
+    pytest.param("a = MatMul(x, W) b = Add(a, x) y = MatMul(b, V)", id="residual"),
+    pytest.param("a = MatMul(x, W) r = Relu(a) b = MatMul(r, V) c = MatMul(a, V) y = Add(b, c)", id="maker-read-twice"),
+    pytest.param("h = LayerNormalization <axis = 0> (x, T) y = MatMul(h, V)", id="norm-of-all"),
+    pytest.param("a = Mul(x, one) y = MatMul(a, V)", id="one-factor-for-all"),
+]
+
+
+def model_of(body: str, constants: dict[str, NDArray]) -> onnx.ModelProto:
+    interface = IMAGE if "Conv" in body else ROWS
+    return tiny.model(f"{interface} {{ {body} }}", constants)
+
+
+@pytest.mark.parametrize(("body", "constants", "wanted"), PLACES)
+def test_the_scaled_float_model_computes_the_same(
+    body: str, constants: dict[str, NDArray], wanted: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    path = tiny.save(model_of(body, constants), tmp_path)
+    model = open_job(path, Recipe("int8"), "onnx").model
+    places = channel_places(model)
+    assert [(place.value, len(place.makers)) for place in places] == wanted
+    r = np.random.default_rng(0)
+    factors = {place: np.exp2(r.uniform(-6, 6, place.channels)).astype(np.float32) for place in places}
+    write.save(scale_channels(model, factors), tmp_path / "scaled.onnx", lambda _: None)
+    x = r.standard_normal((1, 8, 9, 9) if "Conv" in body else (7, 32)).astype(np.float32)
+    for size in (1.0, 100.0):
+        before, after = (run(each, {"x": x * np.float32(size)}) for each in (path, tmp_path / "scaled.onnx"))
+        np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5 * np.abs(before).max())
+    counts = [
+        sum(x.data_type == onnx.TensorProto.FLOAT for x in onnx.load(file).graph.initializer)
+        for file in (path, tmp_path / "scaled.onnx")
+    ]
+    assert counts[0] == counts[1]  # constants that nobody else reads are replaced
+
+
+@pytest.mark.parametrize("body", NONE)
+def test_nothing_is_scaled_where_that_would_show(body: str, tmp_path: Path) -> None:
+    constants = {"W": W, "V": V, "G": vector(), "T": np.ones((1, 32), np.float32), "zero": np.float32(0)}
+    constants |= {"six": np.float32(6), "one": np.full(1, 2, np.float32)}
+    used = {name: np.asarray(x) for name, x in constants.items() if name in body.replace("(", " ").replace(",", " ")}
+    model = open_job(tiny.save(model_of(body, used), tmp_path), Recipe("int8"), "onnx").model
+    assert channel_places(model) == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(sorted(CHANNEL_WAYS)), st.integers(0, 2**32 - 1), st.floats(0, 1))
+def test_factors_are_numbers_to_divide_by(way: str, seed: int, strength: float) -> None:
+    r = np.random.default_rng(seed)
+    sizes = ChannelSizes(*(np.where(r.random(9) < 0.3, 0, np.exp(r.normal(0, 30, 9))) for _ in range(3)))
+    factors, strengths = CHANNEL_WAYS[way]
+    for each in (strength, *strengths):
+        found = factors(sizes, each)
+        assert np.isfinite(found).all() and (found >= 2.0**-11).all() and (found <= 2.0**11).all()
+
+
+def outliers(rows: int = 40, count: int = 16, seed: int = 0) -> list[dict[str, NDArray]]:
+    r = np.random.default_rng(seed)
+    return [{"x": r.standard_normal((rows, 64)).astype(np.float32)} for _ in range(count)]
+
+
+def norm_with_outliers() -> onnx.ModelProto:
+    """A normalization whose weight makes two of 64 channels a hundred times as large as the others."""
+    gain = np.ones(64, np.float32)
+    gain[[7, 31]] = 100
+    text = """m (float[N, 64] x) => (float[N, 48] y) {
+        h = LayerNormalization <axis = -1> (x, G) a = MatMul(h, W) r = Relu(a) y = MatMul(r, V) }"""
+    w = tiny.normal(64, 64)
+    w[[7, 31]] /= 100
+    return tiny.model(text, {"G": gain, "W": w, "V": tiny.normal(64, 48, seed=1)})
+
+
+def job_of(folder: Path, scheme: str, **recipe: object) -> Job:
+    wanted = dataclasses.replace(Recipe(scheme, keep_slow=True), **recipe)
+    return open_job(tiny.save(norm_with_outliers(), folder), wanted, "onnxq", outliers())
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w8a8-dynamic"])
+def test_outlier_channels_are_found_and_the_note_says_so(scheme: str, tmp_path: Path) -> None:
+    target = "onnx" if scheme == "w8a8" else "ort-cpu"
+    path, feed = tiny.save(norm_with_outliers(), tmp_path), outliers(200, 1, seed=9)[0]
+    found = {}
+    for balance in (False, True):
+        recipe = Recipe(scheme, keep_slow=True, balance=balance, effort="quick")
+        plan = open_job(path, recipe, target, outliers()).plan
+        result = quantize(
+            path, tmp_path / f"{balance}.onnx", recipe, target=target, data=outliers(), plan=plan, check=False
+        )
+        found[balance] = tiny.sqnr(run(path, feed), run(result.output, feed))
+        assert any("channels were scaled between layers: smoothquant" in note for note in result.notes) == balance
+    assert found[True] > found[False] + 5
+
+
+def test_awq_serves_codes_by_the_weights_alone_and_leaves_gptq_alone(tmp_path: Path) -> None:
+    made = balanced(job_of(tmp_path, "int3", algorithm="mse"))
+    assert dict(made.ways) == {"awq": 1} and made.error < 0.9
+    assert not balanced(job_of(tmp_path, "int3")).ways
+    assert not balanced(job_of(tmp_path, "int8")).ways
+    assert not balanced(job_of(tmp_path, "int3", algorithm="rtn")).ways
+
+
+def test_without_need_or_data_nothing_is_scaled(tmp_path: Path) -> None:
+    text = "m (float[N, 64] x) => (float[N, 48] y) { h = LayerNormalization <axis = -1> (x, G) y = MatMul(h, V) }"
+    proto = tiny.model(text, {"G": np.ones(64, np.float32), "V": np.sign(tiny.normal(64, 48))})
+    path = tiny.save(proto, tmp_path)
+    job = open_job(path, Recipe("w8a8"), "onnx", outliers())
+    assert balanced(job).job is job
+    assert not balanced(open_job(path, Recipe("w8a8-dynamic"), "ort-cpu")).ways
+
+
+def test_a_file_of_ranges_is_of_the_model_as_it_is(tmp_path: Path) -> None:
+    path, kept = tiny.save(norm_with_outliers(), tmp_path), tmp_path / "kept.ranges"
+    recipe = Recipe("w8a8", keep_slow=True, effort="quick")
+    options = {"target": "onnx", "data": outliers(), "check": False, "ranges": kept}
+    for name in "ab":
+        result = quantize(path, tmp_path / f"{name}.onnx", recipe, **options)
+        assert not any("channels" in note for note in result.notes)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_readers_with_other_kernels_see_other_rows(tmp_path: Path) -> None:
+    text = """m (float[1, 8, 9, 9] x) => (float[1, 16, 9, 9] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, K, G) r = Relu(a) b = Conv <pads = [1, 1, 1, 1]> (r, Q) c = Conv(r, P)
+        d = Conv <group = 32, pads = [1, 1, 1, 1]> (r, D) e = Conv(d, O) f = Add(b, c) y = Add(e, f) }"""
+    k = K * np.where(np.arange(32) < 2, 50, 1).astype(np.float32).reshape(-1, 1, 1, 1)
+    proto = tiny.model(text, {"K": k, "G": vector(), "Q": tiny.normal(16, 32, 3, 3), "P": P, "O": 2 * P, "D": D})
+    data = [{"x": tiny.normal(1, 8, 9, 9, seed=i)} for i in range(12)]
+    job = open_job(tiny.save(proto, tmp_path), Recipe("w8a8"), "onnx", data)
+    (place, _) = channel_places(job.model)
+    assert (place.value, len(place.readers)) == ("r", 3)
+    made = balanced(job)
+    assert made.ways["smoothquant"] >= 1 and made.error < 0.9

@@ -1,0 +1,1 @@
+from run.conftest import quick  # noqa: F401
