@@ -112,7 +112,7 @@ def _add_check(table: Table, check: Check) -> None:
         where = f", worst: {', '.join(worst)}" if worst else ""
         table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
         if not math.isnan(check.kld):
-            table.add_row("decisions", f"{check.flips:.2%} flipped", f"KL divergence {check.kld:.3g} nats")
+            table.add_row("flips", f"{check.flips:.2%}", f"of decisions; KL divergence {check.kld:.3g} nats")
         if not check.proves:
             missing = ("not proven", "no data", "made-up inputs show weak points, not how good it is: give --data")
             table.add_row(*(Text(word, style="bold yellow") for word in missing))
