@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from onnxq.version import __version__
 
 if TYPE_CHECKING:
+    from onnxq.checking.compare import check
     from onnxq.checking.result import Result
     from onnxq.checkpoints.linear4bit import Linear4Bit
     from onnxq.errors import Bug, OnnxqError
     from onnxq.folders import FolderResult, quantize_folder
+    from onnxq.frontier import Frontier, search
     from onnxq.pipeline import quantize
     from onnxq.plan import Plan, load_plan
     from onnxq.recipe import Recipe, Rule, load_recipe
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bug",
     "FolderResult",
+    "Frontier",
     "Linear4Bit",
     "OnnxqError",
     "Plan",
@@ -33,11 +36,13 @@ __all__ = [
     "Result",
     "Rule",
     "__version__",
+    "check",
     "load_plan",
     "load_recipe",
     "ops_library",
     "quantize",
     "quantize_folder",
+    "search",
     "session",
 ]
 
@@ -46,17 +51,20 @@ __all__ = [
 _HOMES = {
     "Bug": "errors",
     "FolderResult": "folders",
+    "Frontier": "frontier",
     "Linear4Bit": "checkpoints.linear4bit",
     "OnnxqError": "errors",
     "Plan": "plan",
     "Recipe": "recipe",
     "Result": "checking.result",
     "Rule": "recipe",
+    "check": "checking.compare",
     "load_plan": "plan",
     "load_recipe": "recipe",
     "ops_library": "runtime.library",
     "quantize": "pipeline",
     "quantize_folder": "folders",
+    "search": "frontier",
     "session": "runtime.library",
 }
 

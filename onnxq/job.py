@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -115,8 +116,12 @@ def open_job(
     target: str = "ort-cpu",
     data: DataSource | Sampling | None = None,
     environment: Environment | None = None,
+    also: Iterable[str] = (),
 ) -> Job:
     """Steps 1 to 3: load, prepare, plan.
+
+    Args:
+        also: further schemes and formats, in which nodes may be planned later.
 
     Raises:
         BadModel, BadRecipe, BadData: what is wrong with which of them.
@@ -134,8 +139,9 @@ def open_job(
     environment.guard.reads(sampling.source, *files)
     _require_float(model, loaded, wanted)
     # int8 kernels read float32: the scales of half-precision weights would themselves not fit half precision.
-    widen = place.widens_half or not wanted.schemes.isdisjoint(SPEED_SCHEMES)
-    opset = max(place.opset_for(scheme) for scheme in wanted.schemes)
+    schemes = wanted.schemes.union(also)
+    widen = place.widens_half or not schemes.isdisjoint(SPEED_SCHEMES)
+    opset = max(place.opset_for(scheme) for scheme in schemes)
     refusal = prepare(loaded, opset=opset, widen=widen)
     has_data = sampling.source is not None and wanted.algorithm not in algorithms.DATA_FREE
     plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal, has_data=has_data)

@@ -16,20 +16,23 @@ import onnx_ir as ir
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
-from onnxq.calibration.gather_evidence import evidence_of, needed
+from onnxq.calibration.gather_evidence import evidence_of, needed, of_float_layers
 from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
-from onnxq.checking.score import Evaluate, Metric
+from onnxq.checking.score import Evaluate
 from onnxq.checking.verdict import judged, require_gain
-from onnxq.drafts import Drafts
+from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of, scored
+from onnxq.drafts.tuned import Drafts
 from onnxq.encoding import memo
-from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
+from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
+from onnxq.model.layer_inputs import LayerInput
+from onnxq.model.logits import classes_of
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
 from onnxq.output.signature import Signature, sign
@@ -50,6 +53,9 @@ from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
+from onnxq.searching.budget import Budget
+from onnxq.searching.meter import is_progress, remove
+from onnxq.searching.options import SCHEME
 from onnxq.summaries.evidence import NO_EVIDENCE
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
@@ -86,6 +92,11 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     strict: bool = False,
     evaluate: Evaluate | str | None = None,
     max_drop: float | None = None,
+    budget: Budget | str | None = None,
+    formats: Sequence[str] = (),
+    logits: Sequence[str] = (),
+    metric: str | None = None,
+    labels: str | None = None,
     one_scheme: bool = False,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
@@ -115,6 +126,13 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
             parameter is called `session`, it gets an onnxruntime session.
         max_drop: by how much that score may fall below the float model's: longer formats are tried until it does not,
             or nothing is written.
+        budget: what a search for the plan may spend (`searching.budget`): the most accurate plan of a size, mean bits
+            or latency, or the smallest one of a drop.
+        formats: what the search chooses from, with a block size or without (`uint4/64`); by default the usual ones.
+        metric: a score on the samples that calibration does not see, a quarter of all then, in the place of `evaluate`:
+            top1, top5, f1, nll, kld or psnr.
+        labels: the array beside the inputs in the data that holds the right answers, for all metrics but kld.
+        logits: outputs that are scores of classes, where the graph does not say so; `none`: there are none.
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
         one_scheme: without data `auto` stands for w4a16, also where bf16 would be faster: for parts that share weights
             with others.
@@ -130,15 +148,16 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         target=target,
         plan=plan,
         check=check,
-        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed),
+        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed, labels=labels),
         ranges=None if ranges is None else Path(ranges),
         evidence=None if evidence is None else Path(evidence),
         effort=effort,
         environment=environment,
         profile=_profile(profile, environment),
-        metric=_metric(evaluate, max_drop),
         one_scheme=one_scheme,
     ).repeating(like)
+    request = asked(request, budget, formats, logits)
+    request = scored(request, evaluate, metric, max_drop)
     try:
         return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
@@ -151,13 +170,14 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
 
 def _quantized(request: Request, trace: Trace) -> Result:
     """Eight steps; what the last one finds may lead to another plan, which takes the last three again."""
-    job = _opened(request)  # 1 to 3: load, prepare, plan
+    job = opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
-    with _remembering(request, job), contextlib.ExitStack() as kept:
+    with remembering(request, job), contextlib.ExitStack() as kept:
         job, balance = _balanced(request, job)
-        job, ranges, trials = _calibrated(request, job)  # 4
-        job = _with_evidence(request, job, kept, ranges)
-        drafts = Drafts(request, job, ranges, trials)
+        job, ranges, trials = calibrated(request, job)  # 4
+        plans = candidates_of(request, job, ranges)
+        job = with_evidence(request, job, kept, ranges, plans)
+        drafts = _drafts(request, job, ranges, trials, plans)
         plan, proof = drafts.first(), None  # 5: tune
         job, destination = drafts.job, _destination(request, job, plan)
         with save.staging(destination) as folder:
@@ -170,7 +190,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
-                proof = check_saved(job, plan, staged, trials) if request.check else None  # 8
+                classes = classes_of(job.model, request.logits)
+                proof = check_saved(job, plan, staged, trials, classes) if request.check else None  # 8
                 better = drafts.after(plan, proof, staged)
             if proof is not None:
                 proof = judged(job, plan, proof)
@@ -179,6 +200,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 is_faster = drafts.is_faster(plan, proof) if nbytes >= before else None
                 require_gain(job.path, request.recipe, plan, (before, nbytes), is_faster)
             job.guard.publish(staged, destination)
+            if request.budget is not None:
+                remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
     notes = (*_notes(request, signature), *balance, *_what_data_chose(job))
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
@@ -201,25 +224,28 @@ def _profile(given: str | Path | MachineProfile | None, environment: Environment
     return new_profile(environment.threads) if given is None else load_profile(given, environment.threads)
 
 
-def _metric(evaluate: Evaluate | str | None, max_drop: float | None) -> Metric | None:
-    if evaluate is None and max_drop is not None:
-        raise BadRecipe("--max-drop is about a score: give --evaluate module:function")
-    return None if evaluate is None else Metric(evaluate, max_drop)
-
-
 def _destination(request: Request, job: Job, plan: Plan) -> Path:
     return request.output or Path(f"{job.path.stem}.{plan.scheme}.onnx")
 
 
-def _opened(request: Request) -> Job:
-    """Steps 1 to 3. Every file that will be written is known from here on."""
+def opened(request: Request, *, writes: bool = True) -> Job:
+    """Steps 1 to 3. Every file that will be written is known from here on.
+
+    Args:
+        writes: whether a model is made in the end.
+    """
     guard = request.environment.guard
     if request.output is not None:
         save.require_onnx(request.output)
         guard.writes(request.output)
-    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment)
-    for each in filter(None, (job.plan, job.dense)):
+    also = _also(request)
+    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment, also)
+    if request.budget is not None:
+        job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, scheme=SCHEME), dense=None)
+    for each in filter(None, (job.plan, job.dense)) if writes else ():
         guard.writes(_destination(request, job, each))
+    if writes and request.budget is not None:
+        guard.writes(progress_of(_destination(request, job, job.plan)), "-o", is_progress)
     guard.watch(request.ranges, "--ranges")
     guard.watch(request.evidence, "--evidence")
     if request.like is not None:
@@ -230,7 +256,14 @@ def _opened(request: Request) -> Job:
     return job
 
 
-def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
+def _also(request: Request) -> set[str]:
+    """Formats and schemes in which nodes may be, besides what the recipe says."""
+    if request.plan is not None and request.plan.scheme == SCHEME:
+        return {choice.format for choice in request.plan if choice.format is not None}
+    return {form.word for form in forms_of(request)}
+
+
+def remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
     """What was made of a weight is remembered where several plans or ranges may be tried. Else it is encoded once, and
     memory must not grow with the model."""
     is_tuned = request.check and request.is_free and job.nbytes <= WHOLE_MODEL_BYTES
@@ -241,7 +274,12 @@ def _remembering(request: Request, job: Job) -> contextlib.AbstractContextManage
 def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
     """The job with channels scaled where that helps, and what was done. Files of ranges and evidence hold for the model
     as it is."""
-    if not job.recipe.balance or request.ranges is not None or request.evidence is not None:
+    if (
+        not job.recipe.balance
+        or request.budget is not None
+        or request.ranges is not None
+        or request.evidence is not None
+    ):
         return job, []
     if job.nbytes > WHOLE_MODEL_BYTES and not values_to_observe(job.model, job.plan):
         return job, []
@@ -249,7 +287,7 @@ def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
     return made.job, [str(made)] if made.ways else []
 
 
-def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
+def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
     """Step 4: the ranges that the plan needs, the job without what cannot be observed, and what to measure plans on.
 
     There is nothing to measure on (None) where the models are too large to be run whole.
@@ -261,7 +299,7 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
     trials = None
     if job.nbytes <= WHOLE_MODEL_BYTES or ranges is not NO_RANGES:
         seen = list(itertools.islice(job.data or (), LOOKED_AT)) if request.check else []
-        trials = trials_for(job.model, job.data, seen) if request.check else Trials()
+        trials = trials_for(job.model, job.data, seen, request.sampling.held_back) if request.check else Trials()
         names = values_to_observe(job.model, job.plan)
         if names and any(label != GIVEN for label in trials.labels):
             rewrite = functools.partial(job.rewritten, job.plan)
@@ -271,16 +309,27 @@ def _calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]
     return job, ranges, trials
 
 
-def _with_evidence(request: Request, job: Job, kept: contextlib.ExitStack, ranges: Ranges) -> Job:
-    """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends."""
-    inputs = needed(job)
+def with_evidence(
+    request: Request, job: Job, kept: contextlib.ExitStack, ranges: Ranges, plans: Sequence[Plan] = ()
+) -> Job:
+    """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends.
+
+    Args:
+        plans: what may be carried out in the place of the job's plan.
+    """
+    inputs: dict[str, list[LayerInput]] = {}
+    for plan in plans or (job.plan,):
+        inputs |= needed(dataclasses.replace(job, plan=plan))
     if not inputs:
         if request.evidence is not None:
             sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
             warnings.warn(sentence, UnusedOption, stacklevel=2)
         return job
     folder = kept.enter_context(scratch())
-    found = evidence_of(job, inputs, request.effort, folder, request.evidence, ranges)
+    if plans:  # of which none is known to be the one: what is seen is of float layers
+        found = of_float_layers(job, inputs, request.effort, folder, request.evidence)
+    else:
+        found = evidence_of(job, inputs, request.effort, folder, request.evidence, ranges)
     return dataclasses.replace(job, evidence=found)
 
 
@@ -289,7 +338,15 @@ def _following(request: Request, job: Job, plan: Plan, kept: contextlib.ExitStac
     follows = any(layer.follows for layer in job.evidence.values())
     if not follows or plan.forms == job.plan.forms:
         return job
-    return _with_evidence(request, dataclasses.replace(job, plan=plan, evidence=NO_EVIDENCE), kept, ranges)
+    return with_evidence(request, dataclasses.replace(job, plan=plan, evidence=NO_EVIDENCE), kept, ranges)
+
+
+def _drafts(
+    request: Request, job: Job, ranges: Ranges, trials: Trials | None, plans: Sequence[Plan]
+) -> Drafts | BudgetDrafts:
+    if request.budget is None:
+        return Drafts(request, job, ranges, trials)
+    return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan))
 
 
 def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
@@ -317,7 +374,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
         recipe=job.recipe,
         asked=request.recipe.scheme,
         plan=plan,
-        is_given=request.plan is not None,
+        is_given=request.plan is not None or request.budget is not None,
         is_checked=request.check,
         profile=profile.hash if old is None else old.profile,
         machine=(str(profile) if profile.used else "") if old is None else old.machine,

@@ -18,6 +18,61 @@ REPEATABLE_DB = 60.0
 #: Share of the usual signal that the signal of a label counts as, however weak it is: errors on near silence that
 #: nobody could see in an output's usual range are no errors.
 FAINT = 0.05
+#: What a probability of 0 counts as: less than float32 logits tell apart.
+LEAST_PROBABILITY = 1e-30
+
+
+@dataclass(frozen=True)
+class Classes:
+    """That an output holds a score for each of several classes.
+
+    Attributes:
+        axis: along which the classes lie.
+        kind: `logits`, `probabilities`, or their `logarithms`.
+    """
+
+    axis: int
+    kind: str = "logits"
+
+    def logarithms(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of the probabilities that `x` stands for, the classes along the last axis."""
+        x = np.moveaxis(x, self.axis, -1)
+        if self.kind == "probabilities":
+            return np.log(np.maximum(x, LEAST_PROBABILITY))
+        x = x - x.max(axis=-1, keepdims=True)
+        return np.asarray(x - np.log(np.exp(x).sum(axis=-1, keepdims=True)))
+
+
+#: Of a model that decides nothing.
+NO_CLASSES: Mapping[str, Classes] = {}
+
+
+@dataclass
+class Decisions:
+    """Sums over all samples and places of an output of classes.
+
+    Attributes:
+        kld: Kullback-Leibler divergence of the quantized model's distributions from the float one's, in nats.
+        flips: places where another class is the likeliest.
+    """
+
+    kld: float = 0.0
+    flips: float = 0.0
+    count: int = 0
+
+    def add(self, classes: Classes, wanted: NDArray, got: NDArray) -> None:
+        """Places at which the float model gives no numbers are left out; those at which only the other one gives none
+        are flipped, and as far away as can be."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            p, q = (classes.logarithms(x.astype(np.float64)) for x in (wanted, got))
+        p, q = p.reshape(-1, p.shape[-1]), q.reshape(-1, q.shape[-1])
+        known = np.isfinite(p).all(axis=1)
+        p, q = p[known], q[known]
+        broken = ~np.isfinite(q).all(axis=1)
+        q[broken] = math.log(LEAST_PROBABILITY)
+        self.kld += float(np.maximum(0.0, (np.exp(p) * (p - q)).sum(axis=1)).sum())
+        self.flips += float(((p.argmax(axis=1) != q.argmax(axis=1)) | broken).sum())
+        self.count += len(p)
 
 
 @dataclass
@@ -51,10 +106,13 @@ class Quality:
     Attributes:
         ignored: outputs that are not looked at.
         labels: what was seen, by label and output.
+        classes: outputs of which decisions are compared too; `decisions` is what was seen of them, by label and output.
     """
 
     ignored: frozenset[str] = frozenset()
     labels: dict[str, dict[str, Power]] = field(default_factory=dict)
+    classes: Mapping[str, Classes] = field(default_factory=dict)
+    decisions: dict[str, dict[str, Decisions]] = field(default_factory=dict)
 
     def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray], label: str = "") -> None:
         """Take in one sample's outputs; those that are not floating-point numbers count only if their shapes differ."""
@@ -62,6 +120,9 @@ class Quality:
         for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
                 _add(outputs, name, arrays_of(x), arrays_of(y))
+                if name in self.classes and _are_alike(x, y):
+                    found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
+                    found.add(self.classes[name], x, y)
 
     @property
     def outputs(self) -> set[str]:
@@ -95,6 +156,20 @@ class Quality:
         """Contrast of the worst output in dB, by label."""
         table = self._decibels(self._usual_variation(), lambda power: power.variation)
         return {label: min(row.values()) for label, row in table.items() if row}
+
+    @property
+    def kld(self) -> float:
+        """Mean KL divergence in nats of the worst output of classes, on its worst label; NaN where there is none."""
+        return self._worst(lambda each: each.kld)
+
+    @property
+    def flips(self) -> float:
+        """Share of flipped decisions, in the same way."""
+        return self._worst(lambda each: each.flips)
+
+    def _worst(self, figure: Callable[[Decisions], float]) -> float:
+        every = (each for outputs in self.decisions.values() for each in outputs.values())
+        return max((figure(each) / each.count for each in every if each.count), default=math.nan)
 
     def noise_ratio(self) -> float:
         """Noise over variation, summed over outputs and labels; huge for an output that is broken."""
@@ -164,6 +239,13 @@ def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: S
         power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
 
 
+def _are_alike(x: object, y: object) -> bool:
+    """Whether both are arrays of numbers of one shape, of at least one place."""
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)) or x.shape != y.shape:
+        return False
+    return x.ndim > 0 and x.size > 0 and x.dtype.kind in "fV"
+
+
 def arrays_of(output: object) -> list[NDArray]:
     """The arrays in an output: one, or those of a sequence or map, or none of an empty optional."""
     if isinstance(output, Mapping):
@@ -199,13 +281,15 @@ def compare_outputs(
     got: Iterable[Sequence[NDArray]],
     ignored: frozenset[str] = frozenset(),
     labels: Iterable[str] | None = None,
+    classes: Mapping[str, Classes] = NO_CLASSES,
 ) -> Quality:
     """The quality of outputs `got` against `wanted`, sample by sample, but for those in `ignored`.
 
     Args:
         labels: of each sample; by default all are alike.
+        classes: outputs of which decisions are compared too.
     """
-    quality = Quality(ignored)
+    quality = Quality(ignored, classes=classes)
     names_of = itertools.repeat("") if labels is None else iter(labels)
     for x, y in zip(wanted, got, strict=True):
         quality.add(names, x, y, next(names_of))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq.calibration.find_ranges import Effort
+from onnxq.checking.labeled import LabelMetric
 from onnxq.checking.score import Metric
 from onnxq.job import Environment
 from onnxq.output.signature import Signature, read_signature
@@ -14,6 +15,7 @@ from onnxq.plan import Plan
 from onnxq.recipe import Recipe
 from onnxq.runtime.profile import MachineProfile
 from onnxq.samples.sampling import Sampling
+from onnxq.searching.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Request:
         profile: the times to decide by.
         like: how another model was made, to be made again.
         metric: what the user scores models by.
+        budget: what a search for the plan may spend; None: nothing is searched for.
+        formats: those it chooses from; none: the usual ones.
+        logits: outputs that the user says are scores of classes.
         one_scheme: `auto` stands for one scheme, whatever times say: parts of a folder share weights.
     """
 
@@ -44,7 +49,10 @@ class Request:
     environment: Environment
     profile: MachineProfile
     like: Signature | None = None
-    metric: Metric | None = None
+    metric: Metric | LabelMetric | None = None
+    budget: Budget | None = None
+    formats: tuple[str, ...] = ()
+    logits: tuple[str, ...] = ()
     one_scheme: bool = False
 
     @property

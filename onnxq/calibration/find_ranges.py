@@ -20,9 +20,6 @@ from onnxq.preference import SEARCHES
 from onnxq.samples.source import Data
 from onnxq.summaries.ranges import NO_RANGES, Ranges, load_ranges, require_same
 
-#: Samples kept out of calibration to measure quality on.
-HELD_BACK = 6
-
 
 @dataclass(frozen=True)
 class Effort:
@@ -126,7 +123,7 @@ def calibration_samples(job: Job) -> Data:
     """
     if job.data is None:
         raise BadRecipe("the plan quantizes activations with fixed ranges, which come from calibration: give --data")
-    return job.data.split(HELD_BACK)[0]
+    return job.data.split(job.sampling.held_back)[0]
 
 
 def remembering(job: Job, seen: Observations, found: Ranges) -> Observations:
@@ -157,7 +154,7 @@ def ranges_of(job: Job, seen: Observations) -> Ranges:
         job.model,
         candidates,
         lambda ranges: job.rewritten(plan, ranges),
-        job.data.split(HELD_BACK)[1],
+        job.data.split(job.sampling.held_back)[1],
         job.progress,
         job.trace,
     )

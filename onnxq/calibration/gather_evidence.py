@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
 from onnxq.calibration.calibrate import hash_model
-from onnxq.calibration.find_ranges import HELD_BACK, Effort
+from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.layers.follow_codes import CannotBeCut, FollowingWalk
 from onnxq.calibration.memory import in_groups
 from onnxq.files import staging
@@ -24,6 +25,7 @@ from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.plan import Choice
 from onnxq.runtime.session import Session
 from onnxq.samples.prefetch import prefetch
+from onnxq.samples.sampling import HELD_BACK
 from onnxq.samples.source import Data
 from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_input, read_index
 from onnxq.summaries.gram import HELD_ROWS, Gram, finite_rows, spread_out
@@ -93,7 +95,7 @@ def evidence_of(
         if file is None and len(several) == 1 and words[name] in algorithms.FOLLOWING
     }
     rest = {name: several for name, several in inputs.items() if name not in followed}
-    found = _of_float_layers(job, rest, effort, scratch, file) if rest else {}
+    found = of_float_layers(job, rest, effort, scratch, file) if rest else {}
     if not followed:
         return found
     walk = FollowingWalk(dataclasses.replace(job, evidence=found), ranges, effort.memory, scratch)
@@ -102,16 +104,17 @@ def evidence_of(
     except CannotBeCut:
         (folder := scratch / "float_layers").mkdir()
         others = {name: inputs[name] for name in followed}
-        return {**found, **_of_float_layers(job, others, effort, folder, None)}
+        return {**found, **of_float_layers(job, others, effort, folder, None)}
     return {**found, **walk.found}
 
 
-def _of_float_layers(
+def of_float_layers(
     job: Job, inputs: Mapping[str, list[LayerInput]], effort: Effort, scratch: Path, file: Path | None
 ) -> Evidence:
+    """The evidence for these weights behind layers as they are in float; for parameters see `evidence_of`."""
     assert job.data is not None
     distinct = list(dict.fromkeys(_without_channel(each) for several in inputs.values() for each in several))
-    key = {"model": hash_model(job.model), "data": job.data.hash()}
+    key = {"model": hash_model(job.model), "data": _hash_of_seen(job)}
     place = scratch / "evidence.npz" if file is None else file
     if file is not None and file.exists():
         index = read_index(file, {_name(each): (each.rows.groups, each.rows.k) for each in distinct}, **key)
@@ -122,6 +125,15 @@ def _of_float_layers(
             add_index(staged, index)
     numbers = {name: number for number, name in enumerate(index.inputs)}
     return {name: _layer(several, numbers, place) for name, several in inputs.items()}
+
+
+def _hash_of_seen(job: Job) -> str:
+    """Of the data, and of how many of them are held back where those are more than usual: evidence of samples on which
+    plans are compared would flatter those that fit them."""
+    assert job.data is not None
+    held_back = job.sampling.held_back
+    usual = job.data.hash()
+    return usual if held_back == HELD_BACK else hashlib.sha256(f"{usual} but {held_back}".encode()).hexdigest()
 
 
 def _layer(several: Sequence[LayerInput], numbers: Mapping[str, int], file: Path) -> Layer:
@@ -137,7 +149,7 @@ def _name(each: LayerInput) -> str:
 def _gather(job: Job, distinct: Sequence[LayerInput], effort: Effort, file: Path) -> None:
     assert job.data is not None
     groups = in_groups(distinct, _nbytes, effort.memory)
-    samples, held_back = job.data.split(HELD_BACK)
+    samples, held_back = job.data.split(job.sampling.held_back)
     job.progress.start("looking at layers", len(groups) * (samples.count + held_back.count), "samples")
     number = 0
     for group in groups:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import own_ops
+from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
-from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import is_below, race
@@ -56,6 +57,9 @@ class Check:
         whole: whether the whole models were run, and not single nodes of them.
         proves: whether the user's own samples were among what the models were run on.
         notes: what a user should know, a sentence each.
+        kld, flips: of outputs that are scores of classes: mean KL divergence in nats, and share of the places where
+            another class is the likeliest; of the worst output and kind of input. NaN where there are none.
+        score: by a metric, where one was asked for beside the comparison.
     """
 
     inputs: str
@@ -74,6 +78,9 @@ class Check:
     proves: bool = True
     notes: tuple[str, ...] = ()
     latency_spread: float = 0.0
+    kld: float = math.nan
+    flips: float = math.nan
+    score: Score | None = None
 
     @property
     def is_known(self) -> bool:
@@ -107,6 +114,7 @@ def check_models(
     seconds: float = TIMING_SECONDS,
     bound: float = 1.05,
     bare: bool = False,
+    classes: Mapping[str, Classes] = NO_CLASSES,
 ) -> Check:
     """Compare two whole models on `trials`. Without any, the quantized model is only opened.
 
@@ -114,6 +122,7 @@ def check_models(
         in_float: the float model.
         bound: time until it is clear whether the quantized model takes so much longer than the float one.
         bare: run the quantized model without onnxq's library too, if that is there.
+        classes: outputs that are scores of classes.
 
     Raises:
         CheckFailed: the quantized model does not load, does not run, or has other outputs than the float one.
@@ -122,7 +131,9 @@ def check_models(
     feeds = trials.feeds
     wanted = [in_float.run(feed) for feed in feeds]
     random = unrepeatable(in_float.outputs, wanted[0], in_float.run(feeds[0])) if feeds else frozenset()
-    compared = functools.partial(compare_outputs, in_float.outputs, wanted, ignored=random, labels=trials.labels)
+    compared = functools.partial(
+        compare_outputs, in_float.outputs, wanted, ignored=random, labels=trials.labels, classes=classes
+    )
     try:
         optimized = Session(quantized, threads=threads)
         plain = Session(quantized, optimize=False, threads=threads)
@@ -157,6 +168,8 @@ def check_models(
         kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
         proves=trials.proves,
         notes=trials.notes,
+        kld=on.kld,
+        flips=on.flips,
     )
     return _noted(check, random, on, off, alone)
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from onnxq.checking.models import Check, check_models, check_nodes
 from onnxq.errors import BadModel
 from onnxq.job import Job
 from onnxq.plan import Method, Plan
+from onnxq.quality import NO_CLASSES, Classes
 from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trials
 
 
-def check_saved(job: Job, plan: Plan, staged: Path, trials: Trials | None) -> Check:
+def check_saved(
+    job: Job, plan: Plan, staged: Path, trials: Trials | None, classes: Mapping[str, Classes] = NO_CLASSES
+) -> Check:
     """What is found by running the file at `staged`, in which `plan` was carried out.
 
     Args:
         trials: what to run the models on; None: they are too large to be run whole.
+        classes: outputs that are scores of classes.
 
     Raises:
         CheckFailed: the file is broken, or computes something else.
@@ -25,7 +30,8 @@ def check_saved(job: Job, plan: Plan, staged: Path, trials: Trials | None) -> Ch
     if trials is None:
         names = [choice.node for choice in plan if choice.method is not Method.KEEP]
         return check_nodes(job.model, staged, names, threads=job.threads)
-    return check_models(_reference(job), staged, trials, threads=job.threads, bare=job.target.has_onnxq_ops)
+    bare = job.target.has_onnxq_ops
+    return check_models(_reference(job), staged, trials, threads=job.threads, bare=bare, classes=classes)
 
 
 def _reference(job: Job) -> Session:

@@ -25,16 +25,21 @@ class Score:
     Attributes:
         allowed: by how much it may fall; None: by any amount.
         evaluations: quantized files that were scored.
+        metric: a word of `metrics.WORDS`; empty: the user's own function.
+        higher: whether a higher score is better.
     """
 
     in_float: float
     quantized: float
     allowed: float | None
     evaluations: int = 1
+    metric: str = ""
+    higher: bool = True
 
     @property
     def drop(self) -> float:
-        return self.in_float - self.quantized
+        """By how much it got worse."""
+        return self.in_float - self.quantized if self.higher else self.quantized - self.in_float
 
     @property
     def is_good(self) -> bool:
@@ -48,8 +53,9 @@ class Score:
         """
         if not self.is_good:
             raise CheckFailed(
-                f"the score falls from {self.in_float:.6g} to {self.quantized:.6g}, by more than the {self.allowed:g} "
-                "allowed: keep more nodes in float (--keep), or raise --max-drop"
+                f"the {self.metric or 'score'} {'falls' if self.higher else 'rises'} from {self.in_float:.6g} to "
+                f"{self.quantized:.6g}, by more than the {self.allowed:g} allowed: keep more nodes in float (--keep), "
+                "or raise --max-drop"
             )
 
 

@@ -36,6 +36,11 @@ _OF_MODELS = {
     "like": "--like",
     "evaluate": "--evaluate",
     "max_drop": "--max-drop",
+    "metric": "--metric",
+    "labels": "--labels",
+    "logits": "--logits",
+    "budget": "--budget",
+    "formats": "--formats",
 }
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 

@@ -13,6 +13,7 @@ from onnxq import algorithms, formats, targets
 from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY
+from onnxq.checking.metrics import WORDS as METRICS
 from onnxq.cli._types import Interval, Size
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
@@ -22,6 +23,7 @@ from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.texts.text import LENGTHS
+from onnxq.searching.options import WORDS as FORMAT_WORDS
 
 MODEL = click.Path(path_type=Path)
 DEFAULTS = Recipe()
@@ -101,6 +103,29 @@ THREADS_OPTION = click.option(
     show_default=True,
     help="Threads for timing; 0: onnxruntime's default.",
 )
+LOGITS_OPTION = click.option(
+    "--logits",
+    multiple=True,
+    metavar="OUTPUT",
+    help="An output of scores of classes, of which decisions are compared; none: there are none. Repeatable."
+    "  [default: found in the graph]",
+)
+METRIC_OPTIONS = options(
+    click.option(
+        "--metric",
+        metavar="WORD",
+        help=f"A score on labelled --data: {', '.join(METRICS)} (which needs no labels: kld).",
+    ),
+    click.option("--labels", metavar="NAME", help="The array in --data, beside the inputs, with the right answers."),
+    LOGITS_OPTION,
+)
+FORMATS_OPTION = click.option(
+    "--formats",
+    multiple=True,
+    metavar="WORD",
+    help="What a search chooses from: a number format, perhaps with a block size (uint4/64), or a scheme such as w8a8. "
+    f"Repeatable.  [default: those of {', '.join(FORMAT_WORDS)} that the target has]",
+)
 CALIBRATION_OPTION = options(
     click.option(
         "--calibration",
@@ -140,6 +165,25 @@ EFFORT_OPTIONS = options(
         "  [default: 30s]",
     ),
 )
+TARGET_OPTION = click.option(
+    "--target",
+    "-t",
+    type=click.Choice(targets.names()),
+    default="ort-cpu",
+    show_default=True,
+    help="Where the model will run.",
+)
+SEARCH_OPTIONS = options(
+    click.option(
+        "--keep",
+        multiple=True,
+        metavar="PATTERN",
+        help="Keep nodes of this name in float, as in 'quantize'. Repeatable.",
+    ),
+    click.option(
+        "--set", "sets", multiple=True, metavar="PATTERN=SCHEME", help="A scheme for nodes of this name. Repeatable."
+    ),
+)
 PLAN_OPTIONS = options(
     click.option(
         "--scheme",
@@ -154,14 +198,7 @@ PLAN_OPTIONS = options(
         help="In the place of a scheme: a number format for the weights, activations in float. "
         f"One of {', '.join(formats.names())}.",
     ),
-    click.option(
-        "--target",
-        "-t",
-        type=click.Choice(targets.names()),
-        default="ort-cpu",
-        show_default=True,
-        help="Where the model will run.",
-    ),
+    TARGET_OPTION,
     click.option(
         "--recipe", type=MODEL, help="A TOML file with these options and [[rule]] tables; options given here win."
     ),
@@ -229,7 +266,8 @@ FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files t
 #: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
 WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
-WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes"}
+WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
+WORDS |= {"formats", "logits", "metric", "labels"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:
@@ -323,4 +361,5 @@ def preprocessing_of(options: dict[str, Any]) -> Reading:
 
 def sampling_of(options: dict[str, Any]) -> Sampling:
     """Which samples the options of `data_options` ask for."""
-    return Sampling(options["data"], preprocessing_of(options), options["limit"], options["seed"])
+    labels = options.get("labels")
+    return Sampling(options["data"], preprocessing_of(options), options["limit"], options["seed"], labels=labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 
 import onnx_ir as ir
@@ -79,7 +80,7 @@ def import_table(before: int, after: int, check: Check | None) -> Group:
 
 def check_table(check: Check) -> Group:
     """Error and speed."""
-    return _outcome(None, "", check)
+    return _outcome(None, "", check, score=check.score)
 
 
 def _outcome(
@@ -93,9 +94,10 @@ def _outcome(
     if method:
         table.add_row("ranges", method, "of activations, by calibration")
     if score is not None:
-        fell = f"{score.drop:.4g} lower" if score.drop > 0 else "not lower"
-        allowed = "" if score.allowed is None else f", may be {score.allowed:g} lower"
-        table.add_row("score", f"{score.in_float:.6g} → {score.quantized:.6g}", f"{fell}{allowed}")
+        worse = "lower" if score.higher else "higher"
+        fell = f"{score.drop:.4g} {worse}" if score.drop > 0 else f"not {worse}"
+        allowed = "" if score.allowed is None else f", may be {score.allowed:g} {worse}"
+        table.add_row(score.metric or "score", f"{score.in_float:.6g} → {score.quantized:.6g}", f"{fell}{allowed}")
     if check is None:
         return Group(table)
     _add_check(table, check)
@@ -109,6 +111,8 @@ def _add_check(table: Table, check: Check) -> None:
         worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
         where = f", worst: {', '.join(worst)}" if worst else ""
         table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
+        if not math.isnan(check.kld):
+            table.add_row("flips", f"{check.flips:.2%}", f"of decisions; KL divergence {check.kld:.3g} nats")
         if not check.proves:
             missing = ("not proven", "no data", "made-up inputs show weak points, not how good it is: give --data")
             table.add_row(*(Text(word, style="bold yellow") for word in missing))

@@ -18,6 +18,8 @@ from onnxq.cli._options import (
     DEFAULTS,
     EFFORT_OPTIONS,
     FORCE_OPTION,
+    FORMATS_OPTION,
+    METRIC_OPTIONS,
     MODEL,
     PLAN_OPTIONS,
     THREADS_OPTION,
@@ -115,6 +117,13 @@ Schemes:
     type=float,
     help="How far that score may fall. Longer formats are tried until it does not, or nothing is written.",
 )
+@METRIC_OPTIONS
+@click.option(
+    "--budget",
+    metavar="BOUND",
+    help="Search for the best plan within size=25%, bits=3.5 or latency=0.6, or for the smallest one with drop=0.01.",
+)
+@FORMATS_OPTION
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
@@ -152,6 +161,11 @@ def quantize(model: Path, **options: Any) -> None:
             strict=options["strict"],
             evaluate=options["evaluate"],
             max_drop=options["max_drop"],
+            metric=options["metric"],
+            labels=options["labels"],
+            logits=options["logits"],
+            budget=options["budget"],
+            formats=options["formats"],
         )
     if options["save_profile"]:
         guard.write_text(options["save_profile"], profile.to_json())

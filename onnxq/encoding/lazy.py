@@ -86,7 +86,7 @@ class Encoding:
         scale_type = np.dtype(np.float16) if self.half_scales else self.format.scale_type
         return Outline(self.format, self.granularity, self.shape, scale_type)
 
-    def part(self, layout: Layout, dtype: ir.DataType | None = None) -> ir.LazyTensor:
+    def part(self, layout: Layout, dtype: ir.DataType | None = None) -> EncodedTensor:
         """An initializer that holds the result in this layout; scales in the type that an operator wants, if named."""
         form = layout.form(self.outline)
         written, shape = dtype or ir.DataType.from_numpy(form.dtype), ir.Shape(form.shape)
@@ -97,7 +97,17 @@ class Encoding:
                 return ir.PackedTensor(layouts.low_first(array.reshape(-1), written.bitwidth), written, shape=shape)
             return ir.tensor(array.reshape(form.shape).astype(written.numpy(), copy=False))
 
-        return ir.LazyTensor(evaluate, dtype=written, shape=shape)
+        return EncodedTensor(self, evaluate, written, shape)
+
+
+class EncodedTensor(ir.LazyTensor):
+    """A part of an encoded weight: codes, scales, zero points."""
+
+    def __init__(
+        self, encoding: Encoding, evaluate: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: ir.Shape
+    ) -> None:
+        super().__init__(evaluate, dtype=dtype, shape=shape)
+        self.encoding = encoding
 
 
 class GivenTensor(ir.LazyTensor):

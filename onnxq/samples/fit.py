@@ -15,6 +15,10 @@ from onnxq.runtime.session import Feed, Input
 Read = Callable[[], Feed]
 
 
+class Label(Input):
+    """What samples hold besides the model's inputs: an array of any form, of which each sample has a part."""
+
+
 def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Iterator[Feed]:
     """The samples that a set of arrays holds.
 
@@ -31,6 +35,8 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
     steps: dict[str, int | None] = {}  # None: the first axis counts samples
     for name, x in arrays.items():
         shape = by_name[name].shape
+        if isinstance(by_name[name], Label):
+            continue
         rank = x.ndim if shape is None else len(shape)
         if x.ndim not in (rank, rank + 1):
             raise BadData(
@@ -48,6 +54,7 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
                 f"{where}: '{name}' has shape {list(x.shape)}, the model expects {_words(shape)}: "
                 f"{x.shape[0]} is not a multiple of {step}"
             )
+    counts, steps = _with_labels(arrays, by_name, counts, steps, where)
     if len(set(counts.values())) > 1:
         if None in steps.values():
             sizes = ", ".join(f"'{name}' {n}" for name, n in counts.items())
@@ -56,6 +63,30 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
         return
     for i in range(next(iter(counts.values()), 0)):
         yield {name: _piece(x, i, steps[name]) for name, x in arrays.items()}
+
+
+def _with_labels(
+    arrays: Mapping[str, NDArray],
+    by_name: Mapping[str, Input],
+    counts: dict[str, int],
+    steps: dict[str, int | None],
+    where: str,
+) -> tuple[dict[str, int], dict[str, int | None]]:
+    """`counts` and `steps` of labels too: one for each sample, or for each piece of what samples are cut from.
+
+    Raises:
+        BadData: there are more or fewer.
+    """
+    for name in (name for name in arrays if isinstance(by_name[name], Label)):
+        x, samples = arrays[name], next(iter(counts.values()), 0)
+        if len(set(counts.values())) > 1:
+            continue  # all is one sample
+        step = next((step for step in steps.values() if step), None) or 1
+        if x.ndim == 0 or len(x) not in (samples, samples * step):
+            found = "one number" if x.ndim == 0 else f"{len(x)}"
+            raise BadData(f"{where}: the labels '{name}' are {found} for {samples} samples; each needs its own")
+        counts, steps = counts | {name: samples}, steps | {name: None if len(x) == samples else step}
+    return counts, steps
 
 
 def _piece(x: NDArray, i: int, step: int | None) -> NDArray:
@@ -71,6 +102,9 @@ def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
     feed: Feed = {}
     for name, i in by_name.items():
         x = np.asarray(sample[name])
+        if isinstance(i, Label):
+            feed[name] = x
+            continue
         legal = i.shape is None or (
             len(x.shape) == len(i.shape)
             and all(
@@ -111,8 +145,13 @@ def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], wh
     missing = [name for name in by_name if name not in arrays]
     unknown = [name for name in arrays if name not in by_name]
     if missing or unknown:
+        labels = [name for name in missing if isinstance(by_name[name], Label)]
+        if labels:
+            found = ", ".join(name for name in arrays if name in unknown) or "none besides the inputs"
+            raise BadData(f"{where}: the samples have no labels '{labels[0]}'; arrays that are no inputs: {found}")
         wrong = f"lack {', '.join(missing)}" if missing else f"have {', '.join(unknown)}, which is no input"
-        raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}")
+        hint = "" if missing else "; labels are named by --labels"
+        raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}{hint}")
 
 
 def _words(shape: tuple[int | str | None, ...] | None) -> str:

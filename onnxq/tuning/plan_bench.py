@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
 from onnxq.plan import Plan
 from onnxq.planning.shared_weights import first_readers
-from onnxq.quality import MAX_DB, Quality, arrays_of, compare_outputs, unrepeatable
+from onnxq.quality import MAX_DB, Classes, Quality, arrays_of, compare_outputs, unrepeatable
 from onnxq.runtime import work
 from onnxq.runtime.profile import MachineProfile, new_profile
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
@@ -63,6 +63,7 @@ class PlanBench:
         known: times that need not be measured, and where those that are will be noted down.
         traced: what tells every node that runs on a sample, where that may be known; None: `work.trace`.
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
+        classes: outputs that are scores of classes.
     """
 
     model: ir.Model
@@ -71,6 +72,7 @@ class PlanBench:
     threads: int = THREADS
     known: MachineProfile | None = None
     traced: Callable[[Feed], list[NodeRun]] | None = None
+    classes: Mapping[str, Classes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.profile = new_profile(self.threads) if self.known is None else self.known
@@ -184,7 +186,7 @@ class PlanBench:
         session = Session(model, threads=0)
         wanted, labels = [self._wanted[i] for i in samples], [self._samples[i].label for i in samples]
         return compare_outputs(
-            self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels
+            self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels, self.classes
         )
 
     def kernels(self, plan: Plan | None, *, timed: bool = True) -> list[Kernel]:

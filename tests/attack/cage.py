@@ -30,8 +30,7 @@ from typing import Protocol
 from click.testing import CliRunner
 
 from onnxq import boundary, cli
-from onnxq.checking import models, saved
-from onnxq.cli import check as check_command
+from onnxq.checking import compare, models, saved
 from onnxq.tuning import plan_bench, timings
 
 #: Seconds of the processor after which a case hangs, and bytes of address space that it may take.
@@ -41,7 +40,7 @@ WAITING = 6
 #: Cases run in one process: what one leaves in memory is not to be taken for the fault of another.
 BATCH = 40
 #: What a command may leave beside its inputs.
-OUTPUTS = re.compile(r"out\.onnx(\.data)?|out\.json|out\.ranges(\.partial)?|out/.*", re.DOTALL)
+OUTPUTS = re.compile(r"out\.onnx(\.data|\.search)?|out\.json|out\.ranges(\.partial)?|out/.*", re.DOTALL)
 #: What Python says to programmers.
 INTERNAL = re.compile(
     r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"
@@ -164,7 +163,7 @@ def _be_quick() -> None:
     for module, name in ((timings, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS")):
         if hasattr(module, name):
             setattr(module, name, 0.001)
-    for each in (saved, check_command):
+    for each in (saved, compare):
         if hasattr(each, "check_models"):
             each.check_models = functools.partial(models.check_models, seconds=0.001)  # type: ignore[attr-defined]
 

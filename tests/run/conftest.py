@@ -6,8 +6,7 @@ import functools
 
 import pytest
 
-from onnxq.checking import models, saved
-from onnxq.cli import check as check_command
+from onnxq.checking import compare, models, saved
 from onnxq.runtime import timing
 from onnxq.tuning import plan_bench, timings
 
@@ -20,5 +19,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_bench, "PROFILE_RUNS", (2, 4))
     for name, few in (("GROUPS", 3), ("ROUNDS", 1), ("LEAST_TURNS", 2), ("MOST_TURNS", 4)):
         monkeypatch.setattr(timing, name, few)
-    for module in (saved, check_command):
+    for module in (saved, compare):
         monkeypatch.setattr(module, "check_models", functools.partial(models.check_models, seconds=0.01))

@@ -17,9 +17,9 @@ from tiny import normal
 from onnxq import analysis
 from onnxq.analysis.benchmarks.results import Benchmark, Lead
 from onnxq.analysis.report import lead_lines
+from onnxq.checking import compare
 from onnxq.checking.models import Check
 from onnxq.cli import _tables, main
-from onnxq.cli import check as check_command
 from onnxq.samples.sampling import Sampling
 
 MATMUL = "g (float[N,64] x) => (float[N,16] y) { [up] y = MatMul(x, w) }"
@@ -69,7 +69,7 @@ def test_seed_chooses_the_samples(model: Path, data: Path, monkeypatch: pytest.M
         seen.append(arguments[2])
         return Check("", 50.0, 50.0, 50.0)
 
-    monkeypatch.setattr(check_command, "check_models", fake)
+    monkeypatch.setattr(compare, "check_models", fake)
     for seed in (1, 2):
         said("check", model, model, "--data", data, "--limit", 20, "--seed", seed)
     said("check", model, model, "--data", data)

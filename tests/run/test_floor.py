@@ -10,9 +10,10 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq import drafts, pipeline
+from onnxq import pipeline
 from onnxq.checking.models import Check
 from onnxq.checking.verdict import require_quality
+from onnxq.drafts import tuned as drafts
 from onnxq.errors import CheckFailed
 from onnxq.job import open_job
 from onnxq.recipe import AIM, Recipe, Rule

@@ -12,9 +12,10 @@ import tiny
 from tiny import normal
 
 import onnxq
-from onnxq import drafts, targets
+from onnxq import targets
 from onnxq.calibration import find_ranges
 from onnxq.checking import verdict
+from onnxq.drafts import tuned as drafts
 from onnxq.errors import BadOutput, CheckFailed, NothingToDo
 from onnxq.job import open_job
 from onnxq.plan import Method

@@ -169,6 +169,7 @@ def render(rows: list[Row]) -> str:
             "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. Kernels",
             "of convolutions get 4 bits where they are as long as a block (which onnxq does of itself with data only),",
             "else 8. Seconds are of the whole process, on a machine that did other things at the same time.",
+            "Formats by layer, searched for under a budget: [budgets.md](budgets.md).",
             "",
             f"| {' | '.join(HEADER)} |",
             "|---" * len(HEADER) + "|",

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
 from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
-from onnxq.calibration.find_ranges import HELD_BACK
 from onnxq.calibration.gather_evidence import needed, runner
 from onnxq.calibration.layers.channel_trial import ChannelTrial
 from onnxq.formats import Granularity
@@ -130,7 +129,7 @@ class _Seen:
 
 def _seen(job: Job, places: list[ChannelPlace]) -> dict[ChannelPlace, _Seen]:
     assert job.data is not None
-    samples, held_back = job.data.split(HELD_BACK)
+    samples, held_back = job.data.split(job.sampling.held_back)
     count = min(SAMPLES, samples.count)
     job.progress.start("looking at channels", count + held_back.count, "samples")
     run = runner(job, list(dict.fromkeys(place.value for place in places)))

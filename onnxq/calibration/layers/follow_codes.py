@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.calibration.find_ranges import HELD_BACK
 from onnxq.calibration.layers.shelf import Shelf
 from onnxq.calibration.memory import in_groups
 from onnxq.job import Job
@@ -54,7 +53,7 @@ class FollowingWalk:
     def __init__(self, job: Job, ranges: Ranges, memory: int | None, scratch: Path) -> None:
         assert job.data is not None
         self.job, self.ranges, self.memory, self.file = job, ranges, memory, scratch / "following.npz"
-        samples, held_back = job.data.split(HELD_BACK)
+        samples, held_back = job.data.split(job.sampling.held_back)
         self.count, self.held_back = samples.count, held_back.count
         self.in_float, self.quantized = (Shelf(scratch / word, memory) for word in ("float", "quantized"))
         with contextlib.closing(prefetch(itertools.chain(samples, held_back))) as every:

@@ -12,6 +12,7 @@ from onnxq.checking.score import Score
 from onnxq.checking.verdict import misses_floor, stricter
 from onnxq.errors import NothingToDo
 from onnxq.job import Job
+from onnxq.model.logits import classes_of
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.planning.scales import values_to_observe
 from onnxq.planning.shared_weights import reconciled
@@ -40,7 +41,8 @@ class Drafts:
         self._bench = None
         if request.is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
-            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile, job.trace)
+            classes = classes_of(job.model, request.logits)
+            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile, job.trace, classes)
         self._dense = None if request.one_scheme or not request.profile.machine.multiplies_bfloat16 else job.dense
         self._retries = 0 if self._bench is None else RETRIES
         self._metric, self._search = request.metric, AimSearch()

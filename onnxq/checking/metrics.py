@@ -1,0 +1,168 @@
+"""What models are scored by where data hold labels: top1, top5, f1, nll, kld, psnr."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData
+from onnxq.quality import Classes
+
+
+@dataclass
+class Sums:
+    """What is added up over samples.
+
+    Attributes:
+        total, count: of what is averaged.
+        low, high: of all labels.
+        hits, found, wanted: by class, for F1: places of a class that were found, that it was found at, that are of it.
+    """
+
+    total: float = 0.0
+    count: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    by_class: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    def mean(self) -> float:
+        return self.total / self.count if self.count else math.nan
+
+
+#: Adds a sample: the output, the label (of `kld` the float model's output), what the output holds, where it is from.
+Add = Callable[[Sums, NDArray, NDArray, "Classes | None", str], None]
+
+
+@dataclass(frozen=True)
+class Word:
+    """A metric.
+
+    Attributes:
+        wants_labels: without, the float model's outputs are what is right.
+        higher: whether more is better.
+        finish: the figure, of the sums.
+    """
+
+    add: Add
+    finish: Callable[[Sums], float] = Sums.mean
+    higher: bool = True
+    wants_labels: bool = True
+
+
+def _top(count: int) -> Add:
+    def add(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
+        scores, right = _places(output, label, classes, where)
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        sums.total += float((chosen == right[:, None]).any(axis=1).sum())
+        sums.count += len(right)
+
+    return add
+
+
+def _nll(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
+    scores, right = _places(output, label, classes, where)
+    sums.total -= float(scores[np.arange(len(right)), right].sum())
+    sums.count += len(right)
+
+
+def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
+    if classes is not None:
+        scores, right = _places(output, label, classes, where)
+        chosen = scores.argmax(axis=1)
+        for each in np.union1d(right, chosen).tolist():
+            _count(sums, each, chosen == each, right == each)
+        return
+    if label.size != output.size:
+        raise BadData(
+            f"{where}: f1 of an output of shape {list(output.shape)} needs labels of 0 and 1 of that shape, "
+            f"not of shape {list(label.shape)}"
+        )
+    _count(sums, 1, output.reshape(-1) > 0.5, label.reshape(-1) > 0.5)
+
+
+def _count(sums: Sums, word: int, chosen: NDArray, right: NDArray) -> None:
+    found = np.array([(chosen & right).sum(), chosen.sum(), right.sum()], np.float64)
+    sums.by_class[word] = sums.by_class.get(word, np.zeros(3)) + found
+
+
+def _mean_f1(sums: Sums) -> float:
+    """The mean over classes."""
+    each = [2 * hits / max(1.0, found + wanted) for hits, found, wanted in sums.by_class.values()]
+    return float(np.mean(each)) if each else math.nan
+
+
+def _psnr(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
+    if label.size != output.size:
+        raise BadData(
+            f"{where}: psnr needs labels of the output's shape {list(output.shape)}, not of {list(label.shape)}"
+        )
+    x, y = output.astype(np.float64).reshape(-1), _numbers(label, where).reshape(-1)
+    sums.total += float(np.square(x - y).sum())
+    sums.count += x.size
+    sums.low, sums.high = min(sums.low, float(y.min(initial=math.inf))), max(sums.high, float(y.max(initial=-math.inf)))
+
+
+def _decibel(sums: Sums) -> float:
+    """Of the range of all labels over the root of the mean squared error; at most 120 dB."""
+    if not sums.count:
+        return math.nan
+    ratio = (sums.high - sums.low) ** 2 / max(sums.mean(), 1e-300)
+    return min(120.0, 10 * math.log10(ratio)) if ratio > 0 else -120.0
+
+
+def _kld(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
+    q, p = (_rows(x, classes, where) for x in (output, label))
+    if p.shape != q.shape:
+        raise BadData(f"{where}: the outputs have shapes {list(label.shape)} and {list(output.shape)}")
+    sums.total += float(np.maximum(0.0, (np.exp(p) * (p - q)).sum(axis=1)).sum())
+    sums.count += len(p)
+
+
+#: By what `--metric` calls them.
+WORDS: Mapping[str, Word] = {
+    "top1": Word(_top(1)),
+    "top5": Word(_top(5)),
+    "f1": Word(_f1, _mean_f1),
+    "nll": Word(_nll, higher=False),
+    "kld": Word(_kld, higher=False, wants_labels=False),
+    "psnr": Word(_psnr, _decibel),
+}
+
+
+def _rows(output: NDArray, classes: Classes | None, where: str) -> NDArray[np.float64]:
+    """[places, classes] logarithms of probabilities."""
+    if classes is None or output.ndim == 0:
+        raise BadData(f"{where}: the output is not known to hold scores of classes; name the one that does by --logits")
+    scores = classes.logarithms(output.astype(np.float64))
+    return scores.reshape(-1, scores.shape[-1])
+
+
+def _places(
+    output: NDArray, label: NDArray, classes: Classes | None, where: str
+) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """[places, classes] scores and the number of the right class of each place; places with a negative one are left
+    out, which is how padding is marked."""
+    scores = _rows(output, classes, where)
+    numbers = _numbers(label, where)
+    if numbers.size == scores.size != len(scores):  # one number for each class: the right one has the largest
+        numbers = numbers.reshape(scores.shape).argmax(axis=1).astype(np.float64)
+    right = numbers.reshape(-1)
+    if len(right) != len(scores):
+        raise BadData(
+            f"{where}: labels of shape {list(label.shape)} do not fit outputs of shape {list(output.shape)}: "
+            f"{len(right)} for {len(scores)} places"
+        )
+    if not (np.isfinite(right).all() and (right == np.floor(right)).all()) or right.max(initial=0) >= scores.shape[1]:
+        raise BadData(f"{where}: labels are numbers of classes, whole ones below {scores.shape[1]}")
+    is_known = right >= 0
+    return scores[is_known], right[is_known].astype(np.intp)
+
+
+def _numbers(label: NDArray, where: str) -> NDArray[np.float64]:
+    if label.dtype.kind not in "fiub":
+        raise BadData(f"{where}: labels of type {label.dtype} are no numbers")
+    return np.asarray(label, np.float64)

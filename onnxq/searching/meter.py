@@ -1,0 +1,139 @@
+"""Plans measured for a search, each once; what was measured is kept in a file, from which a stopped search goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from onnxq.errors import BadRecipe
+from onnxq.files import limits, schemas, staging
+from onnxq.plan import Plan
+from onnxq.planning import int8_regions
+from onnxq.progress import QUIET, Progress
+from onnxq.quality import Quality
+from onnxq.tuning.plan_bench import PlanBench, plan_key
+
+#: Seconds between two writings of what was measured.
+SECONDS = 20.0
+
+
+#: What a file of progress begins with.
+_BEGIN = b'{"search":"'
+
+
+class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a plan is worth on the samples looked at.
+
+    Attributes:
+        harm: mean KL divergence of outputs that are scores of classes, where there are any; else noise over variation,
+            summed over the outputs.
+        sqnr: dB.
+        kld, flips: as of `Quality`; None where nothing is decided.
+    """
+
+    harm: float
+    sqnr: float
+    kld: float | None = None
+    flips: float | None = None
+
+    @staticmethod
+    def of(quality: Quality) -> Figures:
+        if math.isnan(quality.kld):
+            return Figures(quality.noise_ratio(), quality.sqnr)
+        # Outputs that are broken are no distributions of which a divergence would tell.
+        broken = 1e6 if any(p.mismatch for outputs in quality.labels.values() for p in outputs.values()) else 0.0
+        return Figures(quality.kld + broken, quality.sqnr, quality.kld, quality.flips)
+
+
+class _File(msgspec.Struct):
+    """How far a search came."""
+
+    search: str
+    plans: dict[str, Figures]
+
+
+def is_progress(path: Path) -> bool:
+    """Whether the file at `path` was written here, or holds nothing."""
+    with path.open("rb") as file:
+        return file.read(len(_BEGIN)) in (_BEGIN, b"")
+
+
+def remove(path: Path) -> None:
+    """What was measured is of no use once the result is there."""
+    with contextlib.suppress(OSError):
+        if path.is_file() and is_progress(path):
+            path.unlink()
+
+
+class Meter:
+    """Measures plans on a bench.
+
+    Args:
+        path: where what was measured is kept; None: nowhere.
+        key: whatever decides what is measured; a file of anything else is not used.
+        most: plans that may be measured, those of a file counted.
+
+    Attributes:
+        count: plans that were asked for, each once.
+        fresh: those of them that were really run.
+    """
+
+    def __init__(
+        self, bench: PlanBench, path: Path | None, key: Mapping[str, object], most: int, progress: Progress = QUIET
+    ) -> None:
+        self.bench, self.most, self._path, self._progress = bench, most, path, progress
+        self._key = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
+        self._known = self._load()
+        self._asked: set[str] = set()
+        self.fresh, self._saved = 0, time.monotonic()
+
+    @property
+    def count(self) -> int:
+        return len(self._asked)
+
+    @property
+    def left(self) -> int:
+        """Plans that may still be measured."""
+        return max(0, self.most - self.count)
+
+    def figures(self, plan: Plan) -> Figures:
+        """Of `plan`, measured once."""
+        plan = int8_regions.prune(plan, self.bench.model)
+        name = hashlib.blake2b(repr(plan_key(plan)).encode(), digest_size=16).hexdigest()
+        if name not in self._known:
+            self._known[name] = Figures.of(self.bench.quality(plan))
+            self.fresh += 1
+            if time.monotonic() - self._saved >= SECONDS:
+                self.save()
+        if name not in self._asked:
+            self._asked.add(name)
+            self._progress.advance(1)
+        return self._known[name]
+
+    def save(self) -> None:
+        """Leave what was measured in the file.
+
+        Raises:
+            BadOutput: it cannot be written.
+        """
+        self._saved = time.monotonic()
+        if self._path is not None and self.fresh:
+            staging.write(self._path, msgspec.json.encode(_File(self._key, self._known)))
+
+    def _load(self) -> dict[str, Figures]:
+        """What the file holds; nothing of a damaged one, or one of another search."""
+        if self._path is None or not self._path.is_file():
+            return {}
+        try:
+            text = limits.read_text(self._path, "the progress ", limits.RANGES_BYTES)
+            found = schemas.checked(limits.parse_json(text), _File)
+        except (BadRecipe, ValueError):
+            return {}
+        return dict(found.plans) if found.search == self._key else {}

@@ -1,0 +1,207 @@
+"""What each layer may become: the forms that number formats have there, and what each costs in the file.
+
+What is chosen for is a unit: all nodes that share a weight, which has one form. Its options are found as a user would
+find them, by planning the whole model in each format in turn, so that every rule about what can run where holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import formats, targets
+from onnxq.errors import BadRecipe
+from onnxq.job import Job
+from onnxq.model import graph
+from onnxq.model.origin import ORIGIN
+from onnxq.model.types import infer_types
+from onnxq.model.weights import has_weights, weights_of
+from onnxq.plan import Choice, Method, Plan
+from onnxq.planning.first_plan import make_plan
+from onnxq.planning.scales import without_unobserved
+from onnxq.planning.shared_weights import first_readers, reconciled
+from onnxq.recipe import SCHEMES, Recipe
+from onnxq.summaries.ranges import NO_RANGES, Ranges
+
+#: Weights that share a scale, in formats that leave it open: longer blocks are the cheapest quarter of a bit there is.
+BLOCKS = (32, 64, 128)
+#: Integer formats from 2 to 8 bits; of as many bits, those with zero points, which cost little and are more exact.
+WORDS = ("uint2", "int3", "uint4", "int8", "float16")
+#: That compute in integers, where speed counts.
+FAST_WORDS = ("w8a8", "w8a8-dynamic")
+#: What the scheme of a plan that a search made is called.
+SCHEME = "search"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a whole model may be planned in: a format or scheme, and a block size."""
+
+    word: str
+    block: int | None = None
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, scheme=self.word, block_size=self.block, granularity=None, symmetric=None)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One form of a unit.
+
+    Attributes:
+        choices: of its nodes.
+        nbytes: of its weights in the file.
+        plan: the number of the plan that it was found in.
+    """
+
+    choices: tuple[Choice, ...]
+    nbytes: int
+    plan: int
+
+    @property
+    def label(self) -> str:
+        return self.choices[0].label
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nodes that share weights.
+
+    Attributes:
+        name: of the first one.
+        options: the longest first.
+        elements: how many weights there are.
+    """
+
+    name: str
+    options: tuple[Option, ...]
+    elements: int
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        return np.array([option.nbytes for option in self.options], np.float64)
+
+
+def forms(words: Sequence[str], target: targets.Target, *, fast: bool, has_data: bool) -> list[Form]:
+    """What to plan in.
+
+    Args:
+        words: formats and schemes that the user named; none: those that are usual.
+        fast: whether speed counts.
+
+    Raises:
+        BadRecipe: there is no such word, or the target has no form for it.
+    """
+    if not words:
+        usual = [word for word in WORDS if not target.refusal(word)]
+        words = [*usual, *(word for word in FAST_WORDS if fast and (has_data or word != "w8a8"))]
+    found: list[Form] = []
+    for word in dict.fromkeys(words):
+        name, _, block = word.partition("/")
+        if block and not block.isdecimal():
+            raise BadRecipe(f"--formats: invalid block size in '{word}'; write uint4/64")
+        Recipe(name, block_size=int(block) if block else None)
+        if name == "auto":
+            raise BadRecipe("--formats: 'auto' is for whole models; name number formats")
+        if name not in SCHEMES:
+            targets.require_format(target, name)
+        is_open = not block and name not in SCHEMES and _has_open_block(formats.get(name))
+        found += [Form(name, size) for size in BLOCKS] if is_open else [Form(name, int(block) if block else None)]
+    return found
+
+
+def _has_open_block(format: formats.Format) -> bool:
+    return format.scale_type is not None and format.bits <= 4 and not format.has_fixed_block
+
+
+def candidates(job: Job, found: Sequence[Form], ranges: Ranges = NO_RANGES) -> list[Plan]:
+    """The whole model in each form, as far as nodes can be so; what cannot stays what it is then."""
+    types, made = infer_types(job.model), []
+    for form in found:
+        recipe = form.recipe(job.recipe)
+        plan = make_plan(job.model, recipe, job.target, types, has_data=job.data is not None)
+        if plan.those(Method.STATIC):
+            plan = without_unobserved(job.model, plan, ranges)
+        made.append(dataclasses.replace(reconciled(plan, job.model), scheme=SCHEME))
+    return made
+
+
+def units_of(job: Job, plans: Sequence[Plan], ranges: Ranges = NO_RANGES) -> list[Unit]:
+    """The units of a model, each with the options that these `plans` give it."""
+    leaders = first_readers(job.model)
+    members: dict[str, list[ir.Node]] = {}
+    for node in graph.nodes(job.model):
+        if has_weights(node) and all(node.name in plan.choices for plan in plans):
+            members.setdefault(leaders.get(node.name or "", node.name or ""), []).append(node)
+    sizes = [_bytes_by_weight(job.rewritten(plan, ranges)) for plan in plans]
+    found: list[Unit] = []
+    for name, nodes in members.items():
+        weights = {weight.value: weight.elements for node in nodes for weight in weights_of(node)}
+        elements = {origin(value): count for value, count in weights.items()}
+        options: dict[object, Option] = {}
+        for number, (plan, size) in enumerate(zip(plans, sizes, strict=True)):
+            choices = tuple(plan.choices[node.name or ""] for node in nodes)
+            nbytes = sum(size.get(each, 0) for each in elements)
+            options.setdefault(tuple(map(_what, choices)), Option(choices, nbytes, number))
+        ranked = sorted(options.values(), key=lambda option: -option.nbytes)
+        found.append(Unit(name, tuple(ranked), sum(elements.values())))
+    return found
+
+
+def whole(plans: Sequence[Plan], units: Sequence[Unit]) -> Plan:
+    """A plan with every unit in its longest form, and in int8 what may lie between kernels that compute in integers."""
+    base = plans[-1]
+    for plan in plans:
+        base = base.replacing(c for c in plan.those(Method.STATIC) if c.format is None)
+    return selected(base, units, [0] * len(units))
+
+
+def uniform(plans: Sequence[Plan], units: Sequence[Unit]) -> list[tuple[int, ...]]:
+    """What each of the plans chooses."""
+    found = []
+    for plan in plans:
+        forms = [tuple(_what(plan.choices[c.node]) for c in unit.options[0].choices) for unit in units]
+        known = [[tuple(map(_what, option.choices)) for option in unit.options] for unit in units]
+        found.append(tuple(each.index(form) for each, form in zip(known, forms, strict=True)))
+    return found
+
+
+def selected(base: Plan, units: Iterable[Unit], chosen: Iterable[int]) -> Plan:
+    """`base` with the option of each unit that was chosen."""
+    options = (unit.options[i] for unit, i in zip(units, chosen, strict=True))
+    return base.replacing(
+        dataclasses.replace(choice, reason=_REASON if choice.method is not Method.KEEP else choice.reason)
+        for option in options
+        for choice in option.choices
+    )
+
+
+_REASON = "chosen by search"
+
+
+def _what(choice: Choice) -> tuple[object, ...]:
+    return choice.node, choice.method, choice.format, choice.block, choice.granularity
+
+
+def origin(value: ir.Value) -> str:
+    """The name of the weight that a constant stands for."""
+    return str(value.meta.get(ORIGIN, value.name))
+
+
+def _bytes_by_weight(model: ir.Model) -> Mapping[str, int]:
+    """Bytes of the constants of a rewritten model, by the weight that they stand for."""
+    found: dict[str, int] = {}
+    for value in _constants(model):
+        if value.const_value is not None:
+            found[origin(value)] = found.get(origin(value), 0) + value.const_value.nbytes
+    return found
+
+
+def _constants(model: ir.Model) -> Iterator[ir.Value]:
+    for each in model.graphs():
+        yield from each.initializers.values()

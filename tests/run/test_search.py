@@ -1,0 +1,273 @@
+"""A search under a budget: exact, within its bound in the file that is written, and the same after a stop."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from click.testing import CliRunner
+
+import onnxq
+from onnxq.cli import main
+from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
+from onnxq.searching import meter, options, space
+from onnxq.searching.drop_search import EVALUATIONS
+
+pytest.importorskip("highspy")
+pytestmark = pytest.mark.usefixtures("quick")
+
+TEXT = """m (float[n, 64] x) => (float[n, 24] y) {
+    a = MatMul (x, w0)  b = Relu (a)  c = MatMul (b, w1)  d = Relu (c)  e = MatMul (d, w2)  f = Add (e, b)
+    g = Relu (f)  y = MatMul (g, w3)
+}"""
+
+
+#: Enough to choose from, and no more.
+FORMATS = ("uint2/32", "uint2/64", "int3/32", "uint4/32", "int8", "float16")
+
+
+@pytest.fixture(autouse=True)
+def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(space.RUNS, "quick", (0.0, 32, 32))
+
+
+def weights() -> dict[str, np.ndarray]:
+    """Of very different sensitivity: the second is almost nothing beside what is added to it."""
+    return {
+        "w0": tiny.normal(64, 128),
+        "w1": tiny.normal(128, 128, seed=1) / 16,
+        "w2": tiny.normal(128, 128, seed=2) / 8,
+        "w3": tiny.normal(128, 24, seed=3) * 2,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier, samples of it, and which class the float model finds for each."""
+    made = tmp_path_factory.mktemp("search")
+    tiny.save(tiny.model(TEXT, weights()), made)
+    x = np.random.default_rng(0).standard_normal((64, 1, 64)).astype(np.float32)
+    w = weights()
+    b = np.maximum(x[:, 0] @ w["w0"], 0)
+    y = np.maximum(np.maximum(b @ w["w1"], 0) @ w["w2"] + b, 0) @ w["w3"]
+    np.savez(made / "data.npz", x=x, y=y.argmax(axis=1))
+    np.savez(made / "plain.npz", x=x)
+    return made
+
+
+def quantized(folder: Path, out: Path, target: str = "onnxq", **how: object) -> onnxq.Result:
+    recipe = onnxq.Recipe(effort="quick", algorithm="mse")  # which is quick; one test has data choose codes
+    how = {"data": folder / "plain.npz", "recipe": recipe, "target": target, "force": True} | how
+    if "budget" in how:
+        how = {"formats": FORMATS} | how
+    return onnxq.quantize(folder / "model.onnx", out, **how)
+
+
+def size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def bits(plan: onnxq.Plan, file: Path) -> float:
+    """Of a weight in the mean, from the file itself."""
+    elements = sum(choice.elements for choice in plan if choice.op == "MatMul")
+    names = tuple(weights())
+    held = [t for t in onnx.load(file).graph.initializer if t.name.startswith(names)]
+    return 8 * sum(len(t.raw_data) for t in held) / elements
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.31, 0.215])
+def test_the_file_is_no_larger_than_the_budget(folder: Path, tmp_path: Path, share: float) -> None:
+    result = quantized(folder, tmp_path / "o.onnx", budget=f"size={share:.1%}")
+    assert size(result.output) <= share * size(folder / "model.onnx")
+    assert size(result.output) > 0.8 * share * size(folder / "model.onnx")  # what may be spent is spent
+    assert result.plan.scheme == options.SCHEME
+    assert not (tmp_path / "o.onnx.search").exists()
+
+
+@pytest.mark.parametrize("most", [2.6, 3.37, 6.1])
+def test_weights_take_no_more_bits_than_the_budget(folder: Path, tmp_path: Path, most: float) -> None:
+    result = quantized(folder, tmp_path / "o.onnx", budget=f"bits={most}")
+    assert 0.85 * most < bits(result.plan, result.output) <= most
+    assert result.check is not None and result.check.kld >= 0
+
+
+def test_a_searched_plan_beats_the_uniform_one_of_its_size(folder: Path, tmp_path: Path) -> None:
+    uniform = quantized(folder, tmp_path / "u.onnx", recipe=onnxq.Recipe("int3", effort="quick"))
+    most = bits(uniform.plan, uniform.output)
+    found = quantized(folder, tmp_path / "o.onnx", recipe=onnxq.Recipe(effort="quick"), budget=f"bits={most:.4f}")
+    assert found.check is not None and uniform.check is not None
+    assert bits(found.plan, found.output) <= most + 1e-4
+    assert found.check.sqnr > uniform.check.sqnr + 1
+    labels = {choice.node: choice.label for choice in found.plan}
+    assert len(set(labels.values())) > 1
+
+
+def test_the_plan_of_a_search_can_be_carried_out_again(folder: Path, tmp_path: Path) -> None:
+    first = quantized(folder, tmp_path / "a.onnx", budget="bits=3")
+    (tmp_path / "plan.json").write_text(first.plan.to_json())
+    recipe = onnxq.Recipe("w4a16", effort="quick", algorithm="mse")
+    again = quantized(folder, tmp_path / "b.onnx", recipe=recipe, plan=onnxq.load_plan(tmp_path / "plan.json"))
+    assert [c.label for c in again.plan] == [c.label for c in first.plan]
+    like = quantized(folder, tmp_path / "c.onnx", recipe="auto", like=first.output)
+    assert [c.label for c in like.plan] == [c.label for c in first.plan]
+
+
+def test_a_stopped_search_goes_on_and_finds_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = quantized(folder, tmp_path / "a.onnx", budget="bits=2.9")
+    ran, real = [], meter.Figures.of
+
+    def counted(quality: object) -> meter.Figures:
+        ran.append(1)
+        if len(ran) == 9:
+            raise KeyboardInterrupt
+        return real(quality)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(meter.Figures, "of", staticmethod(counted))
+    with pytest.raises(KeyboardInterrupt):
+        quantized(folder, tmp_path / "b.onnx", budget="bits=2.9")
+    kept = tmp_path / "b.onnx.search"
+    assert len(json.loads(kept.read_text())["plans"]) == 8
+    ran[:] = [1] * 10
+    again = quantized(folder, tmp_path / "b.onnx", budget="bits=2.9")
+    assert [c.label for c in again.plan] == [c.label for c in whole.plan]
+    assert not kept.exists()
+
+
+def test_a_file_of_another_search_is_not_used(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "o.onnx.search").write_text('{"search":"other","plans":{"x":{"harm":0.0,"sqnr":1.0}}}')
+    assert quantized(folder, tmp_path / "o.onnx", budget="bits=4").check is not None
+    (tmp_path / "p.onnx.search").write_text("my notes")
+    with pytest.raises(OnnxqError, match="exists; give --force"):
+        quantized(folder, tmp_path / "p.onnx", budget="bits=4", force=False)
+
+
+def test_without_data_inputs_are_made_up(folder: Path, tmp_path: Path) -> None:
+    result = quantized(folder, tmp_path / "o.onnx", data=None, budget="bits=3.2")
+    assert bits(result.plan, result.output) <= 3.2 and result.check is not None and not result.check.proves
+
+
+def test_a_drop_of_a_metric_takes_the_smallest_file_that_keeps_it(folder: Path, tmp_path: Path) -> None:
+    sizes = []
+    for allowed in (0.01, 0.5):
+        data = {
+            "data": folder / "data.npz",
+            "labels": "y",
+            "metric": "nll",
+            "formats": ("uint2/32", "uint4/32", "int8"),
+        }
+        found = quantized(folder, tmp_path / "o.onnx", budget=f"drop={allowed}", **data)
+        assert found.score is not None and not found.score.higher
+        assert found.score.drop <= allowed and found.score.evaluations <= EVALUATIONS
+        sizes.append(size(found.output))
+    assert sizes[0] > sizes[1]
+
+
+def test_a_drop_without_a_metric_is_of_decisions(folder: Path, tmp_path: Path) -> None:
+    found = quantized(folder, tmp_path / "o.onnx", budget="drop=5%")
+    assert found.check is not None and found.check.flips <= 0.05
+    assert size(found.output) < 0.3 * size(folder / "model.onnx")
+
+
+def test_a_latency_is_kept_or_refused(folder: Path, tmp_path: Path) -> None:
+    how = {"target": "ort-cpu", "formats": ("uint4/32", "float16", "w8a8")}
+    found = quantized(folder, tmp_path / "o.onnx", budget="latency=9", **how)
+    assert found.check is not None and found.check.sqnr > 40  # nothing has to be given up for such a time
+    with pytest.raises(CheckFailed, match=r"no plan keeps --budget latency=0.0001: the fastest kernels take"):
+        quantized(folder, tmp_path / "p.onnx", budget="latency=0.0001", **how)
+
+
+def test_few_runs_suffice_for_many_layers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then neighbours are measured together, and layers' own errors tell them apart."""
+    monkeypatch.setitem(space.RUNS, "quick", (0.0, 3, 3))
+    result = quantized(folder, tmp_path / "o.onnx", budget="bits=3")
+    assert bits(result.plan, result.output) <= 3
+    assert result.check is not None and result.check.sqnr > 3
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"budget": "size"}, "'size' is no bound; write size=25%"),
+        ({"budget": "weight=3"}, "nothing is called 'weight'; bound one of size, bits"),
+        ({"budget": "size=0"}, "size cannot be 0"),
+        ({"budget": "size=120%"}, "size cannot be 1.2"),
+        ({"budget": "bits=20%"}, "bits are no share"),
+        ({"budget": "bits=3", "formats": ["int9"]}, "int9"),
+        ({"budget": "bits=3", "formats": ["int4/x"]}, "invalid block size in 'int4/x'"),
+        ({"budget": "bits=3", "formats": ["auto"]}, "'auto' is for whole models"),
+        ({"budget": "bits=3", "formats": ["int4/32"]}, "no weight for which there is a choice"),
+        ({"budget": "bits=3", "recipe": onnxq.Recipe("w8a16")}, "leave out 'w8a16'"),
+        ({"budget": "bits=3", "check": False}, "leave out --plan, --like and --no-check"),
+        ({"formats": ["int4"]}, "give --budget too"),
+        ({"logits": ["z"]}, "no output 'z'; it has y"),
+        ({"budget": "drop=0.1", "logits": ["none"]}, "give --metric or --evaluate"),
+    ],
+)
+def test_what_is_no_budget_is_one_sentence(folder: Path, tmp_path: Path, how: dict[str, object], said: str) -> None:
+    with pytest.raises(BadRecipe) as error:
+        quantized(folder, tmp_path / "o.onnx", **how)
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bound", ["bits=1.5", "size=5%"])
+def test_what_cannot_be_reached_is_said_with_what_can(folder: Path, tmp_path: Path, bound: str) -> None:
+    with pytest.raises(CheckFailed, match=r"no plan keeps --budget .*: with these formats .* at least; name shorter"):
+        quantized(folder, tmp_path / "o.onnx", budget=bound)
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_without_the_solver_it_says_what_to_install(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    with pytest.raises(BadRecipe, match=r"needs highspy: pip install 'onnxq\[search\]'"):
+        quantized(folder, tmp_path / "o.onnx", budget="bits=3")
+
+
+# -- onnxq search ------------------------------------------------------------------------------------------------------
+
+
+def test_the_front_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.search.onnx").write_bytes(b"what a budget would be written to")
+    line = ["search", str(folder / "model.onnx"), "-t", "onnxq", "--data", str(folder / "plain.npz"), "--points", "4"]
+    line += ["--effort", "quick", "--report", "front.json", "-o", "plan.json", "--at", "bits=4"]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0, done.output
+    assert "plans that no other one beats" in done.output and "●" in done.output and "KL divergence" in done.output
+    points = json.loads((tmp_path / "front.json").read_text())["points"]
+    assert len(points) > 1
+    pairs = list(itertools.pairwise(points))
+    assert all(a["bytes"] < b["bytes"] and a["harm"] > b["harm"] for a, b in pairs)
+    best = max((point for point in points if point["bits"] <= 4), key=lambda point: point["bits"])
+    assert json.loads((tmp_path / "plan.json").read_text()) == best["plan"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["front.json", "model.search.onnx", "plan.json"]
+    line = ["quantize", str(folder / "model.onnx"), "-t", "onnxq", "-s", "w4a16", "--plan", "plan.json", "-o", "o.onnx"]
+    done = CliRunner().invoke(main, [*line, "--data", str(folder / "plain.npz")])
+    assert done.exit_code == 0, done.output
+    assert size(tmp_path / "o.onnx") == pytest.approx(best["bytes"], abs=4000)
+
+
+def test_what_a_search_on_the_command_line_lacks(folder: Path) -> None:
+    for more, said in ((["-o", "p.json"], "--at names"), (["--at", "latency=1"], "size=25% or bits=3.5")):
+        done = CliRunner().invoke(main, ["search", str(folder / "model.onnx"), *more])
+        assert done.exit_code == 1 and said in done.output and done.output.count("\n") == 1
+
+
+def test_the_model_that_is_searched_is_what_onnx_runs(folder: Path) -> None:
+    onnx.checker.check_model(onnx.load(folder / "model.onnx"))
