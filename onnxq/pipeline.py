@@ -20,6 +20,7 @@ from onnxq.calibration.gather_evidence import evidence_of, needed, of_float_laye
 from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
+from onnxq.checking.logits import classes_of
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
 from onnxq.checking.score import Evaluate
@@ -32,7 +33,6 @@ from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
 from onnxq.model.layer_inputs import LayerInput
-from onnxq.model.logits import classes_of
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
 from onnxq.output.signature import Signature, sign

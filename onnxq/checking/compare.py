@@ -8,12 +8,12 @@ from pathlib import Path
 
 from onnxq.boundary import bounded
 from onnxq.checking.labeled import LabelMetric
+from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check, check_models
 from onnxq.errors import BadModel
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
-from onnxq.model.logits import classes_of
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.runtime.session import THREADS, Session
 from onnxq.samples.reading import How, reading_of

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.checking.logits import classes_of
 from onnxq.checking.metrics import WORDS, Sums
 from onnxq.checking.score import Score
 from onnxq.errors import BadData, BadRecipe, CheckFailed
 from onnxq.model.load import load_model
-from onnxq.model.logits import classes_of
 from onnxq.quality import Classes
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.sampling import Sampling

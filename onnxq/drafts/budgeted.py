@@ -10,11 +10,11 @@ import numpy as np
 
 from onnxq import targets
 from onnxq.checking import labeled
+from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check
 from onnxq.checking.score import Evaluate, Metric, Score
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.job import Job
-from onnxq.model.logits import classes_of
 from onnxq.output.write import nbytes_to_write, own_data
 from onnxq.plan import Plan
 from onnxq.planning import int8_regions

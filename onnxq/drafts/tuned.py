@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 
 from onnxq.checking import verdict
+from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check
 from onnxq.checking.score import Score
 from onnxq.checking.verdict import misses_floor, stricter
 from onnxq.errors import NothingToDo
 from onnxq.job import Job
-from onnxq.model.logits import classes_of
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.planning.scales import values_to_observe
 from onnxq.planning.shared_weights import reconciled

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import onnxq
+from onnxq.checking.logits import classes_of
 from onnxq.checking.metrics import WORDS
 from onnxq.cli import main
 from onnxq.errors import BadData, BadRecipe, CheckFailed, OnnxqError
-from onnxq.model.logits import classes_of
 from onnxq.quality import Classes, compare_outputs
 
 pytestmark = pytest.mark.usefixtures("quick")
