@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnxq import Recipe, formats, quantize
 from onnxq.algorithms import gptaq, gptq
 from onnxq.algorithms._making_up import making_up
-from onnxq.calibration.find_ranges import HELD_BACK, Effort
+from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.calibration.layers.follow_codes import FollowingWalk
 from onnxq.calibration.layers.shelf import Shelf
@@ -24,6 +24,7 @@ from onnxq.job import Job, open_job
 from onnxq.model.pieces import cut
 from onnxq.model.weights import find_weights
 from onnxq.runtime.session import Session
+from onnxq.samples.sampling import HELD_BACK
 from onnxq.summaries.evidence import Layer, add_input
 from onnxq.summaries.gram import Gram
 from onnxq.summaries.ranges import NO_RANGES

@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[object]:
-    """How often each weight, by its bytes, went through each algorithm to each format, by what scales."""
+    """How often each weight, by its bytes, went through each algorithm to each format, by what scales and evidence."""
     found: Counter[object] = Counter()
 
     def counting(word: str, function: object) -> object:
@@ -45,7 +45,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[object]:
             **by_data: object,
         ) -> object:
             scales = [None if x is None else x.tobytes() for x in others]
-            found[word, format.name, granularity, w.tobytes(), *scales] += 1
+            found[word, format.name, granularity, w.tobytes(), by_data.get("layer"), *scales] += 1
             return function(w, format, granularity, *others, **by_data)  # type: ignore[operator]
 
         return quantize

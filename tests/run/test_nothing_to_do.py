@@ -14,10 +14,10 @@ import tiny
 from click.testing import CliRunner, Result
 
 import onnxq
-from onnxq import drafts
 from onnxq.checking import saved
 from onnxq.checking.models import Check
 from onnxq.cli import main
+from onnxq.drafts import tuned as drafts
 from onnxq.errors import BadOutput, NothingToDo
 from onnxq.plan import COMPUTING
 from onnxq.runtime.session import Session
