@@ -256,6 +256,10 @@ def _choice(row: Mapping[str, Any], target: str) -> Choice:
     )
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
         raise BadRecipe(wrong)
+    if choice.method in (Method.PACKED, Method.STORED):
+        format = formats.get(choice.format or "")
+        if format.has_fixed_block and choice.block != format.default_block:
+            raise BadRecipe(f"{wrong}: a block of {format.name} has {format.default_block} weights")
     if choice.half not in (None, "float16", "bfloat16") or choice.granularity not in (None, "tensor", "channel"):
         raise BadRecipe(wrong)
     return choice

@@ -111,10 +111,19 @@ def load_observations(path: str | Path) -> Observations | None:
     Raises:
         BadRecipe: it is not a file of ranges.
     """
+    return load_with_method(path)[1]
+
+
+def load_with_method(path: str | Path) -> tuple[str, Observations | None]:
+    """(The method that made the ranges of a file, `load_observations` of it).
+
+    Raises:
+        BadRecipe: it is not a file of ranges.
+    """
     text = limits.read_text(path, "the ranges ", limits.RANGES_BYTES)
     try:
-        seen = schemas.checked(limits.parse_json(text), schemas.RangesFile).observations
-        return None if seen is None else from_table(seen)
+        file = schemas.checked(limits.parse_json(text), schemas.RangesFile)
+        return file.method, None if file.observations is None else from_table(file.observations)
     except ValueError:
         raise BadRecipe(f"'{path}' is not a file of ranges written by 'onnxq calibrate'") from None
 

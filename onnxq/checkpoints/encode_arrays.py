@@ -156,9 +156,10 @@ def encode_arrays(
         q = algorithms.quantize(x, word, granularity_of(granularity, x.ndim), algorithm, name=name, levels=levels)
         wanted = np.asarray(x, np.float64)
         noise, signal = float(np.square(q.dequantize() - wanted).sum()), float(np.square(wanted).sum())
-        rows.append(
-            Row(name, x.shape, format.name, q.bits_per_weight, 10 * np.log10(signal / noise) if noise else None)
-        )
+        # GGUF packs some formats closer than whole bits.
+        nbytes = layouts.gguf_nbytes(format, x.size) if output.suffix == ".gguf" and format.gguf else q.nbytes
+        sqnr = 10 * np.log10(signal / noise) if noise else None
+        rows.append(Row(name, x.shape, format.name, 8 * nbytes / max(1, x.size), sqnr))
         return q
 
     tensors = [(name, functools.partial(made, name)) for name in arrays]

@@ -114,7 +114,7 @@ METRIC_OPTIONS = options(
     click.option(
         "--metric",
         metavar="WORD",
-        help=f"A score on labelled --data: {', '.join(METRICS)} (which needs no labels: kld).",
+        help=f"A score on labelled --data: {', '.join(METRICS)} (kld needs no labels).",
     ),
     click.option("--labels", metavar="NAME", help="The array in --data, beside the inputs, with the right answers."),
     LOGITS_OPTION,

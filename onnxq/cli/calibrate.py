@@ -9,7 +9,7 @@ import click
 
 from onnxq.calibration import pick_method, resume
 from onnxq.calibration.find_ranges import calibration_samples, observe, ranges_of, remembering
-from onnxq.calibration.observations import Observations, load_observations, merge, to_json
+from onnxq.calibration.observations import Observations, load_with_method, merge, to_json
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -86,16 +86,18 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
 
 
 def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> None:
-    parts = []
+    parts, methods = [], set()
     for file in files:
-        seen = load_observations(file)
+        method, seen = load_with_method(file)
         if seen is None:
             why = "without the observations they come from, so it cannot be merged"
             raise BadRecipe(f"'{file}' holds ranges {why}; calibrate again with --shard")
         parts.append((str(file), seen))
+        methods.add(method)
     whole = merge(parts)
-    asked = options["calibration"]
-    method = _of_shard(asked if asked != pick_method.AUTO or whole.has_histograms else "minmax")
+    method = options["calibration"]
+    if method == pick_method.AUTO:  # what all shards were made by, else what they have in common
+        (method,) = methods if len(methods) == 1 else (pick_method.DEFAULT if whole.has_histograms else "minmax",)
     _write(options["output"], whole.ranges(method), whole, guard)
 
 

@@ -300,6 +300,9 @@ def test_a_plan_survives_being_written_down(tmp_path: Path) -> None:
     path.write_text(dense.to_json().replace('"onnxq"', '"ort-cpu"'))
     with pytest.raises(BadRecipe, match="cannot be packed with format bfloat16 and block None"):
         load_plan(path)
+    path.write_text(planned_model(layers(), Recipe("q4_k"), "onnxq").to_json().replace('"block": 32', '"block": 64'))
+    with pytest.raises(BadRecipe, match="q4_k and block 64: a block of q4_k has 32 weights"):
+        load_plan(path)
     path.write_text(plan.to_json().replace('"packed"', '"baked"'))
     with pytest.raises(BadRecipe, match="is not a plan written by 'onnxq plan': 'baked' is not a valid Method"):
         load_plan(path)

@@ -254,6 +254,19 @@ def test_percentiles_of_the_command_line(tmp_path: Path) -> None:
         assert refused.exit_code == 1 and message in refused.output
 
 
+@pytest.mark.parametrize("options", [["--momentum", "0.3"], ["--calibration", "minmax"], ["--percentile", "99"], []])
+def test_merged_shards_keep_their_method(options: list[str], tmp_path: Path) -> None:
+    path, data = two_products(tmp_path)
+    parts = [str(tmp_path / f"{number}.ranges") for number in (1, 2)]
+    for number, part in enumerate(parts, 1):
+        command = ["calibrate", str(path), "--data", str(data), "-s", "w8a8", "--shard", f"{number}/2", *options]
+        done = CliRunner().invoke(main, [*command, "-o", part])
+        assert done.exit_code == 0, done.output
+    method = done.output.split("ranges by ")[1].split(",")[0]
+    merged = CliRunner().invoke(main, ["calibrate", "--merge", *parts, "-o", str(tmp_path / "m.ranges")])
+    assert merged.exit_code == 0 and f"ranges by {method}," in merged.output, merged.output
+
+
 def test_momentum_and_bins_of_the_command_line(tmp_path: Path) -> None:
     (path, data), output = two_products(tmp_path), tmp_path / "o.ranges"
     for options, method in (

@@ -44,7 +44,8 @@ def test_gguf_of_one_array(word: str, tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", W)
     done = run("encode", tmp_path / "w.npy", "-w", word, "-o", tmp_path / "w.gguf")
     assert done.exit_code == 0, done.output
-    assert f"w  8×256  {word}  " in done.output and "codes by rtn" in done.output
+    stored = pytest.importorskip("gguf").GGUFReader(tmp_path / "w.gguf").tensors[0]
+    assert f"w  8×256  {word}  {8 * stored.n_bytes / W.size:.2f} bits" in done.output and "codes by rtn" in done.output
     assert run("decode", tmp_path / "w.gguf", "-o", tmp_path / "back.npy").exit_code == 0
     np.testing.assert_array_equal(np.load(tmp_path / "back.npy"), formats.quantize(W, word).dequantize())
 
