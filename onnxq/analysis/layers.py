@@ -138,7 +138,8 @@ def forms_for(words: Sequence[str] = (), wanted: Sequence[str] = ()) -> tuple[Fo
 
     Args:
         words: formats; none means all there are.
-        wanted: granularities. None means the one each format is mostly used with, or, of a single format, all.
+        wanted: granularities. None means the one each format is mostly used with, or, of a single format that
+            has several, `granularities.WORDS`.
 
     Raises:
         BadRecipe: an unknown word.
@@ -146,7 +147,9 @@ def forms_for(words: Sequence[str] = (), wanted: Sequence[str] = ()) -> tuple[Fo
     """
     found: dict[Form, None] = {}
     for word in words or formats.names():
-        ways = wanted or (granularities.WORDS if len(words) == 1 else (granularities.natural(formats.get(word)),))
+        format = formats.get(word)
+        is_of_many = len(words) == 1 and not format.has_fixed_block
+        ways = wanted or (granularities.WORDS if is_of_many else (granularities.natural(format),))
         for way in ways:
             own = granularities.taken(word, way)
             if own is not None:

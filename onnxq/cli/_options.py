@@ -220,7 +220,7 @@ PLAN_OPTIONS = options(
         "--block-size",
         "--block",
         type=int,
-        help="Weights that share a scale, in formats of blocks.  [default: 32, nf4 and fp4 64]",
+        help="Weights that share a scale, in formats of blocks.  [default: the format's own, mostly 32]",
     ),
     click.option(
         "--granularity",

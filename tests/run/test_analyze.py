@@ -202,6 +202,7 @@ def test_forms_of_all_words() -> None:
         assert (form.granularity is None) == (not granularities.has_scales(form.format))
     single = analysis.layers.forms_for(["int8"])
     assert [form.granularity for form in single] == list(granularities.WORDS)
+    assert analysis.layers.forms_for(["q3_k"]) == (Form("q3_k", "block16"),)
     assert analysis.layers.forms_for(["float16"]) == (Form("float16", None),)
 
 
