@@ -131,6 +131,18 @@ def test_gguf(word: str, shape: tuple[int, ...]) -> None:
     assert_same(layouts.from_gguf(q.format, data, shape), q)
 
 
+@pytest.mark.parametrize("word", [word for word in formats.names() if formats.get(word).gguf])
+def test_gguf_of_any_bytes(word: str) -> None:
+    """Infinite scales and NaN among them: decoded without a warning, which tests take for an error."""
+    format = formats.get(word)
+    block = layouts.gguf_block(format)
+    raw = np.random.default_rng(0).integers(0, 256, layouts.gguf_nbytes(format, 64 * block), dtype=np.uint8)
+    infinite = np.full_like(raw, 0x7C)
+    infinite[::2] = 0
+    for each in (raw, infinite, np.full_like(raw, 0xFF)):
+        assert layouts.from_gguf(format, each, (64, block)).dequantize().shape == (64, block)
+
+
 def test_q5_0_of_counting_data() -> None:
     """Element i holds code i − 16: fifth bits are those from 16 on, nibbles count twice from 0 to 15."""
     codes = np.arange(-16, 16, dtype=np.int8).reshape(1, 32)

@@ -139,7 +139,8 @@ def decode(q: QuantizedTensor) -> FloatArray:
     w = q.codes.astype(np.float32)
     if q.zero_points is not None:
         w -= q.granularity.spread(q.zero_points, q.shape).astype(np.float32)
-    w *= q.granularity.spread(scales.astype(np.float32, copy=False), q.shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a file whose scales are infinite, or no numbers
+        w *= q.granularity.spread(scales.astype(np.float32, copy=False), q.shape)
     return w
 
 

@@ -84,7 +84,8 @@ def decode(q: QuantizedTensor, levels: FloatArray) -> FloatArray:
         found = levels[q.codes]
     except IndexError:
         raise ValueError(f"code {int(q.codes.max())} indexes none of the {len(levels)} levels") from None
-    return found * q.granularity.spread(scales, q.shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a file whose scales are infinite, or no numbers
+        return found * q.granularity.spread(scales, q.shape)
 
 
 class OwnLevels(Format):

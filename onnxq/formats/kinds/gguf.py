@@ -82,8 +82,9 @@ def decode_minimum(q: QuantizedTensor) -> FloatArray:
     """d · code + m, each operation in float32."""
     scales, minima = arguments.present(q.scales, "scales"), arguments.present(q.zero_points, "minima")
     w = q.codes.astype(np.float32)
-    w *= q.granularity.spread(scales.astype(np.float32), q.shape)
-    w += q.granularity.spread(minima.astype(np.float32), q.shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a file whose scales are infinite, or no numbers
+        w *= q.granularity.spread(scales.astype(np.float32), q.shape)
+        w += q.granularity.spread(minima.astype(np.float32), q.shape)
     return w
 
 
