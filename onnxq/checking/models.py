@@ -216,6 +216,7 @@ def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
         own_ops.MATMUL,
         own_ops.DENSE,
         own_ops.GATHER,
+        own_ops.REGION,
         "MatMulBnb4",
         "GatherBlockQuantized",
         "QMoE",
