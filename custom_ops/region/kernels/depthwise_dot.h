@@ -1,6 +1,6 @@
 // Depthwise convolutions by dot products: bytes of up to four rows are interleaved, so that one dot product adds what
-// four rows of a column of a window say to 16 channels. 64 channels are four registers; register v holds channels 16 l + 4 v + j at
-// lane 4 l + j, which is what unpacking and packing bytes makes of their order.
+// four rows of a column of a window say to 16 channels. 64 channels are four registers; register v holds channels
+// 16 l + 4 v + j at lane 4 l + j, which is what unpacking and packing bytes makes of their order.
 
 #ifndef ONNXQ_REGION_DEPTHWISE_DOT_H_
 #define ONNXQ_REGION_DEPTHWISE_DOT_H_
@@ -72,7 +72,8 @@ struct Channels {
   }
 };
 
-// A row of outputs. Three columns of four rows at most, one pixel apart: each is interleaved once and serves three outputs.
+// A row of outputs. Three columns of four rows at most, one pixel apart: each is interleaved once and serves three
+// outputs.
 inline void three_columns(const Depthwise& d, const Channels& channels, const uint8_t* x, uint8_t* to) {
   const auto column = [&](int64_t i) { return Column(x + i * d.next_x, d.next_y, d.kernel_y, channels.mask); };
   Column a = column(0), b = column(1);
