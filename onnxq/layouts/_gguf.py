@@ -40,7 +40,8 @@ def gguf(q: QuantizedTensor) -> Bytes:
     """
     _require_name(q.format)
     if q.scales is None:
-        return np.ascontiguousarray(q.codes).reshape(-1, q.shape[-1]).view(np.uint8)
+        *others, last = q.shape or (1,)
+        return np.ascontiguousarray(q.codes).reshape(math.prod(others), last).view(np.uint8)
     (axis, block), whole = blocked(q), gguf_block(q.format)
     if block != q.format.default_block or q.shape[axis] % whole:
         raise BadModel(f"GGUF needs rows of whole blocks of {whole}, not of {q.shape[axis]} in blocks of {block}")

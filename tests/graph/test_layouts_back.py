@@ -122,6 +122,12 @@ def test_what_gguf_does_not_hold() -> None:
         layouts.gguf(formats.quantize(normal(2, 33), "q4_0"))
 
 
+def test_gguf_of_a_number_and_of_nothing() -> None:
+    for shape, wanted in (((), (1, 2)), ((0,), (1, 0)), ((0, 4), (0, 8)), ((4, 0), (4, 0))):
+        q = formats.quantize(np.ones(shape, np.float32), "float16")
+        assert layouts.gguf(q).shape == wanted
+
+
 @pytest.mark.parametrize("word", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(32,), (3, 64), (2, 3, 96)], ids=str)
 def test_gguf(word: str, shape: tuple[int, ...]) -> None:
