@@ -64,8 +64,8 @@ struct Depthwise {
   int64_t kernel_y, kernel_x;
   int64_t first, step_x, step_y;  // as above
   int64_t next_x, next_y;         // bytes between pixels of a window
-  // The same for dot products, where kernel_y is at most 4: see kernels/depthwise_dot.h.
-  const int8_t* dot_weight;  // [blocks of 64 channels][kernel_x][4][64], or null
+  // The same for dot products: see kernels/depthwise_dot.h.
+  const int8_t* dot_weight;  // [blocks of 64 channels][fours of kernel_y][kernel_x][4][64]
   const int32_t* dot_bias;   // [blocks][4][16]
   const float* dot_scale;
 };

@@ -67,13 +67,13 @@ void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias
                     int32_t x_zero) {
   const int64_t kernel_y = stage.step.kernel[0], kernel_x = stage.step.kernel[1];
   const int64_t blocks = cover(stage.outputs, 64), padded = blocks * 64;
-  const bool dots = kernel_y <= 4;
+  const int64_t fours = cover(kernel_y, 4);
   stage.weight.assign(static_cast<size_t>(kernel_y * kernel_x * padded), 0);
   stage.bias.assign(static_cast<size_t>(padded), 0);
   stage.scales.assign(static_cast<size_t>(padded), 0.0f);
-  stage.dot_weight.assign(dots ? static_cast<size_t>(blocks * kernel_x * 256) : 0, 0);
-  stage.dot_bias.assign(dots ? static_cast<size_t>(padded) : 0, 0);
-  stage.dot_scales.assign(dots ? static_cast<size_t>(padded) : 0, 0.0f);
+  stage.dot_weight.assign(static_cast<size_t>(blocks * fours * kernel_x * 256), 0);
+  stage.dot_bias.assign(static_cast<size_t>(padded), 0);
+  stage.dot_scales.assign(static_cast<size_t>(padded), 0.0f);
   for (int64_t c = 0; c < stage.outputs; ++c) {
     const int64_t block = c / 64, l = c % 64 / 16, v = c % 16 / 4, j = c % 4, lane = 4 * l + j;
     int64_t sum = 0;
@@ -81,9 +81,8 @@ void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias
       for (int64_t x = 0; x < kernel_x; ++x) {
         const int8_t q = weight.at(c, 0, y, x);
         stage.weight[static_cast<size_t>((y * kernel_x + x) * padded + c)] = q;
-        if (dots) {
-          stage.dot_weight[static_cast<size_t>((block * kernel_x + x) * 256 + v * 64 + lane * 4 + y)] = q;
-        }
+        const int64_t column = (block * fours + y / 4) * kernel_x + x;
+        stage.dot_weight[static_cast<size_t>(column * 256 + v * 64 + lane * 4 + y % 4)] = q;
         sum += q;
       }
     }
@@ -91,11 +90,9 @@ void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias
     const float factor = scale[static_cast<size_t>(c)];
     stage.bias[static_cast<size_t>(c)] = start;
     stage.scales[static_cast<size_t>(c)] = factor;
-    if (dots) {
-      const size_t at = static_cast<size_t>(block * 64 + v * 16 + lane);
-      stage.dot_bias[at] = start;
-      stage.dot_scales[at] = factor;
-    }
+    const size_t at = static_cast<size_t>(block * 64 + v * 16 + lane);
+    stage.dot_bias[at] = start;
+    stage.dot_scales[at] = factor;
   }
 }
 

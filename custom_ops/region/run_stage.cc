@@ -180,11 +180,9 @@ class Runner {
     d.step_y = step.strides[0] * d.x.row;
     d.next_x = step.dilations[1] * d.x.C;
     d.next_y = step.dilations[0] * d.x.row;
-    if (!stage_.dot_weight.empty()) {
-      d.dot_weight = stage_.dot_weight.data();
-      d.dot_bias = stage_.dot_bias.data();
-      d.dot_scale = stage_.dot_scales.data();
-    }
+    d.dot_weight = stage_.dot_weight.data();
+    d.dot_bias = stage_.dot_bias.data();
+    d.dot_scale = stage_.dot_scales.data();
     in_rows(d.y.N * d.y.H, 2 * bytes(d.y), [&](int64_t first, int64_t last) { kernel_.depthwise(d, first, last); });
   }
 

@@ -112,6 +112,24 @@ def test_depthwise_convolutions(kind: str, channels: int) -> None:
     require_equal(net)
 
 
+@pytest.mark.parametrize("kernel", [(5, 3), (9, 1), (6, 5)], ids=str)
+def test_depthwise_windows_of_more_than_four_rows(kernel: tuple[int, int]) -> None:
+    net = Net(18, (2, 70, 13, 12))
+    for more in ({}, {"strides": [2, 2]}, {"dilations": [1, 2]}):
+        net.outputs.append(net.conv(net.x, 70, kernel, group=70, pads=[2, 2, 2, 2], **more))
+    require_equal(net)
+
+
+@pytest.mark.parametrize("channels", [1, 24, 40])
+def test_pads_larger_than_windows(channels: int) -> None:
+    """Rows of the output are longer than rows of the input with the pads that they share."""
+    net = Net(17, (2, channels, 9, 12))
+    for kernel, pads in (((1, 1), [1, 2, 1, 2]), ((2, 1), [2, 1, 2, 1]), ((3, 3), [4, 5, 3, 6])):
+        net.outputs.append(net.conv(net.x, 33, kernel, pads=pads))
+        net.outputs.append(net.conv(net.x, channels, kernel, pads=pads, group=channels))
+    require_equal(net)
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 17), (33, 1), (2, 2), (16, 16), (7, 40)], ids=str)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_sizes_of_images(size: tuple[int, int], stride: int) -> None:

@@ -1,6 +1,6 @@
-// Depthwise convolutions by dot products: bytes of up to four rows are interleaved, so that one dot product adds what a
-// column of a window says to 16 channels. 64 channels are four registers; register v holds channels 16 l + 4 v + j at
-// lane 4 l + j, which is what unpacking and packing bytes makes of their order.
+// Depthwise convolutions by dot products: bytes of up to four rows are interleaved, so that one dot product adds what
+// four rows of a column of a window say to 16 channels. 64 channels are four registers; register v holds channels
+// 16 l + 4 v + j at lane 4 l + j, which is what unpacking and packing bytes makes of their order.
 
 #ifndef ONNXQ_REGION_DEPTHWISE_DOT_H_
 #define ONNXQ_REGION_DEPTHWISE_DOT_H_
@@ -36,7 +36,7 @@ struct Channels {
 
   Channels(const Depthwise& d, int64_t first) : d(&d) {
     const int64_t block = first / 64, left = d.y.C - first;
-    weight = d.dot_weight + block * d.kernel_x * 256;
+    weight = d.dot_weight + block * cover(d.kernel_y, 4) * d.kernel_x * 256;
     for (int v = 0; v < 4; ++v) {
       bias[v] = _mm512_loadu_si512(d.dot_bias + block * 64 + v * 16);
       scale[v] = _mm512_loadu_ps(d.dot_scale + block * 64 + v * 16);
@@ -53,10 +53,10 @@ struct Channels {
       sums[v] = bias[v];
     }
   }
-  void add(__m512i* sums, const Column& column, int64_t kx) const {
+  void add(__m512i* sums, const Column& column, int64_t number) const {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
-      sums[v] = _mm512_dpbusd_epi32(sums[v], column.v[v], _mm512_loadu_si512(weight + kx * 256 + v * 64));
+      sums[v] = _mm512_dpbusd_epi32(sums[v], column.v[v], _mm512_loadu_si512(weight + number * 256 + v * 64));
     }
   }
   void store(uint8_t* to, const __m512i* sums) const {
@@ -72,7 +72,8 @@ struct Channels {
   }
 };
 
-// A row of outputs. Three columns, one pixel apart: each is interleaved once and serves three outputs.
+// A row of outputs. Three columns of four rows at most, one pixel apart: each is interleaved once and serves three
+// outputs.
 inline void three_columns(const Depthwise& d, const Channels& channels, const uint8_t* x, uint8_t* to) {
   const auto column = [&](int64_t i) { return Column(x + i * d.next_x, d.next_y, d.kernel_y, channels.mask); };
   Column a = column(0), b = column(1);
@@ -93,24 +94,25 @@ inline void any_columns(const Depthwise& d, const Channels& channels, const uint
   for (int64_t ox = 0; ox < d.y.W; ++ox, to += d.y.C, x += d.step_x) {
     __m512i sums[4];
     channels.start(sums);
-    for (int64_t kx = 0; kx < d.kernel_x; ++kx) {
-      channels.add(sums, Column(x + kx * d.next_x, d.next_y, d.kernel_y, channels.mask), kx);
+    const uint8_t* rows = x;
+    for (int64_t ky = 0, number = 0; ky < d.kernel_y; ky += 4, rows += 4 * d.next_y) {
+      for (int64_t kx = 0; kx < d.kernel_x; ++kx, ++number) {
+        channels.add(sums, Column(rows + kx * d.next_x, d.next_y, d.kernel_y - ky, channels.mask), number);
+      }
     }
     channels.store(to, sums);
   }
 }
 
 inline void depthwise_dots(const Depthwise& d, int64_t first, int64_t last) {
-  if (!d.dot_weight) {
-    return depthwise_simple(d, first, last);
-  }
+  const bool is_three = d.kernel_x == 3 && d.kernel_y <= 4 && d.step_x == d.next_x;
   for (int64_t c = 0; c < d.y.C; c += 64) {
     const Channels channels(d, c);
     for (int64_t row = first; row < last; ++row) {
       const int64_t n = row / d.y.H, y = row % d.y.H;
       const uint8_t* const x = d.x.data + n * d.x.image + d.first + y * d.step_y + c;
       uint8_t* const to = d.y.data + n * d.y.image + y * d.y.row + c;
-      (d.kernel_x == 3 && d.step_x == d.next_x ? three_columns : any_columns)(d, channels, x, to);
+      (is_three ? three_columns : any_columns)(d, channels, x, to);
     }
   }
 }

@@ -118,7 +118,8 @@ inline const uint8_t* row_of(const Image& image, int64_t n, int64_t y) {
 }
 
 template <bool multiplies, bool divides>
-void binary_rows(const Binary& p, int64_t first, int64_t last) {
+void binary_rows(const Binary& given, int64_t first, int64_t last) {
+  const Binary p = given;  // which no byte that is written can be, so that numbers stay in registers
   const float reciprocal = 1.0f / p.scale;
   const bool same_channels = p.a.C == p.b.C, same_pixels = same_channels && p.a.W == p.b.W;
   const int64_t pixels = same_pixels ? 1 : p.y.W, size = same_pixels ? p.y.W * p.y.C : p.y.C;

@@ -19,8 +19,9 @@ inline void plan_tiles(Conv& c, int64_t most, int64_t together) {
   c.flat = 0;
   c.tiles = row_tiles;
   c.tile = cover(c.y.W, by_row);
-  // Where windows of neighbouring rows are as far apart as rows of x, rows follow each other without a seam.
-  if (c.step_y == c.x.row && c.step_x == c.x.C) {
+  // Where windows of neighbouring rows are as far apart as rows of x, rows follow each other without a seam; unless pads
+  // on both sides are larger than the window, which makes rows of y longer than the distance of rows of x.
+  if (c.step_y == c.x.row && c.step_x == c.x.C && c.y.W <= flat_pitch(c)) {
     const int64_t pixels = (c.y.H - 1) * flat_pitch(c) + c.y.W, tiles = cover(pixels, most);
     if (cover(tiles, together) <= cover(row_tiles, together)) {
       c.flat = 1;
