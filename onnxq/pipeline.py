@@ -50,7 +50,7 @@ from onnxq.runtime.machine import this_machine
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS, version
 from onnxq.samples.reading import How, reading_of
-from onnxq.samples.sampling import LIMIT, Sampling
+from onnxq.samples.sampling import HELD_BACK, LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.searching.budget import Budget
@@ -283,7 +283,7 @@ def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
         return job, []
     if job.nbytes > WHOLE_MODEL_BYTES and not values_to_observe(job.model, job.plan):
         return job, []
-    made = balanced(job)
+    made = balanced(job, request.effort.memory)
     return made.job, [str(made)] if made.ways else []
 
 
@@ -381,6 +381,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
         plan=plan,
         is_given=request.plan is not None or request.budget is not None,
         is_checked=request.check,
+        held_back=None if job.data is None or job.sampling.held_back == HELD_BACK else job.sampling.held_back,
         profile=profile.hash if old is None else old.profile,
         machine=(str(profile) if profile.used else "") if old is None else old.machine,
     )

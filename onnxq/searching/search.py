@@ -65,8 +65,8 @@ class Search:
         return self._solutions.setdefault(found.chosen, found)
 
     def least_harm(self, bounds: Sequence[Bound]) -> Solution | None:
-        """The least harm within `bounds`, as single layers tell, or of the `uniform` choices and of all that was measured
-        before, if one of them measures better; None: nothing is within them."""
+        """The least harm within `bounds`, as single layers tell, or of the `uniform` choices and whatever was measured
+        before, if one of these is better; None: nothing is within them."""
         chosen = solve(self.sensitivity.added, bounds)
         if chosen is None:
             return None

@@ -119,6 +119,8 @@ def test_codes_of_the_plan_that_was_found_follow_its_layers(folder: Path, tmp_pa
     recipe = onnxq.Recipe(effort="quick")
     found = quantized(folder, tmp_path / "o.onnx", recipe=recipe, budget="bits=3")
     assert any("gptaq" in note for note in found.notes)
+    like = quantized(folder, tmp_path / "like.onnx", recipe="auto", like=found.output)
+    assert like.output.read_bytes() == found.output.read_bytes()
     recipe = onnxq.Recipe(effort="quick", algorithm="gptq")
     named = quantized(folder, tmp_path / "n.onnx", recipe=recipe, budget="bits=3")
     assert not any("gptaq" in note for note in named.notes)
