@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
-from onnxq.calibration.gather_evidence import evidence_of, needed, of_float_layers
+from onnxq.calibration.gather_evidence import evidence_of, follows_codes, needed, of_float_layers
 from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
@@ -50,7 +50,7 @@ from onnxq.runtime.machine import this_machine
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS, version
 from onnxq.samples.reading import How, reading_of
-from onnxq.samples.sampling import LIMIT, Sampling
+from onnxq.samples.sampling import HELD_BACK, LIMIT, Sampling
 from onnxq.samples.source import DataSource
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.searching.budget import Budget
@@ -283,7 +283,7 @@ def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
         return job, []
     if job.nbytes > WHOLE_MODEL_BYTES and not values_to_observe(job.model, job.plan):
         return job, []
-    made = balanced(job)
+    made = balanced(job, request.effort.memory)
     return made.job, [str(made)] if made.ways else []
 
 
@@ -334,11 +334,16 @@ def with_evidence(
 
 
 def _following(request: Request, job: Job, plan: Plan, kept: contextlib.ExitStack, ranges: Ranges) -> Job:
-    """The job with evidence behind layers as `plan` has them, if that before was gathered behind others."""
+    """The job with evidence behind layers as `plan` has them, if that before was gathered behind others; or behind
+    float ones, while the plan was still searched for."""
     follows = any(layer.follows for layer in job.evidence.values())
-    if not follows or plan.forms == job.plan.forms:
+    if follows and plan.forms == job.plan.forms:
         return job
-    return with_evidence(request, dataclasses.replace(job, plan=plan, evidence=NO_EVIDENCE), kept, ranges)
+    found = dataclasses.replace(job, plan=plan, evidence=NO_EVIDENCE)
+    was_searched = request.budget is not None and request.evidence is None and job.plan is not plan
+    if not follows and not (job.evidence and was_searched and follows_codes(found)):
+        return job
+    return with_evidence(request, found, kept, ranges)
 
 
 def _drafts(
@@ -376,6 +381,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
         plan=plan,
         is_given=request.plan is not None or request.budget is not None,
         is_checked=request.check,
+        held_back=None if job.data is None or job.sampling.held_back == HELD_BACK else job.sampling.held_back,
         profile=profile.hash if old is None else old.profile,
         machine=(str(profile) if profile.used else "") if old is None else old.machine,
     )

@@ -61,15 +61,17 @@ class Request:
         return self.plan is None and self.like is None
 
     def repeating(self, like: str | Path | None) -> Request:
-        """This request, with recipe, target, plan and check of the model at `like`."""
+        """This request, with recipe, target, plan, check and samples held back of the model at `like`."""
         if like is None:
             return self
         old = read_signature(like)
+        held_back = self.sampling.held_back if old.held_back is None else old.held_back
         return dataclasses.replace(
             self,
             recipe=old.asked_recipe,
             target=old.plan.target,
             plan=old.plan if old.is_given else None,
             check=old.is_checked,
+            sampling=dataclasses.replace(self.sampling, held_back=held_back),
             like=old,
         )

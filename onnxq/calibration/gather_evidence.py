@@ -42,6 +42,11 @@ def needed(job: Job) -> dict[str, list[LayerInput]]:
     return {name: known[name] for name in names if name in known and _is_worth_it(known[name][0])}
 
 
+def follows_codes(job: Job) -> bool:
+    """Whether samples are followed through quantized layers for any of its weights."""
+    return any(word in algorithms.FOLLOWING for _, word in _named(job))
+
+
 def _is_worth_it(each: LayerInput) -> bool:
     return each.rows.k >= LEAST or not isinstance(each.rows, Patches)
 

@@ -61,7 +61,7 @@ def asked(request: Request, budget: Budget | str | None, formats: Sequence[str],
         raise BadRecipe(f"--budget chooses formats itself: {why}")
     found = parse_budget(budget)
     fast = found.quantity == "latency" and request.sampling.source is not None
-    recipe = dataclasses.replace(recipe, scheme="w8a8" if fast else "w4a16", keep_slow=True)
+    recipe = dataclasses.replace(recipe, scheme="w8a8" if fast else "w4a16", keep_slow=True, balance=False)
     sampling = dataclasses.replace(request.sampling, held_back=max(HELD_BACK, request.sampling.held_back))
     request = dataclasses.replace(request, recipe=recipe, sampling=sampling, budget=found)
     forms_of(request)

@@ -98,6 +98,7 @@ class SignatureFile(Struct):
     onnxruntime: str = ""
     is_given: bool = False
     is_checked: bool = True
+    held_back: int | None = None
     profile: str = ""
     machine: str = ""
 

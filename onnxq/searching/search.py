@@ -8,7 +8,7 @@ of it is kept if it measures better. If it does not, fewer layers may change at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,22 +55,25 @@ class Search:
     sensitivity: Sensitivity
     progress: Progress
     uniform: Sequence[tuple[int, ...]] = ()
+    _solutions: dict[tuple[int, ...], Solution] = field(default_factory=dict)
 
     def plan(self, chosen: Sequence[int]) -> Plan:
         return selected(self.base, self.units, chosen)
 
     def measured(self, chosen: Sequence[int]) -> Solution:
-        return Solution(tuple(chosen), self.meter.figures(self.plan(chosen)))
+        found = Solution(tuple(chosen), self.meter.figures(self.plan(chosen)))
+        return self._solutions.setdefault(found.chosen, found)
 
     def least_harm(self, bounds: Sequence[Bound]) -> Solution | None:
-        """The least harm within `bounds`, as single layers tell, or of the `uniform` choices if one of them measures
-        better; None: nothing is within them."""
+        """The least harm within `bounds`, as single layers tell, or of the `uniform` choices and whatever was measured
+        before, if one of these is better; None: nothing is within them."""
         chosen = solve(self.sensitivity.added, bounds)
         if chosen is None:
             return None
         legal = [each for each in self.uniform if all(bound.keeps(each) for bound in bounds)]
         nearest = sorted(legal, key=self.sensitivity.harm)[:NEAREST]
-        return min(map(self.measured, [tuple(chosen), *nearest]), key=lambda solution: solution.harm)
+        known = [each for each in self._solutions if all(bound.keeps(each) for bound in bounds)]
+        return min(map(self.measured, [tuple(chosen), *nearest, *known]), key=lambda solution: solution.harm)
 
     def least_bytes(self, harm: float) -> Solution | None:
         """The fewest bytes with a harm of at most so much, as single layers tell."""

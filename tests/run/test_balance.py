@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq import Recipe, quantize
 from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
+from onnxq.calibration.layers import balance_channels
 from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.job import Job, open_job
 from onnxq.model.channel_places import channel_places
@@ -179,6 +180,21 @@ def test_awq_serves_codes_by_the_weights_alone_and_leaves_gptq_alone(tmp_path: P
     assert not balanced(job_of(tmp_path, "int3")).ways
     assert not balanced(job_of(tmp_path, "int8")).ways
     assert not balanced(job_of(tmp_path, "int3", algorithm="rtn")).ways
+
+
+def test_in_little_memory_places_are_looked_at_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gain = np.where(np.arange(64) % 32 == 7, np.float32(100), np.float32(1))
+    text = """m (float[N, 64] x) => (float[N, 64] y) {
+        h = LayerNormalization <axis = -1> (x, G) a = MatMul(h, W) k = LayerNormalization <axis = -1> (a, G)
+        y = MatMul(k, V) }"""
+    w = tiny.normal(64, 64) / gain[:, None]
+    path = tiny.save(tiny.model(text, {"G": gain, "W": w, "V": w[:, ::-1].copy()}), tmp_path)
+    job = open_job(path, Recipe("w8a8"), "onnx", outliers())
+    passes, real = [], balance_channels.runner
+    monkeypatch.setattr(balance_channels, "runner", lambda *given: passes.append(given[1]) or real(*given))
+    both, in_turns = balanced(job), balanced(job, 1000)
+    assert passes == [["h", "k"], ["h"], ["k"]]
+    assert both.ways == in_turns.ways == {"smoothquant": 2} and both.error == in_turns.error
 
 
 def test_without_need_or_data_nothing_is_scaled(tmp_path: Path) -> None:

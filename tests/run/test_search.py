@@ -16,8 +16,12 @@ from click.testing import CliRunner
 import onnxq
 from onnxq.cli import main
 from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
+from onnxq.progress import QUIET
 from onnxq.searching import meter, options, space
 from onnxq.searching.drop_search import EVALUATIONS
+from onnxq.searching.knapsack import Bound
+from onnxq.searching.search import Search
+from onnxq.searching.sensitivity import Sensitivity
 
 pytest.importorskip("highspy")
 pytestmark = pytest.mark.usefixtures("quick")
@@ -109,6 +113,39 @@ def test_a_searched_plan_beats_the_uniform_one_of_its_size(folder: Path, tmp_pat
     assert found.check.sqnr > uniform.check.sqnr + 1
     labels = {choice.node: choice.label for choice in found.plan}
     assert len(set(labels.values())) > 1
+
+
+def test_codes_of_the_plan_that_was_found_follow_its_layers(folder: Path, tmp_path: Path) -> None:
+    recipe = onnxq.Recipe(effort="quick")
+    found = quantized(folder, tmp_path / "o.onnx", recipe=recipe, budget="bits=3")
+    assert any("gptaq" in note for note in found.notes)
+    like = quantized(folder, tmp_path / "like.onnx", recipe="auto", like=found.output)
+    assert like.output.read_bytes() == found.output.read_bytes()
+    recipe = onnxq.Recipe(effort="quick", algorithm="gptq")
+    named = quantized(folder, tmp_path / "n.onnx", recipe=recipe, budget="bits=3")
+    assert not any("gptaq" in note for note in named.notes)
+
+
+class Interacting:
+    """Measures choices of which the second layer's does more harm than it does alone."""
+
+    left = 100
+
+    def figures(self, chosen: tuple[int, ...]) -> meter.Figures:
+        return meter.Figures(float(chosen[0] + 9 * (chosen[1] == 2)), 20.0)
+
+
+def test_within_a_tighter_bound_what_was_measured_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Search, "plan", lambda _, chosen: tuple(chosen))
+    units = [options.Unit(word, tuple(options.Option((), size, 0) for size in (8, 4, 2)), 1) for word in "ab"]
+    alone = Sensitivity(0.0, [np.array([0.0, 1.0, 2.0]), np.array([0.0, 0.1, 0.2])], 4)
+    search = Search(Interacting(), onnxq.Plan("", "onnx"), units, alone, QUIET)
+    bounds = [Bound([unit.costs for unit in units], 10)]
+    first = search.least_harm(bounds)
+    assert first is not None and first.chosen == (0, 2) and first.harm == 9
+    search.measured((1, 1))
+    again = search.least_harm(bounds)
+    assert again is not None and again.chosen == (1, 1) and again.harm == 1
 
 
 def test_the_plan_of_a_search_can_be_carried_out_again(folder: Path, tmp_path: Path) -> None:

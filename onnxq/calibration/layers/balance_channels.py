@@ -15,6 +15,7 @@ from onnxq import algorithms, formats
 from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
 from onnxq.calibration.gather_evidence import needed, runner
 from onnxq.calibration.layers.channel_trial import ChannelTrial
+from onnxq.calibration.memory import in_groups
 from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.model import graph
@@ -49,10 +50,13 @@ class Balanced:
         return f"channels were scaled between layers: {words} places, where {self.error:.0%} of the error was left"
 
 
-def balanced(job: Job) -> Balanced:
+def balanced(job: Job, memory: int | None = None) -> Balanced:
     """The job with channels scaled wherever that brings the outputs of quantized layers nearer to float ones.
 
     What the model computes in float stays, up to rounding. Without data nothing is scaled.
+
+    Args:
+        memory: bytes for what is looked at; places that need more are looked at in turns. None: 512 MiB.
 
     Raises:
         BadModel, BadData: the model or the data fail on some sample.
@@ -62,19 +66,25 @@ def balanced(job: Job) -> Balanced:
     ways = {place: way for place in every if (way := _way(job, place, by_data))}
     if not ways:
         return Balanced(job)
-    seen, factors, left = _seen(job, list(ways)), {}, []
-    for place, way in ways.items():
-        if not seen[place].is_whole:
-            continue
-        bits = 8 if way == "smoothquant" else None
-        found = _best(_trial(job, place, seen[place], bits), way, seen[place])
-        if found is not None:
-            factors[place] = found[0]
-            left.append(found[1])
+    factors, left = {}, []
+    for group in in_groups(ways, _nbytes, memory):
+        for place, seen in _seen(job, group).items():
+            if not seen.is_whole:
+                continue
+            bits = 8 if ways[place] == "smoothquant" else None
+            found = _best(_trial(job, place, seen, bits), ways[place], seen)
+            if found is not None:
+                factors[place] = found[0]
+                left.append(found[1])
     if not factors:
         return Balanced(job)
     scaled = dataclasses.replace(job, model=scale_channels(job.model, factors), traces={}, unscaled=job.model)
     return Balanced(scaled, Counter(ways[place] for place in factors), float(np.median(left)))
+
+
+def _nbytes(place: ChannelPlace) -> int:
+    """What its rows take, those held back too."""
+    return sum(8 * ROWS * each.rows.groups * each.rows.k for each in {reader.seen: None for reader in place.readers})
 
 
 def _choices(job: Job, place: ChannelPlace) -> list[Choice | None]:
