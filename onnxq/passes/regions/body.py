@@ -127,8 +127,11 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks) -> ir.No
     owner.insert_after(last, node)
     for old, new in zip(writer.outputs, node.outputs, strict=True):
         quantize = _quantize_of(old)
+        # By which onnxruntime knows what the node makes; only a product makes floats at once.
+        rank = 2 if quantize is None else ranks.get(old.name or "")
+        shape = old.shape if old.shape is not None or rank is None else ir.Shape([None] * rank)
         graph.replace_value(old, new)
-        new.dtype = ir.DataType.FLOAT  # by which onnxruntime knows what the node makes
+        new.dtype, new.shape = ir.DataType.FLOAT, shape
         if quantize is not None:
             _quantize_again(new, quantize, names, lambda node: node not in inside and is_int8(node, ranks))
     _add_function(model, writer, word)
