@@ -201,7 +201,8 @@ def test_external_weights_stay_in_the_file(tmp_path: Path) -> None:
         pytest.skip("needs /proc")
     command = [sys.executable, "-P", "-c", code, tmp_path / "m.onnx"]  # -P: onnxq as installed, not from this folder
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    shadow = tiles.nbytes / 8 if "ASAN_OPTIONS" in os.environ else 0  # AddressSanitizer keeps a byte for every eight
+    # AddressSanitizer keeps a byte for every eight, and notes on whatever the library holds.
+    shadow = tiles.nbytes / 8 + 16e6 if "ASAN_OPTIONS" in os.environ else 0
     assert int(done.stdout) < tiles.nbytes / 10 + shadow
 
 
