@@ -20,8 +20,6 @@ from onnxq.job import Environment
 from onnxq.output import write as save
 from onnxq.pipeline import calibrated, opened, remembering, with_evidence
 from onnxq.plan import Plan
-from onnxq.planning import int8_regions
-from onnxq.planning.shared_weights import reconciled
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 from onnxq.request import Request
@@ -200,12 +198,11 @@ def _best_of_sizes(space: Space, points: int) -> list[tuple[int, ...]]:
 
 def _point(space: Space, chosen: tuple[int, ...], rewrite: Rewrite, folder: Path) -> Point:
     job, figures = space.job, space.search.measured(chosen).figures
-    plan = reconciled(int8_regions.prune(space.search.plan(chosen), job.model), job.model)
+    plan = space.plan(chosen)
     job.progress.start("writing")
     nbytes = save.save(rewrite(plan), folder / "point.onnx")
-    before = sum(file.stat().st_size for file in job.files)
     latency = space.latency(chosen) if space.seconds else None
-    return Point(plan, space.bits(chosen), nbytes / max(1, before), nbytes, latency, figures)
+    return Point(plan, space.bits(chosen), nbytes / max(1, job.file_nbytes), nbytes, latency, figures)
 
 
 def _front(points: Sequence[Point]) -> list[Point]:

@@ -93,6 +93,11 @@ class Job:
         return self.environment.guard
 
     @property
+    def file_nbytes(self) -> int:
+        """Bytes of the files that the model was read from."""
+        return sum(file.stat().st_size for file in self.files)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the model's constants."""
         return write.nbytes_to_write(self.model)

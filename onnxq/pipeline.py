@@ -183,6 +183,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
         with save.staging(destination) as folder:
             staged = folder / destination.name
             better: Plan | None = plan
+            classes = classes_of(job.model, request.logits)
             while better is not None:
                 plan = better
                 job = _following(request, job, plan, kept, ranges)
@@ -190,12 +191,11 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
-                classes = classes_of(job.model, request.logits)
                 proof = check_saved(job, plan, staged, trials, classes) if request.check else None  # 8
                 better = drafts.after(plan, proof, staged)
             if proof is not None:
                 proof = judged(job, plan, proof)
-            before = sum(file.stat().st_size for file in job.files)
+            before = job.file_nbytes
             if request.is_free:
                 is_faster = drafts.is_faster(plan, proof) if nbytes >= before else None
                 require_gain(job.path, request.recipe, plan, (before, nbytes), is_faster)

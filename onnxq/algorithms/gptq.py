@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.algorithms import mse
+from onnxq.algorithms._base import base_first
 from onnxq.algorithms._columns import Columns
 from onnxq.algorithms._making_up import making_up, shift_of
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
@@ -45,6 +46,7 @@ def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
     return format.bits <= 4 and format.scale_type is not None and op_type == "Conv"  # for products gptaq is better
 
 
+@base_first
 def quantize(
     w: FloatArray,
     format: Format,
@@ -66,10 +68,6 @@ def quantize(
     codes, and so does one in a format without scales.
     """
     granularity = granularity.within(w.ndim)
-    if format.base is not None:  # all blocks first, then their scales
-        base = format.base
-        wish = quantize(w, base, granularity, scales, zero_points, layer=layer)
-        return format.nest(wish, lambda s, z: quantize(w, base, granularity, s, z, layer=layer))
     start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
     if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
         return start

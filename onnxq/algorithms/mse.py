@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.algorithms._base import base_first
 from onnxq.formats import CodeArray, Fit, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.runtime import native
 
@@ -23,6 +24,7 @@ def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
     return format.bits <= 4
 
 
+@base_first
 def quantize(
     w: FloatArray,
     format: Format,
@@ -32,10 +34,6 @@ def quantize(
 ) -> QuantizedTensor:
     """`w` in `format`, each group with the best of the scales tried. Formats without scales are only encoded."""
     granularity = granularity.within(w.ndim)
-    if format.base is not None:  # all blocks first, then their scales
-        base = format.base
-        wish = quantize(w, base, granularity, scales, zero_points)
-        return format.nest(wish, lambda s, z: base.encode(w, granularity, s, z))
     if scales is None and granularity.block is not None and w.size:
         found = _native(w, format, granularity)
         if found is not None:

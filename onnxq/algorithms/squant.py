@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.algorithms._base import base_first
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 
 
@@ -21,6 +22,7 @@ def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
     return op_type in ("Conv", "ConvTranspose") and format.bits == 8 and granularity.block is None
 
 
+@base_first
 def quantize(
     w: FloatArray,
     format: Format,
@@ -34,10 +36,6 @@ def quantize(
     the channel then moves at most one more code of each kernel. Only for integers with one scale an index of
     `granularity.axis`; anything else is rounded to nearest.
     """
-    if format.base is not None:  # all codes first, then their scales
-        base = format.base
-        wish = quantize(w, base, granularity, scales, zero_points)
-        return format.nest(wish, lambda s, z: base.encode(w, granularity, s, z))
     q = format.encode(w, granularity, scales, zero_points)
     axis = q.granularity.axis
     if axis is None or q.granularity.block is not None or not w.size or not _is_affine(q):

@@ -118,7 +118,7 @@ def of_float_layers(
 ) -> Evidence:
     """The evidence for these weights behind layers as they are in float; for parameters see `evidence_of`."""
     assert job.data is not None
-    distinct = list(dict.fromkeys(_without_channel(each) for several in inputs.values() for each in several))
+    distinct = list(dict.fromkeys(each.seen for several in inputs.values() for each in several))
     key = {"model": hash_model(job.model), "data": _hash_of_seen(job)}
     place = scratch / "evidence.npz" if file is None else file
     if file is not None and file.exists():
@@ -161,11 +161,6 @@ def _gather(job: Job, distinct: Sequence[LayerInput], effort: Effort, file: Path
         for gram, rows in _watched(job, group, samples, held_back):
             add_input(file, number, gram, rows)
             number += 1
-
-
-def _without_channel(each: LayerInput) -> LayerInput:
-    """The same for weights that lie differently beside the same rows."""
-    return LayerInput(each.value, each.rows, 0)
 
 
 def _nbytes(each: LayerInput) -> int:

@@ -84,7 +84,7 @@ class LabelMetric:
         word = WORDS[self.word]
         reference: tuple[NDArray, ...] = ()
         if not word.wants_labels:
-            session, output, _ = self._opened(path)
+            session, output, *_ = self._opened(path)
             reference = tuple(np.asarray(session.run(feed, [output])[0]) for feed, _ in self._samples(path))
         found = self._measure(path, path, reference)
         if not math.isfinite(found):
@@ -92,7 +92,7 @@ class LabelMetric:
         return reference, found
 
     def _measure(self, in_float: Path, path: Path, reference: tuple[NDArray, ...]) -> float:
-        session, output, classes = self._opened(in_float)
+        session, output, classes, _ = self._opened(in_float)
         if path != in_float:
             session = Session(path, threads=0)
         word, sums = WORDS[self.word], Sums()
@@ -104,20 +104,17 @@ class LabelMetric:
         return word.finish(sums)
 
     @functools.lru_cache(1)  # noqa: B019 - as long as the metric, and no longer
-    def _opened(self, path: Path) -> tuple[Session, str, Classes | None]:
-        """The float model, the output that is scored, and what that holds."""
+    def _opened(self, path: Path) -> tuple[Session, str, Classes | None, Data]:
+        """The float model, the output that is scored, what that holds, and the samples."""
         model = load_model(path)
         classes = classes_of(model, self._logits)
         session = Session(path, threads=0)
         output = next(iter(classes), session.outputs[0])
-        return session, output, classes.get(output)
+        data = self._sampling.open_labeled(model, path)
+        data = data if self._everything else data.split(self._sampling.held_back)[1]
+        return session, output, classes.get(output), data
 
     def _samples(self, path: Path) -> Iterator[tuple[Feed, NDArray | None]]:
         name = self._sampling.labels
-        for sample in self._data(path):
+        for sample in self._opened(path)[3]:
             yield {key: x for key, x in sample.items() if key != name}, None if name is None else sample[name]
-
-    @functools.lru_cache(1)  # noqa: B019
-    def _data(self, path: Path) -> Data:
-        data = self._sampling.open_labeled(load_model(path), path)
-        return data if self._everything else data.split(self._sampling.held_back)[1]

@@ -17,8 +17,6 @@ from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.job import Job
 from onnxq.output.write import nbytes_to_write, own_data
 from onnxq.plan import Plan
-from onnxq.planning import int8_regions
-from onnxq.planning.shared_weights import reconciled
 from onnxq.request import Request
 from onnxq.samples.trials import Trials
 from onnxq.searching.budget import Budget, parse_budget
@@ -142,7 +140,7 @@ class BudgetDrafts:
         self._rewrite = bench.rewrite
         fast = self._budget.quantity == "latency"
         self.space: Space = open_space(job, bench, plans, ranges, progress_file=progress_of(output), fast=fast)
-        self._before = sum(file.stat().st_size for file in job.files)
+        self._before = job.file_nbytes
         #: Bytes of the file that are no unit's; share of the bound that is aimed at, where files miss it.
         self._other, self._margin = 0, 1.0
         self._drop = DropSearch(*self._levels())
@@ -294,5 +292,4 @@ class BudgetDrafts:
 
     def _of(self, solution: Solution) -> Plan:
         self._solution = solution
-        model = self.job.model
-        return reconciled(int8_regions.prune(self.space.search.plan(solution.chosen), model), model)
+        return self.space.plan(solution.chosen)

@@ -129,17 +129,17 @@ class Drafts:
 
     def _is_slow(self, plan: Plan, proof: Check) -> bool:
         """Whether the file is slower than float, as far as times may decide anything."""
-        if self._bench is None or not proof.float_ms:
-            return False
-        seen = PlanTime(proof.latency_ratio, proof.latency_spread)
-        return Timings(self._bench, self.job.recipe.accuracy_level).is_saved_slower(plan, seen, verdict.SLOWER)
+        timings = self._timings(proof)
+        return timings is not None and timings.is_saved_slower(plan, _time_of(proof), verdict.SLOWER)
 
     def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
         """Whether the file of `plan` is clearly faster than float; None where no time is known."""
-        if self._bench is None or proof is None or not proof.float_ms:
-            return None
-        seen = PlanTime(proof.latency_ratio, proof.latency_spread)
-        return Timings(self._bench, self.job.recipe.accuracy_level).is_saved_faster(plan, seen)
+        timings = None if proof is None else self._timings(proof)
+        return None if timings is None or proof is None else timings.is_saved_faster(plan, _time_of(proof))
+
+    def _timings(self, proof: Check) -> Timings | None:
+        """What judges a measured time; None where there is none."""
+        return Timings(self._bench, self.job.recipe.accuracy_level) if self._bench and proof.float_ms else None
 
     def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
@@ -150,3 +150,7 @@ class Drafts:
         if bench.overlooks(tuned, recipe.aim):
             tuned = tune(bench, tuned, recipe, observed, progress)
         return reconciled(tuned, model)
+
+
+def _time_of(proof: Check) -> PlanTime:
+    return PlanTime(proof.latency_ratio, proof.latency_spread)

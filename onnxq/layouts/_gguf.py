@@ -95,7 +95,7 @@ def from_gguf(format: Format, data: Bytes, shape: Sequence[int]) -> QuantizedTen
         unsigned_codes = np.concatenate([low & np.uint8(15), low >> np.uint8(4)], axis=1)
         if high.size:
             unsigned_codes |= np.unpackbits(high, axis=1, bitorder="little") << np.uint8(4)
-        codes = signed(unsigned_codes, format.bits) if format.code_type == np.int8 else unsigned_codes
+        codes = _codes(format, unsigned_codes)
     granularity = Granularity(len(shape) - 1, BLOCK)
     return QuantizedTensor(format, granularity, codes.reshape(shape), scales.reshape(scale_shape), zeros)
 
@@ -143,17 +143,20 @@ def _from_super_blocks(format: Format, data: Bytes, shape: tuple[int, ...]) -> Q
 
     def stored(kind: Format, codes: Bytes | None, factors: NDArray) -> QuantizedTensor:
         assert codes is not None
-        numbers: NDArray = signed(codes, kind.bits) if kind.code_type == np.int8 else codes
-        return QuantizedTensor(
-            kind, shared, numbers.reshape(scale_shape), factors.reshape(*shape[:-1], shape[-1] // SUPER)
-        )
+        numbers = _codes(kind, codes).reshape(scale_shape)
+        return QuantizedTensor(kind, shared, numbers, factors.reshape(*shape[:-1], shape[-1] // SUPER))
 
     scales, minima = stored(format.stored_scales, found.scales, found.factors[:, 0]), None
     if format.stored_minima is not None:
         minima = stored(format.stored_minima, found.minima, -found.factors[:, 1])
-    weights: NDArray = signed(found.codes, format.bits) if format.code_type == np.int8 else found.codes
+    weights = _codes(format, found.codes)
     nested = StoredScales(scales, minima)
     return QuantizedTensor(format, granularity, weights.reshape(shape), *nested.values, nested)
+
+
+def _codes(format: Format, unsigned_codes: Bytes) -> NDArray:
+    """What files hold as unsigned numbers, in the type of the format."""
+    return signed(unsigned_codes, format.bits) if format.code_type == np.int8 else unsigned_codes
 
 
 def _require_name(format: Format) -> None:

@@ -93,6 +93,11 @@ class LayerInput:
     rows: Rows | Patches
     channel: int
 
+    @property
+    def seen(self) -> LayerInput:
+        """The same for weights that lie differently beside the same rows."""
+        return LayerInput(self.value, self.rows, 0)
+
 
 def layer_inputs(model: ir.Model) -> dict[str, list[LayerInput]]:
     """By name of the weight, what it is multiplied by wherever it is read.

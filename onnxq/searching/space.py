@@ -14,7 +14,9 @@ from onnxq.calibration.calibrate import hash_model
 from onnxq.errors import BadRecipe
 from onnxq.job import Job
 from onnxq.plan import Plan
+from onnxq.planning import int8_regions
 from onnxq.planning.scales import values_to_observe
+from onnxq.planning.shared_weights import reconciled
 from onnxq.searching.layer_errors import LayerErrors
 from onnxq.searching.meter import Meter
 from onnxq.searching.options import Unit, uniform, units_of, whole
@@ -54,6 +56,10 @@ class Space:
     def elements(self) -> int:
         """Weights that are chosen for."""
         return sum(unit.elements for unit in self.units)
+
+    def plan(self, chosen: Sequence[int]) -> Plan:
+        """What is carried out for these options."""
+        return reconciled(int8_regions.prune(self.search.plan(chosen), self.job.model), self.job.model)
 
     def nbytes(self, chosen: Sequence[int]) -> int:
         """What the units' weights take."""

@@ -76,11 +76,11 @@ class FollowingWalk:
         self.job.progress.start("following codes", len(pieces) * (self.count + self.held_back), "samples")
         for piece, nodes in pieces:
             here = {name: each for name, each in inputs.items() if any(readers[name] is node for node in nodes)}
-            distinct = list(dict.fromkeys(_without_channel(each) for each in here.values()))
+            distinct = list(dict.fromkeys(each.seen for each in here.values()))
             for group in in_groups(distinct, lambda each: 8 * each.rows.groups * each.rows.k**2, self.memory):
                 self._look(piece, group, goes_on=piece is not last and distinct[-1] in group)
             for name, each in here.items():
-                number = self._numbers[_without_channel(each)]
+                number = self._numbers[each.seen]
                 self.found[name] = Layer(each.channel, each.rows.groups, self.file, (number,), follows=True)
             if piece is not last:
                 self._pass(piece)
@@ -149,10 +149,6 @@ class FollowingWalk:
         if not all(isinstance(made.get(name), np.ndarray) and made[name].dtype != object for name in piece.makes):
             raise CannotBeCut
         shelf.put(number, {name: made[name] if name in made else state[name] for name in piece.leaves})
-
-
-def _without_channel(each: LayerInput) -> LayerInput:
-    return dataclasses.replace(each, channel=0)
 
 
 def _fed(session: Session, state: Feed) -> Feed:

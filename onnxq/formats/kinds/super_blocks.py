@@ -88,13 +88,13 @@ class Short(Format):
         return affine.decode(q)
 
 
-class Signed(Format):
-    """Codes -2^(bits − 1) … 2^(bits − 1) − 1 times a scale of either sign: the wish of formats without minima."""
+class Signed(Short):
+    """The same of either sign, times a float32 scale of least squares: the wish of formats without minima."""
 
     scale_type: np.dtype | None = np.dtype(np.float32)
 
     def __init__(self, name: str, bits: int) -> None:
-        self.name, self.bits, self.code_type = name, bits, np.dtype(np.int8)
+        super().__init__(name, bits, signed=True)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         x, unit = _scaled_groups(w, granularity, "constant")
@@ -111,22 +111,6 @@ class Signed(Format):
             best = np.where(better & (square > 0), _quotient(product, square), best)
             most = np.where(better, gain, most)
         return (best * unit).astype(np.float32), None
-
-    def encode(
-        self,
-        w: FloatArray,
-        granularity: Granularity,
-        scales: ScaleArray | None = None,
-        zero_points: CodeArray | None = None,
-    ) -> QuantizedTensor:
-        if scales is None:
-            scales, _ = self.fit(w, granularity)
-        half = 1 << (self.bits - 1)
-        steps = np.rint(w * granularity.spread(gguf.reciprocal(scales.astype(np.float32)), w.shape))
-        return QuantizedTensor(self, granularity, np.clip(steps, -half, half - 1).astype(np.int8), scales)
-
-    def decode(self, q: QuantizedTensor) -> FloatArray:
-        return affine.decode(q)
 
 
 class Spread(Format):
@@ -206,8 +190,9 @@ class SuperBlocks(Format):
         if self.stored_minima is not None:
             minima = arguments.present(q.zero_points, "minima")
             stored = StoredScales(stored.scales, self.stored_minima.encode(minima, shared))
-        codes = (q if again is None else again(*stored.values)).codes
-        return QuantizedTensor(self, q.granularity, codes, *stored.values, stored)
+        kept = stored.values
+        codes = (q if again is None else again(*kept)).codes
+        return QuantizedTensor(self, q.granularity, codes, *kept, stored)
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         return self.base.decode(q)
