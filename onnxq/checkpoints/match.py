@@ -1,27 +1,33 @@
-"""Which tensors of a Linear4bit checkpoint belong to which products of a model."""
+"""Which layers of a checkpoint belong to which products and tables of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import layouts
-from onnxq.checkpoints.layer_names import BIAS, GROUP, SCALES, WEIGHT, group_of, key_of, names_in
+from onnxq.checkpoints import put, structure
+from onnxq.checkpoints.bias import put_bias
+from onnxq.checkpoints.put import Orders, Placing
+from onnxq.checkpoints.stored import Layer, Stored
 from onnxq.encoding.lazy import GivenTensor
-from onnxq.errors import BadModel
-from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.errors import BadModel, one_line
 from onnxq.formats.kinds import arguments
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, weights_of
+from onnxq.plan import Choice, Method
 
-#: Blocks that kernels have, the longest first.
-BLOCKS = (256, 128, 64, 32, 16)
+#: What a layer's weights and the model's own must have in common where names do not tell that they are the same:
+#: SQNR in dB, of codes of four bits or more, and of fewer.
+LIKE, LIKE_COARSE = 5.0, 2.0
+#: How layers are matched: by names and structure, by names alone, by structure without comparing numbers.
+WAYS = ("auto", "names", "unchecked")
 
 
 @dataclass
@@ -29,64 +35,222 @@ class Match:
     """What of a checkpoint goes where.
 
     Attributes:
-        blocks: weights that share a scale in the model, by node: `BLOCKS` that fill the checkpoint's groups, or, where
-            none do, those groups themselves.
+        blocks: weights that share a scale in the model, by node.
         prefixes: of the tensors, by node.
         missing: products of the model that the checkpoint has nothing for.
-        surplus: tensors of the checkpoint that the model has no product for.
+        surplus: layers of the checkpoint that the model has no product for.
         misfits: sentences about tensors that do not fit.
         unused: other tensors of the checkpoint.
+        formats: what the weights are in the model, by node; `float` where they are in floats.
+        proposed: how nodes were found whose names are others, by node.
+        rounded: where the model has no form for the codes: what they became, and SQNR in dB, by node.
+        constants: other constants of the model that were given the checkpoint's numbers.
     """
 
-    blocks: dict[str, int] = field(default_factory=dict)
+    blocks: dict[str, int | None] = field(default_factory=dict)
     prefixes: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     surplus: list[str] = field(default_factory=list)
     misfits: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
+    formats: dict[str, str] = field(default_factory=dict)
+    proposed: dict[str, str] = field(default_factory=dict)
+    rounded: dict[str, str] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
 
 
-def put_in(model: ir.Model, checkpoint: Mapping[str, NDArray], group: int | None = None) -> Match:
-    """Give the products of a prepared model the weights and biases of `checkpoint`.
+@dataclass(frozen=True)
+class Matched:
+    """What was found, and what becomes of the nodes."""
 
-    A prefix names a product if it is the name of the node, of its weight, or of the constant its weight was made from,
-    slashes read as dots, without `.weight`, `/MatMul` and `/Gemm` at the end. Tensors without a prefix are those of the
-    only product.
+    match: Match
+    choices: dict[str, Choice]
+
+
+def put_in(
+    model: ir.Model, checkpoint: Mapping[str, Any], layers: Sequence[Layer], how: Placing, way: str = "auto"
+) -> Matched:
+    """Give the products and tables of a prepared model the weights and biases of `layers`.
+
+    A layer belongs to a product if its name is that of the node, of its weight, or of the constant its weight was made
+    from, slashes read as dots, without `.weight`, `/MatMul` and `/Gemm` at the end. A layer without a name is that of
+    the only product. What is left is proposed by `structure.py`, and taken if the numbers are alike.
 
     Args:
-        group: inputs that share a scale; None: as the checkpoint says, or `layouts.group_size` finds it.
+        way: one of `WAYS`.
     """
-    match, names = Match(), Names(model)
-    weights, prefixes = list(_products(model)), list(names_in(checkpoint))
-    by_name = {_plain(prefix): prefix for prefix in prefixes}
-    products: dict[str, list[Weight]] = {}
+    work = _Work(model, how)
+    weights = list(_weights(model))
+    products = [weight for weight in weights if weight.node.op_type != "Gather"]
+    by_name = {_plain(layer.name): layer for layer in layers}
+    wanted: dict[str, list[Weight]] = {}
     for weight in weights:
-        known = (by_name[name] for name in [*_names_of(weight), *[""] * (len(weights) == 1)] if name in by_name)
-        products.setdefault(next(known, ""), []).append(weight)
-    used: set[str] = set()
-    lone = [name for name in checkpoint if name.endswith(SCALES) and name.removesuffix(SCALES) not in prefixes]
-    match.misfits += [f"'{name}' has no {name.removesuffix(SCALES)}{WEIGHT}" for name in lone]
-    used |= set(lone)
-    for prefix in prefixes:
-        used |= {key_of(prefix, part) for part in (WEIGHT, SCALES, BIAS, GROUP)}
-        found = products.get(prefix, []) if prefix or len(weights) == 1 else []
-        if not found:
-            match.surplus.append(prefix or WEIGHT[1:])
-            continue
-        for weight in found:
-            problem = _put(weight, prefix, checkpoint, group, match, names)
-            if problem:
-                match.misfits.append(problem)
-    match.missing = [w.node.name or "" for w in weights if w.node.name not in match.blocks]
+        lone = [""] if len(products) == 1 and weight is products[0] else []
+        known = (by_name[name] for name in [*_names_of(weight), *lone] if name in by_name)
+        layer = next(known, None)
+        if layer is not None:
+            wanted.setdefault(layer.name, []).append(weight)
+    taken = {id(weight) for found in wanted.values() for weight in found}
+    free = [weight for weight in weights if id(weight) not in taken]
+    rest = []
+    for layer in layers:
+        if layer.name in wanted:
+            work.put_all(layer, wanted[layer.name])
+        else:
+            rest.append(layer)
+    rest = _propose(work, rest, free, way) if way != "names" and free else rest
+    for layer in rest:
+        work.leave(layer)
+    match = work.match
+    match.missing = [w.node.name or "" for w in products if w.node.name not in match.prefixes]
+    used = {name for layer in layers for name in layer.tensors if layer.name in work.used}
     match.unused = [name for name in checkpoint if name not in used]
-    return match
+    return Matched(match, work.choices)
 
 
-def _products(model: ir.Model) -> Iterator[Weight]:
+class _Work:
+    """What is done to one model."""
+
+    def __init__(self, model: ir.Model, how: Placing) -> None:
+        self.how, self.match, self.choices = how, Match(), dict[str, Choice]()
+        self.names = Names(model)
+        self.orders = Orders(self.names)
+        #: Names of layers whose tensors are accounted for.
+        self.used: set[str] = set()
+
+    def put_all(self, layer: Layer, weights: Sequence[Weight], rows: NDArray[np.int64] | None = None) -> None:
+        """Put a layer where it belongs."""
+        self.used.add(layer.name)
+        try:
+            stored = layer.open()
+        except BadModel as error:
+            self.match.misfits.append(str(error))
+            return
+        for weight in weights:
+            try:
+                self._put(weight, layer, stored, rows)
+            except BadModel as error:
+                self.match.misfits.append(str(error))
+
+    def leave(self, layer: Layer) -> None:
+        """A layer that goes nowhere; one of plain floats is like any other tensor."""
+        if layer.scheme == "floats":
+            return
+        self.used.add(layer.name)
+        try:
+            layer.open()
+        except BadModel as error:
+            self.match.misfits.append(str(error))
+            return
+        self.match.surplus.append(layer.name or layer.tensors[0])
+
+    def _put(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
+        node, name, source = weight.node, weight.node.name or "", stored.source
+        n, k = _sizes(weight)
+        if stored.shape != (n, k):
+            raise BadModel(
+                f"'{source}' is of {stored.shape[0]} × {stored.shape[1]} weights, node '{name}' of {n} × {k}"
+            )
+        if graph.attribute_float(node, "alpha", 1.0) != 1.0:
+            raise BadModel(f"node '{name}' multiplies by an alpha, which packed weights have no place for")
+        if stored.order is not None and node.op_type == "Gather":
+            raise BadModel(f"'{source}' has its columns in another order, which a table has no place for")
+        choice = Choice(name, node.op_type, Method.KEEP, None, None, weight.elements, "float in the checkpoint")
+        form = error = None
+        if stored.format is not None or layer.scheme not in ("floats", "gguf"):
+            choice, form, error = put.place(weight, stored, self.how)
+        if stored.bias is not None and node.op_type != "Gather":
+            put_bias(weight, *stored.bias, n, self.names, rows)
+        if form is None:
+            order = stored.order
+            tensor: ir.TensorProtocol = put.floats(weight, lambda: _rows_of(stored.floats(), rows))
+        else:
+            order = stored.order
+            tensor = put.given(weight, stored, form, rows)
+        if order is not None and form is not None:
+            self.orders.gather(node, order)
+        assert isinstance(weight.value.graph, ir.Graph)
+        new = graph.add_constant(weight.value.graph, self.names.fresh(f"{layer.name or name}.weight"), tensor)
+        node.replace_input_with(weight.role.index, new)
+        self.choices[name] = choice
+        self.match.blocks[name], self.match.prefixes[name] = choice.block, layer.name
+        self.match.formats[name] = choice.format or "float"
+        if error is not None:
+            was = "" if stored.format is None else f"{stored.format.name} as "
+            self.match.rounded[name] = f"{was}{choice.format}, {error:.1f} dB"
+
+
+def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> list[Layer]:
+    """Put in what structure tells; the layers that are left."""
+    opened: dict[int, Stored] = {}
+    for i, layer in enumerate(layers):
+        try:
+            opened[i] = layer.open()
+        except BadModel:
+            continue
+    groups: dict[int, list[Weight]] = {}
+    for weight in free:
+        groups.setdefault(id(weight.value), []).append(weight)
+    shared = list(groups.values())
+    here = [structure.Side(i, (_plain(layers[i].name),), stored.shape) for i, stored in opened.items()]
+    there = [structure.Side(i, tuple(_names_of(found[0])), _sizes(found[0])) for i, found in enumerate(shared)]
+    names = {i: tuple(map(_plain, layer.aliases)) for i, layer in enumerate(layers)}
+    done: set[int] = set()
+    for proposal in structure.proposals(here, there, names):
+        layer, stored, weights = layers[proposal.layer], opened[proposal.layer], shared[proposal.weight]
+        node = weights[0].node.name or ""
+        likeness, rows = (None, stored.rows) if way == "unchecked" else _alike(weights[0], stored)
+        bits = 16 if stored.format is None else stored.format.bits
+        if likeness is not None and likeness < (LIKE if bits >= 4 else LIKE_COARSE):
+            if layer.scheme == "floats":
+                continue
+            done.add(proposal.layer)
+            work.used.add(layer.name)
+            work.match.misfits.append(
+                f"'{layer.name}' would go to node '{node}' {proposal.why}, but their weights are not alike "
+                f"({likeness:.1f} dB); give the layer the node's name, or --match unchecked if they need not be"
+            )
+            continue
+        if likeness is None and proposal.is_weak and way != "unchecked":
+            continue  # the model has no numbers of its own, and nothing else speaks for it
+        done.add(proposal.layer)
+        work.put_all(layer, weights, rows)
+        told = proposal.why if likeness is None else f"{proposal.why}, {likeness:.1f} dB"
+        for weight in weights:
+            if weight.node.name in work.match.prefixes:
+                work.match.proposed[weight.node.name or ""] = one_line(told)
+    return [layer for i, layer in enumerate(layers) if i not in done]
+
+
+def _alike(weight: Weight, stored: Stored) -> tuple[float | None, NDArray[np.int64] | None]:
+    """(SQNR of the layer against the model's own weight, the order of rows that it is of); None: it has none."""
+    w = arguments.numbers(weight.tensor.numpy()).astype(np.float32)
+    w = w.T if weight.role.contraction == 0 else w
+    if isinstance(weight.tensor, GivenTensor) or not np.isfinite(w).all() or not np.ptp(w):
+        return None, stored.rows
+    found = stored.floats()
+    plain = put.sqnr(w, found)
+    if stored.rows is None:
+        return plain, None
+    sorted_rows = put.sqnr(w, found[stored.rows])
+    return (plain, None) if plain > sorted_rows else (sorted_rows, stored.rows)
+
+
+def _rows_of(w: NDArray, rows: NDArray[np.int64] | None) -> NDArray:
+    return w if rows is None else w[rows]
+
+
+def _weights(model: ir.Model) -> Iterator[Weight]:
+    """Products with a matrix on the right, and tables."""
     for node in graph.nodes(model):
         for weight in weights_of(node, least=1):
-            if graph.is_op(node, "MatMul", "Gemm") and weight.role.index == 1 and len(weight.shape) == 2:
+            is_product = graph.is_op(node, "MatMul", "Gemm") and weight.role.index == 1
+            if (is_product or graph.is_op(node, "Gather")) and len(weight.shape) == 2:
                 yield weight
+
+
+def _sizes(weight: Weight) -> tuple[int, int]:
+    return weight.shape[weight.role.channel], weight.shape[weight.role.contraction]
 
 
 def _names_of(weight: Weight) -> list[str]:
@@ -96,117 +260,6 @@ def _names_of(weight: Weight) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    for op in ("/MatMul", "/Gemm"):
+    for op in ("/MatMul", "/Gemm", "/Gather"):
         name = name.removesuffix(op)
     return name.strip("/").replace("/", ".")
-
-
-def _put(
-    weight: Weight, prefix: str, checkpoint: Mapping[str, NDArray], group: int | None, match: Match, names: Names
-) -> str:
-    """What does not fit, or "" after the tensors were put in."""
-    node, name = weight.node, weight.node.name or ""
-    packed, scales, bias, stored = (checkpoint.get(key_of(prefix, part)) for part in (WEIGHT, SCALES, BIAS, GROUP))
-    if packed is None or scales is None:
-        return f"'{key_of(prefix, WEIGHT)}' has no {key_of(prefix, SCALES)}"
-    try:
-        size = group_of(stored, prefix) if group is None else group
-        size, scales = layouts.linear4bit_groups(packed, scales, prefix, size)
-    except BadModel as error:
-        return str(error)
-    n, k = (weight.shape[axis] for axis in (weight.role.channel, weight.role.contraction))
-    shape = (len(packed), 2 * packed.shape[1])
-    if shape != (n, k):
-        return f"'{key_of(prefix, WEIGHT)}' is of {shape[0]} × {shape[1]} weights, node '{name}' of {n} × {k}"
-    if not np.isfinite(scales.astype(np.float32)).all():
-        return f"'{key_of(prefix, SCALES)}' holds numbers that are not finite"
-    block = block_for(size, k)
-    if block is None:
-        return f"'{key_of(prefix, SCALES)}' is for groups of {size}, an odd number, which nothing unpacks"
-    if graph.attribute_float(node, "alpha", 1.0) != 1.0:
-        return f"node '{name}' multiplies by an alpha, which packed weights have no place for"
-    if bias is not None:
-        problem = _put_bias(weight, bias, n, f"'{key_of(prefix, BIAS)}'", names)
-        if problem:
-            return problem
-    given = _reader(checkpoint, prefix, size, block, transposed=weight.role.contraction == 0)
-    tensor = GivenTensor(given, weight.shape, weight.tensor.dtype, half_scales=scales.dtype == np.float16)
-    assert isinstance(weight.value.graph, ir.Graph)
-    new = graph.add_constant(weight.value.graph, names.fresh(f"{prefix or name}.weight"), tensor)
-    node.replace_input_with(1, new)
-    match.blocks[name], match.prefixes[name] = block, prefix
-    return ""
-
-
-def block_for(group: int, k: int) -> int | None:
-    """The longest block of a kernel that fills groups of this size in rows of `k`; else the group, if it is even.
-
-    Where all of a row shares one scale any block will do.
-    """
-    if group >= k:
-        return next((block for block in BLOCKS if block <= k), BLOCKS[-1])
-    return next((block for block in BLOCKS if group % block == 0), group if group % 2 == 0 else None)
-
-
-def _reader(
-    checkpoint: Mapping[str, NDArray], prefix: str, group: int, block: int, *, transposed: bool
-) -> Callable[[], QuantizedTensor]:
-    """Reads the weight, in shorter blocks of the same scale, as it lies in the model."""
-
-    def read() -> QuantizedTensor:
-        packed, steps = (checkpoint[key_of(prefix, part)] for part in (WEIGHT, SCALES))
-        q = layouts.from_linear4bit(packed, steps, prefix, group)
-        assert q.scales is not None
-        k = q.shape[1]
-        scales = np.repeat(q.scales, -(-min(group, k) // block), axis=1)[:, : -(-k // block)]
-        if transposed:
-            return QuantizedTensor(q.format, Granularity(0, block), q.codes.T, scales.T)
-        return QuantizedTensor(q.format, Granularity(1, block), q.codes, scales)
-
-    return read
-
-
-def _put_bias(weight: Weight, bias: NDArray, n: int, what: str, names: Names) -> str:
-    """Replace the bias of a Gemm or of the Add behind a MatMul, or add one where there is none."""
-    node = weight.node
-    if bias.shape != (n,):
-        return f"{what} is of shape {list(bias.shape)}, node '{node.name}' makes {n} numbers"
-    if node.op_type == "Gemm" and graph.attribute_float(node, "beta", 1.0) != 1.0:
-        return f"node '{node.name}' multiplies its bias by a beta, which {what} does not know of"
-    try:
-        with np.errstate(over="ignore"):
-            numbers = arguments.numbers(bias, "bias").astype(weight.tensor.dtype.numpy())
-    except ValueError:
-        return f"{what} is of type {bias.dtype}, not of real numbers"
-    if not np.isfinite(numbers).all():
-        return f"{what} holds numbers that are not finite, or too large for {numbers.dtype}"
-    tensor = ir.tensor(numbers)
-    owner = weight.node.graph
-    assert isinstance(owner, ir.Graph)
-    value = graph.add_constant(owner, names.fresh(f"{node.name}_bias"), tensor)
-    if node.op_type == "Gemm":
-        if len(node.inputs) < 3:
-            node.resize_inputs(3)
-        node.replace_input_with(2, value)
-        return ""
-    add = graph.only_consumer(node.outputs[0])
-    index = _bias_of(add, node.outputs[0], n)
-    if add is not None and index is not None:
-        add.replace_input_with(index, value)
-        return ""
-    y = node.outputs[0]
-    out = ir.node("Add", [None, value], name=names.fresh(f"{node.name}_add_bias"))
-    node.append(out)
-    graph.replace_value(y, out.outputs[0])
-    y.name = names.fresh(f"{node.name}_product")
-    out.replace_input_with(0, y)
-    return ""
-
-
-def _bias_of(add: ir.Node | None, product: ir.Value, n: int) -> int | None:
-    """Which input of the Add behind a product is a constant bias of `n` numbers."""
-    if add is None or not graph.is_op(add, "Add"):
-        return None
-    index = 1 if add.inputs[0] is product else 0
-    tensor = graph.constant(add.inputs[index])
-    return index if tensor is not None and tensor.size == n and tensor.shape.numpy()[-1] == n else None

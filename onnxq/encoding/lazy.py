@@ -21,6 +21,7 @@ from onnxq.encoding import memo
 from onnxq.errors import BadModel
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds.affine import in_half_scales
+from onnxq.formats.kinds.super_blocks import StoredScales
 from onnxq.layouts import Layout, Outline
 from onnxq.summaries.evidence import Layer
 
@@ -121,6 +122,20 @@ class GivenTensor(ir.LazyTensor):
 
         super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
         self.given, self.half_scales = given, half_scales
+
+    def turned(self) -> QuantizedTensor:
+        """The weight, a matrix, with its axes exchanged."""
+        return turned(self.given())
+
+
+def turned(q: QuantizedTensor) -> QuantizedTensor:
+    """A matrix with its axes exchanged; scales in 8 bits are counted by rows of blocks, and stay as they are."""
+    axis = None if q.granularity.axis is None else 1 - q.granularity.axis
+    nested = q.nested
+    if isinstance(nested, StoredScales):
+        nested = StoredScales(turned(nested.scales), None if nested.minima is None else turned(nested.minima))
+    scales, zeros = (None if part is None else part.T for part in (q.scales, q.zero_points))
+    return QuantizedTensor(q.format, replace(q.granularity, axis=axis), q.codes.T, scales, zeros, nested)
 
 
 def _key(encoding: Encoding) -> Hashable:

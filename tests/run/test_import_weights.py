@@ -125,7 +125,6 @@ BREAKAGES = {
     "no scales": ("model.up.scales_4bit", None, "'model.up.weight_4bit' has no model.up.scales_4bit"),
     "no weight": ("model.up.weight_4bit", None, "'model.up.scales_4bit' has no model.up.weight_4bit"),
     "size": ("model.up.weight_4bit", np.zeros((96, 32), np.uint8), "is of 96 × 64 weights, node 'n1' of 96 × 128"),
-    "odd group": ("model.up.group_size", np.array([65]), "is for groups of 65, an odd number, which nothing unpacks"),
     "other group": ("model.up.group_size", np.array([32]), "128 inputs in groups of 32 do not have 2 scales a row"),
     "no group": ("model.up.group_size", np.array([0.5]), "'model.up.group_size' is no single positive integer"),
     "uneven": (
