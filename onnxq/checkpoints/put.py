@@ -74,10 +74,14 @@ def place(weight: Weight, stored: Stored, how: Placing) -> tuple[Choice, Form | 
 
 def _placed(weight: Weight, form: Form, method: Method, how: Placing) -> Choice | None:
     """The choice, if the target takes the form by this method and leaves it as it is."""
-    format, block, target = form.format, form.block, how.target
+    block, target = form.block, how.target
     wish = Choice(weight.node.name or "", weight.node.op_type, Method.PACKED, form.word, block, weight.elements)
+    if target.refusal(form.word):
+        return None
     why = ""
-    if block not in forms.BLOCKS:
+    if block is None:
+        why = f"no kernel multiplies by {form.word}: unpacked when the model loads"
+    elif block not in forms.BLOCKS:
         why = f"no kernel reads groups of {block}: unpacked when the model loads"
     elif how.refusal and graph.MICROSOFT not in target.domains:
         why = how.refusal
@@ -86,10 +90,7 @@ def _placed(weight: Weight, form: Form, method: Method, how: Placing) -> Choice 
     elif _is_ragged(weight, form, target):
         why = "MatMulBnb4's blocks would reach over the ends of its rows: unpacked when the model loads"
     if method is Method.STORED:
-        spelled = is_standard(format, block)
-        if target.refusal(form.word) or not target.stores(form.word, block):
-            return None
-        if spelled and block is not None and format.bits == 4 and block % 2:
+        if not target.stores(form.word, block) or not _is_spelled(form):
             return None
         wish = in_float(wish, why or f"no kernel multiplies by {form.word}: unpacked when the model loads")
     elif why:
@@ -97,6 +98,13 @@ def _placed(weight: Weight, form: Form, method: Method, how: Placing) -> Choice 
     placed = target.place(weight, wish)
     kept = (placed.format, placed.block, placed.method) == (form.word, block, method)
     return placed if kept else None
+
+
+def _is_spelled(form: Form) -> bool:
+    """Whether nodes unpack it: nibbles are by halves of blocks, and our own nodes take integers and tables only."""
+    if not is_standard(form.format, form.block):
+        return form.format.code_type.kind in "iu"
+    return form.block is None or form.format.bits != 4 or form.block % 2 == 0
 
 
 def _is_ragged(weight: Weight, form: Form, target: Target) -> bool:

@@ -38,14 +38,21 @@ def bytes_(
     codes: Callable[[], NDArray],
     scales: Callable[[], NDArray],
     zeros: Callable[[], NDArray] | None,
+    bits: int = 8,
     **rest: Any,
 ) -> Stored:
     """w = scale · (code − zero) of int8 codes and zeros [out, in].
 
+    Args:
+        bits: of codes, if they all are that short.
+
     Raises:
         BadModel: scales or zeros do not fit.
     """
-    n, k = codes().shape
+    found = codes()
+    (n, k), middle = found.shape, 1 << (bits - 1)
+    if bits < 8 and not -middle <= found.min(initial=0) <= found.max(initial=0) < middle:
+        return bytes_(source, codes, scales, zeros, **rest)
     groups = of_rows(source, scales(), n).shape[1]
 
     def points() -> NDArray:
@@ -53,13 +60,13 @@ def bytes_(
         found = of_rows(source, zeros(), n)
         if found.dtype.kind not in "iu":
             raise BadModel(f"the zero points of '{source}' are of type {found.dtype}, not of integers")
-        return np.broadcast_to(found, (n, groups)).astype(np.int32) + 128
+        return np.broadcast_to(found, (n, groups)).astype(np.int32) + middle
 
     return integers(
         source,
-        8,
+        bits,
         group_of(source, k, groups),
-        lambda: np.ascontiguousarray(codes()).view(np.uint8) ^ np.uint8(128),
+        lambda: np.ascontiguousarray(codes()).view(np.uint8) + np.uint8(middle),
         lambda: of_rows(source, scales(), n),
         None if zeros is None else points,
         (n, k),

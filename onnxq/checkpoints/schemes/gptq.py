@@ -63,7 +63,7 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
             f"'{source}' {list(packed.shape)}, qzeros {list(zeros.shape)} and scales {list(scales.shape)} do not fit "
             f"each other for codes of {bits} bits"
         )
-    order, k, group = _order(checkpoint, name, k, groups)
+    order, group = _order(checkpoint, name, k, groups)
     less = 0 if said == "gptq_v2" else 1
 
     def codes() -> NDArray[np.uint8]:
@@ -100,19 +100,14 @@ def _bits(checkpoint: Checkpoint, name: str, n: int, columns: int) -> int:
     )
 
 
-def _order(checkpoint: Checkpoint, name: str, k: int, groups: int) -> tuple[NDArray[np.int64] | None, int, int]:
-    """(which input each column belongs to, inputs, inputs of a group); no order where they lie as they are."""
-    index, said = checkpoint.get(key(name, "g_idx")), checkpoint.config.get("group_size")
-    size = said if isinstance(said, int) else None
-    if size is not None and size > 0 and -(-k // size) != groups:
-        size = None
+def _order(checkpoint: Checkpoint, name: str, k: int, groups: int) -> tuple[NDArray[np.int64] | None, int]:
+    """(which input each column belongs to, inputs of a group); no order where they lie as they are."""
+    where, said = key(name, "g_idx"), checkpoint.config.get("group_size")
+    index = checkpoint.get(where)
+    size = said if isinstance(said, int) and said > 0 and -(-k // said) == groups else None
     if not isinstance(index, np.ndarray) or not index.size:
-        return None, k, group_of(key(name, MAIN), k, groups, size)
-    where = key(name, "g_idx")
-    if not k - 32 < index.size <= k:
+        return None, group_of(key(name, MAIN), k, groups, size)
+    if index.shape != (k,):
         raise BadModel(f"'{where}' is not one group for each of {k} inputs")
-    k = index.size
-    if size is None:
-        size = int((index == index[0]).sum())
-    group = group_of(key(name, MAIN), k, groups, size)
-    return column_order(where, index, k, groups, group), k, group
+    group = group_of(key(name, MAIN), k, groups, int((index == index[0]).sum()) if size is None else size)
+    return column_order(where, index, k, groups, group), group

@@ -32,7 +32,7 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
 
 def _open(checkpoint: Checkpoint, name: str) -> Stored:
     source, where, zero = (key(name, part) for part in (QDATA, SCALE, ZERO))
-    codes, kind = checkpoint[source], _kind(checkpoint, name)
+    codes, (kind, bits) = checkpoint[source], _kind(checkpoint, name)
     required(checkpoint, name, QDATA, SCALE)
     if kind not in (*INTEGERS, *FLOATS):
         raise BadModel(f"'{source}' is of torchao's {kind}; {', '.join((*INTEGERS, *FLOATS))} are read")
@@ -46,13 +46,15 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     if codes.dtype != np.int8:
         raise BadModel(f"'{source}' is of type {codes.dtype}, which is none of torchao's {kind}")
     zeros = (lambda: checkpoint[zero]) if zero in checkpoint else None
-    return _scaled.bytes_(source, lambda: checkpoint[source], lambda: checkpoint[where], zeros, bias=bias)
+    return _scaled.bytes_(source, lambda: checkpoint[source], lambda: checkpoint[where], zeros, bits, bias=bias)
 
 
-def _kind(checkpoint: Checkpoint, name: str) -> Any:
-    """The type that the file says its weight is of."""
+def _kind(checkpoint: Checkpoint, name: str) -> tuple[Any, int]:
+    """(the type that the file says its weight is of, bits of a code)."""
     try:
         said = limits.parse_json(checkpoint.metadata[key(name, "weight")])
-        return said["_type"]
-    except (KeyError, ValueError, TypeError):
+        target = said["_data"].get("target_dtype") or {}
+        word = str(target.get("_data", ""))
+        return said["_type"], int(word[3:]) if word in ("int2", "int3", "int4", "int5", "int6", "int7") else 8
+    except (KeyError, ValueError, TypeError, AttributeError):
         raise BadModel(f"the file does not say of what type '{key(name, 'weight')}' is in torchao") from None
