@@ -52,4 +52,4 @@ def dequantize(model: Path, **options: Any) -> None:
         return
     out = console()
     out.print(f"{done.output}: weights in {done.dtype}\n", style="bold")
-    out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
+    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))

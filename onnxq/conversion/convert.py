@@ -11,14 +11,12 @@ import onnx_ir as ir
 
 from onnxq import targets
 from onnxq.boundary import bounded
-from onnxq.checking.compare import compare
 from onnxq.checking.models import Check
 from onnxq.conversion.plan_codes import Codes, plan_codes
-from onnxq.conversion.restore import given_weights, restore_products
-from onnxq.encoding.lazy import GivenTensor
+from onnxq.conversion.proof import prove
+from onnxq.conversion.restore import restore_products, weights_by_node
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
-from onnxq.model import graph
 from onnxq.model.load import external_tensors, load_model
 from onnxq.model.types import infer_types
 from onnxq.output import write
@@ -31,7 +29,6 @@ from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Plan
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
-from onnxq.samples.sampling import Sampling
 from onnxq.summaries.ranges import NO_RANGES
 from onnxq.targets import Target
 from onnxq.version import __version__
@@ -44,7 +41,7 @@ class Converted:
     Attributes:
         kept: nodes whose weights stand for the same numbers, bit for bit, read back from the written file.
         again: by node whose codes had to be chosen anew, why, and how near the new weight is to the old one, in dB.
-        check: of the written model against the other one; None: it was not run.
+        check: of the written model against the other one; None: it was not run, or is too large to be.
     """
 
     output: Path
@@ -97,7 +94,7 @@ def convert(
     files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
     guard.reads(*files)
     restore_products(loaded, keeps_own=target.has_onnxq_ops)
-    before = given_weights(loaded)
+    before = weights_by_node(loaded)
     codes = plan_codes(loaded, target)
     if not codes.plan.choices:
         raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to convert")
@@ -106,9 +103,8 @@ def convert(
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(made))
         nbytes = write.save(made, staged, progress.advance)
-        progress.start("checking the saved file")
         kept, again = _compared(staged, before, codes)
-        proof = compare(path, staged, Sampling(), threads=environment.threads) if check else None
+        proof = prove(path, loaded, staged, environment) if check else None
         guard.publish(staged, destination)
     total = sum(file.stat().st_size for file in files)
     return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
@@ -130,23 +126,21 @@ def _rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe) ->
 
 
 def _compared(
-    staged: Path, before: dict[tuple[str, int], GivenTensor], codes: Codes
+    staged: Path, before: dict[str, tuple[ir.TensorProtocol, bool]], codes: Codes
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, float]]]:
     """Nodes whose weights in the written file are what they were, and of the others why not, and by how much."""
     written = load_model(staged)
     restore_products(written, keeps_own=True)
     prepare.run([FoldConstants()], written)
-    nodes = {node.name or "": node for node in graph.nodes(written)}
+    after = weights_by_node(written)
     kept: list[str] = []
     again: dict[str, tuple[str, float]] = {}
-    for (name, index), tensor in before.items():
-        value = nodes[name].inputs[index] if name in nodes else None
-        found = graph.constant(value)
-        if name not in codes.plan.choices:
-            continue
-        if found is None:
+    for name in codes.plan.choices:
+        if name not in after:
             raise CheckFailed(f"node '{name}' of the saved file does not read a weight: it was not kept")
-        wanted, got = tensor.numpy(), found.numpy()
+        wanted, got = (
+            tensor.numpy().T if is_turned else tensor.numpy() for tensor, is_turned in (before[name], after[name])
+        )
         if np.array_equal(wanted, got):
             kept.append(name)
             continue

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from onnxq import targets
 from onnxq.boundary import bounded
-from onnxq.checking.compare import compare
 from onnxq.checking.models import Check
+from onnxq.conversion.proof import prove
 from onnxq.conversion.restore import restore_all
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadRecipe, NothingToDo
@@ -28,12 +28,20 @@ from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
-from onnxq.samples.sampling import Sampling
 from onnxq.summaries.ranges import NO_RANGES
 from onnxq.version import __version__
 
+#: How many times longer than its codes a weight may be: those of a bit are 32, on the way there are indices of 64 bits.
+GROWTH = 64
 #: What weights may become.
 TYPES = ("float32", "float16", "bfloat16")
+
+#: Of operators that round activations, how their names begin.
+_ROUNDING = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "Region")
+_ROUNDS = (
+    "the quantized model rounds activations, and cuts off what lies outside the ranges that it was calibrated for, as "
+    "made-up inputs may: the float model does neither"
+)
 
 
 @dataclass(frozen=True)
@@ -87,8 +95,9 @@ def dequantize(
     files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
     guard.reads(*files)
     nodes = {id(node) for node in graph.nodes(loaded)}
+    rounds = any(node.op_type.startswith(_ROUNDING) for node in graph.nodes(loaded))
     restore_all(loaded)
-    prepare.run([FoldConstants(), RemoveUnused()], loaded)
+    prepare.run([FoldConstants(GROWTH), RemoveUnused()], loaded)
     if nodes == {id(node) for node in graph.nodes(loaded)}:
         raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")
     in_type = _shortened(loaded, dtype) if dtype != "float32" else loaded
@@ -99,8 +108,9 @@ def dequantize(
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(in_type))
         nbytes = write.save(in_type, staged, progress.advance)
-        progress.start("checking the saved file")
-        proof = compare(path, staged, Sampling(), threads=environment.threads) if check else None
+        proof = prove(path, loaded, staged, environment) if check else None
+        if proof is not None and rounds:
+            proof = proof.noting(_ROUNDS)
         guard.publish(staged, destination)
     return Dequantized(destination, dtype, sum(file.stat().st_size for file in files), nbytes, proof)
 

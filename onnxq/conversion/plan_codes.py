@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxq import formats
 from onnxq.encoding.lazy import GivenTensor, in_blocks
 from onnxq.formats import Format, Granularity
 from onnxq.model import graph
@@ -50,20 +51,11 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
         format, how = tensor.form
         wish = _wish(weight, format, how)
         reason = target.refusal(format.name)
-        placed = wish if reason else target.place(weight, wish)
-        if (
-            placed.method is Method.PACKED
-            and format.bnb4 is not None
-            and not target.has_onnxq_ops
-            and _ends_inside(weight, how)
-        ):
-            placed = in_float(placed, "MatMulBnb4's blocks reach over the ends of its rows: unpacked when it loads")
+        placed = wish if reason else _placed(weight, wish, how, target)
         if reason or (placed.format, placed.block) != (wish.format, wish.block):
             again[node] = reason or placed.reason
-            floats = graph.lazily(tensor, lambda w: w)
-            weight.value.const_value = floats
-            wish = wish.to(Method.PACKED, WIDER, how.block or 32) if reason else placed
-            placed = target.place(weight, wish)
+            weight.value.const_value = graph.lazily(tensor, lambda w: w)
+            placed = target.place(weight, wish.to(Method.PACKED, WIDER, how.block or 32) if reason else placed)
         choices[node] = placed
     return Codes(Plan("codes", target.name, choices), again)
 
@@ -74,6 +66,18 @@ def _wish(weight: Weight, format: Format, how: Granularity) -> Choice:
     if how.block is not None and how.axis == weight.role.contraction:
         return asked.to(Method.PACKED, format.name, how.block)
     return asked.to(Method.STORED, format.name, how.block)
+
+
+def _placed(weight: Weight, wish: Choice, how: Granularity, target: Target) -> Choice:
+    """What the target can run, unpacked when it loads where only that keeps the codes."""
+    placed, format = target.place(weight, wish), formats.get(wish.format or "")
+    is_kept = (placed.format, placed.block) == (wish.format, wish.block)
+    if not is_kept and target.stores(format.name, how.block):
+        return in_float(wish, placed.reason.partition(":")[0] + ": unpacked when the model loads")
+    by_bnb4 = placed.method is Method.PACKED and format.bnb4 is not None and not target.has_onnxq_ops
+    if by_bnb4 and _ends_inside(weight, how):
+        return in_float(placed, "MatMulBnb4's blocks reach over the ends of its rows: unpacked when it loads")
+    return placed
 
 
 def _ends_inside(weight: Weight, how: Granularity) -> bool:

@@ -8,32 +8,44 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, TopologicalSortPass
 
 from onnxq import own_ops
-from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
+from onnxq.model.weights import find_weights
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
+from onnxq.passes.normalize.fold_constants import FoldConstants
 from onnxq.passes.normalize.inline_functions import InlineFunctions
+from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.restore.drop_activation_pairs import DropActivationPairs
+from onnxq.passes.restore.read_chains import ReadChains
+from onnxq.passes.restore.read_channels import ReadChannels
 from onnxq.passes.restore.read_dequantize_linear import ReadDequantizeLinear
 from onnxq.passes.restore.read_gathers import ReadGathers
 from onnxq.passes.restore.read_matmul_bnb4 import ReadMatMulBnb4
 from onnxq.passes.restore.read_matmul_nbits import ReadMatMulNBits
 from onnxq.passes.restore.read_onnxq_nodes import ReadOnnxqNodes
 from onnxq.passes.restore.restore_dynamic_products import RestoreDynamicProducts
+from onnxq.passes.restore.unfold_integer_operators import UnfoldIntegerOperators
+
+#: Of the standard operators, in which DequantizeLinear has scales of channels, and Clip bounds that are inputs.
+_OPSET = 13
+_PACKED = (ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers(), ReadChains())
+#: How the names of operators begin that compute with codes.
+_ON_CODES = ("QuantizeLinear", "QLinear", "QGemm")
 
 
-def restore_products(model: ir.Model, *, keeps_own: bool = False) -> None:
+def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool = False) -> None:
     """Give products and lookups on packed weights float weights; all else stays as it is, int8 islands among it.
 
     Args:
         keeps_own: whether calls of our own functions that no pass reads may stay; else their bodies take their place.
+        channels: restore weights too that are unpacked when the model is loaded, one scale a channel.
 
     Raises:
         BadModel: the graph cannot be read.
     """
-    others = [ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers(), ReadDequantizeLinear(_is_of_product)]
+    others = [*_PACKED, *[ReadChannels()] * channels, ReadDequantizeLinear(_is_of_product)]
     _run(model, others, keeps_own=keeps_own)
 
 
@@ -43,18 +55,14 @@ def restore_all(model: ir.Model) -> None:
     Raises:
         BadModel: the graph cannot be read.
     """
-    readers = [ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers(), RestoreDynamicProducts()]
-    _run(model, [*readers, DropActivationPairs(), ReadDequantizeLinear()])
+    raising = [RaiseOpset(_OPSET)] * any(node.op_type.startswith(_ON_CODES) for node in graph.nodes(model))
+    activations = [*raising, UnfoldIntegerOperators(), RemoveUnused(), DropActivationPairs()]
+    _run(model, [*_PACKED, RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
 
 
-def given_weights(model: ir.Model) -> dict[tuple[str, int], GivenTensor]:
-    """The weights that know their codes, by the name of a node that reads one and the number of that input."""
-    return {
-        (node.name or "", index): value.const_value
-        for node in graph.nodes(model)
-        for index, value in enumerate(node.inputs)
-        if value is not None and isinstance(value.const_value, GivenTensor)
-    }
+def weights_by_node(model: ir.Model) -> dict[str, tuple[ir.TensorProtocol, bool]]:
+    """Of each product and lookup the weight, by the node's name, and whether rows of its outputs have to be columns."""
+    return {w.node.name or "": (w.tensor, w.role.contraction == 0 and len(w.shape) == 2) for w in find_weights(model)}
 
 
 def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: bool = False) -> None:
@@ -62,7 +70,18 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
     own = [InlineFunctions(), DropInitializerInputs(), lift, UniqueNames(), ReadOnnxqNodes(), RemoveUnused()]
     if not keeps_own:
         own += [InlinePass(lambda function: function.domain == own_ops.DOMAIN), lift, UniqueNames()]
-    prepare.run([*own, *readers, RemoveUnused(), TopologicalSortPass(), UniqueNames()], model)
+    # Codes that two operators read are stored in the shape of one of them.
+    prepare.run(
+        [
+            *own,
+            FoldConstants(only=frozenset({"Reshape"})),
+            *readers,
+            RemoveUnused(),
+            TopologicalSortPass(),
+            UniqueNames(),
+        ],
+        model,
+    )
 
 
 def _is_of_product(dequantize: ir.Node) -> bool:

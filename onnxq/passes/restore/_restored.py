@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -17,10 +17,11 @@ from onnxq.errors import BadModel
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import ORIGIN, RESTORED
 from onnxq.model.types import infer_types
 from onnxq.passes import Pass
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -64,7 +65,7 @@ class RestorePass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         restored = Restored(model)
-        count = sum(self.restore(node, restored) for node in list(graph.nodes(model)) if node.graph is not None)
+        count = sum(_told(self.restore, node)(node, restored) for node in list(graph.nodes(model)) if node.graph)
         return ir.passes.PassResult(model, modified=count > 0)
 
     def restore(self, node: ir.Node, restored: Restored) -> bool:
@@ -120,6 +121,7 @@ class Restored:
         assert isinstance(owner, ir.Graph)
         made = graph.add_constant(owner, self.names.fresh(f"{source.name}_float"), tensor)
         made.meta[ORIGIN] = source.meta.get(ORIGIN, source.name)
+        made.meta[RESTORED] = True
         return made
 
     def product(self, node: ir.Node, w: ir.Value, bias: ir.Value | None) -> None:
@@ -156,6 +158,12 @@ def constants_of(node: ir.Node, *indices: int) -> list[ir.TensorProtocol | None]
     tensors = [graph.constant(value) for value in values]
     is_known = all(value is None or tensor is not None for value, tensor in zip(values, tensors, strict=True))
     return tensors if is_known else None
+
+
+def before_cast(value: ir.Value | None) -> ir.Value | None:
+    """What a value is cast from; itself, if it is no Cast's."""
+    node = None if value is None else value.producer()
+    return node.inputs[0] if node is not None and graph.is_op(node, "Cast") else value
 
 
 def array_of(tensor: ir.TensorProtocol | None) -> NDArray | None:
@@ -200,13 +208,13 @@ def whole(
     return QuantizedTensor(format, how, moved, scales, (offsets + up).astype(format.code_type))
 
 
-def _told(read: Callable[[], T], node: ir.Node) -> Callable[[], T]:
+def _told(read: Callable[P, T], node: ir.Node) -> Callable[P, T]:
     """The same; of sizes that do not belong together it is said whose they are."""
     name, op = node.name, node.op_type
 
-    def told() -> T:
+    def told(*arguments: P.args, **others: P.kwargs) -> T:
         try:
-            return read()
+            return read(*arguments, **others)
         except (ValueError, IndexError) as error:
             raise BadModel(f"node '{name}' ({op}) cannot be read: {error}") from None
 
