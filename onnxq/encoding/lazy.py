@@ -135,20 +135,8 @@ class GivenTensor(ir.LazyTensor):
 
     def turned(self) -> GivenTensor:
         """The transpose of a matrix."""
-
-        def given() -> QuantizedTensor:
-            q = self.given()
-            how, is_blocked = q.granularity, q.granularity.block is not None
-            scales, zeros = (None if x is None else x.T if is_blocked else x for x in (q.scales, q.zero_points))
-            turned = how if how.axis is None else Granularity(1 - how.axis, how.block)
-            return QuantizedTensor(q.format, turned, q.codes.T, scales, zeros)
-
         rows, columns = self.shape.numpy()
-        return GivenTensor(given, (columns, rows), self.dtype, half_scales=self.half_scales)
-
-    def turned(self) -> QuantizedTensor:
-        """The weight, a matrix, with its axes exchanged."""
-        return turned(self.given())
+        return GivenTensor(lambda: turned(self.given()), (columns, rows), self.dtype, half_scales=self.half_scales)
 
 
 def turned(q: QuantizedTensor) -> QuantizedTensor:

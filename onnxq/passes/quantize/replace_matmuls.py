@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Self
 
 import numpy as np
@@ -154,6 +153,4 @@ def _flat_encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[
     granularity = Granularity(len(rows) - 1, block)
     channel, groups = 0 if len(rows) == 2 else None, choice.groups(len(rows), len(rows) - 1)
     made = constants.new_encoding(p.weight, format, granularity, "MatMul", tensor=flat, channel=channel, groups=groups)
-    if isinstance(tensor, GivenTensor) and len(rows) == 2:
-        made = dataclasses.replace(made, given=tensor.turned, half_scales=tensor.half_scales)
     return made, format, block
