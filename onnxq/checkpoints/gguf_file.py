@@ -167,6 +167,10 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         kind = _kind(entry.number)
         return entry.shape, kind if isinstance(kind, formats.Format) else None
 
+    def is_foreign(self, name: str) -> bool:
+        """Whether a tensor is of a type that is no format of onnxq."""
+        return self._entries[name].number in foreign.BLOCKS
+
     def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
         entry = self._entries[name]
         begin = self._start + entry.start

@@ -15,11 +15,11 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
 from onnxq.checking.models import Check, check_models, check_nodes
-from onnxq.checkpoints import forms, make_products, plain, schemes
-from onnxq.checkpoints import match as matching
+from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
-from onnxq.checkpoints.match import Match, Matched
-from onnxq.checkpoints.put import Placing
+from onnxq.checkpoints.matching import forms, make_products, match, plain
+from onnxq.checkpoints.matching.match import Match, Matched
+from onnxq.checkpoints.matching.put import Placing
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadModel, BadRecipe
@@ -72,8 +72,8 @@ class ImportOptions:
         require_types(ImportOptions, vars(self))
         if self.group is not None and self.group < 1:
             raise BadRecipe(f"invalid group size {self.group}; choose 1 or more")
-        if self.match not in matching.WAYS:
-            raise BadRecipe(f"unknown way to match '{self.match}'; choose one of {', '.join(matching.WAYS)}")
+        if self.match not in match.WAYS:
+            raise BadRecipe(f"unknown way to match '{self.match}'; choose one of {', '.join(match.WAYS)}")
         Recipe(FORMAT, accuracy_level=self.accuracy_level)  # refuses what is none
 
 
@@ -139,15 +139,15 @@ def import_weights(
     constants = _constants(loaded, tensors, layers)
     refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
-    found = matching.put_in(loaded, tensors, layers, placing, how.match)
-    match = found.match
-    match.constants = constants
-    match.unused = [name for name in match.unused if name not in constants]
-    _require_fit(path, checkpoint, match, how.partial)
+    found = match.put_in(loaded, tensors, layers, placing, how.match)
+    told = found.match
+    told.constants = constants
+    told.unused = [name for name in told.unused if name not in constants]
+    _require_fit(path, checkpoint, told, how.partial)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
     plan = _plan(loaded, found, place, _scheme(layers))
     rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place)
-    table = {"version": __version__, "target": target, "imported": match.prefixes}
+    table = {"version": __version__, "target": target, "imported": told.prefixes}
     rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
     rewritten.producer_name, rewritten.producer_version = "onnxq", __version__
     with write.staging(destination) as folder:
@@ -156,7 +156,7 @@ def import_weights(
         nbytes = write.save(rewritten, staged, progress.advance)
         proof = _check(loaded, plan, staged, environment) if check else None
         guard.publish(staged, destination)
-    return Imported(destination, plan, match, proof, before, nbytes)
+    return Imported(destination, plan, told, proof, before, nbytes)
 
 
 def _layers(tensors: Checkpoint, how: ImportOptions) -> list[Layer]:

@@ -22,7 +22,8 @@ class Stored:
     Attributes:
         source: the name of its largest tensor, for what is said about it.
         shape: (out, in).
-        format: of its codes; None: it is stored in floats.
+        format: of its codes; None: onnxq has none that holds them, or it is stored in floats.
+        is_float: whether it is stored in floats, and stays that.
         granularity: which of its weights share a scale.
         read: makes the weight; the only thing that takes time and memory. Without a format an array of floats.
         half_scales: whether the scales are float16, and stay that.
@@ -38,6 +39,7 @@ class Stored:
     read: Callable[[], QuantizedTensor | NDArray]
     half_scales: bool = False
     bias: tuple[str, NDArray] | None = None
+    is_float: bool = False
     order: NDArray[np.int64] | None = None
     rows: NDArray[np.int64] | None = None
 
@@ -191,7 +193,7 @@ def integers(
             points = real(f"zeros of {source}", points)
     is_symmetric = bool((points == middle).all())
     is_affine = bool(((points == np.rint(points)) & (points >= 0) & (points < 1 << width)).all())
-    word = f"int{width}" if is_symmetric else f"uint{width}" if is_affine else f"uniform{bits}"
+    word = f"int{width}" if is_symmetric else f"uint{width}" if is_affine else f"uniform{max(2, bits)}"
     format, has_half = formats.get(word), steps.dtype == np.float16 and (is_symmetric or is_affine)
     kept = points.astype(np.uint8) if is_affine and not is_symmetric else None
 

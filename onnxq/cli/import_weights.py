@@ -12,7 +12,7 @@ import click
 from onnxq import targets
 from onnxq.checkpoints.import_weights import Imported, ImportOptions
 from onnxq.checkpoints.import_weights import import_weights as put_in
-from onnxq.checkpoints.match import WAYS
+from onnxq.checkpoints.matching.match import WAYS
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
-from onnxq.checkpoints.forms import exact_forms, rounded_forms
+from onnxq.checkpoints.matching.forms import exact_forms, rounded_forms
 from onnxq.checkpoints.stored import Stored
 from onnxq.errors import BadModel
 from onnxq.formats import QuantizedTensor

@@ -38,4 +38,4 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
         return made.astype(np.float32)
 
     n, k = checkpoint[source].shape
-    return Stored(source, (n, k), None, Granularity(), read, False, bias_of(checkpoint, name))
+    return Stored(source, (n, k), None, Granularity(), read, False, bias_of(checkpoint, name), is_float=True)

@@ -66,15 +66,16 @@ def _open(checkpoint: Checkpoint, file: Gguf, name: str) -> Stored:
     found = (key(name, "bias"), bias) if isinstance(bias, np.ndarray) else None
     rows = _rows(checkpoint, name, n)
     if format is None or format.scale_type is None:
-        plain = (lambda: file[source]) if format is None else (lambda: _decoded(file[source]))
-        return Stored(source, (n, k), None, Granularity(), plain, False, found, rows=rows)
+        is_float = format is not None or not file.is_foreign(source)
+
+        def floats() -> NDArray:
+            made = file[source]
+            return made.dequantize() if isinstance(made, QuantizedTensor) else made
+
+        return Stored(source, (n, k), None, Granularity(), floats, False, found, is_float=is_float, rows=rows)
     granularity = Granularity(1, format.default_block)
     half = format.scale_type == np.float16
     return Stored(source, (n, k), format, granularity, lambda: _checked(source, file[source]), half, found, rows=rows)
-
-
-def _decoded(found: QuantizedTensor | NDArray) -> NDArray:
-    return found.dequantize() if isinstance(found, QuantizedTensor) else found
 
 
 def _checked(source: str, found: QuantizedTensor | NDArray) -> QuantizedTensor:

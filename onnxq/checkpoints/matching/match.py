@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints import put, structure
-from onnxq.checkpoints.bias import put_bias
-from onnxq.checkpoints.put import Orders, Placing
+from onnxq.checkpoints.matching import put, structure
+from onnxq.checkpoints.matching.bias import put_bias
+from onnxq.checkpoints.matching.put import Orders, Placing
 from onnxq.checkpoints.stored import Layer, Stored
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, one_line
@@ -157,7 +157,7 @@ class _Work:
             raise BadModel(f"'{source}' has its columns in another order, which a table has no place for")
         choice = Choice(name, node.op_type, Method.KEEP, None, None, weight.elements, "float in the checkpoint")
         form = error = None
-        if stored.format is not None or layer.scheme not in ("floats", "gguf"):
+        if not stored.is_float:
             choice, form, error = put.place(weight, stored, self.how)
         if stored.bias is not None and node.op_type != "Gather":
             put_bias(weight, *stored.bias, n, self.names, rows)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints import forms
-from onnxq.checkpoints.forms import Form
+from onnxq.checkpoints.matching import forms
+from onnxq.checkpoints.matching.forms import Form
 from onnxq.checkpoints.stored import Stored
 from onnxq.encoding.lazy import GivenTensor, turned
 from onnxq.errors import BadModel
