@@ -191,6 +191,9 @@ def integers(
         points = np.full(steps.shape, middle) if zeros is None else np.asarray(zeros())
         if points.dtype.kind not in "iu":
             points = real(f"zeros of {source}", points)
+    wanted = granularity.scale_shape(shape)
+    if steps.shape != wanted or points.shape != wanted:
+        raise BadModel(f"'{source}' has scales of shape {list(steps.shape)}, where {list(wanted)} belongs")
     is_symmetric = bool((points == middle).all())
     is_affine = bool(((points == np.rint(points)) & (points >= 0) & (points < 1 << width)).all())
     word = f"int{width}" if is_symmetric else f"uint{width}" if is_affine else f"uniform{max(2, bits)}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -127,6 +128,53 @@ def test_each_part_that_is_missing_misfits_or_is_no_number_is_refused(tmp_path: 
     assert len(said) > 4
     for sentence in said:
         assert "\n" not in sentence and "layer" in sentence
+
+
+def spoiled(r: random.Random, x: NDArray) -> NDArray:
+    """A tensor of another type, shape or content."""
+    types = (np.uint8, np.int8, np.int32, np.int64, np.float16, np.float32, ml_dtypes.bfloat16, np.bool_)
+    ways: list[Callable[[], Any]] = [
+        lambda: x[..., :-1],
+        lambda: x[:0],
+        lambda: x.astype(r.choice(types)),
+        lambda: x.T,
+        lambda: np.concatenate([x, x]),
+        lambda: np.frombuffer(r.randbytes(x.nbytes), x.dtype).reshape(x.shape),
+        lambda: np.full(x.shape, r.choice([-1, 0, 1, 127, 2**31 - 1]), np.int64).astype(x.dtype),
+        lambda: x[None],
+        lambda: x.reshape(-1),
+    ]
+    with np.errstate(all="ignore"):
+        try:
+            return np.ascontiguousarray(r.choice(ways)())
+        except (ValueError, TypeError, IndexError):
+            return x
+
+
+def test_whatever_is_spoiled_is_one_sentence_or_a_layer(tmp_path: Path) -> None:
+    whole = {case: parts_of(case, tmp_path) for case in CASES}
+    settings: list[Any] = [None, -1, 0, 1, 3, 32, 1e9, 1 << 70, "x", [], {}, True, {"group_0": {"weights": 3}}]
+    refused = 0
+    for seed in range(1500):
+        r = random.Random(seed)
+        parts, checkpoint = whole[CASES[seed % len(CASES)]]
+        parts, config = dict(parts), dict(checkpoint.config)
+        for name in r.sample(list(parts), min(len(parts), r.randrange(1, 3))):
+            parts[name] = spoiled(r, parts[name])
+        if seed % 4 == 0:
+            config[r.choice([*config, "bits", "group_size", "config_groups", "layer"])] = r.choice(settings)
+        made = Checkpoint(Path("w"), dict.fromkeys(parts, parts), config=config, metadata=checkpoint.metadata)
+        for layer in schemes.layers_of(made):
+            try:
+                stored = layer.open()
+            except BadModel as error:
+                refused += "\n" not in str(error)
+                continue
+            assert stored.floats().shape == stored.shape
+            for form in exact_forms(stored):
+                q = stored.read()
+                assert isinstance(q, QuantizedTensor) and form.make(q).shape == stored.shape
+    assert refused > 500
 
 
 def test_what_scales_and_settings_may_not_be(tmp_path: Path) -> None:

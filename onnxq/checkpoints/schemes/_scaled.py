@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import formats
-from onnxq.checkpoints.stored import Stored, group_of, integers, real
+from onnxq.checkpoints.stored import Stored, group_of, integers, of_type, real
 from onnxq.errors import BadModel
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 
@@ -28,7 +28,7 @@ def of_rows(source: str, scales: NDArray, n: int) -> NDArray:
         return np.broadcast_to(scales.reshape(1, 1), (n, 1))
     if scales.ndim == 1 and len(scales) == n:
         return scales.reshape(n, 1)
-    if scales.ndim == 2 and len(scales) == n:
+    if scales.ndim == 2 and len(scales) == n and scales.size:
         return scales
     raise BadModel(f"'{source}' has scales of shape {list(scales.shape)}, which are none of {n} outputs")
 
@@ -60,6 +60,8 @@ def bytes_(
         found = of_rows(source, zeros(), n)
         if found.dtype.kind not in "iu":
             raise BadModel(f"the zero points of '{source}' are of type {found.dtype}, not of integers")
+        if found.shape[1] not in (1, groups):
+            raise BadModel(f"'{source}' has {groups} scales a row and {found.shape[1]} zero points")
         return np.broadcast_to(found, (n, groups)).astype(np.int32) + middle
 
     return integers(
@@ -80,7 +82,7 @@ def float8(source: str, codes: Callable[[], NDArray], scales: Callable[[], NDArr
     Raises:
         BadModel: scales do not fit, or a number is not finite.
     """
-    found = codes()
+    found = of_type(source, codes(), ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
     word = "float8_e4m3" if found.dtype == ml_dtypes.float8_e4m3fn else "float8_e5m2"
     if np.isin(found.view(np.uint8) & np.uint8(0x7F), _NOT[word]).any():
         raise BadModel(f"'{source}' holds numbers that are not finite")
