@@ -11,7 +11,7 @@ Source: huggingface's transformers (`load_sharded_checkpoint`) for the index; Au
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Checkpoint(Mapping[str, Any]):
         shards: by tensor, the open file that holds it.
         files: everything that is read.
         config: how it was quantized, as it says itself; empty where it does not.
-        metadata: texts of the file itself, or of the first of several.
+        metadata: texts by key, of the file itself or of all of several.
         is_gguf: whether tensors may be quantized ones.
     """
 
@@ -94,10 +94,18 @@ def _of_files(path: Path, files: list[Path]) -> Checkpoint:
             if name in shards:
                 raise BadData(f"'{path}': tensor '{name}' is in '{names[name].name}' and in '{file.name}'")
             shards[name], names[name] = tensors, file
-    first = opened[0][1]
-    metadata = first.metadata if isinstance(first, (Safetensors, Gguf)) else {}
     config, read = _config(files[0]) if files[0].suffix == ".safetensors" else ({}, ())
-    return Checkpoint(path, shards, (*files, *read), config, metadata, isinstance(first, Gguf))
+    is_gguf = isinstance(opened[0][1], Gguf)
+    return Checkpoint(path, shards, (*files, *read), config, _metadata(tensors for _, tensors in opened), is_gguf)
+
+
+def _metadata(opened: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all files; what the earlier ones say counts."""
+    said: dict[str, Any] = {}
+    for tensors in opened:
+        if isinstance(tensors, (Safetensors, Gguf)):
+            said = tensors.metadata | said
+    return said
 
 
 def _opened(file: Path) -> Mapping[str, Any]:
@@ -124,9 +132,8 @@ def _of_index(path: Path, index: Path) -> Checkpoint:
         raise BadData(f"'{index}' names no tensors")
     config, read = _config(index)
     files = (index, *(index.parent / word for word in opened), *read)
-    first = next(iter(opened.values()))
-    metadata = first.metadata if isinstance(first, Safetensors) else {}
-    return Checkpoint(path, {name: opened[word] for name, word in table.items()}, files, config, metadata)
+    shards = {name: opened[word] for name, word in table.items()}
+    return Checkpoint(path, shards, files, config, _metadata(opened.values()))
 
 
 def _config(beside: Path) -> tuple[Mapping[str, Any], tuple[Path, ...]]:

@@ -43,6 +43,8 @@ from onnxq.targets import Target
 from onnxq.version import __version__
 
 FORMAT = "int4"
+#: Names and sentences that an error lists.
+MOST = 8
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,10 @@ def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer]) ->
 
 
 def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:
-    for tensor in tensors if tensors.is_gguf else ():
+    architecture = str(tensors.metadata.get("general.architecture", ""))
+    if not tensors.is_gguf or architecture.startswith("gemma"):  # whose norms llama.cpp's converter adds 1 to
+        return
+    for tensor in tensors:
         name, _, part = tensor.rpartition(".")
         for alias in gguf.aliases(name):
             yield name, alias, part
@@ -202,11 +207,14 @@ def _opset(layers: Sequence[Layer], target: Target) -> int:
 
 
 def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool) -> None:
-    problems = list(match.misfits)
+    problems = match.misfits[:MOST]
+    if len(match.misfits) > MOST:
+        problems.append(f"{len(match.misfits) - MOST} others do not fit")
     if match.surplus:
-        problems.append(f"the model has no product called {', '.join(match.surplus)}")
+        more = f" and {len(match.surplus) - MOST} others" if len(match.surplus) > MOST else ""
+        problems.append(f"the model has no product called {', '.join(match.surplus[:MOST])}{more}")
     if not match.blocks and not match.constants:
-        names = ", ".join(match.missing[:8]) or "none"
+        names = ", ".join(match.missing[:MOST]) or "none"
         why = "; ".join(problems) or "it holds no tensors of a kind that onnxq reads"
         raise BadModel(f"'{checkpoint}' has nothing for '{path}', whose products are {names}: {why}")
     if problems and not partial:

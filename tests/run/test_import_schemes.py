@@ -307,3 +307,23 @@ def test_the_command_says_what_was_found_and_rounded(tmp_path: Path, monkeypatch
     foreign("gptq4", tmp_path)
     table = json.loads(CliRunner().invoke(main, ["import-weights", ".", "--json", "-o", "g.onnx"]).stdout)
     assert table["formats"] == {"layer": "uint4"} and table["output"] == "g.onnx"
+
+
+def test_norms_of_other_names_are_taken_if_they_are_the_same(tmp_path: Path) -> None:
+    """By the end of their names, where the model's own numbers are like them, or it has none."""
+    text = """g (float[M,64] x) => (float[M,64] y) {
+        a = Mul(x, "h.0.norm.weight")  b = Mul(a, "h.1.norm.weight")  c = Mul(b, "h.2.norm.weight")
+        ["h/fc/MatMul"] y = MatMul(c, w)
+    }"""
+    own = {f"h.{i}.norm.weight": normal(64, seed=i) for i in range(2)} | {"h.2.norm.weight": np.ones(64, np.float32)}
+    model = tiny.save(tiny.model(text, own | {"w": normal(64, 64, seed=7)}), tmp_path)
+    near, other, new = own["h.0.norm.weight"] * np.float32(1.01), own["h.1.norm.weight"] + 1, normal(64, seed=9)
+    norms = {f"model.layers.{i}.norm.weight": x for i, x in enumerate((near, other, new))}
+    path = save(tmp_path / "w.safetensors", norms | stored(normal(64, 64, seed=7).T, "h.fc"))
+    done = import_weights(model, path, tmp_path / "q.onnx", options=EXACT)
+    assert done.match.constants == ["model.layers.0.norm.weight", "model.layers.2.norm.weight"]
+    assert done.match.unused == ["model.layers.1.norm.weight"]
+    x = normal(3, 64)
+    (y,) = Session(done.output).run({"x": x})
+    w = formats.get("int4").encode(np.ascontiguousarray(normal(64, 64, seed=7).T), Granularity(1, 32)).dequantize()
+    np.testing.assert_allclose(y, (x * near * own["h.1.norm.weight"] * new) @ w.T, atol=1e-5)

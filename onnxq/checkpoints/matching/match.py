@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching import put, structure
 from onnxq.checkpoints.matching.bias import put_bias
-from onnxq.checkpoints.matching.put import Orders, Placing
+from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.stored import Layer, Stored
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, one_line
@@ -23,9 +23,6 @@ from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, weights_of
 from onnxq.plan import Choice, Method
 
-#: What a layer's weights and the model's own must have in common where names do not tell that they are the same:
-#: SQNR in dB, of codes of four bits or more, and of fewer.
-LIKE, LIKE_COARSE = 5.0, 2.0
 #: How layers are matched: by names and structure, by names alone, by structure without comparing numbers.
 WAYS = ("auto", "names", "unchecked")
 

@@ -22,6 +22,10 @@ from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.targets import Target, is_standard
 
+#: What a layer's weights and the model's own must have in common where names do not tell that they are the same:
+#: SQNR in dB, of codes of four bits or more, and of fewer.
+LIKE, LIKE_COARSE = 5.0, 2.0
+
 
 @dataclass(frozen=True)
 class Placing:
