@@ -30,8 +30,8 @@ from zoo_models import load_zoo
 import onnxq
 from onnxq.files.data_files import own_data
 from onnxq.plan import Plan, load_plan
-from onnxq.recipe import SCHEMES
 from onnxq.runtime.profile import load_profile, new_profile
+from onnxq.schemes import SCHEMES
 
 #: Small ones of every kind: Conv, MatMul, LSTM, GRU with data beside it, If, a cache, float16, a local function.
 MODELS = (
