@@ -32,7 +32,7 @@ import onnxruntime  # noqa: E402
 model, samples = ROOT / "models" / "digits_cnn.onnx", ROOT / "models" / "digits_cnn_calibration.npz"
 with np.load(samples) as arrays:
     (name,) = arrays
-    feed = {name: arrays[name][:8]}
+    feed = {name: arrays[name][:8].astype(np.float32)}
 with tempfile.TemporaryDirectory() as folder:
     output = Path(folder) / "digits.onnx"
     command = Path(sysconfig.get_path("scripts")) / "onnxq"
