@@ -220,7 +220,7 @@ def _is_scaled(bias: ir.Node, weight: ir.Node, x: ir.Value | None) -> bool:
 
 
 def _conv(node: ir.Node) -> _Made:
-    words, shape = _weighted(node, 0), _padding(node)
+    words, shape = _weighted(node, 0), padding(node)
     weight = None if words is None else words["weight"]
     if words is None or shape is None or not isinstance(weight, ir.Value) or weight.shape is None:
         return None
@@ -281,7 +281,7 @@ def _same(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
 
 
 def _max_pool(node: ir.Node) -> _Made:
-    shape = _padding(node)
+    shape = padding(node)
     is_plain = len(node.outputs) == 1 or not node.outputs[1].uses()
     if shape is None or not is_plain:
         return None
@@ -289,7 +289,7 @@ def _max_pool(node: ir.Node) -> _Made:
 
 
 def _average_pool(node: ir.Node) -> _Made:
-    shape = _padding(node)
+    shape = padding(node)
     if shape is None or graph.attribute_int(node, "ceil_mode", 0) or shape.pop("dilations", [1, 1]) != [1, 1]:
         return None
     counts = graph.attribute_int(node, "count_include_pad", 0)
@@ -308,7 +308,7 @@ def _flatten(node: ir.Node) -> _Made:
     return ("flatten", [node.inputs[0]], {}) if graph.attribute_int(node, "axis", 1) == 1 else None
 
 
-def _padding(node: ir.Node) -> Words | None:
+def padding(node: ir.Node) -> Words | None:
     """Kernel, strides, dilations and pads of one or two dimensions, as two."""
     found: Words = {}
     for name, given in (("kernel", "kernel_shape"), ("strides", "strides"), ("dilations", "dilations")):
