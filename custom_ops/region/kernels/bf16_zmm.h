@@ -69,25 +69,30 @@ struct NumberFinish {
   const NumberConv* conv;
   ZmmAct act;
   __mmask32 mask;
-  int64_t channel;
+  // From the first output of the block on.
+  uint16_t* data;
+  const uint16_t* plus;
+  int64_t image, plus_image;
 
-  explicit NumberFinish(const NumberConv& c) : conv(&c), act(c.act) {}
+  explicit NumberFinish(const NumberConv& c) : conv(&c), act(c.act), image(c.to.image), plus_image(c.plus.image) {}
 
   void begin(int64_t block) {
-    channel = channel_of(*conv, block);
+    const int64_t channel = channel_of(*conv, block);
     mask = first_numbers(outputs_of(*conv, block));
+    data = conv->to.data + channel;
+    plus = conv->plus.data ? conv->plus.data + channel : nullptr;
   }
   At place(int64_t y, int64_t x) const {
     return {y * conv->to.row + x * conv->to.pixel, y * conv->plus.row + x * conv->plus.pixel};
   }
   void store(int64_t n, const At& at, __m512 a, __m512 b) const {
-    if (conv->plus.data) {
-      const __m512i plus = _mm512_maskz_loadu_epi16(mask, conv->plus.data + n * conv->plus.image + at.plus + channel);
-      a = _mm512_add_ps(a, low_numbers(plus));
-      b = _mm512_add_ps(b, high_numbers(plus));
+    if (plus) {
+      const __m512i numbers = _mm512_maskz_loadu_epi16(mask, plus + n * plus_image + at.plus);
+      a = _mm512_add_ps(a, low_numbers(numbers));
+      b = _mm512_add_ps(b, high_numbers(numbers));
     }
     act(a, b);
-    _mm512_mask_storeu_epi16(conv->to.data + n * conv->to.image + at.to + channel, mask, rounded(a, b));
+    _mm512_mask_storeu_epi16(data + n * image + at.to, mask, rounded(a, b));
   }
   void store(int64_t n, const At& at, __m512i a, __m512i b) const {
     store(n, at, _mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
@@ -126,6 +131,13 @@ struct PairDots {
   }
 };
 
+// Rounded, even ones before odd ones back in their order.
+inline __m512i in_order(__m512 even, __m512 odd) {
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
+                                         20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return _mm512_permutexvar_epi16(order, rounded(even, odd));
+}
+
 // --- depthwise -------------------------------------------------------------------------------------------------------------
 
 // 32 channels of one row. K: a square window's size that is known when this is compiled, or 0.
@@ -137,9 +149,6 @@ inline void depthwise_row(const NumberDepthwise& d, const ZmmAct& act, int64_t r
   const uint16_t* window = d.x.data + row / d.y.H * d.x.image + d.first + row % d.y.H * d.step_y + c;
   uint16_t* to = row_of(d.y, row) + c;
   const uint16_t* plus = d.plus.data ? row_of(d.plus, row) + c : nullptr;
-  // Where even channels are, and behind them odd ones.
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
-                                         20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   const __m512 bias_even = _mm512_loadu_ps(d.bias + c), bias_odd = _mm512_loadu_ps(d.bias + c + 16);
   for (int64_t x = 0; x < d.y.W; ++x, window += d.step_x, to += d.y.pixel) {
     __m512 even = bias_even, odd = bias_odd;
@@ -159,7 +168,7 @@ inline void depthwise_row(const NumberDepthwise& d, const ZmmAct& act, int64_t r
       odd = _mm512_add_ps(odd, odd_numbers(numbers));
     }
     act(even, odd);
-    _mm512_mask_storeu_epi16(to, mask, _mm512_permutexvar_epi16(order, rounded(even, odd)));
+    _mm512_mask_storeu_epi16(to, mask, in_order(even, odd));
   }
 }
 
@@ -171,6 +180,52 @@ inline void number_depthwise(const NumberDepthwise& d, int64_t first, int64_t la
       (is_three ? depthwise_row<3> : is_five ? depthwise_row<5> : depthwise_row<0>)(d, act, row, c);
     }
   }
+}
+
+// --- pools -------------------------------------------------------------------------------------------------------------------
+
+template <bool average>
+inline void number_pools(const NumberPool& given, int64_t first, int64_t last) {
+  const NumberPool p = given;  // which nothing that is written can be
+  const __m512 start = _mm512_set1_ps(average ? 0.0f : bits_to_float(0xFF800000u));
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t n = row / p.y.H, y0 = row % p.y.H * p.stride_y - p.top;
+    const Inside rows(y0, p.kernel_y, p.dilation_y, 0, p.x.H);
+    const Inside counted_rows(y0, p.kernel_y, p.dilation_y, -p.top, p.x.H + p.bottom);
+    const uint16_t* const image = p.x.data + n * p.x.image + (y0 + rows.first * p.dilation_y) * p.x.row;
+    uint16_t* to = row_of(p.y, row);
+    for (int64_t ox = 0; ox < p.y.W; ++ox, to += p.y.pixel) {
+      const int64_t x0 = ox * p.stride_x - p.left;
+      const Inside columns(x0, p.kernel_x, p.dilation_x, 0, p.x.W);
+      const Inside counted(x0, p.kernel_x, p.dilation_x, -p.left, p.x.W + p.right);
+      const int64_t high = rows.last - rows.first, wide = columns.last - columns.first;
+      const int64_t all = (counted_rows.last - counted_rows.first) * (counted.last - counted.first);
+      const __m512 count = _mm512_set1_ps(static_cast<float>(p.counts_pads ? all : high * wide));
+      const uint16_t* const window = image + (x0 + columns.first * p.dilation_x) * p.x.pixel;
+      for (int64_t c = 0; c < p.y.C; c += 32) {
+        const __mmask32 mask = first_numbers(p.y.C - c);
+        __m512 even = start, odd = start;
+        for (int64_t ky = 0; ky < high; ++ky) {
+          const uint16_t* pixel = window + ky * p.dilation_y * p.x.row + c;
+          for (int64_t kx = 0; kx < wide; ++kx, pixel += p.dilation_x * p.x.pixel) {
+            const __m512i numbers = _mm512_maskz_loadu_epi16(mask, pixel);
+            const __m512 a = even_numbers(numbers), b = odd_numbers(numbers);
+            even = average ? _mm512_add_ps(even, a) : _mm512_max_ps(a, even);
+            odd = average ? _mm512_add_ps(odd, b) : _mm512_max_ps(b, odd);
+          }
+        }
+        if (average) {
+          even = _mm512_div_ps(even, count);
+          odd = _mm512_div_ps(odd, count);
+        }
+        _mm512_mask_storeu_epi16(to + c, mask, in_order(even, odd));
+      }
+    }
+  }
+}
+
+inline void number_pool(const NumberPool& p, int64_t first, int64_t last) {
+  (p.average ? number_pools<true> : number_pools<false>)(p, first, last);
 }
 
 // --- borders -----------------------------------------------------------------------------------------------------------------

@@ -32,11 +32,15 @@ struct Pending {
   explicit Pending(const typename E::Problem& c) : to(c) {}
 
   void some(int64_t count) {
-    const int64_t until = done + count < size ? done + count : size;
-    for (; done < until; ++done) {
-      const Row row = rows[done];
-      to.store(n, row.at, _mm512_load_si512(scratch + row.sums), _mm512_load_si512(scratch + row.sums + kTileSums));
+    // What is written could be any of our own numbers: copies stay in registers.
+    const typename E::Finish finish = to;
+    const int32_t* const sums = scratch;
+    const int64_t image = n, until = done + count < size ? done + count : size;
+    for (int64_t i = done; i < until; ++i) {
+      const Row row = rows[i];
+      finish.store(image, row.at, _mm512_load_si512(sums + row.sums), _mm512_load_si512(sums + row.sums + kTileSums));
     }
+    done = until;
   }
 };
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.passes.regions.groups import MOST_BLOCKS, Group, Tensor, Words, padding
 
+Pixels = dict[ir.Value, Hashable]
 #: As in `custom_ops/region/bf16_kernel.h`.
 RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1, 9)
 #: Numbers of one weight that are multiplied with pixels of one place, and outputs that are computed together.
@@ -62,21 +63,69 @@ def groups_of(subgraph: ir.Graph, types: Types) -> dict[Tensor, Group]:
     found: dict[Tensor, Group] = {}
     taken: set[ir.Node] = set()
     order = {node: number for number, node in enumerate(subgraph)}
+    pixels = pixels_of(subgraph)
     for node in subgraph:
-        group = None if node in taken else _group(node, types, order)
+        group = None if node in taken else _group(node, types, order, pixels)
         if group is not None:
             found[group.made] = group
             taken |= set(group.nodes)
     return found
 
 
-def _group(node: ir.Node, types: Types, order: dict[ir.Node, int]) -> Group | None:
+def pixels_of(subgraph: ir.Graph) -> Pixels:
+    """By value, a word for its sizes without channels: values with the same word have the same, whatever they are."""
+    found: Pixels = {}
+    for node in subgraph:
+        inputs = [value for value in node.inputs if value is not None]
+        words = [found.setdefault(value, len(found)) for value in inputs if _constant(value) is None]
+        if node.domain or not words or not node.outputs:
+            continue
+        word = words[0]
+        if node.op_type in ("Conv", "MaxPool", "AveragePool"):
+            word = _word_behind(node, word)
+        elif node.op_type not in _SAME_PIXELS or len(set(words)) > 1 or graph.attribute_int(node, "axis", 1) != 1:
+            continue
+        elif node.op_type in ("Add", "Concat") and len(words) != len(inputs):
+            continue  # a constant may be larger
+        found[node.outputs[0]] = word
+    return found
+
+
+#: Operators whose outputs have the pixels of their inputs, if all of these have the same.
+_SAME_PIXELS = {"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Concat", "Add"}
+
+
+def _word_behind(node: ir.Node, word: Hashable) -> Hashable:
+    """Of windows: that of the input, where there are as many; else one that says how they differ."""
+    found = padding(node)
+    weight = graph.constant(_stored(node.inputs[1]) or node.inputs[1]) if node.op_type == "Conv" else None
+    kernel = list(node.attributes.get_ints("kernel_shape", [])) or (
+        [] if weight is None else list(weight.shape.numpy()[2:])
+    )
+    if found is None or len(kernel) not in (1, 2):
+        return (id(node), word)
+    strides, dilations, pads, kernel = (
+        found.get("strides", [1, 1]),
+        found.get("dilations", [1, 1]),
+        found.get("pads", [0, 0, 0, 0]),
+        [1, *map(int, kernel)][-2:],
+    )
+    assert isinstance(pads, list) and isinstance(dilations, list)
+    reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+    is_same = "same" in found or [pads[0] + pads[2], pads[1] + pads[3]] == reach
+    if strides == [1, 1] and is_same:
+        return word
+    ceil = graph.attribute_int(node, "ceil_mode", 0)
+    return (word, str((kernel, strides, dilations, pads, found.get("same"), ceil)))
+
+
+def _group(node: ir.Node, types: Types, order: dict[ir.Node, int], pixels: Pixels) -> Group | None:
     make = _MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node, types)
     if made is None or not _fits(made, types):
         return None
     if made.does == "conv":
-        made = _with_sum(made, types, order)
+        made = _with_sum(made, types, order, pixels)
     return _with_activation(made) if made.does in ("conv", "add", "mul", "affine") and "act" not in made.words else made
 
 
@@ -88,11 +137,11 @@ def _fits(group: Group, types: Types) -> bool:
     return is_plain and ranks in ({2}, {3}, {4})
 
 
-def _with_sum(group: Group, types: Types, order: dict[ir.Node, int]) -> Group:
+def _with_sum(group: Group, types: Types, order: dict[ir.Node, int], pixels: Pixels) -> Group:
     """With the Add of another tensor of the same shape behind a convolution, where it is the last that is added."""
     end = group.last.outputs[0]
     add = graph.only_consumer(end)
-    if add is None or not graph.is_op(add, "Add") or add not in order or not _same_shape(*add.inputs, types):
+    if add is None or not graph.is_op(add, "Add") or add not in order or not _same_shape(*add.inputs, types, pixels):
         return group
     other = next((value for value in add.inputs if value is not end), None)
     producer = None if other is None else other.producer()
@@ -102,11 +151,14 @@ def _with_sum(group: Group, types: Types, order: dict[ir.Node, int]) -> Group:
     return replace(group, nodes=(*group.nodes, add), sources=(*group.sources, other))
 
 
-def _same_shape(a: ir.Value | None, b: ir.Value | None, types: Types) -> bool:
-    if a is None or b is None or a is b:
+def _same_shape(a: ir.Value | None, b: ir.Value | None, types: Types, pixels: Pixels) -> bool:
+    if a is None or b is None or a is b or types.of(a).dtype is not types.of(b).dtype:
         return False
-    one, other = types.of(a), types.of(b)
-    return one.shape is not None and one.shape == other.shape and None not in one.shape and one.dtype is other.dtype
+    one, other = types.of(a).shape, types.of(b).shape
+    if one is None or other is None or len(one) != len(other):
+        return False
+    same_pixels = pixels.get(a) is not None and pixels.get(a) == pixels.get(b)
+    return one[1] == other[1] is not None and (same_pixels or (one == other and None not in one))
 
 
 def _with_activation(group: Group) -> Group:
