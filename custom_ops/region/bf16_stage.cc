@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "../base/convert.h"
 #include "pack.h"
 #include "reader.h"
 
@@ -103,7 +104,8 @@ void pack_depthwise_numbers(Stage& stage, const PlainNumbers& weight, const std:
 }
 
 void make_conv(Stage& stage, size_t number, const Reader& read, const Constants& constants) {
-  const Tensor& weight = read.constant(stage.step.weight, kBFloat16, "weight");
+  const bool is_float = constants[static_cast<size_t>(stage.step.weight)].type == kFloat;  // of small ones
+  const Tensor& weight = read.constant(stage.step.weight, is_float ? kFloat : kBFloat16, "weight");
   const int64_t size = shape_conv(stage, number, weight), taps = stage.step.kernel[0] * stage.step.kernel[1];
   std::vector<float> bias(static_cast<size_t>(stage.outputs));
   if (stage.step.bias != kNone) {
@@ -113,7 +115,13 @@ void make_conv(Stage& stage, size_t number, const Reader& read, const Constants&
                                std::to_string(stage.outputs) + " outputs");
     }
   }
-  const PlainNumbers plain = {static_cast<const uint16_t*>(weight.data), size / taps, taps};
+  std::vector<uint16_t> numbers;
+  if (is_float) {
+    const std::vector<float> all = read.values<float>(stage.step.weight, kFloat, "weight");
+    numbers.resize(all.size());
+    to_bfloat16(all.data(), numbers.data(), static_cast<int64_t>(all.size()));
+  }
+  const PlainNumbers plain = {is_float ? numbers.data() : static_cast<const uint16_t*>(weight.data), size / taps, taps};
   (stage.is_depthwise ? pack_depthwise_numbers : pack_numbers)(stage, plain, bias);
 }
 

@@ -22,6 +22,9 @@ from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
+#: Schemes that ask for bfloat16.
+BF16 = ("bf16", "bfloat16")
+
 
 def rewrite(
     model: ir.Model,
@@ -44,7 +47,8 @@ def rewrite(
     if target.has_onnxq_ops and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
     if target.has_onnxq_ops and any(c.op == "Conv" and c.format == "bfloat16" for c in plan.those(Method.STORED)):
-        tidy.insert(1, MakeBf16Regions(types_of(model)))
+        small = (n.name for n in graph.nodes(model) if recipe.scheme_for(n.name or "", n.op_type) in BF16)
+        tidy.insert(1, MakeBf16Regions(types_of(model), frozenset(name for name in small if name)))
     return PassManager([*_of_target(work, model), *tidy])(model.clone()).model
 
 
