@@ -141,7 +141,7 @@ def import_weights(
     constants = _constants(loaded, tensors, layers)
     refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
-    found = match.put_in(loaded, tensors, layers, placing, how.match)
+    found = match.put_in(loaded, tensors, layers, placing, how.match, constants)
     told = found.match
     told.constants = constants
     told.unused = [name for name in told.unused if name not in constants]

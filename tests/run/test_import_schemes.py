@@ -327,3 +327,18 @@ def test_norms_of_other_names_are_taken_if_they_are_the_same(tmp_path: Path) -> 
     (y,) = Session(done.output).run({"x": x})
     w = formats.get("int4").encode(np.ascontiguousarray(normal(64, 64, seed=7).T), Granularity(1, 32)).dequantize()
     np.testing.assert_allclose(y, (x * near * own["h.1.norm.weight"] * new) @ w.T, atol=1e-5)
+
+
+def test_floats_lie_as_the_models_own_do(tmp_path: Path) -> None:
+    """[in, out] by the same name (GPT-2's Conv1D), by another one of unlike sides, and of squares by the numbers."""
+    text = """g (float[M,16] x) => (float[M,32] y) {
+        [a] p = MatMul(x, "a.weight")  [b] q = MatMul(p, c1)  [c] y = MatMul(q, c2)
+    }"""
+    own = {"a.weight": normal(16, 16, seed=1), "c1": normal(16, 16, seed=2), "c2": np.zeros((16, 32), np.float32)}
+    model = tiny.save(tiny.model(text, own), tmp_path)
+    full = {"a.weight": normal(16, 16, seed=5), "b.weight": own["c1"] * np.float32(1.01), "c.weight": normal(16, 32)}
+    done = import_weights(model, save(tmp_path / "w.safetensors", full), tmp_path / "q.onnx")
+    assert set(done.match.prefixes) == {"a", "b", "c"} and not done.match.unused
+    x = normal(3, 16)
+    (y,) = Session(done.output).run({"x": x})
+    np.testing.assert_allclose(y, x @ full["a.weight"] @ full["b.weight"] @ full["c.weight"], atol=1e-5)

@@ -97,7 +97,9 @@ def test_the_result_is_unpack_then_multiply(tmp_path: Path, model: Path, kind: s
         y = y @ unpacked(tensors, prefix).T + tensors.get(f"{prefix}.bias", 0)
     wanted = y @ CONSTANTS["last"]
     (plain,) = Session(done.output, optimize=False, library=False).run({"x": x})
-    if "com.microsoft" not in targets.get(target).domains:  # whose MatMulNBits rounds activations to int8 even without the optimizer
+    if (
+        "com.microsoft" not in targets.get(target).domains
+    ):  # whose MatMulNBits rounds activations to int8 even without the optimizer
         np.testing.assert_allclose(plain, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     for library in (False, True):
         (y,) = Session(done.output, library=library).run({"x": x})

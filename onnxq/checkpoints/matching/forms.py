@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,8 @@ BLOCKS = (256, 128, 64, 32, 16)
 #: The most by which a zero point may be off a whole number for the codes to be kept, in steps.
 NEAR = 1 / 32
 MICRO = ("mxfp4", "nvfp4", "e2m1")
-Make = Callable[[QuantizedTensor], QuantizedTensor]
+#: Of the stored weight, or of floats where no format holds it.
+Make = Callable[[Any], QuantizedTensor]
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,9 @@ def rounded_forms(stored: Stored) -> Iterator[Form]:
     yield Form(word, short, lambda q: _encoded(q.dequantize(), word, short), is_exact=False)
 
 
-def encoded_floats(w: NDArray[np.float32]) -> QuantizedTensor:
+def encoded_floats(w: NDArray) -> QuantizedTensor:
     """Floats that no format holds, in 8 bits."""
-    return _encoded(w, "int8", 32)
+    return _encoded(np.asarray(w, np.float32), "int8", 32)
 
 
 def _encoded(w: NDArray[np.float32], word: str, block: int) -> QuantizedTensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,12 @@ class Matched:
 
 
 def put_in(
-    model: ir.Model, checkpoint: Mapping[str, Any], layers: Sequence[Layer], how: Placing, way: str = "auto"
+    model: ir.Model,
+    checkpoint: Mapping[str, Any],
+    layers: Sequence[Layer],
+    how: Placing,
+    way: str = "auto",
+    placed: Collection[str] = (),
 ) -> Matched:
     """Give the products and tables of a prepared model the weights and biases of `layers`.
 
@@ -75,8 +80,9 @@ def put_in(
 
     Args:
         way: one of `WAYS`.
+        placed: tensors of floats that constants of their own name and shape have already, whatever way they lie.
     """
-    work = _Work(model, how)
+    work = _Work(model, how, placed)
     weights = list(_weights(model))
     products = [weight for weight in weights if weight.node.op_type != "Gather"]
     by_name = {_plain(layer.name): layer for layer in layers}
@@ -108,7 +114,8 @@ def put_in(
 class _Work:
     """What is done to one model."""
 
-    def __init__(self, model: ir.Model, how: Placing) -> None:
+    def __init__(self, model: ir.Model, how: Placing, placed: Collection[str]) -> None:
+        self.placed = placed
         self.how, self.match, self.choices = how, Match(), dict[str, Choice]()
         self.names = Names(model)
         self.orders = Orders(self.names)
@@ -144,7 +151,10 @@ class _Work:
     def _put(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
         node, name, source = weight.node, weight.node.name or "", stored.source
         n, k = _sizes(weight)
-        if stored.shape != (n, k):
+        is_there = stored.is_float and source in self.placed
+        if stored.is_float and not is_there:
+            stored = _lying_right(weight, stored)
+        if stored.shape != (n, k) and not is_there:
             raise BadModel(
                 f"'{source}' is of {stored.shape[0]} × {stored.shape[1]} weights, node '{name}' of {n} × {k}"
             )
@@ -156,7 +166,7 @@ class _Work:
         form = error = None
         if not stored.is_float:
             choice, form, error = put.place(weight, stored, self.how)
-        if stored.bias is not None and node.op_type != "Gather":
+        if stored.bias is not None and node.op_type != "Gather" and stored.bias[0] not in self.placed:
             put_bias(weight, *stored.bias, n, self.names, rows)
         if form is None:
             order = stored.order
@@ -167,8 +177,9 @@ class _Work:
         if order is not None and form is not None:
             self.orders.gather(node, order)
         assert isinstance(weight.value.graph, ir.Graph)
-        new = graph.add_constant(weight.value.graph, self.names.fresh(f"{layer.name or name}.weight"), tensor)
-        node.replace_input_with(weight.role.index, new)
+        if not is_there:
+            new = graph.add_constant(weight.value.graph, self.names.fresh(f"{layer.name or name}.weight"), tensor)
+            node.replace_input_with(weight.role.index, new)
         self.choices[name] = choice
         self.match.blocks[name], self.match.prefixes[name] = choice.block, layer.name
         self.match.formats[name] = choice.format or "float"
@@ -217,6 +228,18 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
             if weight.node.name in work.match.prefixes:
                 work.match.proposed[weight.node.name or ""] = one_line(told)
     return [layer for i, layer in enumerate(layers) if i not in done]
+
+
+def _lying_right(weight: Weight, stored: Stored) -> Stored:
+    """Floats as [out, in]: some frameworks keep them the other way (GPT-2's Conv1D); of squares numbers tell."""
+    n, k = _sizes(weight)
+    turned = replace(stored, shape=(n, k), read=lambda: np.asarray(stored.read()).T)
+    if stored.shape != (k, n):
+        return stored
+    if n == k:
+        plain, other = _alike(weight, stored)[0], _alike(weight, turned)[0]
+        return stored if plain is None or other is None or plain >= other else turned
+    return turned
 
 
 def _alike(weight: Weight, stored: Stored) -> tuple[float | None, NDArray[np.int64] | None]:

@@ -53,25 +53,21 @@ def place(weight: Weight, stored: Stored, how: Placing) -> tuple[Choice, Form | 
             choice = _placed(weight, form, method, how)
             if choice is not None:
                 return choice, form, None
-    q = stored.read()
-    if stored.format is None:
-        q = forms.encoded_floats(np.asarray(q, np.float32))
-        exact = [Form("int8", 32, lambda w: forms.encoded_floats(np.asarray(w, np.float32)), is_exact=False)]
-        options = exact
+    raw = stored.read()
+    if isinstance(raw, QuantizedTensor):
+        options, wanted = list(forms.rounded_forms(stored)), raw.dequantize()
     else:
-        options = list(forms.rounded_forms(stored))
+        options, wanted = [Form("int8", 32, forms.encoded_floats, is_exact=False)], np.asarray(raw, np.float32)
     for form in options:
-        for method in (Method.PACKED, Method.STORED):
-            choice = _placed(weight, form, method, how)
-            if choice is None:
-                continue
-            try:
-                made = form.make(stored.read())  # type: ignore[arg-type]
-            except BadModel:
-                break
-            raw = stored.read()
-            wanted = raw.dequantize() if isinstance(raw, QuantizedTensor) else np.asarray(raw, np.float32)
-            return choice, form, sqnr(wanted, made.dequantize())
+        choices = (_placed(weight, form, method, how) for method in (Method.PACKED, Method.STORED))
+        choice = next((choice for choice in choices if choice is not None), None)
+        if choice is None:
+            continue
+        try:
+            made = form.make(raw)
+        except BadModel:  # its minima are no zero points
+            continue
+        return choice, form, sqnr(wanted, made.dequantize())
     reason = "no form of it there: kept in float"
     return Choice(node, op, Method.KEEP, None, None, weight.elements, reason), None, None
 
@@ -126,7 +122,7 @@ def given(weight: Weight, stored: Stored, form: Form, rows: NDArray[np.int64] | 
     is_turned = weight.role.contraction == 0
 
     def read() -> QuantizedTensor:
-        made = form.make(stored.read())  # type: ignore[arg-type]
+        made = form.make(stored.read())
         made = made if rows is None else taken(made, rows)
         return turned(made) if is_turned else made
 
