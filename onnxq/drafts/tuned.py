@@ -28,6 +28,8 @@ from onnxq.tuning.tune import regret, tune
 
 #: Times that a plan is tuned anew because its file misses the floor that the user named.
 RETRIES = 2
+#: A larger file whose kernels are float ones has to take less than this share of the float model's time.
+SURELY_FASTER = 0.9
 
 
 class Drafts:
@@ -135,7 +137,8 @@ class Drafts:
     def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
         """Whether the file of `plan` is clearly faster than float; None where no time is known."""
         timings = None if proof is None else self._timings(proof)
-        return None if timings is None or proof is None else timings.is_saved_faster(plan, _time_of(proof))
+        bound = 1.0 if plan.those(*COMPUTING) else SURELY_FASTER
+        return None if timings is None or proof is None else timings.is_saved_faster(plan, _time_of(proof), bound)
 
     def _timings(self, proof: Check) -> Timings | None:
         """What judges a measured time; None where there is none."""

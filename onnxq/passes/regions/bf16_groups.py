@@ -147,7 +147,9 @@ def _with_sum(group: Group, types: Types, order: dict[ir.Node, int], pixels: Pix
     """With the Add of another tensor of the same shape behind a convolution, where it is the last that is added."""
     end = group.last.outputs[0]
     add = graph.only_consumer(end)
-    if add is None or not graph.is_op(add, "Add") or add not in order or not _same_shape(*add.inputs, types, pixels):
+    if add is None or not graph.is_op(add, "Add") or add not in order:
+        return group
+    if not _same_shape(add.inputs[0], add.inputs[1], types, pixels):
         return group
     other = next((value for value in add.inputs if value is not end), None)
     producer = None if other is None else other.producer()
