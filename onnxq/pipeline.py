@@ -351,7 +351,12 @@ def _drafts(
 ) -> Drafts | BudgetDrafts:
     if request.budget is None:
         return Drafts(request, job, ranges, trials)
-    return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan))
+
+    def nbytes_of(plan: Plan) -> int:
+        with scratch() as folder:
+            return _written(job.rewritten(plan, ranges), _signature(request, job, plan), job, folder / "tried.onnx")
+
+    return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan), nbytes_of)
 
 
 def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
