@@ -232,21 +232,24 @@ class BudgetDrafts:
         return self._file_nbytes(chosen) <= most
 
     def _within(self) -> Solution:
-        search = self.space.search
         try:
+            found = self._found_within()
             for _ in range(SIZES):
-                bounds = self.bounds()
-                found = search.least_harm(bounds, self._fits)
-                if found is None:
-                    advice = "name shorter --formats, or ask for more"
-                    raise CheckFailed(f"no plan keeps --budget {self._budget}: {self._least()}; {advice}")
-                found = search.corrected(found, bounds, search.meter.left)
                 if self._fits(found.chosen):
                     break
                 self._other = self._file_nbytes(found.chosen) - self.space.nbytes(found.chosen)
+                found = self._found_within()
             return found
         finally:
-            search.meter.save()
+            self.space.search.meter.save()
+
+    def _found_within(self) -> Solution:
+        search, bounds = self.space.search, self.bounds()
+        found = search.least_harm(bounds, self._fits)
+        if found is None:
+            advice = "name shorter --formats, or ask for more"
+            raise CheckFailed(f"no plan keeps --budget {self._budget}: {self._least()}; {advice}")
+        return search.corrected(found, bounds, search.meter.left)
 
     def _least(self) -> str:
         """The least that there is, in words."""
