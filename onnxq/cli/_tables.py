@@ -78,6 +78,20 @@ def import_table(before: int, after: int, check: Check | None) -> Group:
     return _outcome((before, after), "", check)
 
 
+def conversion_table(before: int, after: int, check: Check | None) -> Group:
+    """Size, difference and speed of a model that was made of another quantized one."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of what it was")
+    if check is not None and check.is_known:
+        table.add_row("agrees", f"{_decibel(check.sqnr)} SQNR", f"with what it was, on {check.inputs}")
+        if check.float_ms:
+            share = f"{check.latency_ratio:.2f} of the time"
+            table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", share)
+    elif check is not None:
+        table.add_row("not compared", "", "no legal inputs could be made up for it")
+    return Group(table, *(Text(one_line(f"note: {note}")) for note in (() if check is None else check.notes)))
+
+
 def check_table(check: Check) -> Group:
     """Error and speed."""
     return _outcome(None, "", check, score=check.score)
