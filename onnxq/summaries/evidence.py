@@ -11,7 +11,7 @@ import functools
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,14 @@ class Layer:
             return self
         other = Layer(channel, self.groups, self.file, self.numbers, self.follows, self.chosen)
         return self._turned.setdefault(channel, other)
+
+    @property
+    def seen(self) -> Hashable:
+        """The same for layers of the same input, as long as their file stays as it is."""
+        if not self.numbers or not self.file.exists():
+            return self
+        stat = self.file.stat()
+        return self.file, stat.st_ino, stat.st_size, stat.st_mtime_ns, self.numbers, self.follows
 
     def gram(self) -> Gram:
         """Of the samples that calibration may use."""
