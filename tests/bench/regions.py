@@ -1,7 +1,7 @@
 """Regions beside what else runs int8 networks: `python tests/bench/regions.py [--quick] [MODEL …]`.
 
 Of each shared model: the float file, its `w8a8` file with QuantizeLinear and DequantizeLinear in onnxruntime, the same
-with regions, its `bf16` file with regions, made without data, and, where OpenVINO is installed, float (which that computes
+with regions, its `bf16` file with regions, made without data, and, where OpenVINO is installed, float (which that may
 in bfloat16 where it can) and the w8a8 file there. Plans are not tuned. Answers are compared
 with those of the regions' bodies before anything is timed. Processor time on one thread, the median of turns.
 """
