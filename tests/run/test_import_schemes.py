@@ -342,3 +342,20 @@ def test_floats_lie_as_the_models_own_do(tmp_path: Path) -> None:
     x = normal(3, 16)
     (y,) = Session(done.output).run({"x": x})
     np.testing.assert_allclose(y, x @ full["a.weight"] @ full["b.weight"] @ full["c.weight"], atol=1e-5)
+
+
+def test_a_table_that_is_also_multiplied_by_is_one_layer(tmp_path: Path) -> None:
+    text = """g (int64[M] i) => (float[M,48] y) {
+        e = Gather("embed_tokens.weight", i)  t = Transpose <perm = [1, 0]> ("embed_tokens.weight")
+        ["/lm_head/MatMul"] y = MatMul(e, t)
+    }"""
+    table = normal(48, 64)
+    model = tiny.save(tiny.model(text, {"embed_tokens.weight": table}), tmp_path)
+    q = formats.quantize(table, "q8_0")
+    extra = normal(7, 64)
+    write_gguf(tmp_path / "w.gguf", [("token_embd.weight", lambda: q), ("position_embd.weight", lambda: extra)])
+    done = import_weights(model, tmp_path / "w.gguf", tmp_path / "q.onnx", target="onnxq", options=EXACT)
+    assert [choice.label for choice in done.plan] == ["q8_0 b32", "q8_0 b32"]
+    assert done.match.unused == ["position_embd.weight"]  # plain floats may be left over
+    (y,) = Session(done.output).run({"i": np.arange(48)})
+    np.testing.assert_allclose(y, q.dequantize() @ q.dequantize().T, atol=1e-4)

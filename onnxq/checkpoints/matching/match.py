@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnxq.checkpoints.matching import put, structure
 from onnxq.checkpoints.matching.bias import put_bias
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
+from onnxq.checkpoints.schemes import FLOATS
 from onnxq.checkpoints.stored import Layer, Stored
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, one_line
@@ -138,15 +139,17 @@ class _Work:
 
     def leave(self, layer: Layer) -> None:
         """A layer that goes nowhere; one of plain floats is like any other tensor."""
-        if layer.scheme == "floats":
+        if layer.scheme == FLOATS:
             return
-        self.used.add(layer.name)
         try:
-            layer.open()
+            stored = layer.open()
         except BadModel as error:
             self.match.misfits.append(str(error))
-            return
-        self.match.surplus.append(layer.name or layer.tensors[0])
+        else:
+            if stored.is_float:
+                return
+            self.match.surplus.append(layer.name or layer.tensors[0])
+        self.used.add(layer.name)
 
     def _put(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
         node, name, source = weight.node, weight.node.name or "", stored.source
@@ -196,12 +199,13 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
             opened[i] = layer.open()
         except BadModel:
             continue
-    groups: dict[int, list[Weight]] = {}
-    for weight in free:
-        groups.setdefault(id(weight.value), []).append(weight)
+    groups: dict[object, list[Weight]] = {}
+    for weight in free:  # a table that is also multiplied by is one layer
+        origin = weight.value.meta.get(ORIGIN, weight.value.name) or id(weight.value)
+        groups.setdefault((origin, _sizes(weight)), []).append(weight)
     shared = list(groups.values())
     here = [structure.Side(i, (_plain(layers[i].name),), stored.shape) for i, stored in opened.items()]
-    there = [structure.Side(i, tuple(_names_of(found[0])), _sizes(found[0])) for i, found in enumerate(shared)]
+    there = [structure.Side(i, _all_names(found), _sizes(found[0])) for i, found in enumerate(shared)]
     names = {i: tuple(map(_plain, layer.aliases)) for i, layer in enumerate(layers)}
     done: set[int] = set()
     for proposal in structure.proposals(here, there, names):
@@ -210,7 +214,7 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
         likeness, rows = (None, stored.rows) if way == "unchecked" else _alike(weights[0], stored)
         bits = 16 if stored.format is None else stored.format.bits
         if likeness is not None and likeness < (LIKE if bits >= 4 else LIKE_COARSE):
-            if layer.scheme == "floats":
+            if stored.is_float:
                 continue
             done.add(proposal.layer)
             work.used.add(layer.name)
@@ -277,6 +281,10 @@ def _names_of(weight: Weight) -> list[str]:
     """What a product may be called, its own name first: a value may be another's too, whose numbers are the same."""
     names = (weight.node.name, weight.value.name, weight.value.meta.get(ORIGIN))
     return [_plain(name.removesuffix(".weight")) for name in names if name]
+
+
+def _all_names(weights: Sequence[Weight]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for weight in weights for name in _names_of(weight)))
 
 
 def _plain(name: str) -> str:
