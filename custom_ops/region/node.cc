@@ -7,6 +7,7 @@
 #include "../abi/ops.h"
 #include "../abi/weight.h"
 #include "../cpu/isa.h"
+#include "pack.h"
 #include "run_stage.h"
 
 namespace onnxq {
@@ -76,8 +77,9 @@ class Region {
     for (size_t i = 0; i < inputs_; ++i) {
       constants.push_back(constant_input(api_, info, i));
     }
+    PackedWeights weights;
     for (const Step& step : read_steps(string_attribute(api_, info, "steps", ""), inputs_, outputs_)) {
-      stages_.push_back(make_stage(step, stages_, constants, *kernels_.front()));
+      stages_.push_back(make_stage(step, stages_, constants, *kernels_.front(), weights));
     }
   }
 

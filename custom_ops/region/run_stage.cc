@@ -129,12 +129,12 @@ class Runner {
       c.y = {c.y.data, 1, 1, c.x.W, c.y.C, c.x.W * c.y.C, c.x.W * c.y.C};
     }
     c.codes = stage_.codes;
-    c.weight = stage_.weight.data();
+    c.weight = stage_.packed->weight.data();
     c.bias = stage_.bias.data();
     c.scale = stage_.scales.data();
     c.offsets = plan_.offsets[number_].data();
-    c.quads = stage_.quads.data();
-    c.chunks = static_cast<int64_t>(stage_.quads.size());
+    c.quads = stage_.packed->quads.data();
+    c.chunks = static_cast<int64_t>(stage_.packed->quads.size());
     c.groups = step.group;
     c.group_in = stage_.inputs / step.group;
     c.group_out = stage_.outputs / step.group;
@@ -170,7 +170,7 @@ class Runner {
     d.x = image(x());
     d.y = y();
     d.codes = stage_.codes;
-    d.weight = stage_.weight.data();
+    d.weight = stage_.packed->weight.data();
     d.bias = stage_.bias.data();
     d.scale = stage_.scales.data();
     d.kernel_y = step.kernel[0];
@@ -180,7 +180,7 @@ class Runner {
     d.step_y = step.strides[0] * d.x.row;
     d.next_x = step.dilations[1] * d.x.C;
     d.next_y = step.dilations[0] * d.x.row;
-    d.dot_weight = stage_.dot_weight.data();
+    d.dot_weight = stage_.packed->dot_weight.data();
     d.dot_bias = stage_.dot_bias.data();
     d.dot_scale = stage_.dot_scales.data();
     in_rows(d.y.N * d.y.H, 2 * bytes(d.y), [&](int64_t first, int64_t last) { kernel_.depthwise(d, first, last); });

@@ -113,7 +113,7 @@ std::vector<float> factors(const Reader& read, size_t number, const Stage& stage
   return all;
 }
 
-void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read) {
+void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read, PackedWeights& weights) {
   Step& step = stage.step;
   const Tensor& weight = read.constant(step.weight, ort::kInt8, "weight");
   const bool is_line = weight.shape.size() == 3;
@@ -140,10 +140,10 @@ void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read) 
   const std::vector<float> scale = factors(read, number, stage, x.scale, stage.scale);
   const PlainWeight plain = {static_cast<const int8_t*>(weight.data), per_group * kernel_y * kernel_x,
                              kernel_y * kernel_x, kernel_x, 1};
-  (stage.is_depthwise ? pack_depthwise : pack)(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
+  weights.pack(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
 }
 
-void make_gemm(Stage& stage, size_t number, const Stage& x, const Reader& read) {
+void make_gemm(Stage& stage, size_t number, const Stage& x, const Reader& read, PackedWeights& weights) {
   const Step& step = stage.step;
   const Tensor& weight = read.constant(step.weight, ort::kInt8, "weight");
   if (weight.shape.size() != 2 || weight.size() < 1 || weight.shape[0] > kMostChannels || weight.shape[1] > kMostChannels) {
@@ -160,7 +160,7 @@ void make_gemm(Stage& stage, size_t number, const Stage& x, const Reader& read) 
   const std::vector<float> scale = factors(read, number, stage, x.scale, 0.0f);
   const PlainWeight plain = {static_cast<const int8_t*>(weight.data), turned ? stage.inputs : 1,
                              turned ? 1 : stage.outputs, 0, 0};
-  pack(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
+  weights.pack(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
 }
 
 // Multiplying by a reciprocal is several times as fast as dividing; whether it gives the same codes is tried with all.
@@ -211,7 +211,7 @@ void refuse_stage(size_t number, const std::string& reason) {
 }
 
 Stage make_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants,
-                 const RegionKernel& simple) {
+                 const RegionKernel& simple, PackedWeights& weights) {
   const size_t number = before.size();
   const Reader read(number, constants);
   const auto source = [&](size_t i) -> const Stage& { return before[static_cast<size_t>(step.x[i])]; };
@@ -227,10 +227,10 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
   bound(stage, read);
   switch (step.does) {
     case Does::kConv:
-      make_conv(stage, number, source(0), read);
+      make_conv(stage, number, source(0), read, weights);
       break;
     case Does::kGemm:
-      make_gemm(stage, number, source(0), read);
+      make_gemm(stage, number, source(0), read, weights);
       break;
     case Does::kAdd:
     case Does::kMul:

@@ -3,6 +3,7 @@
 #ifndef ONNXQ_REGION_STAGE_H_
 #define ONNXQ_REGION_STAGE_H_
 
+#include <memory>
 #include <vector>
 
 #include "../abi/op.h"
@@ -10,6 +11,14 @@
 #include "steps.h"
 
 namespace onnxq {
+
+// A weight as kernels read it.
+struct Packed {
+  std::vector<int8_t> weight, dot_weight;
+  std::vector<uint8_t> quads;  // of each chunk
+  std::vector<int64_t> sums;   // of each output's weights
+};
+class PackedWeights;
 
 struct Stage {
   Step step;
@@ -20,10 +29,9 @@ struct Stage {
   // Convolutions and products.
   int64_t inputs = 0, outputs = 0, blocks = 0;  // channels, all groups; blocks of a group
   bool is_depthwise = false, has_matrix_rank = false;
-  std::vector<int8_t> weight, dot_weight;
+  std::shared_ptr<const Packed> packed;
   std::vector<int32_t> bias, dot_bias;
   std::vector<float> scales, dot_scales;
-  std::vector<uint8_t> quads;  // of each chunk
   int64_t rank = 0;
 
   std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied
@@ -33,9 +41,9 @@ struct Stage {
 // Constant inputs by number; of type kUndefined where an input is no constant.
 using Constants = std::vector<Tensor>;
 
-// Throws Refusal. `before`: what the stages before it are.
+// Throws Refusal. `before`: what the stages before it are; `weights`: those of the node.
 Stage make_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants,
-                 const RegionKernel& simple);
+                 const RegionKernel& simple, PackedWeights& weights);
 
 // Pieces of a window that lie in one place: (row, column, pixels).
 struct Piece {

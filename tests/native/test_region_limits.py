@@ -1,0 +1,89 @@
+"""What a small file with a region may take of memory: thousands of steps may read one weight."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from islands import Net, with_regions
+from onnx import numpy_helper
+
+import onnxq
+from onnxq.errors import BadModel
+from onnxq.runtime import native
+
+ort = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def repeated(net: Net, times: int, **words: str) -> onnx.ModelProto:
+    """The one convolution of `net`, one behind the other, with these words in the place of its own."""
+    model = with_regions(net.model())
+    (node,) = (node for node in model.graph.node if node.op_type == "Region")
+    (steps,) = (attribute for attribute in node.attribute if attribute.name == "steps")
+    first, quantize, conv, dequantize = steps.s.decode().split("\n")
+    said = dict(word.split("=") for word in conv.split(" ")[1:]) | words
+    lines = [" ".join(["conv", *(f"{k}={v}" for k, v in (said | {"x": str(i)}).items())]) for i in range(times)]
+    last = dequantize.replace("x=1", f"x={times}")
+    steps.s = "\n".join([first, quantize, *lines, last]).encode()
+    return model
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted on Linux")
+def test_steps_share_the_weight_that_they_read() -> None:
+    net = Net(1, (1, 512, 1, 1))
+    net.outputs.append(net.conv(net.x, 512, (1, 1), bias=False))
+    model = repeated(net, 1000).SerializeToString()
+    before = resident()
+    session = onnxq.session(model)
+    assert resident() - before < 100 << 20  # 1000 copies are 256 MiB
+    x = np.zeros((1, 512, 1, 1), np.float32)
+    assert session.run(None, {"x": x})[0].shape == x.shape
+
+
+def test_chained_steps_of_one_weight_compute_as_separate_ones() -> None:
+    """Their zero points and scales are their own."""
+    net = Net(2, (2, 40, 6, 5))
+    net.outputs.append(net.conv(net.x, 40, (3, 3), pads=[1, 1, 1, 1]))
+    once = with_regions(net.model())
+    twice = repeated(net, 2)
+    x = np.random.default_rng(0).normal(0, 3, (2, 40, 6, 5)).astype(np.float32)
+    first = onnxq.session(once.SerializeToString())
+    (y,) = first.run(None, {"x": x})
+    # What the second step reads are codes of the first one's scale: a region that begins with them says the same.
+    node = next(node for node in once.graph.node if node.op_type == "Region")
+    steps = next(attribute for attribute in node.attribute if attribute.name == "steps")
+    lines = steps.s.decode().split("\n")
+    of_output = [word for word in lines[2].split(" ") if word.startswith(("scale=", "zero="))]
+    lines[1] = " ".join(["quantize in=0", *of_output])
+    steps.s = "\n".join(lines).encode()
+    (expected,) = onnxq.session(once.SerializeToString()).run(None, {"x": y})
+    np.testing.assert_array_equal(onnxq.session(twice.SerializeToString()).run(None, {"x": x})[0], expected)
+
+
+def test_groups_that_would_be_mostly_padding_are_refused() -> None:
+    net = Net(3, (1, 4, 1, 2))
+    net.outputs.append(net.conv(net.x, 8, (1, 2), bias=False, group=4))
+    model = repeated(net, 1, group=str(1 << 20))
+    for tensor in model.graph.initializer:
+        if list(tensor.dims) == [8, 1, 1, 2]:
+            tensor.CopyFrom(numpy_helper.from_array(np.zeros((1 << 21, 1, 1, 2), np.int8), tensor.name))
+        elif list(tensor.dims) == [8] and tensor.data_type == onnx.TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), tensor.name))
+    with pytest.raises(BadModel, match="more than 4 GiB"):
+        onnxq.session(model.SerializeToString())
+
+
+def test_steps_with_too_many_pieces_of_windows_are_refused() -> None:
+    net = Net(4, (1, 1, 1, 9000))
+    net.outputs.append(net.conv(net.x, 1, (1, 4096), bias=False, dilations=[1, 2]))
+    assert onnxq.session(repeated(net, 2).SerializeToString())
+    with pytest.raises(BadModel, match="too many steps"):
+        onnxq.session(repeated(net, 1100).SerializeToString())
