@@ -187,7 +187,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
             while better is not None:
                 plan = better
                 job = _following(request, job, plan, kept, ranges)
-                rewritten = job.rewritten(plan, ranges)  # 6
+                rewritten = job.rewritten(plan, ranges, is_final=True)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
