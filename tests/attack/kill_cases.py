@@ -238,8 +238,10 @@ CASES: dict[str, Case] = {
         points="write.",
     ),
     "model that is searched for": Case(
-        ["quantize", "in.onnx", "-o", "out.onnx", "--budget", "bits=7", "--formats", "int8", "--formats", "uint4/32"]
-        + ["--data", "data.npz", "--effort", "quick"],
+        [
+            *("quantize", "in.onnx", "-o", "out.onnx", "--data", "data.npz", "--effort", "quick"),
+            *("--budget", "bits=7", "--formats", "int8", "--formats", "uint4/32"),
+        ],
         "out.onnx",
         patches={
             "onnxq.searching.meter.SECONDS": 0.0,

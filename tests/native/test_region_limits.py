@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 import onnxq
 from onnxq.errors import BadModel
+from onnxq.passes.regions import make_regions
 from onnxq.runtime import native
 
 ort = pytest.importorskip("onnxruntime")
@@ -87,3 +88,26 @@ def test_steps_with_too_many_pieces_of_windows_are_refused() -> None:
     assert onnxq.session(repeated(net, 2).SerializeToString())
     with pytest.raises(BadModel, match="too many steps"):
         onnxq.session(repeated(net, 1100).SerializeToString())
+
+
+def test_islands_of_a_long_model_are_found_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time took minutes of a model with a few hundred; what lies between them is float."""
+    rounds = []
+    find = make_regions.find_islands
+    monkeypatch.setattr(make_regions, "find_islands", lambda *given: rounds.append(find(*given)) or rounds[-1])
+    net = Net(5, (1, 4, 3, 3))
+    v = net.x
+    for _ in range(40):
+        v = net.conv(v, 4, (1, 1), bias=False)
+        apart = net.node("Sigmoid", [v])
+        net.shapes[apart] = net.shapes[v]
+        v = net.quantized(apart)
+    net.outputs.append(v)
+    model = net.model()
+    made = with_regions(model)
+    assert [len(found) for found in rounds] == [40, 0]
+    x = {"x": np.random.default_rng(0).normal(0, 3, net.x_shape).astype(np.float32)}
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    wanted = ort.InferenceSession(model.SerializeToString(), options).run(None, x)
+    np.testing.assert_array_equal(onnxq.session(made.SerializeToString(), options).run(None, x)[0], wanted[0])
