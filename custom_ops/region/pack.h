@@ -1,12 +1,7 @@
-// Weights as kernels read them. Steps that read one weight in the same way share it: a file may have thousands of steps.
+// Weights as kernels read them.
 
 #ifndef ONNXQ_REGION_PACK_H_
 #define ONNXQ_REGION_PACK_H_
-
-#include <map>
-#include <memory>
-#include <tuple>
-#include <vector>
 
 #include "stage.h"
 
@@ -22,23 +17,14 @@ struct PlainWeight {
   }
 };
 
-// The packed weights of one node.
-class PackedWeights {
- public:
-  // Fills `packed`, bias and scales of `stage`, which knows its sizes and which input its weight is. `bias` (int32, or
-  // null) and `scale` are of each output; a scale is already that from sums to codes. Throws Refusal.
-  void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,
-            int32_t x_zero);
+// Fills quads; `width`: bytes of an element. Returns how many chunks a window has.
+int64_t cut_windows(Stage& stage, int64_t width);
 
- private:
-  // (input, groups, whether rows are pieces, depthwise, product and how it is turned).
-  using Key = std::tuple<int64_t, int64_t, bool, bool, int64_t>;
-
-  void take(int64_t bytes);
-
-  std::map<Key, std::shared_ptr<const Packed>> known_;
-  int64_t taken_ = 0, chunks_ = 0;
-};
+// Fills weight, bias, scales and quads of `stage`, which knows its sizes. `bias` (int32, or null) and `scale` are of each
+// output; a scale is already that from sums to codes.
+void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale, int32_t x_zero);
+void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,
+                    int32_t x_zero);
 
 }  // namespace onnxq
 

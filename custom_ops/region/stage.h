@@ -3,22 +3,18 @@
 #ifndef ONNXQ_REGION_STAGE_H_
 #define ONNXQ_REGION_STAGE_H_
 
-#include <memory>
 #include <vector>
 
 #include "../abi/op.h"
-#include "kernel.h"
+#include "bf16_kernel.h"
 #include "steps.h"
 
 namespace onnxq {
 
-// A weight as kernels read it.
-struct Packed {
-  std::vector<int8_t> weight, dot_weight;
-  std::vector<uint8_t> quads;  // of each chunk
-  std::vector<int64_t> sums;   // of each output's weights
+// As the cache has them: what kernels read begins with one.
+struct alignas(64) Line {
+  uint8_t bytes[64];
 };
-class PackedWeights;
 
 struct Stage {
   Step step;
@@ -29,21 +25,38 @@ struct Stage {
   // Convolutions and products.
   int64_t inputs = 0, outputs = 0, blocks = 0;  // channels, all groups; blocks of a group
   bool is_depthwise = false, has_matrix_rank = false;
-  std::shared_ptr<const Packed> packed;
+  std::vector<int8_t> weight, dot_weight;
   std::vector<int32_t> bias, dot_bias;
   std::vector<float> scales, dot_scales;
+  std::vector<uint8_t> quads;  // of each chunk
   int64_t rank = 0;
 
   std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied
   Binary binary{};
+
+  // Of bf16: packed weights, or `factors` of depthwise convolutions and of each channel; biases in the same order.
+  std::vector<Line> lines, dense_lines;  // NumberConv::dense_weight
+  std::vector<float> factors, starts;
+  Act act{};
+
+  // Bytes of all that grows with constants. Every plan has a number for each quad.
+  int64_t nbytes() const {
+    const size_t numbers = bias.size() + dot_bias.size() + scales.size() + dot_scales.size() + factors.size() + starts.size();
+    return static_cast<int64_t>(weight.size() + dot_weight.size() + 4 * numbers + (lines.size() + dense_lines.size()) * sizeof(Line) +
+                                128 * quads.size());
+  }
 };
 
 // Constant inputs by number; of type kUndefined where an input is no constant.
 using Constants = std::vector<Tensor>;
 
-// Throws Refusal. `before`: what the stages before it are; `weights`: those of the node.
+// Throws Refusal. `before`: what the stages before it are.
 Stage make_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants,
-                 const RegionKernel& simple, PackedWeights& weights);
+                 const RegionKernel& simple);
+Stage make_bf16_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants);
+
+// Reads kernel and channels of a convolution off its weight. Returns how many weights an output has.
+int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight);
 
 // Pieces of a window that lie in one place: (row, column, pixels).
 struct Piece {

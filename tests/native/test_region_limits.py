@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -20,10 +17,6 @@ ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def repeated(net: Net, times: int, **words: str) -> onnx.ModelProto:
     """The one convolution of `net`, one behind the other, with these words in the place of its own."""
     model = with_regions(net.model())
@@ -37,16 +30,13 @@ def repeated(net: Net, times: int, **words: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted on Linux")
-def test_steps_share_the_weight_that_they_read() -> None:
-    net = Net(1, (1, 512, 1, 1))
-    net.outputs.append(net.conv(net.x, 512, (1, 1), bias=False))
-    model = repeated(net, 1000).SerializeToString()
-    before = resident()
-    session = onnxq.session(model)
-    assert resident() - before < 100 << 20  # 1000 copies are 256 MiB
-    x = np.zeros((1, 512, 1, 1), np.float32)
-    assert session.run(None, {"x": x})[0].shape == x.shape
+def test_steps_may_share_a_weight_as_far_as_memory_goes() -> None:
+    """As packed, it takes thousands of times its bytes here."""
+    net = Net(1, (1, 1, 1, 9000))
+    net.outputs.append(net.conv(net.x, 1, (1, 4096), bias=False, dilations=[1, 2]))
+    assert onnxq.session(repeated(net, 2).SerializeToString())
+    with pytest.raises(BadModel, match="takes more memory than its weights may"):
+        onnxq.session(repeated(net, 80).SerializeToString())
 
 
 def test_chained_steps_of_one_weight_compute_as_separate_ones() -> None:
@@ -70,24 +60,16 @@ def test_chained_steps_of_one_weight_compute_as_separate_ones() -> None:
 
 
 def test_groups_that_would_be_mostly_padding_are_refused() -> None:
-    net = Net(3, (1, 4, 1, 2))
-    net.outputs.append(net.conv(net.x, 8, (1, 2), bias=False, group=4))
+    net = Net(3, (1, 4, 1, 3))
+    net.outputs.append(net.conv(net.x, 8, (1, 3), bias=False, group=4))
     model = repeated(net, 1, group=str(1 << 20))
     for tensor in model.graph.initializer:
-        if list(tensor.dims) == [8, 1, 1, 2]:
-            tensor.CopyFrom(numpy_helper.from_array(np.zeros((1 << 21, 1, 1, 2), np.int8), tensor.name))
+        if list(tensor.dims) == [8, 1, 1, 3]:
+            tensor.CopyFrom(numpy_helper.from_array(np.zeros((1 << 21, 1, 1, 3), np.int8), tensor.name))
         elif list(tensor.dims) == [8] and tensor.data_type == onnx.TensorProto.FLOAT:
             tensor.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), tensor.name))
-    with pytest.raises(BadModel, match="more than 4 GiB"):
+    with pytest.raises(BadModel, match="groups are too small for their number"):
         onnxq.session(model.SerializeToString())
-
-
-def test_steps_with_too_many_pieces_of_windows_are_refused() -> None:
-    net = Net(4, (1, 1, 1, 9000))
-    net.outputs.append(net.conv(net.x, 1, (1, 4096), bias=False, dilations=[1, 2]))
-    assert onnxq.session(repeated(net, 2).SerializeToString())
-    with pytest.raises(BadModel, match="too many steps"):
-        onnxq.session(repeated(net, 1100).SerializeToString())
 
 
 def test_islands_of_a_long_model_are_found_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.passes.regions.groups import Group, entry
+from onnxq.passes.regions.groups import Group, Tensor, entry
 
 #: Steps that are worth a region: those on which conversions are spent.
 WORTH = ("conv", "gemm")
+#: Steps that make tensors of what comes from outside.
+ENTRIES = ("quantize", "read")
 
 
 @dataclass(frozen=True)
 class Island:
-    """Groups in order; first those that quantize what comes from outside."""
+    """Groups in order; first those that read what comes from outside."""
 
     groups: tuple[Group, ...]
 
     @property
     def nodes(self) -> set[ir.Node]:
-        """What it stands for; not what quantizes for it, which others may read too."""
-        return _nodes(group for group in self.groups if group.does != "quantize")
+        """What it stands for; not what makes tensors for it, which others may read too."""
+        return _nodes(group for group in self.groups if group.does not in ENTRIES)
 
 
-def find_islands(subgraph: ir.Graph, groups: Mapping[ir.Node, Group]) -> list[tuple[Group, ...]]:
-    """Of the groups of a graph (`groups_of`), islands that can be computed at once, each of them and all together; the
-    largest first. Where two touch, the smaller one is left out: what it reads changes with the larger one."""
+def find_islands(subgraph: ir.Graph, groups: Mapping[Tensor, Group]) -> list[tuple[Group, ...]]:
+    """Of the groups of a graph, by the tensor that each makes, islands that can be computed at once, each of them and
+    all together; the largest first. Where two touch, the smaller one is left out: what it reads changes with the other.
+    """
     order = {node: number for number, node in enumerate(subgraph)}
     reach = _Reach(order)
     parts: dict[Group, _Part] = {}
     for group in groups.values():
         mine = reach.part(group)
-        before = [parts[groups[quantize]] for quantize in group.sources if quantize in groups]
+        before = [parts[groups[source]] for source in group.sources if source in groups]
         for other in dict.fromkeys(before):
             if mine.with_(other).is_convex:
                 small, large = sorted((mine, other), key=lambda part: len(part.groups))
@@ -43,7 +46,7 @@ def find_islands(subgraph: ir.Graph, groups: Mapping[ir.Node, Group]) -> list[tu
         parts[group] = mine
     touching: dict[_Part, set[_Part]] = {}
     for group, part in parts.items():
-        for other in {parts[groups[quantize]] for quantize in group.sources if quantize in groups} - {part}:
+        for other in {parts[groups[source]] for source in group.sources if source in groups} - {part}:
             touching.setdefault(part, set()).add(other)
             touching.setdefault(other, set()).add(part)
     distinct = [part for part in dict.fromkeys(parts.values()) if any(group.does in WORTH for group in part.groups)]
@@ -54,20 +57,24 @@ def find_islands(subgraph: ir.Graph, groups: Mapping[ir.Node, Group]) -> list[tu
     return [tuple(sorted(part.groups, key=lambda group: order[group.last])) for part in chosen]
 
 
-def island_of(found: tuple[Group, ...]) -> Island:
-    """These groups with what quantizes for them, as the graph is now."""
-    return Island((*_entries(found), *found))
+def island_of(found: tuple[Group, ...], entry: Callable[[Tensor], Group] = entry) -> Island:
+    """These groups with what makes tensors for them of what comes from outside, as the graph is now.
+
+    Args:
+        entry: the step that makes such a tensor.
+    """
+    return Island((*_entries(found, entry), *found))
 
 
 def _nodes(groups: Iterable[Group]) -> set[ir.Node]:
     return {node for group in groups for node in (*group.nodes, *group.dequantizers)}
 
 
-def _entries(found: Iterable[Group]) -> list[Group]:
-    """What quantizes for these groups and is none of them."""
-    made = {group.last for group in found}
-    outside = dict.fromkeys(q for group in found for q in group.sources if q not in made)
-    return [entry(quantize) for quantize in outside]
+def _entries(found: Iterable[Group], entry: Callable[[Tensor], Group]) -> list[Group]:
+    """What makes tensors for these groups and is none of them."""
+    made = {group.made for group in found}
+    outside = dict.fromkeys(source for group in found for source in group.sources if source not in made)
+    return [entry(source) for source in outside]
 
 
 @dataclass(eq=False)
