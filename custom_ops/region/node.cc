@@ -89,6 +89,7 @@ class Region {
   }
 
  private:
+  static constexpr int64_t kMostBytes = int64_t{1} << 29, kMostPerByte = 16;  // of all steps, and by byte of constants
   static constexpr size_t kPlans = 16;  // that are kept, for as many shapes
 
   // Refusals say whose they are.
@@ -103,12 +104,19 @@ class Region {
 
   void prepare(const OrtKernelInfo* info) {
     kernels_ = kernels_here<E>();
+    // Steps may share a weight: a small file must not take all memory.
+    int64_t taken = 0, most = kMostBytes;
     Constants constants;
     for (size_t i = 0; i < inputs_; ++i) {
       constants.push_back(constant_input(api_, info, i));
+      most += kMostPerByte * static_cast<int64_t>(element_bytes(constants.back().type)) * constants.back().size();
     }
     for (const Step& step : read_steps(string_attribute(api_, info, "steps", ""), inputs_, outputs_, E::element)) {
       stages_.push_back(E::stage(step, stages_, constants, *kernels_.front()));
+      taken += stages_.back().nbytes();
+      if (taken > most) {
+        throw Refusal("attribute steps takes more memory than its weights may: too many steps, or groups too small");
+      }
     }
   }
 

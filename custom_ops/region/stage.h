@@ -38,6 +38,13 @@ struct Stage {
   std::vector<Line> lines, dense_lines;  // NumberConv::dense_weight
   std::vector<float> factors, starts;
   Act act{};
+
+  // Bytes of all that grows with constants. Every plan has a number for each quad.
+  int64_t nbytes() const {
+    const size_t numbers = bias.size() + dot_bias.size() + scales.size() + dot_scales.size() + factors.size() + starts.size();
+    return static_cast<int64_t>(weight.size() + dot_weight.size() + 4 * numbers + (lines.size() + dense_lines.size()) * sizeof(Line) +
+                                128 * quads.size());
+  }
 };
 
 // Constant inputs by number; of type kUndefined where an input is no constant.

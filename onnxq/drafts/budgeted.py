@@ -149,8 +149,8 @@ class BudgetDrafts:
             raise BadRecipe(
                 "--budget drop=… is about a score: give --metric or --evaluate, or say by --logits which output decides"
             )
-        fast = self._budget.quantity == "latency"
-        self.space: Space = open_space(job, bench, plans, ranges, progress_file=progress_of(output), fast=fast)
+        fast, self._progress_file = self._budget.quantity == "latency", progress_of(output)
+        self.space: Space = open_space(job, bench, plans, ranges, progress_file=self._progress_file, fast=fast)
         self._before, self._nbytes_of = job.file_nbytes, nbytes_of
         self._nbytes: dict[tuple[int, ...], int] = {}
         #: Bytes of the file that are no unit's; share of the bound that is aimed at, where files miss it.
@@ -187,6 +187,15 @@ class BudgetDrafts:
             self.score = self._metric.score(self.job.path, file, 1)
             self.score.require_good()
         return other
+
+    def _refusal(self, why: str) -> CheckFailed:
+        """That the bound cannot be kept. What was measured serves a search for another one."""
+        kept = (
+            f"; '{self._progress_file}' keeps what was measured for other bounds"
+            if self._progress_file.exists()
+            else ""
+        )
+        return CheckFailed(f"no plan keeps --budget {self._budget}: {why}{kept}")
 
     def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
         """Whether the file is faster than float: who bounds something else has not asked."""
@@ -248,7 +257,7 @@ class BudgetDrafts:
         found = search.least_harm(bounds, self._fits)
         if found is None:
             advice = "name shorter --formats, or ask for more"
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: {self._least()}; {advice}")
+            raise self._refusal(f"{self._least()}; {advice}")
         return search.corrected(found, bounds, search.meter.left)
 
     def _least(self) -> str:
@@ -283,7 +292,7 @@ class BudgetDrafts:
 
     def _again(self, why: str) -> Plan:
         if self._files >= FILES:
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: {why}")
+            raise self._refusal(why)
         return self._of(self._within())
 
     # -- bounds on the score -------------------------------------------------------------------------------------------
@@ -303,7 +312,7 @@ class BudgetDrafts:
             best = found if passes else best
         self.space.search.meter.save()
         if best is None:
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: even the longest formats flip more decisions")
+            raise self._refusal("even the longest formats flip more decisions")
         return best
 
     def _after_flips(self, proof: Check | None) -> Plan | None:
@@ -311,7 +320,7 @@ class BudgetDrafts:
         if proof is None or not proof.flips > self._budget.amount:
             return None
         if self._files >= FILES:
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: {proof.flips:.2%} of the file's decisions flip")
+            raise self._refusal(f"{proof.flips:.2%} of the file's decisions flip")
         self._margin *= 0.8 * self._budget.amount / proof.flips
         self._drop = DropSearch(*self._levels())
         return self._of(self._smallest_by_flips())

@@ -191,5 +191,7 @@ def load_array(file: Path, name: str) -> NDArray:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays[name])
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except KeyError:
+        raise
+    except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
         raise BadRecipe(f"the evidence '{file}' cannot be read: {first_line(error)}") from None

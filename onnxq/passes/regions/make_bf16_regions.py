@@ -11,7 +11,7 @@ from onnxq.passes import Pass
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.regions.bf16_groups import entry, groups_of
 from onnxq.passes.regions.body import insert_bf16
-from onnxq.passes.regions.islands import find_island
+from onnxq.passes.regions.islands import find_islands, island_of
 from onnxq.passes.regions.make_regions import MOST_NODES, scanned
 
 
@@ -45,10 +45,10 @@ class MakeBf16Regions(Pass):
         for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
             subgraph.sort()
             while len(subgraph) <= MOST_NODES:
-                island = find_island(subgraph, groups_of(subgraph, self.types, self.allowed), entry)
-                if island is None:
+                found = find_islands(subgraph, groups_of(subgraph, self.types, self.allowed))
+                if not found:
                     break
-                insert_bf16(model, island, names, self.types)
+                insert_bf16(model, island_of(found[0], entry), names, self.types)
                 RemoveUnused()(model)
                 subgraph.sort()
                 made += 1
