@@ -74,7 +74,11 @@ class Planner {
         plan_.outputs[static_cast<size_t>(step.out)] = {made.W, stage.outputs};
         made.C = 0;  // no codes
         break;
+      case Does::kConstant:
+        made = of_input(number, stage.shape);
+        break;
       case Does::kAdd:
+      case Does::kSub:
       case Does::kMul:
         binary(number, source(step, 1), made);
         break;
@@ -84,14 +88,7 @@ class Planner {
         pool(number, step, made);
         break;
       case Does::kConcat:
-        made.C = 0;
-        for (size_t i = 0; i < step.x.size(); ++i) {
-          const Placed& each = source(step, i);
-          if (each.rank != made.rank || each.N != made.N || each.H != made.H || each.W != made.W) {
-            refuse_stage(number, "joins tensors of different shapes");
-          }
-          made.C += each.C;  // of sizes that are looked at below: no sum of a thousand is too large for int64
-        }
+        concat(number, step, made);
         break;
       case Does::kFlatten:
         if (made.rank > 2) {
@@ -106,6 +103,22 @@ class Planner {
         made.C = 0;
         break;
       case Does::kTable:
+        if (const size_t codes = stage.tables[0].size(); codes != 256 && codes / 256 != static_cast<size_t>(made.C)) {
+          refuse_stage(number, "has tables for " + std::to_string(codes / 256) + " channels, and reads " +
+                                   std::to_string(made.C));
+        }
+        break;
+      case Does::kSlice:
+        set_sizes(made, sliced(number, step, sizes(made)));
+        break;
+      case Does::kPad:
+        set_sizes(made, padded(number, step, sizes(made)));
+        break;
+      case Does::kResize:
+        set_sizes(made, resized(number, stage, sizes(made), made.rank));
+        break;
+      case Does::kArrange:
+        made = of_input(number, arranged(number, step, dims(made)));
         break;
     }
     product(number, {made.N, made.H, made.W, made.C});
@@ -137,6 +150,14 @@ class Planner {
       }
     }
     plan_.offsets.push_back(found);
+  }
+
+  // So is what moves.
+  void moves(size_t number) {
+    const Does does = stages_[number].step.does;
+    const bool is_move = does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
+    const Placed& y = plan_.tensors[number];
+    plan_.moves.push_back(!is_move || y.is_empty() ? Moves{} : moves_of(stages_[number], layout(source(stages_[number].step, 0)), layout(y)));
   }
 
   // Tensors whose lives do not meet share bytes: each is put into the first gap that it fits.
@@ -173,6 +194,32 @@ class Planner {
 
   static Dims dims(const Placed& t) {
     return t.rank == 2 ? Dims{t.W, t.C} : t.rank == 3 ? Dims{t.N, t.C, t.W} : Dims{t.N, t.C, t.H, t.W};
+  }
+
+  static Sizes sizes(const Placed& t) { return {{t.N, t.C, t.H, t.W}}; }
+  static void set_sizes(Placed& t, const Sizes& sizes) {
+    t.N = sizes[0];
+    t.C = sizes[1];
+    t.H = sizes[2];
+    t.W = sizes[3];
+  }
+  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image(), t.pitch()}; }
+
+  void concat(size_t number, const Step& step, Placed& made) {
+    const size_t axis = static_cast<size_t>(step.axis);
+    Sizes all = sizes(made);
+    all[axis] = 0;
+    for (size_t i = 0; i < step.x.size(); ++i) {
+      const Placed& each = source(step, i);
+      Sizes with = sizes(each);
+      const int64_t size = with[axis];
+      with[axis] = all[axis];
+      if (each.rank != made.rank || with != all) {
+        refuse_stage(number, "joins tensors of different shapes");
+      }
+      all[axis] += size;  // of sizes that are looked at: no sum of a thousand is too large for int64
+    }
+    set_sizes(made, all);
   }
 
   static Placed of_input(size_t number, const Dims& shape) {
@@ -246,6 +293,11 @@ class Planner {
     } else {
       count(number, step, x, made);
     }
+    if (is_global && step.flat) {
+      made.W = made.N;
+      made.N = 1;
+      made.rank = 2;
+    }
     const int64_t area = is_global ? product(number, {x.H, x.W}) : step.kernel[0] * step.kernel[1];
     if (step.does != Does::kMaxPool && area > kMostAveraged) {
       refuse_stage(number, "averages more than 8388608 pixels");
@@ -269,6 +321,7 @@ Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs
   planner.place();
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.offsets(i);
+    planner.moves(i);
   }
   return plan;
 }

@@ -11,6 +11,8 @@
 
 namespace onnxq {
 
+using Dims = std::vector<int64_t>;
+
 struct Stage {
   Step step;
   // Of the tensor that it makes.
@@ -26,7 +28,11 @@ struct Stage {
   std::vector<uint8_t> quads;  // of each chunk
   int64_t rank = 0;
 
-  std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied
+  std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied; for a table step one each channel, or one
+  Dims sizes;                                // that Resize asks for
+  std::vector<float> ratios;                 // or by which it changes them
+  Dims shape;                                // of a constant
+  std::vector<uint8_t> constant;             // in the order of the definition
   Binary binary{};
 };
 

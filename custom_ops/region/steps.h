@@ -15,7 +15,9 @@ enum class Does {
   kQuantize,
   kConv,
   kGemm,
+  kConstant,
   kAdd,
+  kSub,
   kMul,
   kTable,
   kMaxPool,
@@ -23,6 +25,10 @@ enum class Does {
   kGlobalAveragePool,
   kConcat,
   kFlatten,
+  kSlice,
+  kPad,
+  kResize,
+  kArrange,
   kDequantize,
 };
 
@@ -34,11 +40,17 @@ struct Step {
   std::vector<int64_t> x;
   // Numbers of inputs and outputs of the node.
   int64_t in = kNone, out = kNone, weight = kNone, weight_scale = kNone, bias = kNone, scale = kNone, zero = kNone;
-  int64_t table = kNone, low = kNone, high = kNone;
+  int64_t table = kNone, low = kNone, high = kNone, codes = kNone, sizes = kNone, ratios = kNone;
   int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
   int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
   std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
   std::array<int64_t, 4> pads{};                                              // top, left, bottom, right
+  int64_t axis = 1, flat = 0;
+  // Of what moves codes: n, c, y, x.
+  std::array<int64_t, 4> starts{}, stops{}, steps{}, before{}, behind{};
+  int64_t block = 0, to_depth = 0;  // DepthToSpace, and back
+  int64_t mode = 0, coordinates = 0, nearest = 0;
+  std::vector<int64_t> split, perm, shape;  // dimensions as Reshape takes them, and as Transpose
 };
 
 // Throws Refusal.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq import own_ops
 from onnxq.model import graph
@@ -22,6 +23,8 @@ class _Writer:
     """Copies an island into a function, and says it in steps."""
 
     opset: int
+    #: Of groups that are functions of one code.
+    tables: dict[Group, ir.Value]
     lines: list[str] = field(default_factory=lambda: [FIRST_LINE])
     #: What the node reads and makes, in the graph around it.
     inputs: list[ir.Value] = field(default_factory=list)
@@ -76,6 +79,8 @@ class _Writer:
             words["x"] = [self.steps[quantize] for quantize in group.sources]
         for node in group.nodes:
             self.copy(node)
+        if group in self.tables:
+            words["table"] = self.input(self.tables[group])
         for name, value in group.words.items():
             if isinstance(value, ir.Value):
                 words[name] = self.input(value)
@@ -99,9 +104,17 @@ def _spelt(value: int | list[int]) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(int(value))
 
 
-def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks) -> ir.Node:
+def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: Mapping[Group, NDArray]) -> ir.Node:
     """Replace what others read of an island by the outputs of one new node, whose function goes to `model`."""
-    writer = _Writer(graph.opset(model))
+    last = island.groups[-1].last
+    owner = last.graph
+    assert isinstance(owner, ir.Graph)
+    constants = {
+        group: graph.add_constant(owner, names.fresh("table"), ir.tensor(tables[group]))
+        for group in island.groups
+        if group.chain is not None
+    }
+    writer = _Writer(graph.opset(model), constants)
     inside = island.nodes
     for group in island.groups:
         writer.group(group)
@@ -111,7 +124,6 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks) -> ir.No
                 writer.copy(dequantize)
                 out = writer.output(dequantize.outputs[0], writer.copies[dequantize.outputs[0]])
                 writer.say("dequantize", x=[writer.steps[group.last]], out=out)
-    last = island.groups[-1].last
     word = names.fresh("region")
     node = ir.node(
         own_ops.REGION,
@@ -122,8 +134,6 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks) -> ir.No
         name=word,
         num_outputs=len(writer.outputs),
     )
-    owner = last.graph
-    assert isinstance(owner, ir.Graph)
     owner.insert_after(last, node)
     for old, new in zip(writer.outputs, node.outputs, strict=True):
         quantize = _quantize_of(old)
