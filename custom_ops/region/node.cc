@@ -7,6 +7,7 @@
 #include "../abi/ops.h"
 #include "../abi/weight.h"
 #include "../cpu/isa.h"
+#include "profile.h"
 #include "run_stage.h"
 
 namespace onnxq {
@@ -53,6 +54,8 @@ class Region {
     named([&] { prepare(info); });
   }
 
+  ~Region() { profile_.write(name_, kernels_.empty() ? "" : kernels_.front()->isa); }
+
   void compute(OrtKernelContext* context) {
     named([&] { run(context); });
   }
@@ -76,8 +79,12 @@ class Region {
     for (size_t i = 0; i < inputs_; ++i) {
       constants.push_back(constant_input(api_, info, i));
     }
-    for (const Step& step : read_steps(string_attribute(api_, info, "steps", ""), inputs_, outputs_)) {
+    const std::string text = string_attribute(api_, info, "steps", "");
+    for (const Step& step : read_steps(text, inputs_, outputs_)) {
       stages_.push_back(make_stage(step, stages_, constants, *kernels_.front()));
+    }
+    if (profile_.is_on()) {
+      profile_.begin(lines_of(text));
     }
   }
 
@@ -107,7 +114,7 @@ class Region {
     Scratch scratch(place, plan->workspace);
     memory.workspace = static_cast<uint8_t*>(scratch.take(plan->workspace));
     for (size_t i = 0; i < stages_.size(); ++i) {
-      run_stage(kernels_, stages_, *plan, i, memory, place);
+      profile_.time(i, [&] { run_stage(kernels_, stages_, *plan, i, memory, place); });
     }
   }
 
@@ -128,6 +135,7 @@ class Region {
   size_t inputs_ = 0, outputs_ = 0;
   std::vector<const RegionKernel*> kernels_;
   std::vector<Stage> stages_;
+  Profile profile_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<const Plan>> plans_;
 };

@@ -193,6 +193,12 @@ Step read_step(const std::string& line, const std::vector<Step>& before, size_t 
 
 }  // namespace
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines = cut(text, '\n');
+  lines.erase(lines.begin());
+  return lines;
+}
+
 std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs) {
   const std::vector<std::string> lines =
       text.size() > kMostBytes ? std::vector<std::string>(1) : cut(text, '\n');

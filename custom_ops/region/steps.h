@@ -56,6 +56,9 @@ struct Step {
 // Throws Refusal.
 std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs);
 
+// The lines of the steps, for people.
+std::vector<std::string> lines_of(const std::string& text);
+
 // Whether a step makes a tensor that others may read.
 constexpr bool makes_tensor(Does does) { return does != Does::kDequantize && does != Does::kGemm; }
 

@@ -1,8 +1,12 @@
 // Convolutions by tiles of bytes: two tiles of pixels times two halves of a block. What they add up to is made codes a few
 // pixels at a time between the products of the next pair.
 
+#include "binary_zmm.h"
 #include "byte_tiles.h"
 #include "depthwise_dot.h"
+#if !defined(ONNXQ_EMULATE)
+#include "lookup_vbmi.h"
+#endif
 
 namespace onnxq {
 namespace {
@@ -126,14 +130,16 @@ void conv_amx(const Conv& c, int64_t n, int64_t first, int64_t last, int64_t blo
 
 #if defined(ONNXQ_EMULATE)
 constexpr uint64_t kNeeds = kAvx512 | kAvx512Vnni;
+constexpr auto lookup_here = lookup_simple;
 #else
-constexpr uint64_t kNeeds = kAvx512 | kAvx512Vnni | kAmxInt8;
+constexpr uint64_t kNeeds = kAvx512 | kAvx512Vnni | kAvx512Vbmi | kAmxInt8;
+constexpr auto lookup_here = lookup_vbmi;
 #endif
 
 }  // namespace
 
 extern const RegionKernel region_amx;
 constexpr RegionKernel region_amx = {"amx",         kNeeds,      plan_amx,      conv_amx,        depthwise_dots,
-                                     binary_simple, pool_simple, lookup_simple, quantize_simple, dequantize_simple};
+                                     binary_zmm,    pool_simple, lookup_here,   quantize_simple, dequantize_simple};
 
 }  // namespace onnxq
