@@ -13,6 +13,7 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.store_halves import StoreHalves
+from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.plan import Method, Plan
 from onnxq.planning.scales import activation_scales
@@ -31,6 +32,8 @@ def rewrite(
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if target.has_onnxq_ops and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
+    if target.has_onnxq_ops and any(c.op == "Conv" and c.format == "bfloat16" for c in plan.those(Method.STORED)):
+        tidy.insert(1, MakeBf16Regions(types_of(model)))
     return PassManager([*_of_target(work, model), *tidy])(model.clone()).model
 
 

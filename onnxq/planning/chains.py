@@ -26,7 +26,7 @@ FUNCTIONS = frozenset(
     ]
 )
 #: Changes of shape and order.
-ORDERS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "DepthToSpace", "SpaceToDepth"})
+ORDERS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
 #: Nodes of one chain.
 LONGEST = 24
 

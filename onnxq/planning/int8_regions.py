@@ -127,16 +127,19 @@ def _between(
     """
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
+    values = {name: [each.inputs[index] for each, index in reads(node, regions)] for name, node in by_name.items()}
     while True:
         int8 = convolutions | members
-        lost = {name for name in members if not _is_between(by_name[name], int8, static | members, regions)}
+        lost = {
+            name for name in members if not _is_between(by_name[name], values[name], int8, static | members, regions)
+        }
         if not lost:
             return members
         members -= lost
 
 
-def _is_between(node: ir.Node, int8: set[str], readers: set[str], regions: bool) -> bool:
-    read = list(dict.fromkeys(reader.inputs[index] for reader, index in reads(node, regions)))
+def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], readers: set[str], regions: bool) -> bool:
+    read = list(dict.fromkeys(values))
     made = [value for value in read if graph.constant(value) is None]
     others = [value for value in made if (p := producer_of(value)) is None or p.name not in int8]
     if len(others) == len(made) or (others and not (regions and node.op_type == "Add")):

@@ -59,8 +59,6 @@ def order_of(chain: Chain, rank: int | None) -> Move | None:
     if rank not in _PLACES:
         return None
     first = chain.nodes[0]
-    if len(chain.nodes) == 1 and first.op_type in _BLOCKS:
-        return _of_blocks(first, rank)
     if len(chain.nodes) == 1 and first.op_type == "Flatten" and graph.attribute_int(first, "axis", 1) == 1:
         return Move("flatten", {}, 2)
     found: list[tuple[str, list[int]]] = []
@@ -107,14 +105,14 @@ def _order(node: ir.Node, rank: int) -> tuple[str, list[int]] | None:
     return "shape", kept + [1] * len(axes) if node.op_type == "Unsqueeze" else kept
 
 
-def _of_blocks(node: ir.Node, rank: int) -> Move | None:
+def _blocks(node: ir.Node, rank: int) -> list[Move] | None:
     mode = graph.attribute_string(node, "mode", "DCR")
     if rank != 4 or mode not in ("DCR", "CRD"):
         return None
     word = "space_to_depth" if node.op_type == "SpaceToDepth" else "depth_to_space"
     size = graph.attribute_int(node, "blocksize", 1)
     way = {"to_depth": 1} if word == "space_to_depth" else {"mode": 1} if mode == "CRD" else {}
-    return Move(word, {"block": size, **way}, 4) if size <= 64 else None
+    return [Move(word, {"block": size, **way}, 4)] if size <= 64 else None
 
 
 def _spread(values: dict[int, int], rank: int, default: int) -> list[int]:
@@ -212,8 +210,9 @@ def _resize(node: ir.Node, rank: int) -> list[Move] | None:
     return None
 
 
-_BLOCKS = ("DepthToSpace", "SpaceToDepth")
 _MAKERS: dict[str, Callable[[ir.Node, int], list[Move] | None]] = {
+    "DepthToSpace": _blocks,
+    "SpaceToDepth": _blocks,
     "Slice": _slice,
     "Split": _split,
     "Pad": _pad,

@@ -2,61 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.passes.regions.groups import Group, entry
+from onnxq.passes.regions.groups import Group, Tensor, entry
 
 #: Steps that are worth a region: those on which conversions are spent.
 WORTH = ("conv", "gemm")
+#: Steps that make tensors of what comes from outside.
+ENTRIES = ("quantize", "read")
 
 
 @dataclass(frozen=True)
 class Island:
-    """Groups in order; first those that quantize what comes from outside."""
+    """Groups in order; first those that read what comes from outside."""
 
     groups: tuple[Group, ...]
 
     @property
     def nodes(self) -> set[ir.Node]:
-        """What it stands for; not what quantizes for it, which others may read too."""
-        return _nodes(group for group in self.groups if group.does != "quantize")
+        """What it stands for; not what makes tensors for it, which others may read too."""
+        return _nodes(group for group in self.groups if group.does not in ENTRIES)
 
 
-def find_island(subgraph: ir.Graph, groups: Mapping[ir.Node, Group]) -> Island | None:
-    """Of the groups of a graph (`groups_of`), the largest island that can be computed at once."""
+def find_island(
+    subgraph: ir.Graph, groups: Mapping[Tensor, Group], entry: Callable[[Tensor], Group] = entry
+) -> Island | None:
+    """Of the groups of a graph, by the tensor that each makes, the largest island that can be computed at once.
+
+    Args:
+        entry: the step that makes a tensor of what comes from outside.
+    """
     order = {node: number for number, node in enumerate(subgraph)}
     reach = _Reach(order)
-    regions: dict[Group, list[Group]] = {}
+    regions: dict[Group, _Region] = {}
     for group in groups.values():
-        mine = [group]
-        before = [regions[groups[quantize]] for quantize in group.sources if quantize in groups]
+        mine = regions[group] = _Region([group], reach.of(_nodes([group])))
+        before = [regions[groups[source]] for source in group.sources if source in groups]
         for other in {id(each): each for each in before}.values():
-            if reach.is_convex(_nodes((*mine, *other))):
-                mine = [*other, *mine]
-        for each in mine:
-            regions[each] = mine
-    distinct: dict[int, list[Group]] = {
-        id(found): found for found in regions.values() if any(group.does in WORTH for group in found)
-    }
+            both = mine.bits | other.bits
+            if other is not mine and both.is_convex:
+                # The smaller one moves, so that none of its groups does often.
+                less, mine = sorted((mine, other), key=lambda each: len(each.groups))
+                mine.groups.extend(less.groups)
+                mine.bits = both
+                regions.update(dict.fromkeys(less.groups, mine))
+    distinct = {id(found): found for found in regions.values() if any(group.does in WORTH for group in found.groups)}
     if not distinct:
         return None
-    largest = max(distinct.values(), key=len)
-    found = sorted(largest, key=lambda group: order[group.last])
-    return Island((*_entries(found), *found))
+    largest = max(distinct.values(), key=lambda found: len(found.groups))
+    found = sorted(largest.groups, key=lambda group: order[group.last])
+    return Island((*_entries(found, entry), *found))
 
 
 def _nodes(groups: Iterable[Group]) -> set[ir.Node]:
     return {node for group in groups for node in (*group.nodes, *group.dequantizers)}
 
 
-def _entries(found: Iterable[Group]) -> list[Group]:
-    """What quantizes for these groups and is none of them."""
-    made = {group.last for group in found}
-    outside = dict.fromkeys(q for group in found for q in group.sources if q not in made)
-    return [entry(quantize) for quantize in outside]
+def _entries(found: Iterable[Group], entry: Callable[[Tensor], Group]) -> list[Group]:
+    """What makes tensors for these groups and is none of them."""
+    made = {group.made for group in found}
+    outside = dict.fromkeys(source for group in found for source in group.sources if source not in made)
+    return [entry(source) for source in outside]
+
+
+@dataclass(frozen=True)
+class _Bits:
+    """Sets of nodes, as bits: some of them, those that they wait for, and those that wait for them."""
+
+    inside: int
+    before: int
+    behind: int
+
+    def __or__(self, other: _Bits) -> _Bits:
+        return _Bits(self.inside | other.inside, self.before | other.before, self.behind | other.behind)
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether no other node stands between two of them."""
+        return not self.before & self.behind & ~self.inside
+
+
+@dataclass
+class _Region:
+    """Groups that can be computed at once."""
+
+    groups: list[Group]
+    bits: _Bits
 
 
 class _Reach:
@@ -87,12 +121,10 @@ class _Reach:
         producers = [None if value is None else value.producer() for value in read]
         return {self.order[producer] for producer in producers if producer is not None and producer in self.order}
 
-    def is_convex(self, nodes: set[ir.Node]) -> bool:
-        """Whether no other node stands between two of them."""
-        inside = sum_of(1 << self.order[node] for node in nodes)
-        before = sum_of(self.ancestors[self.order[node]] for node in nodes)
-        behind = sum_of(self.descendants[self.order[node]] for node in nodes)
-        return not before & behind & ~inside
+    def of(self, nodes: set[ir.Node]) -> _Bits:
+        numbers = [self.order[node] for node in nodes]
+        inside, before = sum_of(1 << i for i in numbers), sum_of(self.ancestors[i] for i in numbers)
+        return _Bits(inside, before, sum_of(self.descendants[i] for i in numbers))
 
 
 def sum_of(bits: Iterable[int]) -> int:

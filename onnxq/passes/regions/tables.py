@@ -33,7 +33,7 @@ def tables_of(groups: Sequence[Group], opset: int) -> dict[Group, NDArray]:
 def _all_codes(group: Group) -> NDArray:
     """Every code, as DequantizeLinear makes it float: [256, channels, 1, …]."""
     chain, (source,) = group.chain, group.sources
-    assert chain is not None
+    assert chain is not None and isinstance(source, ir.Node)
     scale, zero = (graph.constant(value) for value in source.inputs[1:])
     assert scale is not None and zero is not None
     x = (np.arange(CODES, dtype=np.float32) - zero.numpy().astype(np.float32)) * scale.numpy()
