@@ -42,7 +42,13 @@ struct NumberConv : Conv {
   Numbers plus;         // what is added before the activation; data is null where nothing is
   const float* starts;  // [groups · blocks][32], the bias
   Act act;
+  // Where rows of a window are so short that all of them together have half as many chunks: weights for rows that follow
+  // each other, as `weight` in shape. Else null.
+  const int8_t* dense_weight;
+  int64_t dense_chunks, window_rows, row_bytes;
 };
+
+constexpr int64_t kMostDense = 4;  // chunks
 
 // A convolution of each channel with a kernel of its own. Of 32 channels, even ones lie before odd ones in weight and
 // bias, as the halves of 16 words of 32 bits.
@@ -91,7 +97,7 @@ struct NumberKernel {
   uint64_t needs;  // of CpuFeature
 
   // As of RegionKernel.
-  bool (*plan)(Conv&);
+  bool (*plan)(NumberConv&);
   void (*conv)(const NumberConv&, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end);
   // Rows [first, last) of N · H of the output.
   void (*depthwise)(const NumberDepthwise&, int64_t first, int64_t last);

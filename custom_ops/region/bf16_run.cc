@@ -115,6 +115,12 @@ class NumberRunner {
     c.weight = reinterpret_cast<const int8_t*>(stage_.lines.front().bytes);
     c.starts = stage_.starts.data();
     c.act = stage_.act;
+    if (!stage_.dense_lines.empty()) {
+      c.dense_weight = reinterpret_cast<const int8_t*>(stage_.dense_lines.front().bytes);
+      c.row_bytes = 2 * step.kernel[1] * stage_.inputs;
+      c.window_rows = step.kernel[0];
+      c.dense_chunks = (c.window_rows * c.row_bytes + kChunk - 1) / kChunk;
+    }
     c.offsets = plan_.offsets[number_].data();
     c.quads = stage_.quads.data();
     c.chunks = static_cast<int64_t>(stage_.quads.size());
@@ -129,7 +135,9 @@ class NumberRunner {
     while (!kernels_[chosen]->plan(c)) {
       ++chosen;
     }
-    in_tasks(place_, c, kernels_[chosen]->conv);
+    // Where the image is smaller than the weights, each of these is read once.
+    const int64_t weight = c.groups * c.blocks * c.chunks * kBlockBytes;
+    in_tasks(place_, c, kernels_[chosen]->conv, c.x.N * c.x.H * c.x.W * c.x.C < weight ? kCachedBytes / 4 : kCachedBytes);
   }
 
   // Whether all pixels of all images follow each other.

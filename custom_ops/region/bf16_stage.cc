@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "../base/convert.h"
 #include "pack.h"
 #include "reader.h"
 
@@ -29,27 +30,51 @@ struct PlainNumbers {
   }
 };
 
-// [groups · blocks][chunks][2][16][16][2]: half a block, pair of the chunk, output, number.
-void pack_numbers(Stage& stage, const PlainNumbers& weight, const std::vector<float>& bias) {
+constexpr int64_t kNumbers = kChunk / 2;
+
+// [groups · blocks][chunks][2][16][16][2]: half a block, pair of the chunk, output, number. `starts`: of each piece of a
+// window, its first number.
+std::vector<Line> packed(const Stage& stage, const PlainNumbers& weight, const std::vector<int64_t>& starts, int64_t chunks) {
   const Step& step = stage.step;
   const int64_t in = stage.inputs / step.group, out = stage.outputs / step.group;
   const std::vector<Piece> all = pieces(step);
-  const int64_t blocks = step.group * stage.blocks, chunks = cut_windows(stage, sizeof(uint16_t));
-  stage.lines.assign(static_cast<size_t>(blocks * chunks * kBlockBytes / 64), Line{});
-  stage.starts.assign(static_cast<size_t>(blocks * kBlock), 0.0f);
-  uint8_t* const packed = stage.lines.front().bytes;
+  std::vector<Line> made(static_cast<size_t>(step.group * stage.blocks * chunks * kBlockBytes / 64));
   for (int64_t o = 0; o < stage.outputs; ++o) {
     const int64_t block = o / out * stage.blocks + o % out / kBlock, lane = o % out % kBlock;
-    uint8_t* to = packed + block * chunks * kBlockBytes + lane / 16 * (kBlockBytes / 2) + lane % 16 * 4;
-    for (const Piece& piece : all) {
-      const int64_t size = piece.pixels * in, numbers = kChunk / 2;
-      for (int64_t i = 0; i < size; ++i) {
-        const uint16_t number = weight.at(o, i % in, piece.y * step.kernel[1] + piece.x + i / in);
-        std::memcpy(to + i / numbers * kBlockBytes + i % numbers / 2 * 64 + i % 2 * 2, &number, sizeof number);
+    uint8_t* const to =
+        made.front().bytes + block * chunks * kBlockBytes + lane / 16 * (kBlockBytes / 2) + lane % 16 * 4;
+    for (size_t p = 0; p < all.size(); ++p) {
+      for (int64_t i = 0; i < all[p].pixels * in; ++i) {
+        const uint16_t number = weight.at(o, i % in, all[p].y * step.kernel[1] + all[p].x + i / in);
+        const int64_t at = starts[p] + i;
+        std::memcpy(to + at / kNumbers * kBlockBytes + at % kNumbers / 2 * 64 + at % 2 * 2, &number, sizeof number);
       }
-      to += (size + numbers - 1) / numbers * kBlockBytes;
     }
-    stage.starts[static_cast<size_t>(block * kBlock + lane)] = bias[static_cast<size_t>(o)];
+  }
+  return made;
+}
+
+void pack_numbers(Stage& stage, const PlainNumbers& weight, const std::vector<float>& bias) {
+  const Step& step = stage.step;
+  const int64_t out = stage.outputs / step.group, chunks = cut_windows(stage, sizeof(uint16_t));
+  std::vector<int64_t> starts, dense;
+  int64_t next = 0, size = 0;
+  for (const Piece& piece : pieces(step)) {
+    const int64_t numbers = piece.pixels * (stage.inputs / step.group);
+    starts.push_back(next);
+    dense.push_back(size);
+    next += (numbers + kNumbers - 1) / kNumbers * kNumbers;
+    size += numbers;
+  }
+  stage.lines = packed(stage, weight, starts, chunks);
+  const int64_t dense_chunks = (size + kNumbers - 1) / kNumbers;
+  if (step.group == 1 && step.dilations[1] == 1 && dense_chunks <= kMostDense && 2 * dense_chunks <= chunks) {
+    stage.dense_lines = packed(stage, weight, dense, dense_chunks);
+  }
+  stage.starts.assign(static_cast<size_t>(step.group * stage.blocks * kBlock), 0.0f);
+  for (int64_t o = 0; o < stage.outputs; ++o) {
+    stage.starts[static_cast<size_t>((o / out * stage.blocks + o % out / kBlock) * kBlock + o % out % kBlock)] =
+        bias[static_cast<size_t>(o)];
   }
 }
 
@@ -79,7 +104,8 @@ void pack_depthwise_numbers(Stage& stage, const PlainNumbers& weight, const std:
 }
 
 void make_conv(Stage& stage, size_t number, const Reader& read, const Constants& constants) {
-  const Tensor& weight = read.constant(stage.step.weight, kBFloat16, "weight");
+  const bool is_float = constants[static_cast<size_t>(stage.step.weight)].type == kFloat;  // of small ones
+  const Tensor& weight = read.constant(stage.step.weight, is_float ? kFloat : kBFloat16, "weight");
   const int64_t size = shape_conv(stage, number, weight), taps = stage.step.kernel[0] * stage.step.kernel[1];
   std::vector<float> bias(static_cast<size_t>(stage.outputs));
   if (stage.step.bias != kNone) {
@@ -89,7 +115,13 @@ void make_conv(Stage& stage, size_t number, const Reader& read, const Constants&
                                std::to_string(stage.outputs) + " outputs");
     }
   }
-  const PlainNumbers plain = {static_cast<const uint16_t*>(weight.data), size / taps, taps};
+  std::vector<uint16_t> numbers;
+  if (is_float) {
+    const std::vector<float> all = read.values<float>(stage.step.weight, kFloat, "weight");
+    numbers.resize(all.size());
+    to_bfloat16(all.data(), numbers.data(), static_cast<int64_t>(all.size()));
+  }
+  const PlainNumbers plain = {is_float ? numbers.data() : static_cast<const uint16_t*>(weight.data), size / taps, taps};
   (stage.is_depthwise ? pack_depthwise_numbers : pack_numbers)(stage, plain, bias);
 }
 

@@ -41,7 +41,7 @@ struct Stage {
   Binary binary{};
 
   // Of bf16: packed weights, or `factors` of depthwise convolutions and of each channel; biases in the same order.
-  std::vector<Line> lines;
+  std::vector<Line> lines, dense_lines;  // NumberConv::dense_weight
   std::vector<float> factors, starts;
   Act act{};
 };

@@ -31,13 +31,15 @@ void in_rows(const Place& place, int64_t rows, int64_t bytes, const Work& work) 
   place.parallel(tasks, [&](int64_t task) { work(rows * task / tasks, rows * (task + 1) / tasks); });
 }
 
-// Pixels are cut where weights are small; blocks of outputs where they are not, or where there are few pixels.
+// Pixels are cut where weights are small; blocks of outputs where they are more bytes than `cached`, or where there are
+// few pixels.
 template <typename Problem>
 void in_tasks(const Place& place, const Problem& c,
-              void (*conv)(const Problem&, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end)) {
+              void (*conv)(const Problem&, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end),
+              int64_t cached = kCachedBytes) {
   const int64_t blocks = c.groups * c.blocks, weight = blocks * c.chunks * kBlockBytes;
   const int64_t work = c.y.N * c.tiles * c.tile * (weight / kChunk), wanted = parts(INT32_MAX, work);
-  const int64_t by_cache = std::min(blocks, weight > kCachedBytes ? weight / (kCachedBytes / 4) + 1 : 1);
+  const int64_t by_cache = std::min(blocks, weight > cached ? weight / (cached / 4) + 1 : 1);
   const int64_t images = c.y.N, pixels = std::max<int64_t>(1, std::min(c.units, wanted / std::max<int64_t>(1, images * by_cache)));
   const int64_t panels = std::max(by_cache, std::min(blocks, wanted / (images * pixels)));
   place.parallel(images * pixels * panels, [&](int64_t task) {

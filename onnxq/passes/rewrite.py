@@ -22,18 +22,33 @@ from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
+#: Schemes that ask for bfloat16.
+BF16 = ("bf16", "bfloat16")
+
 
 def rewrite(
-    model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target: Target, evidence: Evidence = NO_EVIDENCE
+    model: ir.Model,
+    plan: Plan,
+    ranges: Ranges,
+    recipe: Recipe,
+    target: Target,
+    evidence: Evidence = NO_EVIDENCE,
+    *,
+    is_final: bool = False,
 ) -> ir.Model:
-    """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy."""
+    """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy.
+
+    Args:
+        is_final: whether the target will run it; else it is measured here, by onnxruntime.
+    """
     names = frozenset(node.name or "" for node in graph.nodes(model))
-    work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence)
+    work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence, is_final)
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if target.has_onnxq_ops and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
     if target.has_onnxq_ops and any(c.op == "Conv" and c.format == "bfloat16" for c in plan.those(Method.STORED)):
-        tidy.insert(1, MakeBf16Regions(types_of(model)))
+        small = (n.name for n in graph.nodes(model) if recipe.scheme_for(n.name or "", n.op_type) in BF16)
+        tidy.insert(1, MakeBf16Regions(types_of(model), frozenset(name for name in small if name)))
     return PassManager([*_of_target(work, model), *tidy])(model.clone()).model
 
 

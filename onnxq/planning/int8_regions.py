@@ -48,7 +48,7 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
         and types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
         and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
     }
-    members = _between(model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates, regions)
+    members = _between(model, plan, {c.node for c in plan.those(Method.STATIC)}, candidates)
     extra = (Choice(n.name or "", n.op_type, Method.STATIC) for n in graph.nodes(model) if n.name in members)
     return plan.replacing(extra)
 
@@ -56,9 +56,8 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
 def prune(plan: Plan, model: ir.Model) -> Plan:
     """`plan` without the operators that no longer lie between int8 kernels, after some of those went back to float."""
     static = plan.those(Method.STATIC)
-    convolutions = {choice.node for choice in static if choice.op == "Conv"}
     members = {choice.node for choice in static if has_no_weights(choice)}
-    left = _between(model, convolutions, {choice.node for choice in static} - members, members, has_regions(plan))
+    left = _between(model, plan, {choice.node for choice in static} - members, members)
     gone = [choice for choice in static if choice.node in members - left]
     return plan.replacing(Choice(c.node, c.op, Method.KEEP, reason="no longer between int8 operators") for c in gone)
 
@@ -116,37 +115,39 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
     return node.op_type in ("MaxPool", "AveragePool", "GlobalAveragePool") and known.is_fused_in_int8(node)
 
 
-def _between(
-    model: ir.Model, convolutions: set[str], static: set[str], candidates: set[str], regions: bool
-) -> set[str]:
+def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]) -> set[str]:
     """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
 
+    Where regions are nodes of their own, and on other targets that say so, an Add may read one value that is not int8:
+    a conversion costs less than leaving a region.
+
     Args:
-        regions: whether regions are nodes of their own: an Add may then read one value that is not int8, as a
-            conversion costs less than leaving one.
+        static: further nodes that are int8.
     """
+    regions = has_regions(plan)
+    convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"}
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
     values = {name: [each.inputs[index] for each, index in reads(node, regions)] for name, node in by_name.items()}
     while True:
-        int8 = convolutions | members
-        lost = {
-            name for name in members if not _is_between(by_name[name], values[name], int8, static | members, regions)
-        }
+        int8, readers = convolutions | members, static | members
+        lost = {name for name in members if not _is_between(by_name[name], values[name], int8, readers, plan)}
         if not lost:
             return members
         members -= lost
 
 
-def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], readers: set[str], regions: bool) -> bool:
-    read = list(dict.fromkeys(values))
-    made = [value for value in read if graph.constant(value) is None]
+def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], readers: set[str], plan: Plan) -> bool:
+    made = [value for value in dict.fromkeys(values) if graph.constant(value) is None]
     others = [value for value in made if (p := producer_of(value)) is None or p.name not in int8]
-    if len(others) == len(made) or (others and not (regions and node.op_type == "Add")):
+    one_is_enough = node.op_type == "Add" and targets.get(plan.target).one_is_enough
+    if len(others) == len(made) or (others and not one_is_enough):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
     read_by = [use.node for output in outputs for use in output.uses()]
-    return any(reader.name in readers or (regions and _leads_to(reader, readers)) for reader in read_by)
+    if has_regions(plan):
+        return any(_leads_to(reader, readers) for reader in read_by)
+    return any(reader.name in readers for reader in read_by)
 
 
 def _leads_to(node: ir.Node, names: set[str]) -> bool:

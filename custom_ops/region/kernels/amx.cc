@@ -13,6 +13,7 @@ namespace {
 struct Bytes {
   using Problem = Conv;
   using Finish = onnxq::Finish;
+  using Gathered = InPlace;
 
   static const int32_t* starts(const Conv& c) { return c.bias; }
   template <int sum, int a, int b>

@@ -59,6 +59,8 @@ inline void store_block(const NumberConv& c, int64_t n, int64_t y, int64_t x, in
   store_sums(sums, c.act, plus, c.to.data + n * c.to.image + y * c.to.row + x * c.to.pixel + channel, outputs_of(c, block));
 }
 
+inline bool plan_number_by_number(NumberConv& c) { return plan_one_by_one(c); }
+
 inline void number_conv_one_by_one(const NumberConv& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
   for (int64_t unit = first; unit < last; ++unit) {
     const Pixels at(c, n, unit);

@@ -138,6 +138,8 @@ inline __m512i in_order(__m512 even, __m512 odd) {
   return _mm512_permutexvar_epi16(order, rounded(even, odd));
 }
 
+inline bool plan_pairs(NumberConv& c) { return plan_dots<PairDots>(c); }
+
 // --- depthwise -------------------------------------------------------------------------------------------------------------
 
 // 32 channels of one row. K: a square window's size that is known when this is compiled, or 0.
@@ -286,8 +288,40 @@ inline void in_squares(const NumberBorder& p, int64_t first, int64_t last, const
   }
 }
 
+// Of up to four channels, that follow each other from pixel to pixel.
+inline void number_read_few(const NumberBorder& p, int64_t first, int64_t last) {
+  const Numbers& t = p.numbers;
+  const int64_t plane = t.H * t.W;
+  alignas(64) uint16_t from[64];
+  for (int64_t i = 0; i < 64; ++i) {  // channel · 16 + pixel
+    from[i] = static_cast<uint16_t>(i % t.C * 16 + i / t.C % 16);
+  }
+  const __m512i low = _mm512_load_si512(from), high = _mm512_load_si512(from + 32);
+  for (int64_t row = first; row < last; ++row) {
+    uint16_t* const to = row_of(t, row);
+    const float* const floats = p.floats + row / t.H * t.C * plane + row % t.H * t.W;
+    for (int64_t x = 0; x < t.W; x += 16) {
+      const __mmask16 mask = first_of_16(t.W - x);
+      const int64_t count = at_most(t.W - x, 16) * t.C;
+      __m512 r[4];
+#pragma GCC unroll 4
+      for (int64_t c = 0; c < 4; ++c) {
+        r[c] = c < t.C ? _mm512_maskz_loadu_ps(mask, floats + c * plane + x) : _mm512_setzero_ps();
+      }
+      const __m512i a = rounded(r[0], r[1]), b = rounded(r[2], r[3]);
+      _mm512_mask_storeu_epi16(to + x * t.C, first_numbers(count), _mm512_permutex2var_epi16(a, low, b));
+      if (count > 32) {
+        _mm512_mask_storeu_epi16(to + x * t.C + 32, first_numbers(count - 32), _mm512_permutex2var_epi16(a, high, b));
+      }
+    }
+  }
+}
+
 inline void number_read(const NumberBorder& p, int64_t first, int64_t last) {
   const int64_t plane = p.numbers.H * p.numbers.W, pixel = p.numbers.pixel;
+  if (p.numbers.C <= 4 && pixel == p.numbers.C) {
+    return number_read_few(p, first, last);
+  }
   in_squares(p, first, last, [&](const float* from, uint16_t* to, int64_t pixels, int64_t channels) {
     const __mmask16 columns = first_of_16(pixels), mask = first_of_16(channels);
     __m512 r[16];

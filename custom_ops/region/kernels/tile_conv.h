@@ -2,7 +2,8 @@
 // time between the products of the next pair.
 //
 // E: the elements. `Problem` is a Conv, `Finish` stores two registers of sums of a pixel, multiply<sum, pixels, weights>()
-// is a product of tiles, starts(c) what sums begin with.
+// is a product of tiles, starts(c) what sums begin with. `Gathered` says where windows are: as they lie (InPlace), or in
+// copies.
 
 #ifndef ONNXQ_REGION_TILE_CONV_H_
 #define ONNXQ_REGION_TILE_CONV_H_
@@ -66,9 +67,27 @@ struct Pair {
   }
 };
 
+// What tiles are loaded from.
+struct Windows {
+  const uint8_t* pixels[2];
+  int64_t step;  // bytes from one to the next
+  const int64_t* offsets;
+  const int8_t* weight;
+  int64_t chunks;
+};
+
+struct InPlace {
+  explicit InPlace(const Conv&) {}
+  static Windows all(const Conv& c) { return {{nullptr, nullptr}, c.step_x, c.offsets, c.weight, c.chunks}; }
+  static void take(const Conv&, const uint8_t* const* pixels, Windows& windows) {
+    windows.pixels[0] = pixels[0];
+    windows.pixels[1] = pixels[1];
+  }
+};
+
 template <class E, bool half>
-inline void multiply(const typename E::Problem& c, const Pair<E>& pair, int64_t b, int64_t each, Pending<E>& pending) {
-  const int8_t* w = c.weight + b * c.chunks * kBlockBytes;
+inline void multiply(const typename E::Problem& c, const Windows& windows, int64_t b, int64_t each, Pending<E>& pending) {
+  const int8_t* w = windows.weight + b * windows.chunks * kBlockBytes;
   const auto* const starts = E::starts(c) + b * kBlock;
   const int64_t group = b / c.blocks * c.group_in;
   load_tile<0>(starts, 0);
@@ -77,12 +96,12 @@ inline void multiply(const typename E::Problem& c, const Pair<E>& pair, int64_t 
     load_tile<1>(starts + 16, 0);
     load_tile<3>(starts + 16, 0);
   }
-  for (int64_t k = 0; k < c.chunks; ++k, w += kBlockBytes) {
-    const int64_t at = group + c.offsets[k];
+  for (int64_t k = 0; k < windows.chunks; ++k, w += kBlockBytes) {
+    const int64_t at = group + windows.offsets[k];
     load_tile<6>(w, 64);
-    load_tile<4>(pair.windows[0] + at, c.step_x);
+    load_tile<4>(windows.pixels[0] + at, windows.step);
     E::template multiply<0, 4, 6>();
-    load_tile<5>(pair.windows[1] + at, c.step_x);
+    load_tile<5>(windows.pixels[1] + at, windows.step);
     E::template multiply<2, 5, 6>();
     if (!half) {
       load_tile<7>(w + kBlockBytes / 2, 64);
@@ -98,13 +117,16 @@ void conv_tiles_of(const typename E::Problem& c, int64_t n, int64_t first, int64
   alignas(64) int32_t scratch[2][4 * kTileSums];
   Pending<E> pending(c);
   int current = 0;
-  const int64_t each = cover(2 * c.tile, c.chunks);
+  typename E::Gathered gathered(c);
+  Windows windows = gathered.all(c);
+  const int64_t each = cover(2 * c.tile, windows.chunks);
   begin_tiles(ByteTiles(c.tile));
   for (int64_t unit = first; unit < last; ++unit) {
     const Pair<E> pair(c, n, unit, pending.to);
+    gathered.take(c, pair.windows, windows);
     for (int64_t b = block; b < end; ++b) {
       const bool half = outputs_of(c, b) <= 16;
-      (half ? multiply<E, true> : multiply<E, false>)(c, pair, b, each, pending);
+      (half ? multiply<E, true> : multiply<E, false>)(c, windows, b, each, pending);
       pending.some(2 * kTilePixels);
       int32_t* const to = scratch[current];
       current ^= 1;

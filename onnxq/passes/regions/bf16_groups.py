@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.model import graph
 from onnxq.model.types import Types
+from onnxq.model.weights import MIN_ELEMENTS
 from onnxq.passes.regions.groups import MOST_BLOCKS, Group, Tensor, Words, padding
 
 Pixels = dict[ir.Value, Hashable]
@@ -54,18 +55,19 @@ def entry(value: Tensor) -> Group:
     return _Entry("read", (), (), (), {"in": value})
 
 
-def groups_of(subgraph: ir.Graph, types: Types) -> dict[Tensor, Group]:
+def groups_of(subgraph: ir.Graph, types: Types, small: frozenset[str] = frozenset()) -> dict[Tensor, Group]:
     """By the value that it makes, every group of this graph, in its order; no node is in two of them.
 
     Args:
         types: types and shapes of values, by their names.
+        small: names of convolutions that may be in bfloat16 although their weights, which are small, are in float32.
     """
     found: dict[Tensor, Group] = {}
     taken: set[ir.Node] = set()
     order = {node: number for number, node in enumerate(subgraph)}
     pixels = pixels_of(subgraph)
     for node in subgraph:
-        group = None if node in taken else _group(node, types, order, pixels)
+        group = None if node in taken else _group(node, types, order, pixels, small)
         if group is not None:
             found[group.made] = group
             taken |= set(group.nodes)
@@ -119,9 +121,13 @@ def _word_behind(node: ir.Node, word: Hashable) -> Hashable:
     return (word, str((kernel, strides, dilations, pads, found.get("same"), ceil)))
 
 
-def _group(node: ir.Node, types: Types, order: dict[ir.Node, int], pixels: Pixels) -> Group | None:
+def _group(
+    node: ir.Node, types: Types, order: dict[ir.Node, int], pixels: Pixels, small: frozenset[str]
+) -> Group | None:
     make = _MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node, types)
+    if graph.is_op(node, "Conv"):
+        made = _conv(node, node.name in small)
     if made is None or not _fits(made, types):
         return None
     if made.does == "conv":
@@ -249,8 +255,12 @@ def _of(does: str, node: ir.Node, sources: list[ir.Value | None], words: Words) 
     return NumberGroup(does, read, (node,), given, words) if len(given) == len(sources) else None
 
 
-def _conv(node: ir.Node, types: Types) -> Group | None:
+def _conv(node: ir.Node, may_be_small: bool) -> Group | None:
     weight, shape = _stored(node.inputs[1]), padding(node)
+    if weight is None and may_be_small:
+        tensor = graph.constant(node.inputs[1])
+        is_small = tensor is not None and tensor.dtype is ir.DataType.FLOAT and tensor.size < MIN_ELEMENTS
+        weight = node.inputs[1] if is_small else None
     if weight is None or weight.shape is None or shape is None:
         return None
     dims = weight.shape.numpy()
@@ -355,7 +365,6 @@ def _flatten(node: ir.Node, types: Types) -> Group | None:
 
 
 _MAKERS: dict[str, Callable[[ir.Node, Types], Group | None]] = {
-    "Conv": _conv,
     **dict.fromkeys(("Add", "Mul", "Sub", "Div"), _binary),
     "BatchNormalization": _batch_normalization,
     **dict.fromkeys((*_PLAIN, "LeakyRelu", "HardSigmoid", "Clip"), _unary),

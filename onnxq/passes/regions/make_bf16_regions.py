@@ -32,11 +32,12 @@ class MakeBf16Regions(Pass):
 
     Args:
         types: types and shapes of values, by the names that they have in the model.
+        small: names of convolutions that may be in bfloat16 although their weights, which are small, are in float32.
     """
 
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: Types, small: frozenset[str] = frozenset()) -> None:
         super().__init__()
-        self.types = types
+        self.types, self.small = types, small
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
@@ -44,7 +45,7 @@ class MakeBf16Regions(Pass):
         for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
             subgraph.sort()
             while len(subgraph) <= MOST_NODES:
-                island = find_island(subgraph, groups_of(subgraph, self.types), entry)
+                island = find_island(subgraph, groups_of(subgraph, self.types, self.small), entry)
                 if island is None:
                     break
                 insert_bf16(model, island, names, self.types)
