@@ -331,11 +331,6 @@ class Planner {
     } else {
       count(number, step, x, made);
     }
-    if (is_global && step.flat) {
-      made.W = made.N;
-      made.N = 1;
-      made.rank = 2;
-    }
     const int64_t area = is_global ? product(number, {x.H, x.W}) : step.kernel[0] * step.kernel[1];
     if (step.does != Does::kMaxPool && area > kMostAveraged) {
       refuse_stage(number, "averages more than 8388608 pixels");

@@ -50,7 +50,7 @@ struct Step {
   int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
   std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
   std::array<int64_t, 4> pads{};                                              // top, left, bottom, right
-  int64_t axis = 1, flat = 0;
+  int64_t axis = 1;
   // Of what moves codes: n, c, y, x.
   std::array<int64_t, 4> starts{}, stops{}, steps{}, before{}, behind{};
   int64_t block = 0, to_depth = 0;  // DepthToSpace, and back

@@ -127,7 +127,7 @@ def test_concatenation_along_any_axis(axis: int) -> None:
     assert operators(made) == ["Region"]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_any_slices_and_pads(data: st.DataObject) -> None:
     size = st.integers(1, 7)
