@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.passes import Pass
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.regions.body import insert
-from onnxq.passes.regions.groups import Ranks, groups_of, ranks_of
+from onnxq.passes.regions.groups import Group, Ranks, groups_of, ranks_of
 from onnxq.passes.regions.islands import Island, find_islands, island_of
+from onnxq.passes.regions.tables import tables_of
 
 #: Nodes of a graph above which what waits for what takes too much memory to know.
 MOST_NODES = 20000
@@ -54,7 +56,7 @@ class MakeRegions(Pass):
                 found = find_islands(subgraph, groups_of(subgraph, self.ranks))
                 for groups in found:
                     island = island_of(groups)
-                    insert(model, island, names, self.ranks)
+                    insert(model, island, names, self.ranks, self._tables(model, island))
                     _remove(subgraph, island)
                 made += len(found)
                 if not found:
@@ -62,3 +64,7 @@ class MakeRegions(Pass):
                 RemoveUnused()(model)
                 subgraph.sort()
         return ir.passes.PassResult(model, modified=made > 0)
+
+    def _tables(self, model: ir.Model, island: Island) -> dict[Group, NDArray]:
+        functions = [group for group in island.groups if group.chain is not None]
+        return tables_of(functions, graph.opset(model)) if functions else {}
