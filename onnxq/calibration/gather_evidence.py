@@ -22,7 +22,7 @@ from onnxq.job import Job
 from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
 from onnxq.passes.observe.expose_values import ExposeValues
-from onnxq.plan import Choice
+from onnxq.plan import Choice, has_rank
 from onnxq.runtime.session import Session
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.sampling import HELD_BACK
@@ -56,8 +56,13 @@ def _named(job: Job) -> Iterator[tuple[str, str]]:
     for weight in find_weights(job.model):
         choice = job.plan.choices.get(weight.node.name or "")
         word = "" if choice is None or choice.format is None else _algorithm(job, weight, choice)
-        if word in algorithms.WITH_DATA:
+        if word in algorithms.WITH_DATA or (word and _has_rank(job, choice)):
             yield weight.value.name or "", word
+
+
+def _has_rank(job: Job, choice: Choice | None) -> bool:
+    """Whether what codes leave of its weight is made up for, which data help with."""
+    return choice is not None and has_rank(choice) and job.recipe.rank_for(choice.node, choice.op) > 0
 
 
 def _algorithm(job: Job, weight: Weight, choice: Choice) -> str:

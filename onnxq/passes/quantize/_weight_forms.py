@@ -16,7 +16,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.own_ops import Variant
-from onnxq.summaries.evidence import Evidence
+from onnxq.summaries.evidence import Evidence, Layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +26,12 @@ class Codes:
     Attributes:
         named: by weight, the algorithm that the user named; for all others it is the one that measured best.
         evidence: what data say of layers.
+        ranks: by node, that of what is added beside it to make up for the codes of its weight.
     """
 
     named: Mapping[str, str] = dataclasses.field(default_factory=dict)
     evidence: Evidence = dataclasses.field(default_factory=dict)
+    ranks: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class WeightForms:
@@ -113,6 +115,14 @@ class WeightForms:
                 encoding = dataclasses.replace(encoding, half_scales=True)
             self._encodings[key] = encoding
         return self._encodings[key]
+
+    def rank(self, node: str) -> int:
+        """Of what is added beside a node of the prepared model to make up for its weight's codes; 0: nothing is."""
+        return self._codes.ranks.get(node, 0)
+
+    def layer(self, weight: ir.Value) -> Layer | None:
+        """What data say of the layer of `weight`."""
+        return self._codes.evidence.get(self._sources.get(weight, weight.name or ""))
 
     def value(
         self, weight: ir.Value, suffix: str, key: Hashable, tensor: ir.TensorProtocol, owner: ir.Graph | None = None
