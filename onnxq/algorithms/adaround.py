@@ -24,6 +24,8 @@ from onnxq.summaries.evidence import Layer
 
 #: Needs what data say of the layer, behind layers that are quantized.
 NEEDS_DATA = FOLLOWS = True
+#: Takes ten times as long as gptq.
+SLOW = True
 #: Where the sigmoid's ends are stretched to, so that it reaches 0 and 1.
 LOW, HIGH = -0.1, 1.1
 #: Steps of Adam, and how far each goes; fewer steps where all would take more multiplications than these.
@@ -35,7 +37,7 @@ OUTPUTS = 512
 
 
 def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
-    return False  # ten times the time of gptq, for a few percent of the error
+    return format.bits <= 4 and format.scale_type is not None and _is_even(format) and op_type == "Conv"
 
 
 @base_first

@@ -68,7 +68,8 @@ def _has_rank(job: Job, choice: Choice | None) -> bool:
 def _algorithm(job: Job, weight: Weight, choice: Choice) -> str:
     block, role = choice.block, weight.role
     granularity = Granularity(role.channel) if block is None else Granularity(role.contraction, block)
-    chosen = algorithms.choose(weight.node.op_type, formats.get(choice.format or ""), granularity, has_data=True)
+    format, thorough = formats.get(choice.format or ""), job.recipe.effort == "thorough"
+    chosen = algorithms.choose(weight.node.op_type, format, granularity, has_data=True, thorough=thorough)
     return job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type) or chosen
 
 

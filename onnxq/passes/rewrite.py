@@ -35,7 +35,8 @@ def rewrite(
 
 
 def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
-    codes = Codes(_named_algorithms(work.recipe, model), work.evidence, _ranks(work))
+    thorough = work.recipe.effort == "thorough"
+    codes = Codes(_named_algorithms(work.recipe, model), work.evidence, _ranks(work), thorough)
     made: list[PlanPass] = []
     for word in passes.in_order("quantize", work.target.passes):
         each = passes.found("quantize")[word]

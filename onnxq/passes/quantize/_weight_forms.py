@@ -27,11 +27,13 @@ class Codes:
         named: by weight, the algorithm that the user named; for all others it is the one that measured best.
         evidence: what data say of layers.
         ranks: by node, that of what is added beside it to make up for the codes of its weight.
+        thorough: whether algorithms may take many times as long.
     """
 
     named: Mapping[str, str] = dataclasses.field(default_factory=dict)
     evidence: Evidence = dataclasses.field(default_factory=dict)
     ranks: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    thorough: bool = False
 
 
 class WeightForms:
@@ -81,7 +83,8 @@ class WeightForms:
             layer = layer.turned(channel)
         algorithm = self._codes.named.get(source)
         if algorithm is None or (algorithm in algorithms.WITH_DATA and layer is None):
-            algorithm = algorithms.choose(op_type, format, groups or granularity, has_data=layer is not None)
+            has_data, thorough = layer is not None, self._codes.thorough
+            algorithm = algorithms.choose(op_type, format, groups or granularity, has_data=has_data, thorough=thorough)
         tensor = graph.constant(weight) if tensor is None else tensor
         assert tensor is not None
         layer = layer if algorithm in algorithms.WITH_DATA else None

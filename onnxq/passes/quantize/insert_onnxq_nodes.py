@@ -14,8 +14,8 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights, weights_of
 from onnxq.own_ops import Variant
+from onnxq.passes.low_rank import beside
 from onnxq.passes.quantize import PlanPass, Work
-from onnxq.passes.quantize._low_rank import beside
 from onnxq.passes.quantize._matmul import read_product
 from onnxq.passes.quantize._onnxq_scales import nested_scales
 from onnxq.passes.quantize._weight_forms import WeightForms

@@ -15,8 +15,8 @@ from onnxq.layouts import Layout
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights
+from onnxq.passes.low_rank import beside
 from onnxq.passes.quantize import PlanPass, Work
-from onnxq.passes.quantize._low_rank import beside
 from onnxq.passes.quantize._matmul import Product, read_product
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Choice, Method, Plan

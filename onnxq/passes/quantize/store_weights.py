@@ -16,8 +16,8 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, has_weights, other_constants, weights_of
+from onnxq.passes.low_rank import onto
 from onnxq.passes.quantize import PlanPass, Work
-from onnxq.passes.quantize._low_rank import onto
 from onnxq.passes.quantize._onnxq_weights import unpacked as unpacked_by_node
 from onnxq.passes.quantize._weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
