@@ -315,12 +315,12 @@ def test_a_bottleneck_of_few_numbers_is_looked_at_and_a_depthwise_kernel_is_not(
 
 
 def test_thorough_effort_learns_how_kernels_are_rounded(tmp_path: Path) -> None:
-    text = "m (float[1, 8, 9, 9] x) => (float[1, 16, 7, 7] y) { y = Conv (x, K) }"
-    model = tiny.save(tiny.model(text, {"K": tiny.normal(16, 8, 3, 3)}), tmp_path)
+    text = "m (float[1, 16, 9, 9] x) => (float[1, 64, 7, 7] y) { y = Conv (x, K) }"
+    model = tiny.save(tiny.model(text, {"K": tiny.normal(64, 16, 3, 3)}), tmp_path)
     r = np.random.default_rng(1)
-    mix = r.standard_normal((8, 8)) * r.gamma(1, 1, 8)
+    mix = r.standard_normal((16, 16)) * r.gamma(1, 1, 16)
     data = [
-        {"x": np.einsum("nchw,cd->ndhw", tiny.normal(1, 8, 9, 9, seed=i), mix).astype(np.float32)} for i in range(20)
+        {"x": np.einsum("nchw,cd->ndhw", tiny.normal(1, 16, 9, 9, seed=i), mix).astype(np.float32)} for i in range(20)
     ]
     notes = {}
     for effort in ("normal", "thorough"):
