@@ -186,7 +186,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 plan = better
                 job = _following(request, job, plan, kept, ranges)
                 corrected = biases_corrected(job, plan, ranges, request.effort.memory)
-                rewritten = corrected.job.rewritten(plan, ranges)  # 6
+                rewritten = corrected.job.rewritten(plan, ranges, is_final=True)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7

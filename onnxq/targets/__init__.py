@@ -37,6 +37,10 @@ class Target:
     packed: tuple[str, ...] = ()
     #: Domains of the operators that it has besides the standard ones.
     domains: tuple[str, ...] = ()
+    #: The runtime in which the model is run, if that is not onnxruntime: a file of `runtime/consumers`.
+    consumer: str = ""
+    #: Whether an int8 Add may read one value that is not int8: a conversion costs less there than leaving int8.
+    one_is_enough: bool = False
     #: What carries a plan out, in order: files of `passes/quantize`.
     passes: tuple[str, ...] = ("store_weights",)
 

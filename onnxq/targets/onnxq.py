@@ -18,6 +18,7 @@ class onnxq(Target):
     dynamic = ("MatMul", "Gemm")
     packed = ("MatMul", "Gemm", "Gather")
     domains = (own_ops.DOMAIN,)
+    one_is_enough = True
     passes = ("insert_qdq", "quantize_dynamically", "insert_onnxq_nodes", "store_weights", "convert_to_half")
 
     def opset_for(self, scheme: str) -> int:
