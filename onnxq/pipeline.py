@@ -18,7 +18,8 @@ from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, follows_codes, needed, of_float_layers
 from onnxq.calibration.layers.balance_channels import balanced
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES, biases_corrected
+from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES as WHOLE_MODEL_BYTES
+from onnxq.calibration.layers.correct_biases import biases_corrected
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
 from onnxq.checking.logits import classes_of

@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.models import Check, check_models, check_nodes
 from onnxq.checkpoints import make_products
 from onnxq.checkpoints import match as matching
@@ -31,6 +30,7 @@ from onnxq.output import write
 from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.rewrite import rewrite
+from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.plan import Choice, Method, Plan, in_float
 from onnxq.planning.first_plan import MATMULS
 from onnxq.recipe import Recipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from onnxq import Recipe, pipeline, quantize
+from onnxq.calibration.layers import correct_biases
 from onnxq.calibration.layers.correct_biases import Corrected, biases_corrected
 from onnxq.job import open_job
 from onnxq.output import write
@@ -54,16 +54,12 @@ def test_the_mean_of_each_output_is_that_of_the_float_layer(tmp_path: Path) -> N
     assert np.abs(outputs["after"] - wanted).mean() < 0.5 * np.abs(outputs["before"] - wanted).mean()
 
 
-@pytest.mark.parametrize("scheme", ["w8a8", "int8"])
-def test_files_are_nearer_to_float_and_say_so(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_nearer_to_float_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, found = model(tmp_path), {}
-    recipe = Recipe(scheme, keep_slow=True, algorithm="mse", effort="quick", balance=False)
-    if scheme == "w8a8":
-        recipe = dataclasses.replace(recipe, calibration="minmax")
+    recipe = Recipe("int8", algorithm="mse")
     plan = open_job(path, recipe, "onnx", samples()).plan
     result = quantize(path, tmp_path / "q.onnx", recipe, target="onnx", data=samples(), plan=plan, check=False)
-    count = 3 if scheme == "w8a8" else 2  # alone, a depthwise kernel is stored in 16 bits
-    assert sum(f"biases of {count} convolutions make up for" in note for note in result.notes) == 1
+    assert sum("biases of 2 convolutions make up for" in note for note in result.notes) == 1
     monkeypatch.setattr(pipeline, "biases_corrected", lambda job, *_: Corrected(job))
     plain = quantize(path, tmp_path / "p.onnx", recipe, target="onnx", data=samples(), plan=plan, check=False)
     assert not any("make up for" in note for note in plain.notes)
@@ -71,6 +67,28 @@ def test_files_are_nearer_to_float_and_say_so(scheme: str, tmp_path: Path, monke
         noise = [run(path, x) - run(each.output, x) for x in samples(10, seed=5)]
         found[name] = float(np.abs(np.mean(noise, axis=(0, 1, 3, 4))).mean())
     assert found["q"] < 0.7 * found["p"]
+
+
+def test_where_the_whole_model_is_not_nearer_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = open_job(model(tmp_path), Recipe("int8", algorithm="mse"), "onnx", samples())
+    assert biases_corrected(job, job.plan, NO_RANGES).job is not job
+    monkeypatch.setattr(correct_biases, "GAIN", 0.0)
+    assert biases_corrected(job, job.plan, NO_RANGES).job is job
+
+
+def test_groups_of_a_convolution_have_biases_of_their_own(tmp_path: Path) -> None:
+    text = "m (float[1, 8, 9, 9] x) => (float[1, 64, 7, 7] y) { y = Conv <group = 2> (x, K) }"
+    path = tiny.save(tiny.model(text, {"K": tiny.normal(64, 4, 3, 3)}), tmp_path)
+    job = open_job(path, Recipe("int8", algorithm="mse"), "onnx", samples())
+    made = biases_corrected(job, job.plan, NO_RANGES)
+    assert made.notes
+    noise = {}
+    for name, each in (("before", job), ("after", made.job)):
+        write.save(each.rewritten(job.plan, NO_RANGES), tmp_path / f"{name}.onnx", lambda _: None)
+        errors = [run(tmp_path / f"{name}.onnx", x) - run(path, x) for x in samples(30, seed=5)]
+        noise[name] = np.abs(np.mean(errors, axis=(0, 1, 3, 4)))
+    assert (noise["after"] < noise["before"] + 1e-5).mean() > 0.9
+    assert noise["after"].mean() < 0.3 * noise["before"].mean()
 
 
 def test_rtn_leaves_biases_as_they_are(tmp_path: Path) -> None:

@@ -28,12 +28,16 @@ from onnxq.model.graph import Names
 from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, find_weights
-from onnxq.plan import Plan
+from onnxq.plan import Method, Plan
+from onnxq.runtime.session import Session
 from onnxq.summaries.gram import finite_rows
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 
 #: Float models larger than this are not run whole unless calibration runs them anyway.
 WHOLE_MODEL_BYTES = 1 << 30
+
+#: Part of the noise at the outputs that has to remain at most, on samples held back, for biases to be corrected.
+GAIN = 0.95
 
 
 @dataclass
@@ -77,7 +81,8 @@ class Corrected:
 def biases_corrected(job: Job, plan: Plan, ranges: Ranges, memory: int | None = None) -> Corrected:
     """The job with biases that make up for how `plan` rounds the weights in front of them.
 
-    Without data nothing is done, nor to models that are not run whole otherwise.
+    Without data nothing is done, nor to models that are not run whole otherwise; and nothing where the outputs of the
+    whole model on samples held back are not nearer to float by it: errors of layers may have made up for each other.
 
     Args:
         ranges: of activations, where the plan quantizes them.
@@ -96,17 +101,41 @@ def biases_corrected(job: Job, plan: Plan, ranges: Ranges, memory: int | None = 
                 shifts[layers[name][0].node.name or ""] = shift
     if not shifts:
         return Corrected(job)
+    made = dataclasses.replace(job, model=_with_biases(job.model, shifts))
+    before, after = (_noise(job, each.rewritten(plan, ranges)) for each in (job, made))
+    if not after <= GAIN * before:
+        return Corrected(job)
     note = f"biases of {len(shifts)} convolutions make up for how their weights are rounded"
-    return Corrected(dataclasses.replace(job, model=_with_biases(job.model, shifts)), (note,))
+    return Corrected(made, (note,))
+
+
+def _noise(job: Job, model: ir.Model) -> float:
+    """How far the outputs of `model` are from those in float on samples held back: the sum of noise to signal."""
+    assert job.data is not None
+    names = [value.name or "" for value in job.model.graph.outputs]
+    in_float, quantized = Session(job.model, threads=0), Session(model, threads=0)
+    powers: dict[str, NDArray[np.float64]] = {}
+    for sample in job.data.split(job.sampling.held_back)[1]:
+        for name, *pair in zip(names, in_float.run(sample, names), quantized.run(sample, names), strict=True):
+            wanted, found = (np.asarray(x) for x in pair)
+            if wanted.dtype.kind == "f" and wanted.shape == found.shape:
+                exact = wanted.astype(np.float64)
+                new = np.array([np.square(found - exact).sum(), np.square(exact).sum()])
+                powers[name] = powers.get(name, 0) + new
+    return float(sum(noise / power if power else noise for noise, power in powers.values()))
 
 
 def _layers(job: Job, plan: Plan, ranges: Ranges) -> Iterator[tuple[str, tuple[Weight, LayerInput, Encoding]]]:
-    """By weight, the convolutions whose codes the weights alone choose, and how those are made."""
+    """By weight, the convolutions whose codes the weights alone choose, and how those are made.
+
+    Only of float activations: where these are rounded too they err more, and nothing was gained (docs/algorithms.md).
+    """
     known = {name: several[0] for name, several in layer_inputs(job.model).items() if len(several) == 1}
     found = [
         weight
         for weight in find_weights(job.model)
         if weight.node.op_type == "Conv"
+        and plan.method(weight.node.name) is Method.STORED
         and isinstance(getattr(known.get(weight.value.name or ""), "rows", None), Patches)
         and job.recipe.algorithm_for(weight.node.name or "", "Conv") != algorithms.PLAIN
         and (len(weight.node.inputs) < 3 or weight.node.inputs[2] is None or graph.constant(weight.node.inputs[2]))

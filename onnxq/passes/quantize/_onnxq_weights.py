@@ -1,5 +1,5 @@
-"""Shared by the passes that insert operators of the onnxq domain: a weight as codes of any width, its scales as codes of
-their own, and the nodes that unpack them."""
+"""Shared by the passes that insert operators of the onnxq domain: a weight as codes of any width, its scales as codes
+of their own, and the nodes that unpack them."""
 
 from __future__ import annotations
 
