@@ -23,12 +23,13 @@ from onnxq.planning.first_plan import make_plan
 from onnxq.planning.shared_weights import reconciled
 from onnxq.planning.unused_options import UnusedOption, unused_options
 from onnxq.progress import QUIET, Progress
-from onnxq.recipe import SPEED_SCHEMES, Recipe
+from onnxq.recipe import Recipe
 from onnxq.runtime import work
 from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource, add_to_hash
+from onnxq.schemes import SPEED_SCHEMES
 from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target

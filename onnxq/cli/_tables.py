@@ -116,7 +116,7 @@ def _outcome(
         return Group(table)
     _add_check(table, check)
     if machine:
-        table.add_row("decided", "by times", one_line(f"on {machine}"))
+        table.add_row("plan", "by kernel times", one_line(f"measured on {machine}"))
     return Group(table, *(Text(one_line(f"note: {note}")) for note in check.notes))
 
 

@@ -140,7 +140,7 @@ class GivenTensor(ir.LazyTensor):
             how, is_blocked = q.granularity, q.granularity.block is not None
             scales, zeros = (None if x is None else x.T if is_blocked else x for x in (q.scales, q.zero_points))
             turned = how if how.axis is None else Granularity(1 - how.axis, how.block)
-            return QuantizedTensor(q.format, turned, q.codes.T, scales, zeros)
+            return QuantizedTensor(q.format, turned, q.codes.T, scales, zeros, q.nested)  # counted by rows
 
         rows, columns = self.shape.numpy()
         return GivenTensor(given, (columns, rows), self.dtype, half_scales=self.half_scales)

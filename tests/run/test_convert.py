@@ -74,6 +74,14 @@ def test_the_same_numbers(word: str, start: str, end: str, tmp_path: Path) -> No
     assert tiny.sqnr(run(small), run(back.output)) > 120
 
 
+@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4"])
+def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "onnxq")
+    done = convert(small, "onnxq", tmp_path / "end.onnx", accuracy_level=0)
+    assert len(done.kept) == 4 and not done.again and done.bytes_after <= done.bytes_before + 500
+    np.testing.assert_array_equal(run(small), run(done.output))
+
+
 def test_formats_that_a_target_lacks_are_rounded_again_and_told(tmp_path: Path) -> None:
     small = quantized(tmp_path, "mxfp4", "onnxq")
     done = convert(small, "ort-cpu", tmp_path / "end.onnx", accuracy_level=0)

@@ -55,7 +55,9 @@ class Stored:
 
         def read() -> QuantizedTensor:
             q = self.read()
-            return QuantizedTensor(q.format, moved, q.codes.transpose(order), turned(q.scales), turned(q.zero_points))
+            # Nested scales are counted by rows, which of a matrix are the same either way.
+            parts = (turned(q.scales), turned(q.zero_points), q.nested if len(self.shape) == 2 else None)
+            return QuantizedTensor(q.format, moved, q.codes.transpose(order), *parts)
 
         return dataclasses.replace(self, granularity=moved, shape=tuple(self.shape[axis] for axis in order), read=read)
 

@@ -37,7 +37,9 @@ class ReadChains(RestorePass):
         if scales.shape.numpy()[0] != count or not ends or not graph.is_op(ends[0], "Reshape"):
             return False
         shape = array_of(graph.constant(ends[0].inputs[1]))
-        if shape is None or int(np.prod(shape)) != count * block or shape[-1] % block:
+        if shape is None or shape.ndim != 1 or not shape.size or (shape < 1).any() or not block:
+            return False
+        if int(np.prod(shape)) != count * block or shape[-1] % block:
             return False
         *rest, padded = (int(size) for size in shape)
         k, order = padded, tuple(range(len(shape)))
