@@ -73,8 +73,9 @@ def _learned(columns: Columns, gram: NDArray[np.float32]) -> Columns:
     for start in range(0, columns.w.shape[1], OUTPUTS):
         outputs = slice(start, start + OUTPUTS)
         part = columns.part(outputs)
-        soft = _Soft.of(part)
-        up = _descended(soft, gram)
+        with np.errstate(all="ignore"):  # what comes of numbers out of all proportion is not chosen in the end
+            soft = _Soft.of(part)
+            up = _descended(soft, gram)
         found.codes[:, outputs] = (soft.below + up).astype(found.codes.dtype)
     return found.decoded()
 

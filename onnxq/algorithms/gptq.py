@@ -119,7 +119,11 @@ def solved(
         if further is not None:
             other = further.codes(found, gram.damped)
             _descend(other, gram.damped, kept)
-            better = _errors(other, part.w, held_back, in_float) < _errors(found, part.w, held_back, in_float)
+            if len(held_back):
+                errors = [_errors(each, part.w, held_back, in_float) for each in (other, found)]
+            else:
+                errors = [_on_gram(each, gram.damped) for each in (other, found)]
+            better = errors[0] < errors[1]
             found.take(other, slice(None), better)
             found, by[better] = found.decoded(), further.word
         better = _is_better(found, part, held_back, in_float)
@@ -333,3 +337,9 @@ def _errors(
     """[N]: of the outputs on rows [rows, K], which were those of `w` on float ones."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.square(x @ columns.values - in_float @ w).sum(axis=0))
+
+
+def _on_gram(columns: Columns, gram: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[N]: of the outputs, on the rows that the matrix is of."""
+    off = columns.values - columns.w
+    return np.asarray(np.einsum("kn,kn->n", off, gram @ off))

@@ -47,12 +47,11 @@ def test_rounding_that_is_learned_is_not_worse_than_gptq(
 ) -> None:
     w = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     x = inputs(400, w.size // shape[channel])
-    found, others = (
-        WITH_DATA[each](w, formats.get(word), granularity, layer=layer(x, channel)) for each in ("adaround", "gptq")
-    )
+    seen = layer(x, channel)
+    found, others = (WITH_DATA[each](w, formats.get(word), granularity, layer=seen) for each in ("adaround", "gptq"))
     assert found.shape == shape and found.format is formats.get(word)
-    # Which of the two an output takes is not decided here, where no rows are held back: what was learned.
-    assert error(found, w, x, channel) < 1.1 * error(others, w, x, channel)
+    assert error(found, w, x, channel) < 1.01 * error(others, w, x, channel)  # by damped sums it is never more
+    assert seen.chosen["adaround"] > 0
     assert error(found, w, x, channel) < 0.7 * error(mse.quantize(w, formats.get(word), granularity), w, x, channel)
 
 
