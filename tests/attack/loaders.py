@@ -26,7 +26,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 with atheris.instrument_imports(include=["onnxq"]):
     from onnxq import plan, recipe
     from onnxq.calibration import observations
-    from onnxq.checkpoints import encode_arrays, tensors
+    from onnxq.checkpoints import checkpoint, encode_arrays, schemes, tensors
     from onnxq.errors import OnnxqError
     from onnxq.folders import contents
     from onnxq.model import load
@@ -55,6 +55,8 @@ def _model(path: Path) -> None:
 
 def _checkpoint(path: Path) -> None:
     dict(tensors.open_checkpoint(path))
+    for layer in schemes.layers_of(checkpoint.open_folder_or_file(path)):
+        layer.open().floats()
 
 
 PICTURE = (Input("x", np.dtype(np.float32), (1, 3, 8, 8)),)

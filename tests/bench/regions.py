@@ -1,7 +1,8 @@
 """Regions beside what else runs int8 networks: `python tests/bench/regions.py [--quick] [MODEL …]`.
 
 Of each shared model: the float file, its `w8a8` file with QuantizeLinear and DequantizeLinear in onnxruntime, the same
-with regions, and, where OpenVINO is installed, float and the w8a8 file there. Plans are not tuned. Answers are compared
+with regions, its `bf16` file with regions, made without data, and, where OpenVINO is installed, float (which that may
+in bfloat16 where it can) and the w8a8 file there. Plans are not tuned. Answers are compared
 with those of the regions' bodies before anything is timed. Processor time on one thread, the median of turns.
 """
 
@@ -105,10 +106,13 @@ def main(words: list[str]) -> None:
             for target, file in files.items():
                 data = zoo.calibration(name, SAMPLES)
                 onnxq.quantize(path, file, "w8a8", target=target, data=data, check=False, ranges=ranges)
+            files["bf16"] = Path(made) / "bf16.onnx"
+            onnxq.quantize(path, files["bf16"], "bf16", target="onnxq", check=False)
             runs: dict[str, Run] = {
                 "float": in_onnxruntime(path),
                 "w8a8": in_onnxruntime(files["ort-cpu"]),
                 "regions": in_onnxruntime(files["onnxq"]),
+                "bf16": in_onnxruntime(files["bf16"]),
             }
             for word, file in (("OpenVINO float", path), ("OpenVINO w8a8", files["ort-cpu"])):
                 run = in_openvino(file)
@@ -117,12 +121,17 @@ def main(words: list[str]) -> None:
             ours, bodies = (
                 [np.asarray(y) for y in run(feed)] for run in (runs["regions"], by_definition(files["onnxq"]))
             )
-            same = compare_outputs([str(i) for i in range(len(ours))], [bodies], [ours]).sqnr
+            outputs = [str(i) for i in range(len(ours))]
+            same = compare_outputs(outputs, [bodies], [ours]).sqnr
+            rounded = [[np.asarray(y) for y in runs[word](feed)] for word in ("float", "bf16")]
+            near = compare_outputs(outputs, rounded[:1], rounded[1:]).sqnr
             if not same >= LEAST_DB:
                 sys.exit(f"{name}: regions compute something else ({same:.1f} dB)")
+            if not near >= LEAST_DB:
+                sys.exit(f"{name}: bf16 regions compute something else ({near:.1f} dB)")
             found = milliseconds(runs, feed, 2 if quick else TURNS)
         cells = [f"{ms:.2f} ({ms / found['float']:.2f})" for ms in found.values()]
-        print(f"| {name} | {' | '.join(cells)} | {same:.0f} |", flush=True)
+        print(f"| {name} | {' | '.join(cells)} | {same:.0f}, {near:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

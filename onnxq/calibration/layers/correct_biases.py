@@ -19,7 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import algorithms
-from onnxq.calibration.gather_evidence import runner
+from onnxq.calibration.look_at_inputs import runner
 from onnxq.calibration.memory import in_groups
 from onnxq.encoding.lazy import EncodedTensor, Encoding
 from onnxq.job import Job

@@ -32,12 +32,12 @@ class MakeBf16Regions(Pass):
 
     Args:
         types: types and shapes of values, by the names that they have in the model.
-        small: names of convolutions that may be in bfloat16 although their weights, which are small, are in float32.
+        allowed: names of convolutions that may compute in bfloat16; weights of small ones may be in float32.
     """
 
-    def __init__(self, types: Types, small: frozenset[str] = frozenset()) -> None:
+    def __init__(self, types: Types, allowed: frozenset[str]) -> None:
         super().__init__()
-        self.types, self.small = types, small
+        self.types, self.allowed = types, allowed
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
@@ -45,7 +45,7 @@ class MakeBf16Regions(Pass):
         for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
             subgraph.sort()
             while len(subgraph) <= MOST_NODES:
-                island = find_island(subgraph, groups_of(subgraph, self.types, self.small), entry)
+                island = find_island(subgraph, groups_of(subgraph, self.types, self.allowed), entry)
                 if island is None:
                     break
                 insert_bf16(model, island, names, self.types)
