@@ -19,6 +19,8 @@ from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, follows_codes, needed, of_float_layers
 from onnxq.calibration.layers.balance_channels import balanced
+from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES as WHOLE_MODEL_BYTES
+from onnxq.calibration.layers.correct_biases import biases_corrected
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
 from onnxq.checking.logits import classes_of
@@ -60,9 +62,6 @@ from onnxq.searching.options import SCHEME
 from onnxq.summaries.evidence import NO_EVIDENCE, open_index
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
-
-#: Float models larger than this are not run whole unless calibration runs them anyway.
-WHOLE_MODEL_BYTES = 1 << 30
 
 
 @bounded
@@ -188,7 +187,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
             while better is not None:
                 plan = better
                 job = _following(request, job, plan, kept, ranges)
-                rewritten = job.rewritten(plan, ranges, is_final=True)  # 6
+                corrected = biases_corrected(job, plan, ranges, request.effort.memory)
+                rewritten = corrected.job.rewritten(plan, ranges, is_final=True)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
@@ -204,7 +204,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
             if request.budget is not None:
                 remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
-    notes = (*_notes(request, signature), *balance, *_what_data_chose(job))
+    notes = (*_notes(request, signature), *balance, *corrected.notes, *_what_data_chose(job))
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
 

@@ -130,6 +130,12 @@ def in_float(choice: Choice, reason: str) -> Choice:
     return dataclasses.replace(choice, method=Method.STORED, reason=reason)
 
 
+def has_rank(choice: Choice) -> bool:
+    """Whether two matrices beside the node can make up for the codes of its weight."""
+    is_float = choice.format is None or formats.get(choice.format).scale_type is None
+    return choice.op in ("MatMul", "Gemm", "Conv") and choice.method in (Method.PACKED, Method.STORED) and not is_float
+
+
 def finer(choice: Choice, reason: str) -> Choice | None:
     """The same node with weights of the next longer format, that of the file in the end; None where there is none."""
     bits = 32 if choice.format is None else formats.get(choice.format).bits

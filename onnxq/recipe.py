@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -30,6 +31,10 @@ AIM = 20.0
 GRANULARITIES = ("tensor", "channel", "block")
 #: The formats with zero points, by those of as many bits without.
 AFFINE: Mapping[str, str] = {"int2": "uint2", "int4": "uint4", "int8": "uint8", "int16": "uint16"}
+
+
+#: What says a rank in a rule.
+_RANK = re.compile(r"rank[1-9][0-9]{0,3}")
 
 
 def require_scheme(word: str) -> None:
@@ -67,8 +72,8 @@ def _compiled(pattern: str) -> Any:
 @dataclass(frozen=True)
 class Rule:
     """Nodes whose name matches `nodes` (a glob, or a regular expression behind `re:`) and whose operator is in `ops`
-    (any, if empty) are treated as scheme `set` says, or kept in float if it says `keep`. Behind a plus sign stands the
-    algorithm that chooses codes there: `int3+gptq`."""
+    (any, if empty) are treated as scheme `set` says, or kept in float if it says `keep`. Behind plus signs stand the
+    algorithm that chooses codes there, and the rank of what is added to make up for them: `int3+gptq+rank16`."""
 
     set: str
     nodes: str = "*"
@@ -80,8 +85,15 @@ class Rule:
             raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
         if self.set != KEEP:
             require_scheme(self.scheme)
-        if "+" in self.set:
-            algorithms.require(self.set.partition("+")[2])
+        words = self.set.split("+")[1:]
+        ranks = [word for word in words if _RANK.fullmatch(word)]
+        for word in words:
+            if word not in ranks:
+                algorithms.require(word)
+        if len(ranks) > 1 or len(words) - len(ranks) > 1:
+            raise BadRecipe(f"the rule '{self.set[:80]}' names two of a kind: one algorithm and one rank are enough")
+        if words and self.scheme == KEEP:
+            raise BadRecipe(f"the rule '{self.set[:80]}' keeps nodes in float, where nothing is left to choose")
         if len(self.nodes) > LONGEST_PATTERN:
             raise BadRecipe(f"the rule '{self.nodes[:40]}…' is longer than {LONGEST_PATTERN} characters")
         if self.nodes.startswith("re:"):
@@ -95,7 +107,12 @@ class Rule:
     @property
     def algorithm(self) -> str | None:
         """The algorithm that `set` names for such nodes; None: it names none."""
-        return self.set.partition("+")[2] or None
+        return next((word for word in self.set.split("+")[1:] if not _RANK.fullmatch(word)), None)
+
+    @property
+    def rank(self) -> int:
+        """The rank of what is added beside such nodes; 0: nothing is."""
+        return next((int(word[4:]) for word in self.set.split("+")[1:] if _RANK.fullmatch(word)), 0)
 
     def matches(self, name: str, op_type: str) -> bool:
         """Whether it is for a node of this `name` and operator `op_type`."""
@@ -221,6 +238,15 @@ class Recipe:
         """
         rule = self._rule_for(name, op_type)
         return (rule and rule.algorithm) or self.algorithm
+
+    def rank_for(self, name: str, op_type: str) -> int:
+        """The rank of the two matrices that make up for the codes of one node's weight; 0: there are none.
+
+        Args:
+            name, op_type: of the node in the prepared model.
+        """
+        rule = self._rule_for(name, op_type)
+        return rule.rank if rule else 0
 
     def _rule_for(self, name: str, op_type: str) -> Rule | None:
         return next((rule for rule in reversed(self.rules) if rule.matches(name, op_type)), None)

@@ -4,6 +4,7 @@ One file each; the file name is the word. Each defines `quantize(w, format, gran
 scales of None mean the format's own, and `suits(op_type, format, granularity)`, which says what it is chosen for: no
 two of them claim the same weight. One that says `NEEDS_DATA` is also given `layer`, what data say about the input of
 the weight's layer (`summaries/evidence.py`), and `half_scales`; it is chosen, before those without, where there is one.
+One that says `SLOW` is chosen only where time is no matter (`--effort thorough`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ DATA_FREE: Mapping[str, Algorithm] = {
 WITH_DATA: Mapping[str, DataAlgorithm] = {word: module.quantize for word, module in _NEEDS_DATA.items()}
 #: Those of them for which data are followed through the model as it is quantized.
 FOLLOWING = frozenset(word for word, module in _NEEDS_DATA.items() if getattr(module, "FOLLOWS", False))
+_SLOW = frozenset(word for word, module in _NEEDS_DATA.items() if getattr(module, "SLOW", False))
 WORDS = (*DATA_FREE, *WITH_DATA)
 
 
@@ -135,13 +137,17 @@ def quantize(
         raise formats.in_weight(error, name) from None
 
 
-def choose(op_type: str, format: Format, granularity: Granularity, *, has_data: bool = False) -> str:
+def choose(
+    op_type: str, format: Format, granularity: Granularity, *, has_data: bool = False, thorough: bool = False
+) -> str:
     """The algorithm that measured best (docs/algorithms.md): the one that claims such weights.
 
     Args:
         op_type: of the node that reads the weight.
         format, granularity: that it will have.
         has_data: whether there is evidence about the layer.
+        thorough: whether it may take many times as long; those that do are asked first then.
     """
-    words = (*WITH_DATA, *DATA_FREE) if has_data else DATA_FREE
+    with_data = sorted(WITH_DATA, key=lambda word: word not in _SLOW)
+    words = (*(word for word in with_data if thorough or word not in _SLOW), *DATA_FREE) if has_data else DATA_FREE
     return next((word for word in words if _MODULES[word].suits(op_type, format, granularity)), PLAIN)

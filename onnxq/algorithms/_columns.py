@@ -67,6 +67,14 @@ class Columns:
         self.codes[k], self.values[k] = q.codes[0], q.dequantize()[0]
         return self.values[k]
 
+    def decoded(self) -> Self:
+        """The same, its values those of its codes and scales."""
+        for group in np.unique(self.group):
+            inputs = self.group == group
+            q = QuantizedTensor(self.format, _BY_COLUMN, self.codes[inputs], *self._of_group(int(group)))
+            self.values[inputs] = q.dequantize()
+        return self
+
     def steps(self, inputs: slice) -> FloatArray:
         """[inputs, N]: what a scale larger by 1 adds to each number of these inputs, which share one."""
         ones = np.ones(self.codes.shape[1], self.scales.dtype)

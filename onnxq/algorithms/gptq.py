@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +68,33 @@ def quantize(
     A weight whose scales do not belong to one output channel each, as those of blocks along that axis, gets data-free
     codes, and so does one in a format without scales.
     """
+    return solved(w, format, granularity, scales, zero_points, layer=layer, half_scales=half_scales)
+
+
+class Further(NamedTuple):
+    """Another way, which begins with the codes of gptq.
+
+    Attributes:
+        word: its name.
+        codes: gives columns with other codes, for a Gram matrix.
+    """
+
+    word: str
+    codes: Callable[[Columns, NDArray[np.float32]], Columns]
+
+
+def solved(
+    w: FloatArray,
+    format: Format,
+    granularity: Granularity,
+    scales: FloatArray | None = None,
+    zero_points: CodeArray | None = None,
+    *,
+    layer: Layer,
+    half_scales: bool = False,
+    further: Further | None = None,
+) -> QuantizedTensor:
+    """`quantize`, and where there is a `further` way, its codes for those output channels that they serve better."""
     granularity = granularity.within(w.ndim)
     start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
     if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
@@ -89,11 +116,31 @@ def quantize(
             found.w = making_up(part.w, shift, held_back, in_float)
         _round(found, gram)
         _descend(found, gram.damped, kept)
+        by = np.full(per_group, "gptaq" if layer.follows else "gptq", object)
+        if further is not None:
+            other = further.codes(found, gram.damped)
+            _descend(other, gram.damped, kept)
+            if len(held_back):
+                errors = [_errors(each, part.w, held_back, in_float) for each in (other, found)]
+            else:
+                errors = [_on_gram(each, gram.damped) for each in (other, found)]
+            better = errors[0] < errors[1]
+            found.take(other, slice(None), better)
+            found, by[better] = found.decoded(), further.word
         better = _is_better(found, part, held_back, in_float)
         columns.take(found, outputs, better)
-        word = "gptaq" if layer.follows else "gptq"
-        layer.chosen.update({word: int(better.sum()), "mse": int((~better).sum())})
+        layer.chosen.update(by[better].tolist())
+        layer.chosen.update({"mse": int((~better).sum())})
     return columns.tensor(start, layer.channel)
+
+
+def wanted(w: FloatArray, layer: Layer) -> FloatArray:
+    """[K, N]: the real weights that are best in the place of `w` behind quantized layers; behind float ones `w`."""
+    prepared = _prepared(layer)
+    if prepared is None or prepared.shift is None:
+        return w
+    rows, in_float = (x[:, 0] for x in prepared.held_back)
+    return making_up(w, prepared.shift[0] @ w, rows, in_float)
 
 
 def _data_free(
@@ -289,7 +336,18 @@ def _is_better(
     """[N] whether an output is nearer to what it was on rows [rows, K] with the codes of `found` than of `start`."""
     if not len(x):
         return np.ones(start.w.shape[1], np.bool_)
+    return np.asarray(_errors(found, start.w, x, in_float) <= _errors(start, start.w, x, in_float))
+
+
+def _errors(
+    columns: Columns, w: FloatArray, x: NDArray[np.float32], in_float: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """[N]: of the outputs on rows [rows, K], which were those of `w` on float ones."""
     with np.errstate(over="ignore", invalid="ignore"):
-        wanted = in_float @ start.w
-        errors = [np.square(x @ each.values - wanted).sum(axis=0) for each in (found, start)]
-    return np.asarray(errors[0] <= errors[1])
+        return np.asarray(np.square(x @ columns.values - in_float @ w).sum(axis=0))
+
+
+def _on_gram(columns: Columns, gram: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[N]: of the outputs, on the rows that the matrix is of."""
+    off = columns.values - columns.w
+    return np.asarray(np.einsum("kn,kn->n", off, gram @ off))

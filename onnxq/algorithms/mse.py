@@ -38,18 +38,35 @@ def quantize(
         found = _native(w, format, granularity)
         if found is not None:
             return found
+    return best_scales(w, format, granularity, scales, zero_points)
+
+
+def best_scales(
+    w: FloatArray,
+    format: Format,
+    granularity: Granularity,
+    scales: FloatArray | None = None,
+    zero_points: CodeArray | None = None,
+    *,
+    weights: NDArray[np.float32] | None = None,
+) -> QuantizedTensor:
+    """`w` in `format`, each group with the best of the scales tried.
+
+    Args:
+        weights: how much each number's squared error counts; None: all count the same.
+    """
     if scales is None:
         scales, zero_points = format.fit(w, granularity)
     if scales is None:
         return format.encode(w, granularity)
     best = format.encode(w, granularity, scales, zero_points)
-    least = squared_errors(w, best)
+    least = squared_errors(w, best, weights)
     for factor in POWERS if format.powers_of_two else FACTORS:
         with np.errstate(over="ignore"):
             tried = scales * factor
         usable = (np.abs(tried) >= np.finfo(np.float32).tiny) & np.isfinite(tried)
         other = format.encode(w, granularity, np.where(usable, tried, np.float32(1)), zero_points)
-        errors = squared_errors(w, other)
+        errors = squared_errors(w, other, weights)
         better = usable & (errors < least)
         least = np.where(better, errors, least)
         assert best.scales is not None
@@ -58,14 +75,21 @@ def quantize(
     return format.encode(w, granularity, best.scales, zero_points)
 
 
-def squared_errors(w: FloatArray, q: QuantizedTensor) -> NDArray[np.float32]:
+def squared_errors(
+    w: FloatArray, q: QuantizedTensor, weights: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
     """Sum of squared errors of each group, in float32, added from the first element of a block to its last.
 
     The order matters only for being the same everywhere.
+
+    Args:
+        weights: how much each number counts; None: all count the same.
     """
     errors = q.dequantize() - w
     with np.errstate(over="ignore"):  # an infinite error is never the least one
         errors *= errors
+        if weights is not None:
+            errors *= weights
     groups, axes = q.granularity.groups(errors)
     if len(axes) != 1:
         return np.asarray(groups.sum(axis=axes, dtype=np.float32))

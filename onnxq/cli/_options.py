@@ -215,7 +215,7 @@ PLAN_OPTIONS = options(
         multiple=True,
         metavar="PATTERN=SCHEME",
         help="Another scheme for nodes of this name, e.g. 'layers.0/*=w8a16', perhaps with an algorithm, "
-        "'layers.0/*=int3+gptq'. Repeatable.",
+        "'layers.0/*=int3+gptq', and a rank of what is added to make up for it, 'int3+gptq+rank16'. Repeatable.",
     ),
     click.option(
         "--block-size",
@@ -238,8 +238,8 @@ PLAN_OPTIONS = options(
     click.option(
         "--algorithm",
         type=click.Choice(algorithms.WORDS),
-        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do; gptq, gptaq: by "
-        "--data.  [default: what measured best for each weight]",
+        help="How codes are chosen; rtn: by each format's own rule, as its other implementations do; gptq, gptaq, "
+        "adaround, importance: by --data.  [default: what measured best for each weight]",
     ),
     click.option(
         "--balance/--no-balance",

@@ -33,10 +33,10 @@ def recipe_of(part: str, parts: Sequence[str], recipe: Recipe, has_data: bool) -
 
 
 def _without_data(rule: Rule) -> Rule:
-    scheme = _needs_none(rule.scheme)
-    return dataclasses.replace(
-        rule, set=f"{scheme}+{rule.algorithm}" if rule.algorithm in algorithms.DATA_FREE else scheme
-    )
+    words = [_needs_none(rule.scheme)]
+    words += [word for word in algorithms.DATA_FREE if word == rule.algorithm]
+    words += [f"rank{rule.rank}"] if rule.rank else []
+    return dataclasses.replace(rule, set="+".join(words))
 
 
 def _needs_none(scheme: str) -> str:

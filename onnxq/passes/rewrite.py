@@ -15,7 +15,7 @@ from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.store_halves import StoreHalves
 from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
 from onnxq.passes.regions.make_regions import MakeRegions
-from onnxq.plan import Method, Plan
+from onnxq.plan import Method, Plan, has_rank
 from onnxq.planning.scales import activation_scales
 from onnxq.recipe import Recipe
 from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
@@ -63,7 +63,8 @@ def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:
 
 
 def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
-    codes = Codes(_named_algorithms(work.recipe, model), work.evidence)
+    thorough = work.recipe.effort == "thorough"
+    codes = Codes(_named_algorithms(work.recipe, model), work.evidence, _ranks(work), thorough)
     made: list[PlanPass] = []
     for word in passes.in_order("quantize", work.target.passes):
         each = passes.found("quantize")[word]
@@ -81,3 +82,10 @@ def _named_algorithms(recipe: Recipe, model: ir.Model) -> dict[str, str]:
         if word is not None:
             named.setdefault(weight.value.name or "", word)
     return named
+
+
+def _ranks(work: Work) -> dict[str, int]:
+    """By node, the rank of what makes up for the codes of its weight, where that is asked for and can be."""
+    if not any(rule.rank for rule in work.recipe.rules):
+        return {}
+    return {each.node: work.recipe.rank_for(each.node, each.op) for each in work.plan if has_rank(each)}

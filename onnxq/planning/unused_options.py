@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.plan import Method, Plan
+from onnxq.plan import Method, Plan, has_rank
 from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe
 
@@ -25,6 +25,8 @@ def unused_options(recipe: Recipe, model: ir.Model, plan: Plan, path: str | Path
             ops = f" among {', '.join(rule.ops)}" if rule.ops else ""
             names = f"names as 'onnxq plan {path} --nodes' shows them"
             yield f"the rule '{rule.nodes}' matches no node{ops}; {names}"
+        elif rule.rank and not any(rule.matches(c.node, c.op) and has_rank(c) for c in plan):
+            yield f"the rank in '{rule.set}' changes nothing: it is for weights of MatMul, Gemm and Conv in few bits"
     if recipe.calibration != Recipe.calibration and not values_to_observe(model, plan):
         yield f"calibration by '{recipe.calibration}' changes nothing: {plan.scheme} needs no activation ranges here"
     if recipe.block_size is not None and not any(choice.block for choice in plan):

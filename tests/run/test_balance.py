@@ -14,14 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onnxq import Recipe, quantize
+from onnxq import Recipe, formats, quantize
+from onnxq.algorithms import gptq
 from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
 from onnxq.calibration.layers import balance_channels
 from onnxq.calibration.layers.balance_channels import balanced
+from onnxq.calibration.layers.channel_trial import ChannelTrial
+from onnxq.formats import Granularity
 from onnxq.job import Job, open_job
 from onnxq.model.channel_places import channel_places
 from onnxq.output import write
 from onnxq.passes.scale_channels import scale_channels
+from onnxq.summaries.seen_rows import LayerOfRows
 
 
 def run(path: Path, feed: dict[str, NDArray]) -> NDArray:
@@ -174,12 +178,38 @@ def test_outlier_channels_are_found_and_the_note_says_so(scheme: str, tmp_path: 
     assert found[True] > found[False] + 5
 
 
-def test_awq_serves_codes_by_the_weights_alone_and_leaves_gptq_alone(tmp_path: Path) -> None:
+def test_awq_serves_codes_of_few_bits_and_leaves_others_alone(tmp_path: Path) -> None:
     made = balanced(job_of(tmp_path, "int3", algorithm="mse"))
     assert dict(made.ways) == {"awq": 1} and made.error < 0.8
-    assert not balanced(job_of(tmp_path, "int3")).ways
     assert not balanced(job_of(tmp_path, "int8")).ways
     assert not balanced(job_of(tmp_path, "int3", algorithm="rtn")).ways
+
+
+@pytest.mark.parametrize("algorithm", ["gptq", None], ids=str)
+def test_weights_too_small_for_their_block_are_scaled_before_data_choose_codes(
+    algorithm: str | None, tmp_path: Path
+) -> None:
+    """Of huge channels the weights are tiny: beside others they round to nothing, and no code makes up for that."""
+    path, feed, found = tiny.save(norm_with_outliers(), tmp_path), outliers(200, 1, seed=9)[0], {}
+    for balance in (False, True):
+        recipe = Recipe("int4", balance=balance, algorithm=algorithm, accuracy_level=0)
+        result = quantize(path, tmp_path / f"{balance}.onnx", recipe, target="onnxq", data=outliers(), check=False)
+        found[balance] = tiny.sqnr(run(path, feed), run(result.output, feed))
+        assert any("channels were scaled between layers: awq" in note for note in result.notes) == balance
+    assert found[True] > found[False] + 4
+
+
+def test_the_trial_is_with_the_codes_that_the_layer_will_have() -> None:
+    r = np.random.default_rng(0)
+    mix = r.standard_normal((64, 64))
+    fitted, held_back = ((r.standard_normal((300, 1, 64)) @ mix).astype(np.float32) for _ in range(2))
+    sizes, w, form = np.full(64, 9.0), tiny.normal(1, 48, 64), (formats.get("int3"), Granularity(1, 32))
+    trial = ChannelTrial(64, [w], [form], [(fitted, held_back)], (-sizes, sizes), None)
+    alone, by_data = (each.errors(vector(64)) for each in (trial, dataclasses.replace(trial, by_data=[True])))
+    assert by_data[0] < 0.5 * alone[0] and by_data[1] < 0.8 * alone[1]
+    codes = gptq.quantize(w[0] * vector(64), *form, layer=LayerOfRows.of(fitted / vector(64), 0)).dequantize()
+    noise = held_back[:, 0] @ (codes / vector(64) - w[0]).T
+    assert by_data[1] == pytest.approx(np.square(noise).sum() / np.square(held_back[:, 0] @ w[0].T).sum(), rel=1e-3)
 
 
 def test_in_little_memory_places_are_looked_at_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

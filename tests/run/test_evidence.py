@@ -315,3 +315,19 @@ def test_a_bottleneck_of_few_numbers_is_looked_at_and_a_depthwise_kernel_is_not(
     proto = tiny.model(text, {"D": tiny.normal(32, 1, 3, 3)})
     job = open_job(tiny.save(proto, tmp_path), Recipe("int8", algorithm="gptq"), "onnx", data)
     assert not needed(job)
+
+
+def test_thorough_effort_learns_how_kernels_are_rounded(tmp_path: Path) -> None:
+    text = "m (float[1, 16, 9, 9] x) => (float[1, 64, 7, 7] y) { y = Conv (x, K) }"
+    model = tiny.save(tiny.model(text, {"K": tiny.normal(64, 16, 3, 3)}), tmp_path)
+    r = np.random.default_rng(1)
+    mix = r.standard_normal((16, 16)) * r.gamma(1, 1, 16)
+    data = [
+        {"x": np.einsum("nchw,cd->ndhw", tiny.normal(1, 16, 9, 9, seed=i), mix).astype(np.float32)} for i in range(20)
+    ]
+    notes = {}
+    for effort in ("normal", "thorough"):
+        recipe = Recipe("int4", effort=effort, min_sqnr=float("-inf"))
+        result = quantize(model, tmp_path / f"{effort}.onnx", recipe, data=data, check=False)
+        (notes[effort],) = (note for note in result.notes if "algorithms by output channel" in note)
+    assert "adaround" in notes["thorough"] and "adaround" not in notes["normal"]

@@ -46,9 +46,9 @@ CONVOLUTIONS = (
     "ultraface_rfb320",
 )
 FORMATS = {"charlm": ("int4", "nf4", "int3", "uint2")}
-OURS = ("rtn", "mse", "awq", "gptq", "gptaq")
+OURS = ("rtn", "mse", "hqq", "awq", "importance", "gptq", "gptaq", "adaround")
 #: What is compared with what.
-PAIRS = (("gptq", "rtn"), ("gptq", "mse"), ("gptaq", "gptq"), ("awq", "mse"))
+PAIRS = (("gptq", "rtn"), ("gptq", "mse"), ("gptaq", "gptq"), ("adaround", "gptq"), ("awq", "mse"))
 #: What codes are chosen by where channels are scaled before.
 ALGORITHMS = {"awq": "mse"}
 
@@ -112,6 +112,8 @@ def theirs(zoo: ModuleType, name: str, hqq: bool, output: Path) -> None:
 
 def contenders(name: str, word: str) -> Iterator[tuple[str, Callable[[ModuleType, Path], None]]]:
     for algorithm in OURS:
+        if algorithm == "adaround" and name in PRODUCTS:
+            continue  # several times as long for larger layers
         yield algorithm, lambda zoo, output, by=algorithm: ours(zoo, name, word, by, output)
     if word in ("int4", "uint4") and name in PRODUCTS:
         yield "onnxruntime", lambda zoo, output: theirs(zoo, name, False, output)
@@ -159,7 +161,9 @@ def render(rows: list[Row]) -> str:
             "no node gets a longer format: products in blocks of 32 (nf4: 64) on target `onnxq` with float",
             "activations, tables that are looked up in int8, convolutions on `ort-cpu`. `rtn` rounds to nearest by the",
             "format's own rule, `mse` looks for scales of less error, `awq` does so once channels between layers are",
-            "scaled. `gptq` chooses codes by data, `gptaq` by what layers get behind those that are quantized already:",
+            "scaled, `hqq` fits scales and zero points, `importance` weighs by the size of inputs. `adaround` learns",
+            "which way kernels are rounded. `gptq` chooses codes by data, `gptaq` by what layers get behind those that",
+            "are quantized already:",
             "64 samples of calibration data (charlm: 192). Scores and SQNR are of other data. *onnxruntime* is its",
             "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. Kernels",
             "of convolutions get 4 bits where they are as long as a block (which onnxq does of itself with data only),",

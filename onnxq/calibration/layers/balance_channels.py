@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,7 +64,7 @@ def balanced(job: Job, memory: int | None = None) -> Balanced:
     """
     every = channel_places(job.model) if job.data is not None else []
     by_data = needed(job) if every else {}
-    ways = {place: way for place in every if (way := _way(job, place, by_data))}
+    ways = {place: way for place in every if (way := _way(job, place))}
     if not ways:
         return Balanced(job)
     factors, left = {}, []
@@ -73,7 +73,10 @@ def balanced(job: Job, memory: int | None = None) -> Balanced:
             if not seen.is_whole:
                 continue
             bits = 8 if ways[place] == "smoothquant" else None
-            found = _best(_trial(job, place, seen, bits), ways[place], seen)
+            trial = _trial(job, place, seen, bits)
+            found = _best(trial, ways[place], seen)
+            if found is not None and any(by_gptq := [reader.weight in by_data for reader in place.readers]):
+                found = _best(dataclasses.replace(trial, by_data=by_gptq), ways[place], seen, few=True)
             if found is not None:
                 factors[place] = found[0]
                 left.append(found[1])
@@ -92,11 +95,8 @@ def _choices(job: Job, place: ChannelPlace) -> list[Choice | None]:
     return [job.plan.choices.get(reader.scaled.node) for reader in place.readers]
 
 
-def _way(job: Job, place: ChannelPlace, by_data: Collection[str]) -> str:
-    """The way that the plan for the layers behind a place calls for; empty: none.
-
-    Codes that data choose make up for large channels themselves: awq before gptq gains nothing (docs/accuracy.md).
-    """
+def _way(job: Job, place: ChannelPlace) -> str:
+    """The way that the plan for the layers behind a place calls for; empty: none."""
     choices = [choice for choice in _choices(job, place) if choice is not None and choice.format is not None]
     named = [job.recipe.algorithm_for(choice.node, choice.op) for choice in choices]
     if len(choices) < len(place.readers) or algorithms.PLAIN in named:
@@ -106,7 +106,7 @@ def _way(job: Job, place: ChannelPlace, by_data: Collection[str]) -> str:
     if any(choice.method in (Method.STATIC, Method.DYNAMIC) for choice in choices):
         return ""
     few = all(formats.get(choice.format or "").bits <= 4 for choice in choices)
-    return "awq" if few and not any(reader.weight in by_data for reader in place.readers) else ""
+    return "awq" if few else ""
 
 
 @dataclass
@@ -193,13 +193,17 @@ def _trial(job: Job, place: ChannelPlace, seen: _Seen, bits: int | None) -> Chan
     return ChannelTrial(place.channels, matrices, weight_formats, rows, (seen.low, seen.high), bits)
 
 
-def _best(trial: ChannelTrial, way: str, seen: _Seen) -> tuple[NDArray[np.float32], float] | None:
-    """The factors of least error on the worse kind of rows, and what is left of it; None: none is worth it."""
+def _best(trial: ChannelTrial, way: str, seen: _Seen, *, few: bool = False) -> tuple[NDArray[np.float32], float] | None:
+    """The factors of least error on the worse kind of rows, and what is left of it; None: none is worth it.
+
+    Args:
+        few: try every third strength only.
+    """
     sizes = ChannelSizes(np.maximum(-seen.low, seen.high), seen.total / max(1, seen.count), trial.largest_weights)
     factors, strengths = CHANNEL_WAYS[way]
     before = trial.errors(np.ones(trial.channels, np.float32))
     best: tuple[NDArray[np.float32], float] | None = None
-    for strength in strengths:
+    for strength in strengths[::-3] if few else strengths:
         tried = factors(sizes, strength)
         left = max(after / old if old else 1.0 for after, old in zip(trial.errors(tried), before, strict=True))
         if left < (GAIN if best is None else best[1]):

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms
 from onnxq.formats import Format, Granularity
+from onnxq.summaries.seen_rows import LayerOfRows
 
-#: Outputs of a layer that are tried: as many tell as all.
-OUTPUTS = 512
+#: Outputs of a layer that are tried: as many tell as all. Fewer where data choose their codes, which takes longer.
+OUTPUTS, BY_DATA_OUTPUTS = 512, 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,7 @@ class ChannelTrial:
         rows: [rows, groups, K] of the activation as each of them reads it, those to fit on and those held back.
         range: [channels], the lowest and highest number of each.
         bits: of the activation's codes, which have one scale; None: it stays in float.
+        by_data: whether data choose the codes of weights, of each; none do if it is empty.
     """
 
     channels: int
@@ -35,6 +37,7 @@ class ChannelTrial:
     rows: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
     range: tuple[NDArray[np.float64], NDArray[np.float64]]
     bits: int | None
+    by_data: Sequence[bool] = ()
 
     @functools.cached_property
     def largest_weights(self) -> NDArray[np.float64]:
@@ -45,11 +48,13 @@ class ChannelTrial:
     def errors(self, factors: NDArray[np.float32]) -> tuple[float, ...]:
         """The sum over the layers of noise to signal at their outputs, on each kind of rows."""
         errors = [0.0, 0.0]
-        for every, how, both in zip(self.weights, self.formats, self.rows, strict=True):
-            w = every[:, :: -(-every.shape[1] // OUTPUTS)]
+        ways = self.by_data or [False] * len(self.weights)
+        for every, how, both, by_data in zip(self.weights, self.formats, self.rows, ways, strict=True):
+            w = every[:, :: -(-every.shape[1] // (BY_DATA_OUTPUTS if by_data else OUTPUTS))]
             groups, _, k = w.shape
             along = np.repeat(factors, groups * k // self.channels).reshape(groups, 1, k)
-            q = self._coded(w * along, *how)
+            seen = LayerOfRows.of(both[0] / along[:, 0], 0) if by_data else None
+            q = self._coded(w * along, *how, seen)
             for kind, rows in enumerate(both):
                 x = rows.transpose(1, 0, 2)
                 wanted = x @ w.swapaxes(1, 2)
@@ -58,9 +63,14 @@ class ChannelTrial:
                 errors[kind] += float(np.square(noise).sum(dtype=np.float64)) / power if power else 0.0
         return tuple(errors)
 
-    def _coded(self, w: NDArray[np.float32], format: Format, granularity: Granularity) -> NDArray[np.float32]:
-        word = algorithms.choose("MatMul", format, granularity)
-        q = algorithms.get(word)(np.ascontiguousarray(w.reshape(-1, w.shape[2])), format, granularity)
+    def _coded(
+        self, w: NDArray[np.float32], format: Format, granularity: Granularity, seen: LayerOfRows | None
+    ) -> NDArray[np.float32]:
+        flat = np.ascontiguousarray(w.reshape(-1, w.shape[2]))
+        if seen is None:
+            q = algorithms.get(algorithms.choose("MatMul", format, granularity))(flat, format, granularity)
+        else:
+            q = algorithms.WITH_DATA["gptq"](flat, format, granularity, layer=seen)
         return q.dequantize().reshape(w.shape)
 
     def _rounded(self, x: NDArray[np.float32], factors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.own_ops import Variant
-from onnxq.summaries.evidence import Evidence
+from onnxq.summaries.evidence import Evidence, Layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +26,14 @@ class Codes:
     Attributes:
         named: by weight, the algorithm that the user named; for all others it is the one that measured best.
         evidence: what data say of layers.
+        ranks: by node, that of what is added beside it to make up for the codes of its weight.
+        thorough: whether algorithms may take many times as long.
     """
 
     named: Mapping[str, str] = dataclasses.field(default_factory=dict)
     evidence: Evidence = dataclasses.field(default_factory=dict)
+    ranks: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    thorough: bool = False
 
 
 class WeightForms:
@@ -79,7 +83,8 @@ class WeightForms:
             layer = layer.turned(channel)
         algorithm = self._codes.named.get(source)
         if algorithm is None or (algorithm in algorithms.WITH_DATA and layer is None):
-            algorithm = algorithms.choose(op_type, format, groups or granularity, has_data=layer is not None)
+            has_data, thorough = layer is not None, self._codes.thorough
+            algorithm = algorithms.choose(op_type, format, groups or granularity, has_data=has_data, thorough=thorough)
         tensor = graph.constant(weight) if tensor is None else tensor
         assert tensor is not None
         layer = layer if algorithm in algorithms.WITH_DATA else None
@@ -113,6 +118,14 @@ class WeightForms:
                 encoding = dataclasses.replace(encoding, half_scales=True)
             self._encodings[key] = encoding
         return self._encodings[key]
+
+    def rank(self, node: str) -> int:
+        """Of what is added beside a node of the prepared model to make up for its weight's codes; 0: nothing is."""
+        return self._codes.ranks.get(node, 0)
+
+    def layer(self, weight: ir.Value) -> Layer | None:
+        """What data say of the layer of `weight`."""
+        return self._codes.evidence.get(self._sources.get(weight, weight.name or ""))
 
     def value(
         self, weight: ir.Value, suffix: str, key: Hashable, tensor: ir.TensorProtocol, owner: ir.Graph | None = None

@@ -8,11 +8,13 @@ from typing import Self
 import onnx_ir as ir
 
 from onnxq import formats, layouts, own_ops
+from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights, weights_of
 from onnxq.own_ops import Variant
+from onnxq.passes.low_rank import beside
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import read_product
 from onnxq.passes.quantize._onnxq_weights import nested_scales
@@ -55,14 +57,15 @@ class InsertOnnxqNodes(PlanPass):
 
     def _matmul(self, node: ir.Node, choice: Choice, constants: WeightForms) -> Variant:
         p = read_product(node, constants, has_half_kernel=True)
-        packed, variant = _pack(constants, p.weight, p.k_axis, choice, own_ops.MATMUL, exact=self.exact)
+        packed, variant, encoding = _pack(constants, p.weight, p.k_axis, choice, own_ops.MATMUL, exact=self.exact)
         inputs: list[ir.Value | None] = [p.x, *packed]
         if p.bias is not None and p.bias_is_vector:
             inputs += [None] * (4 - len(inputs)) + [p.bias]
             p, variant = p.without_bias(), dataclasses.replace(variant, bias=True)
         attributes = {**_attributes(p.k, p.n, choice, variant), "activations": "exact" if self.exact else "fast"}
         name, out = p.new_names()
-        p.finish(graph.add_node(node, own_ops.MATMUL, inputs, name, out, attributes, own_ops.DOMAIN, variant.overload))
+        y = graph.add_node(node, own_ops.MATMUL, inputs, name, out, attributes, own_ops.DOMAIN, variant.overload)
+        p.finish(beside(p, y, encoding, constants.rank(choice.node), constants, p.k_axis))
         return variant
 
     def _dense(self, node: ir.Node, choice: Choice, constants: WeightForms) -> Variant:
@@ -83,7 +86,7 @@ class InsertOnnxqNodes(PlanPass):
     def _gather(self, node: ir.Node, choice: Choice, constants: WeightForms) -> Variant:
         (weight,) = weights_of(node)
         (n, k), dtype = weight.shape, weight.tensor.dtype
-        packed, variant = _pack(constants, weight.value, 1, choice, own_ops.GATHER)
+        packed, variant, _ = _pack(constants, weight.value, 1, choice, own_ops.GATHER)
         inputs = [*packed, *[None] * (3 - len(packed)), node.inputs[1]]
         attributes = {**_attributes(k, n, choice, variant), "dtype": int(ir.DataType.FLOAT)}
         name, node.name = node.name or "", constants.names.fresh(f"{node.name}_float")
@@ -105,8 +108,8 @@ def _attributes(k: int, n: int, choice: Choice, variant: Variant) -> graph.Attri
 
 def _pack(
     constants: WeightForms, weight: ir.Value, k_axis: int, choice: Choice, op: str, *, exact: bool = False
-) -> tuple[list[ir.Value], Variant]:
-    """The packed [N, K] weight: codes, scales and zero points, if the format has them."""
+) -> tuple[list[ir.Value], Variant, Encoding]:
+    """The packed [N, K] weight: codes, scales and zero points, if the format has them; and its encoding."""
     format, block = formats.get(choice.format or ""), choice.block
     assert block is not None
     # The same algorithm for products and tables, so that a table which is both has one form.
@@ -122,4 +125,4 @@ def _pack(
         packed.append(constants.value(weight, "_scale", key, encoding.part(layouts.onnxq_scales)))
     if variant.zero_points:
         packed.append(constants.value(weight, "_zero_point", key, encoding.part(layouts.onnxq_zero_points)))
-    return packed, variant
+    return packed, variant, encoding

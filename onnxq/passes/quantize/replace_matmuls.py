@@ -15,6 +15,7 @@ from onnxq.layouts import Layout
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights
+from onnxq.passes.low_rank import beside
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import Product, read_product
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
@@ -81,7 +82,8 @@ class ReplaceMatMuls(PlanPass):
         if p.bias is not None and p.bias_is_vector:
             inputs += [None, p.bias]
             p = p.without_bias()
-        p.finish(graph.add_node(p.node, "MatMulNBits", inputs, *p.new_names(), attributes, graph.MICROSOFT))
+        y = graph.add_node(p.node, "MatMulNBits", inputs, *p.new_names(), attributes, graph.MICROSOFT)
+        p.finish(beside(p, y, encoding, constants.rank(choice.node), constants, p.k_axis))
 
     def _bnb4(self, p: Product, choice: Choice, constants: WeightForms) -> None:
         encoding, format, block = _flat_encoding(p, choice, constants)
@@ -97,7 +99,8 @@ class ReplaceMatMuls(PlanPass):
             "block_size": block,
             "quant_type": format.bnb4,
         }
-        p.finish(graph.add_node(p.node, "MatMulBnb4", [p.x, *packed], *p.new_names(), attributes, graph.MICROSOFT))
+        y = graph.add_node(p.node, "MatMulBnb4", [p.x, *packed], *p.new_names(), attributes, graph.MICROSOFT)
+        p.finish(beside(p, y, encoding, constants.rank(choice.node), constants, 1))
 
     def _dequantize(self, p: Product, choice: Choice, constants: WeightForms) -> None:
         encoding, format, block = _encoding(p, choice, constants)
@@ -119,7 +122,8 @@ class ReplaceMatMuls(PlanPass):
         # One DequantizeLinear for each reader: a second reader would keep onnxruntime from fusing it.
         name = constants.names.fresh(f"{p.node.name}_weight")
         w = graph.add_node(p.node, "DequantizeLinear", list(packed), name, name, {"axis": 0, "block_size": block})
-        p.finish(graph.add_node(p.node, "MatMul", [p.x, w], *p.new_names()))
+        y = graph.add_node(p.node, "MatMul", [p.x, w], *p.new_names())
+        p.finish(beside(p, y, encoding, constants.rank(choice.node), constants, p.k_axis))
 
 
 def _encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[Encoding, formats.Format, int]:

@@ -16,6 +16,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, has_weights, other_constants, weights_of
+from onnxq.passes.low_rank import onto
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._onnxq_weights import unpacked as unpacked_by_node
 from onnxq.passes.quantize._weight_forms import WeightForms
@@ -47,11 +48,12 @@ class StoreWeights(PlanPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = WeightForms(Names(model), self.codes)
-        unpacked: dict[tuple[int, str, Granularity, Granularity | None], ir.Value] = {}
+        unpacked: dict[tuple[int, str, Granularity, Granularity | None, int], ir.Value] = {}
         opset, stored = graph.opset(model), 0
         for weight, choice in self._weights(model):
             granularity, groups = _granularity(weight, choice)
-            key = (id(weight.value), choice.format or "", granularity, groups)
+            rank = constants.rank(choice.node)
+            key = (id(weight.value), choice.format or "", granularity, groups, rank)
             if key not in unpacked:
                 format = formats.get(choice.format or "")
                 by_node, op_type = self.own_nodes and not is_standard(format, granularity.block), weight.node.op_type
@@ -62,9 +64,8 @@ class StoreWeights(PlanPass):
                     encoding = constants.encoding(
                         weight.value, format, granularity, op_type, groups=groups, prefer_half=half
                     )
-                unpacked[key] = (
-                    _call(constants, weight, encoding) if by_node else _unpack(constants, weight, encoding, opset)
-                )
+                x = _call(constants, weight, encoding) if by_node else _unpack(constants, weight, encoding, opset)
+                unpacked[key] = onto(x, weight, encoding, rank, constants)
             weight.node.replace_input_with(weight.role.index, unpacked[key])
             stored += 1
         own_ops.add_functions(model, constants.called)
