@@ -121,7 +121,9 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "shape": shapes,
     "rank": st.integers(0, 4),
     **dict.fromkeys(("size", "n", "k", "count"), sizes),
-    **dict.fromkeys(("symmetric", "has_data", "widen", "powers_of_two", "rounding", "higher_is_better"), st.booleans()),
+    **dict.fromkeys(
+        ("symmetric", "has_data", "widen", "powers_of_two", "rounding", "higher_is_better", "thorough"), st.booleans()
+    ),
     **dict.fromkeys(("threshold", "percent", "slack", "in_float", "quantized", "scale", "sqnr"), numbers),
     "factors": st.none() | st.lists(numbers, max_size=2),
     "seed": st.integers(0, 3),
