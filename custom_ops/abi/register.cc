@@ -13,9 +13,9 @@ using namespace onnxq;
 
 #if defined(ONNXQ_CUDA)
 constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul,     &kGatherNBits,    &kObserve,
-                               &kRegion,      &kCudaMatMulNBits, &kCudaGatherNBits};
+                               &kRegion,      &kAttention,       &kCudaMatMulNBits, &kCudaGatherNBits};
 #else
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kRegion};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kRegion, &kAttention};
 #endif
 
 // onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out, and has no
