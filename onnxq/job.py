@@ -23,12 +23,13 @@ from onnxq.planning.first_plan import make_plan
 from onnxq.planning.shared_weights import reconciled
 from onnxq.planning.unused_options import UnusedOption, unused_options
 from onnxq.progress import QUIET, Progress
-from onnxq.recipe import SPEED_SCHEMES, Recipe
+from onnxq.recipe import Recipe
 from onnxq.runtime import work
 from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource, add_to_hash
+from onnxq.schemes import SPEED_SCHEMES
 from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
@@ -111,8 +112,14 @@ class Job:
             self.traces[key] = work.trace(self.model, feed)
         return self.traces[key]
 
-    def rewritten(self, plan: Plan, ranges: Ranges) -> ir.Model:
-        return rewrite(self.model, reconciled(plan, self.model), ranges, self.recipe, self.target, self.evidence)
+    def rewritten(self, plan: Plan, ranges: Ranges, *, is_final: bool = False) -> ir.Model:
+        """A copy of the model in which `plan` is carried out.
+
+        Args:
+            is_final: to be written, and not only to be measured.
+        """
+        plan = reconciled(plan, self.model)
+        return rewrite(self.model, plan, ranges, self.recipe, self.target, self.evidence, is_final=is_final)
 
 
 def open_job(
@@ -137,6 +144,8 @@ def open_job(
     asked = Recipe(recipe) if isinstance(recipe, str) else recipe
     wanted = asked.resolve(has_data=sampling.source is not None)
     place = targets.get(target)
+    if place.consumer:  # onnxruntime's times say nothing of it
+        wanted = replace(wanted, keep_slow=True)
     environment.progress.start("loading")
     loaded = load_model(model)
     # Now: where float types are changed or constants folded, weights are no longer seen to lie beside the model.

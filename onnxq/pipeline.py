@@ -13,6 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort, find_ranges
@@ -156,10 +157,10 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         profile=_profile(profile, environment),
         one_scheme=one_scheme,
     ).repeating(like)
-    request = asked(request, budget, formats, logits)
-    request = scored(request, evaluate, metric, max_drop)
+    request = scored(asked(request, budget, formats, logits), evaluate, metric, max_drop)
     try:
-        return _quantized(request, Trace(trace, environment.guard))
+        with _computing_as_there(request):
+            return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
         if strict:
             nothing.exit_code = BadModel.exit_code
@@ -187,7 +188,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
             while better is not None:
                 plan = better
                 job = _following(request, job, plan, kept, ranges)
-                rewritten = job.rewritten(plan, ranges)  # 6
+                rewritten = job.rewritten(plan, ranges, is_final=True)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
@@ -219,9 +220,15 @@ def _what_data_chose(job: Job) -> Iterator[str]:
 
 def _profile(given: str | Path | MachineProfile | None, environment: Environment) -> MachineProfile:
     if isinstance(given, MachineProfile):
-        return dataclasses.replace(given, used={})  # of this model
+        return dataclasses.replace(given, used={}, computes=False)  # of this model
     environment.guard.reads(given)
     return new_profile(environment.threads) if given is None else load_profile(given, environment.threads)
+
+
+def _computing_as_there(request: Request) -> contextlib.AbstractContextManager[None]:
+    """While own kernels are used, they take the thresholds of the machine whose times decide."""
+    own = targets.get(request.target).has_onnxq_ops
+    return request.profile.as_there() if own else contextlib.nullcontext()
 
 
 def _destination(request: Request, job: Job, plan: Plan) -> Path:

@@ -18,29 +18,14 @@ from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits
 from onnxq.preference import PREFERENCES, SEARCHES
+from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
 
-#: Scheme words and what they mean, as `--help` prints them.
-SCHEMES: Mapping[str, str] = {
-    "auto": "w8a8 where there is calibration data, w4a16 or bf16 where there is none; never slower than float",
-    "w8a8": "int8 weights and activations; activation ranges from calibration data",
-    "w8a8-dynamic": "int8 weights and activations; activation ranges measured in every run, no data needed",
-    "w8a16": "8-bit weights in blocks, float activations",
-    "w4a16": "4-bit weights in blocks, float activations",
-    "nf4": "4-bit NormalFloat weights in blocks (QLoRA), float activations",
-    "fp4": "4-bit floating-point weights in blocks (bitsandbytes), float activations",
-    "fp16": "float16 throughout on target onnx; on ort-cpu, which computes in float32, float16 weights",
-    "bf16": "bfloat16 weights, computed in the model's own precision",
-}
 KEEP = "keep"
 LONGEST_PATTERN = 1000
 #: What the fields of a recipe are written as.
 _TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 #: dB of signal to noise that every output is to reach where the user has not set a floor.
 AIM = 20.0
-#: Schemes chosen for speed: what is slower than float goes back to float.
-SPEED_SCHEMES = ("auto", "w8a8", "w8a8-dynamic")
-#: Schemes of kernels that multiply integers.
-INTEGER_SCHEMES = ("w8a8", "w8a8-dynamic")
 #: What shares a scale: all weights of a tensor, those of an output channel or table row, or so many of a row.
 GRANULARITIES = ("tensor", "channel", "block")
 #: The formats with zero points, by those of as many bits without.
@@ -203,7 +188,11 @@ class Recipe:
             if self.symmetric is False and scheme in INTEGER_SCHEMES:
                 raise BadRecipe(f"{scheme} has no affine weights: its kernels want zero points of 0; w8a16 has them")
             if scheme in SCHEMES:
-                if self.symmetric is not None and scheme in ("fp16", "bf16", "nf4", "fp4"):
+                if (
+                    self.symmetric is not None
+                    and weight_format(scheme)
+                    and not formats.get(weight_format(scheme)).is_integer
+                ):
                     raise BadRecipe(f"{scheme} is no integer format: it is neither symmetric nor affine")
                 continue
             format = formats.get(scheme)
@@ -260,8 +249,9 @@ class Recipe:
         Raises:
             BadRecipe: w8a8, of the scheme or a rule, without calibration data.
         """
-        if not has_data and "w8a8" in self.schemes:
-            raise BadRecipe("w8a8 needs calibration data: give --data, or use w8a8-dynamic, which needs none")
+        for word in () if has_data else sorted(self.schemes & SCHEMES.keys()):
+            if other := SCHEMES[word].without_data:
+                raise BadRecipe(f"{word} needs calibration data: give --data, or use {other}, which needs none")
         for word in () if has_data else sorted(algorithms.WITH_DATA.keys() & self.algorithms):
             raise BadRecipe(f"the algorithm '{word}' needs calibration data: give --data")
         if self.scheme == "auto":

@@ -186,6 +186,9 @@ void write_cache(const Rows& rows) {
   }
 }
 
+// By format, the number that onnxq_give_tile_rows was given, or 0.
+std::atomic<int32_t> given[kAllFormats] = {};
+
 // The number in ONNXQ_TILE_ROWS, or 0.
 int32_t pinned() {
   const char* text = std::getenv("ONNXQ_TILE_ROWS");
@@ -216,15 +219,26 @@ int32_t tile_rows(const Kernel& kernel, const Problem& p) {
     return 0;
   }
   static const int32_t fixed = pinned();
-  return fixed ? fixed : p.M > kMostRows ? 1 : p.M == 1 ? INT32_MAX : measured(kernel, p.format);
+  if (fixed || p.M > kMostRows || p.M == 1) {
+    return fixed ? fixed : p.M == 1 ? INT32_MAX : 1;
+  }
+  const int32_t rows = given[p.format].load(std::memory_order_relaxed);
+  return rows ? rows : measured(kernel, p.format);
 }
 
 }  // namespace onnxq
 
-// What a product of two rows in this format would be given, for tests; 0 without such a kernel.
+// What a product of two rows in this format would be given; 0 without such a kernel.
 ONNXQ_EXPORT int32_t onnxq_tile_rows(int32_t format) {
   onnxq::Problem p = {};
   p.M = 2, p.N = p.K = p.block = 32, p.format = format;
   const onnxq::Kernel* const kernel = onnxq::kernel_for(nullptr, p);
   return kernel ? onnxq::tile_rows(*kernel, p) : 0;
+}
+
+// From now on this number is taken for the format, not what is measured here; 0: what is measured.
+ONNXQ_EXPORT void onnxq_give_tile_rows(int32_t format, int32_t rows) {
+  if (format >= 0 && format < onnxq::kAllFormats && rows >= 0) {
+    onnxq::given[format].store(rows, std::memory_order_relaxed);
+  }
 }

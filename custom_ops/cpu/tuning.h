@@ -2,7 +2,8 @@
 //
 // Measured once a machine, at the first product that needs the answer, in some milliseconds; kept in
 // $XDG_CACHE_HOME/onnxq (~/.cache/onnxq), in a file for each kind of processor. Where that cannot be written, every
-// process measures for itself; what is wrong in it is measured anew. ONNXQ_TILE_ROWS gives the number instead.
+// process measures for itself; what is wrong in it is measured anew. A machine profile gives the numbers of the machine that
+// it was measured on (onnxq_give_tile_rows), and ONNXQ_TILE_ROWS one number before all of them.
 
 #ifndef ONNXQ_CPU_TUNING_H_
 #define ONNXQ_CPU_TUNING_H_

@@ -281,7 +281,7 @@ void run(const Job& job, int32_t threads) {
 }  // namespace onnxq
 
 // Number of the C ABI; the Python side refuses a library of another one.
-ONNXQ_EXPORT int32_t onnxq_abi_version() { return 5; }
+ONNXQ_EXPORT int32_t onnxq_abi_version() { return 6; }
 
 // Encodes finite weights to codes 0…qmax with a scale and a zero point a block: those that spread the block's range over
 // the codes or, of that scale times each of `factors`, the one with the least squared error.

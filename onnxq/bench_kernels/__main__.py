@@ -1,6 +1,6 @@
 """What this machine's kernels reach, against onnxruntime's own: checks every answer, then times all in turns.
 
-    python -m onnxq.bench_kernels [--quick | --all | --sweep | --attention] [--threads 2] [--isa avx2] [--output results.md]
+    python -m onnxq.bench_kernels [--quick | --all | --sweep | --attention] [--threads 2] [--isa avx2] [--output r.md]
 
 Every number comes through an onnxruntime session, ours and theirs, in the same run: product after product in turns,
 so that whatever else the machine does meets all of them, and so that no weight is left in the cache by its last turn,

@@ -1,4 +1,4 @@
-"""Attention: ours, the nodes that it takes the place of, and com.microsoft's MultiHeadAttention, checked and timed in turns.
+"""Attention: ours, the nodes in whose place it stands, and com.microsoft's MultiHeadAttention; checked, then timed.
 
 MultiHeadAttention reads q, k and v before heads are split, and is given them so.
 """

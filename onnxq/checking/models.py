@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import own_ops
+from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
@@ -60,6 +61,7 @@ class Check:
         kld, flips: of outputs that are scores of classes: mean KL divergence in nats, and share of the places where
             another class is the likeliest; of the worst output and kind of input. NaN where there are none.
         score: by a metric, where one was asked for beside the comparison.
+        elsewhere: what was found in the runtime that the model is for, if that is not onnxruntime.
     """
 
     inputs: str
@@ -81,6 +83,7 @@ class Check:
     kld: float = math.nan
     flips: float = math.nan
     score: Score | None = None
+    elsewhere: Elsewhere | None = None
 
     @property
     def is_known(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from onnxq.checking.elsewhere import run_elsewhere
 from onnxq.checking.models import Check, check_models, check_nodes
 from onnxq.errors import BadModel
 from onnxq.job import Job
@@ -30,8 +32,12 @@ def check_saved(
     if trials is None:
         names = [choice.node for choice in plan if choice.method is not Method.KEEP]
         return check_nodes(job.model, staged, names, threads=job.threads)
-    bare = job.target.has_onnxq_ops
-    return check_models(_reference(job), staged, trials, threads=job.threads, bare=bare, classes=classes)
+    bare, consumer = job.target.has_onnxq_ops, job.target.consumer
+    found = check_models(_reference(job), staged, trials, threads=job.threads, bare=bare, classes=classes)
+    if not consumer:
+        return found
+    there = run_elsewhere(consumer, job.path, staged, trials, job.threads)
+    return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *there.notes))
 
 
 def _reference(job: Job) -> Session:

@@ -196,6 +196,35 @@ def _floats(file: Gguf, name: str) -> NDArray:
     return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
 
 
+def write_weights(
+    output: str | Path,
+    tensors: Sequence[tuple[str, Callable[[], Tensor]]],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    replace: bool = False,
+) -> None:
+    """Write weights that are encoded already, and plain arrays, one at a time; `decode_file` reads them again.
+
+    Args:
+        output: `.gguf`, `.safetensors` or `.npz`.
+        tensors: names and what makes them; for GGUF in a format that it has.
+        metadata: texts for `.gguf` and `.safetensors`.
+        replace: whether a file that is there is replaced.
+
+    Raises:
+        BadRecipe: another kind of file.
+        BadModel: a weight does not fit the file.
+        BadOutput: it cannot be written.
+    """
+    output = Path(output)
+    if output.suffix not in SUFFIXES:
+        raise BadRecipe(f"'{output}' is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
+    if output.suffix == ".gguf":
+        write_gguf(output, tensors, metadata, replace=replace)
+    else:
+        _write_parts(output, tensors, dict(metadata or {}), replace)
+
+
 def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], NDArray]]], *, replace: bool) -> int:
     """Write plain arrays to `.npy` (one of them), `.npz` or `.safetensors`; how many there were.
 
@@ -254,7 +283,7 @@ def _write_parts(
     """Arrays, and what `layouts.compact` makes of weights, one at a time; without metadata plain arrays.
 
     Args:
-        format: what is said of each weight about its format.
+        format: what is said of each weight about its format; None: the format's word.
     """
     table: dict[str, Any] = {}
 
@@ -276,7 +305,7 @@ def _write_parts(
                 yield name, tensor
                 continue
             how, compact = tensor.granularity, layouts.compact(tensor)
-            table[name] = {**(format or {}), "shape": list(tensor.shape), "axis": how.axis}
+            table[name] = {**(format or {"format": tensor.format.name}), "shape": list(tensor.shape), "axis": how.axis}
             table[name] |= {"block": how.block, "parts": list(compact)}
             for part, array in compact.items():
                 yield f"{name}.{part}", array.view(np.uint8) if array.dtype == E8M0 else array

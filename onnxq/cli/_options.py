@@ -17,12 +17,13 @@ from onnxq.checking.metrics import WORDS as METRICS
 from onnxq.cli._types import Interval, Size
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
-from onnxq.recipe import GRANULARITIES, KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
+from onnxq.recipe import GRANULARITIES, KEEP, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import Reading, reading_of
 from onnxq.samples.sampling import LIMIT, Sampling
 from onnxq.samples.texts.text import LENGTHS
+from onnxq.schemes import SCHEMES
 from onnxq.searching.options import WORDS as FORMAT_WORDS
 
 MODEL = click.Path(path_type=Path)

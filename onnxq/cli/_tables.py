@@ -78,6 +78,20 @@ def import_table(before: int, after: int, check: Check | None) -> Group:
     return _outcome((before, after), "", check)
 
 
+def conversion_table(before: int, after: int, check: Check | None) -> Group:
+    """Size, difference and speed of a model that was made of another quantized one."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of what it was")
+    if check is not None and check.is_known:
+        table.add_row("agrees", f"{_decibel(check.sqnr)} SQNR", f"with what it was, on {check.inputs}")
+        if check.float_ms:
+            share = f"{check.latency_ratio:.2f} of the time"
+            table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", share)
+    elif check is not None:
+        table.add_row("not compared", "", "no legal inputs could be made up for it")
+    return Group(table, *(Text(one_line(f"note: {note}")) for note in (() if check is None else check.notes)))
+
+
 def check_table(check: Check) -> Group:
     """Error and speed."""
     return _outcome(None, "", check, score=check.score)
@@ -102,7 +116,7 @@ def _outcome(
         return Group(table)
     _add_check(table, check)
     if machine:
-        table.add_row("decided", "by times", one_line(f"on {machine}"))
+        table.add_row("plan", "by kernel times", one_line(f"measured on {machine}"))
     return Group(table, *(Text(one_line(f"note: {note}")) for note in check.notes))
 
 
@@ -123,6 +137,16 @@ def _add_check(table: Table, check: Check) -> None:
         words = speed_in_words(check.latency_ratio, check.latency_spread)
         threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
         table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", f"{words}, {threads}")
+    if check.elsewhere is not None and check.elsewhere.was_run:
+        there = check.elsewhere
+        types = ", ".join(f"{count} in {word}" for word, count in sorted(there.types.items()))
+        table.add_row(
+            f"in {there.runtime}", f"{_decibel(there.sqnr)} SQNR", f"the float model: {_decibel(there.float_sqnr)}"
+        )
+        share = (
+            f"{there.quantized_ms / max(there.float_ms, 1e-9):.2f} of float's time; convolutions and products: {types}"
+        )
+        table.add_row("", f"{_time(there.float_ms)} → {_time(there.quantized_ms)}", share)
     if check.kernels:
         table.add_row(
             "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"

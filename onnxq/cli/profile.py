@@ -17,9 +17,10 @@ from onnxq.files import staging
 from onnxq.job import Environment, open_job
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
-from onnxq.recipe import SCHEMES, SPEED_SCHEMES, Recipe
+from onnxq.recipe import Recipe
 from onnxq.runtime.profile import MachineProfile, new_profile, opened
 from onnxq.samples.sampling import Sampling
+from onnxq.schemes import SCHEMES, SPEED_SCHEMES
 
 #: Copies of one made-up sample that stand for data: as many as leave some to be held back.
 COPIES = 8
@@ -79,7 +80,7 @@ def _measure(
 ) -> None:
     """Quantize the model, and keep nothing of it but the times."""
     source = sampling.source
-    if source is None and scheme == "w8a8":
+    if source is None and SCHEMES[scheme].without_data:
         source = _made_up(model)
     with contextlib.suppress(NothingToDo):
         pipeline.quantize(

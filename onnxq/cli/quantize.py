@@ -32,7 +32,8 @@ from onnxq.cli._options import (
 )
 from onnxq.plan import load_plan
 from onnxq.preference import PREFERENCES, SEARCHES
-from onnxq.recipe import AIM, SCHEMES
+from onnxq.recipe import AIM
+from onnxq.schemes import SCHEMES
 
 #: The exit status of a file that was written, but that nobody could compare with the float model.
 UNVERIFIED = 3
@@ -43,7 +44,7 @@ diffusers): the result is such a folder again.
 
 \b
 Schemes:
-""" + "\n".join(f"{word:13} {meaning}" for word, meaning in SCHEMES.items())
+""" + "\n".join(f"{word:13} {scheme.meaning}" for word, scheme in SCHEMES.items())
 
 
 @click.command(help=_QUANTIZE_HELP, short_help="Make a quantized model and check it.")

@@ -111,16 +111,39 @@ class EncodedTensor(ir.LazyTensor):
 
 
 class GivenTensor(ir.LazyTensor):
-    """A float weight that was quantized elsewhere: read as floats it is decoded, encoded again it is what it was."""
+    """A float weight that was quantized elsewhere: read as floats it is decoded, encoded again it is what it was.
+
+    Args:
+        form: its format and which weights share a scale, where that is known before it is read.
+    """
 
     def __init__(
-        self, given: Callable[[], QuantizedTensor], shape: tuple[int, ...], dtype: ir.DataType, *, half_scales: bool
+        self,
+        given: Callable[[], QuantizedTensor],
+        shape: tuple[int, ...],
+        dtype: ir.DataType,
+        *,
+        half_scales: bool,
+        form: tuple[Format, Granularity] | None = None,
     ) -> None:
         def decoded() -> ir.TensorProtocol:
-            return ir.tensor(given().dequantize().astype(dtype.numpy()))
+            return ir.tensor(np.ascontiguousarray(given().dequantize().astype(dtype.numpy(), copy=False)))
 
         super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
-        self.given, self.half_scales = given, half_scales
+        self.given, self.half_scales, self.form = given, half_scales, form
+
+    def turned(self) -> GivenTensor:
+        """The transpose of a matrix."""
+
+        def given() -> QuantizedTensor:
+            q = self.given()
+            how, is_blocked = q.granularity, q.granularity.block is not None
+            scales, zeros = (None if x is None else x.T if is_blocked else x for x in (q.scales, q.zero_points))
+            turned = how if how.axis is None else Granularity(1 - how.axis, how.block)
+            return QuantizedTensor(q.format, turned, q.codes.T, scales, zeros, q.nested)  # counted by rows
+
+        rows, columns = self.shape.numpy()
+        return GivenTensor(given, (columns, rows), self.dtype, half_scales=self.half_scales)
 
 
 def _key(encoding: Encoding) -> Hashable:
@@ -154,7 +177,7 @@ def _encode(encoding: Encoding) -> QuantizedTensor:
         plain = replace(encoding, format=base, half_scales=False)
         return encoding.format.nest(_encode(plain), lambda *by: _encode(_by(plain, *by)))
     if encoding.groups is not None:
-        return _repeated(_encode(_of_groups(encoding)), encoding.granularity)
+        return in_blocks(_encode(_of_groups(encoding)), encoding.granularity)
     axis = _slicing_axis(encoding)
     try:
         if axis is None:
@@ -178,8 +201,12 @@ def _of_groups(encoding: Encoding) -> Encoding:
     return replace(encoding, granularity=encoding.groups or encoding.granularity, groups=None)
 
 
-def _repeated(q: QuantizedTensor, granularity: Granularity) -> QuantizedTensor:
-    """The same weight, each block of `granularity` with the scale and zero point of the group that it lies in."""
+def in_blocks(q: QuantizedTensor, granularity: Granularity) -> QuantizedTensor:
+    """The same weight, each block of `granularity` with the scale and zero point of the group that it lies in.
+
+    Args:
+        granularity: blocks of which as many as make up a group have its scale.
+    """
     shape, axis, block = granularity.scale_shape(q.shape), granularity.axis, granularity.block
     assert axis is not None and block is not None
 

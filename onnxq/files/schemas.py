@@ -125,6 +125,7 @@ class ProfileFile(Struct, forbid_unknown_fields=True):
     kernels: dict[str, Amount]
     models: dict[str, Amount]
     plans: dict[str, PlanTimeFile]
+    tile_rows: dict[str, Annotated[int, Meta(ge=1, lt=1 << 31)]] = {}
 
 
 class SafetensorsEntry(Struct):

@@ -11,12 +11,10 @@ from onnxq import algorithms
 from onnxq.errors import BadData
 from onnxq.recipe import KEEP, Recipe, Rule
 from onnxq.samples.source import DataSource
+from onnxq.schemes import SCHEMES
 
 #: Samples of a folder: by part, or a folder of them, or for a folder of a single part whatever a model takes.
 FolderData = DataSource | Mapping[str, DataSource]
-
-
-_WITHOUT_DATA = {"w8a8": "w8a8-dynamic"}
 
 
 def recipe_of(part: str, parts: Sequence[str], recipe: Recipe, has_data: bool) -> Recipe:
@@ -31,16 +29,19 @@ def recipe_of(part: str, parts: Sequence[str], recipe: Recipe, has_data: bool) -
         return wanted
     rules = tuple(_without_data(rule) for rule in rules)
     algorithm = None if recipe.algorithm in algorithms.WITH_DATA else recipe.algorithm
-    return dataclasses.replace(
-        wanted, scheme=_WITHOUT_DATA.get(recipe.scheme, recipe.scheme), rules=rules, algorithm=algorithm
-    )
+    return dataclasses.replace(wanted, scheme=_needs_none(recipe.scheme), rules=rules, algorithm=algorithm)
 
 
 def _without_data(rule: Rule) -> Rule:
-    scheme = _WITHOUT_DATA.get(rule.scheme, rule.scheme)
+    scheme = _needs_none(rule.scheme)
     return dataclasses.replace(
         rule, set=f"{scheme}+{rule.algorithm}" if rule.algorithm in algorithms.DATA_FREE else scheme
     )
+
+
+def _needs_none(scheme: str) -> str:
+    """The scheme, or the one in its place where there is no data."""
+    return (SCHEMES[scheme].without_data if scheme in SCHEMES else "") or scheme
 
 
 def is_kept(recipe: Recipe) -> bool:

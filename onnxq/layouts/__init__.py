@@ -36,8 +36,10 @@ from onnxq.layouts._stored_scales import (
     scale_factors,
 )
 from onnxq.layouts._tiles import (
+    ROWS,
     dense,
     dense_tiles,
+    from_dense_tiles,
     from_onnxq_tiles,
     onnxq_scales,
     onnxq_tiles,
@@ -46,6 +48,7 @@ from onnxq.layouts._tiles import (
 )
 
 __all__ = [
+    "ROWS",
     "Form",
     "Layout",
     "Outline",
@@ -62,6 +65,7 @@ __all__ = [
     "fields_of",
     "flat",
     "from_compact",
+    "from_dense_tiles",
     "from_gguf",
     "from_linear4bit",
     "from_low_first",

@@ -77,6 +77,23 @@ def dense_tiles(rows: NDArray) -> NDArray:
     )
 
 
+def from_dense_tiles(tiles: NDArray, *, n: int, k: int) -> NDArray:
+    """The inverse of `dense_tiles`: [N, K].
+
+    Args:
+        tiles: numbers of 16 bits.
+        n, k: outputs and inputs.
+
+    Raises:
+        ValueError: tiles of another shape than that of `n` and `k`.
+    """
+    arguments.count((n, k))
+    wanted = (-(-n // ROWS), -(-k // DENSE_BLOCK) * DENSE_BLOCK // 2, ROWS, 2)
+    arguments.require_shape("tiles", tiles, wanted)
+    rows = tiles.transpose(0, 2, 1, 3).reshape(wanted[0] * ROWS, wanted[1] * 2)
+    return np.ascontiguousarray(rows[:n, :k])
+
+
 def dense(k_axis: int) -> Layout:
     """`dense_tiles` of a matrix whose axis `k_axis` is K."""
 

@@ -34,13 +34,12 @@ def make_up(model: ir.Model, session: Session, seed: int = 0) -> Trials:
     missing = branches.all - branches.taken([each.feed for each in made]) if branches.all else frozenset()
     more, missing = _through(missing, branches, maker, maker.settings(first))
     trials = tuple(each.trial for each in [*made, *more])
+    if not trials:  # it gives no finite numbers on any
+        return Trials(words=NOTHING, notes=tuple(_dropped(maker)))
     count = len({trial.label for trial in trials})
     kinds = f" of {count} kinds" if count > 1 else ""
     words = f"{len(trials)} made-up input{'s' * (len(trials) > 1)}{kinds}{_shapes(trials[0].feed)}: no data was given"
-    notes = list(_never_run(missing))
-    if maker.dropped:
-        notes.append(f"the float model gives no finite numbers on {', '.join(maker.dropped)}: not compared on it")
-    return Trials(trials, words, notes=tuple(notes))
+    return Trials(trials, words, notes=(*_never_run(missing), *_dropped(maker)))
 
 
 def make_up_missing(model: ir.Model, session: Session, given: Sequence[Feed], seed: int = 0) -> Trials:
@@ -83,6 +82,11 @@ def _through(
 def _never_run(missing: frozenset[Branch]) -> Iterable[str]:
     if missing:
         yield f"never run, as no input was found that takes it: {in_words(missing)}"
+
+
+def _dropped(maker: Maker) -> Iterable[str]:
+    if maker.dropped:
+        yield f"the float model gives no finite numbers on {', '.join(maker.dropped)}: not compared on it"
 
 
 def _shapes(feed: Feed) -> str:

@@ -13,6 +13,9 @@ ORIGIN = "onnxq.origin"
 #: Key of a folded constant's `meta`: whether it is nothing but the transpose of the matrix that `ORIGIN` names.
 TURNED = "onnxq.turned"
 
+#: Key of the `meta` of a constant that was codes in the file.
+RESTORED = "onnxq.restored"
+
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 

@@ -47,13 +47,13 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     """
     refusal = ""
     widened = HALVES if widen else (ir.DataType.BFLOAT16,)
-    _run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
+    run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
     require_inputs(model)
     try:
-        _run([RaiseOpset(max(opset, known.OLDEST_OPSET))], model)
+        run([RaiseOpset(max(opset, known.OLDEST_OPSET))], model)
     except BadModel as error:
         refusal = str(error)
-    _run(
+    run(
         [
             LiftConstantsToInitializersPass(True, size_limit=0),
             RemoveIdentities(),
@@ -80,7 +80,12 @@ def _followers(listed: ir.passes.PassBase) -> list[ir.passes.PassBase]:
     return [found("normalize")[word]() for word in words]
 
 
-def _run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
+def run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
+    """Run passes in order, those that follow one of them behind it.
+
+    Raises:
+        BadModel: one of them cannot do it.
+    """
     try:
         PassManager([each for listed in passes for each in (listed, *_followers(listed))])(model)
     except ir.passes.PassError as error:

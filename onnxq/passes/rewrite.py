@@ -25,11 +25,22 @@ from onnxq.targets import Target
 
 
 def rewrite(
-    model: ir.Model, plan: Plan, ranges: Ranges, recipe: Recipe, target: Target, evidence: Evidence = NO_EVIDENCE
+    model: ir.Model,
+    plan: Plan,
+    ranges: Ranges,
+    recipe: Recipe,
+    target: Target,
+    evidence: Evidence = NO_EVIDENCE,
+    *,
+    is_final: bool = False,
 ) -> ir.Model:
-    """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy."""
+    """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy.
+
+    Args:
+        is_final: whether the target will run it; else it is measured here, by onnxruntime.
+    """
     names = frozenset(node.name or "" for node in graph.nodes(model))
-    work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence)
+    work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence, is_final)
     exact = recipe.accuracy_level < EXACT_BELOW
     fusing: list[ir.passes.PassBase] = [FuseAttention(plan, exact=exact)] if plan.those(Method.FUSED) else []
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]

@@ -23,7 +23,8 @@ from onnxq.model.weights import (
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import experts, int8_regions, shared_weights, weight_form
 from onnxq.planning.fused import with_attention
-from onnxq.recipe import KEEP, SCHEMES, SPEED_SCHEMES, Recipe, twin
+from onnxq.recipe import KEEP, Recipe, twin
+from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
 from onnxq.targets import Target
 
 #: Operators that carry most of a network's arithmetic; the ones a scheme's own kernels are for.
@@ -34,9 +35,7 @@ DEPTHWISE = 9
 SPELLED = 1 << 13
 #: Operators that take one of several matrices, or rows, out of a weight of three dimensions.
 STACKED = ("MoE", "Gather")
-_WEIGHTS = {"w4a16": "uint4", "w8a16": "int8"}
 KEPT = "kept by a rule of the recipe"
-_CASTS = {"fp16": "float16", "bf16": "bfloat16", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 def make_plan(
@@ -132,14 +131,12 @@ def _in_four_bits(choice: Choice, weights: list[Weight], recipe: Recipe) -> Choi
     The kernels of a convolution are flattened, and have to be as long as a block; small ones would only get larger.
     """
     scheme = recipe.scheme_for(choice.node, choice.op)
-    word = _WEIGHTS.get(scheme, scheme)
-    if recipe.granularity in ("tensor", "channel"):
+    if recipe.granularity in ("tensor", "channel") or scheme in (KEEP, *SPEED_SCHEMES):
         return choice
-    if recipe.symmetric is not None and scheme in _WEIGHTS:
-        word = twin(word, symmetric=recipe.symmetric)
-    if choice.op not in ("Conv", "Attention") or choice.format != "int8" or scheme in (KEEP, *SPEED_SCHEMES, *_CASTS):
-        return choice
+    word = _format_for(scheme, recipe)
     format = formats.get(word)
+    if choice.op not in ("Conv", "Attention") or choice.format != "int8":
+        return choice
     block = recipe.block_size or format.default_block or 32
     is_long = all(weight.elements // weight.shape[weight.role.channel] >= block for weight in weights)
     is_possible = format.bits == 4 and format.blocks_are_spelled and is_long and choice.elements >= SPELLED
@@ -192,8 +189,10 @@ def _computes_bias(node: ir.Node) -> bool:
 def _wish(scheme: str, asked: Choice, recipe: Recipe) -> Choice:
     """What a scheme asks for an operator, before the target has its say."""
     op = asked.op
-    if scheme in _CASTS:
-        return asked.to(Method.HALF if scheme == "fp16" else Method.STORED, _CASTS[scheme], None)
+    word = _format_for(scheme, recipe)
+    format = formats.get(word)
+    if format.scale_type is None:
+        return asked.to(Method.HALF if scheme == "fp16" else Method.STORED, word, None)
     if scheme == "w8a8":
         if op in ("Conv", *MATMULS):
             return asked.to(Method.STATIC, "int8", None)
@@ -203,12 +202,6 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe) -> Choice:
             return asked.to(Method.DYNAMIC, "int8", None)
         reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
         return asked.to(Method.STORED, "int8", None, reason)
-    word = _WEIGHTS.get(scheme, scheme)
-    if recipe.symmetric is not None and scheme in _WEIGHTS:
-        word = twin(word, symmetric=recipe.symmetric)
-    format = formats.get(word)
-    if format.scale_type is None:
-        return asked.to(Method.STORED, word, None)
     block = recipe.block_size or format.default_block or (32 if format.kernel else None)
     if op in (*MATMULS, *STACKED):
         return asked.to(Method.STORED if block is None else Method.PACKED, word, block)
@@ -216,6 +209,13 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe) -> Choice:
         return asked.to(Method.STORED, word, None)
     reason = "" if format.bits >= 8 else f"{format.bits} bits lose too much in {op}: 8 bits a channel"
     return asked.to(Method.STORED, "int8", None, reason)
+
+
+def _format_for(scheme: str, recipe: Recipe) -> str:
+    """The number format that a scheme asks for, with zero points or without as the recipe says."""
+    word = weight_format(scheme)
+    is_open = recipe.symmetric is not None and scheme in SCHEMES and scheme not in INTEGER_SCHEMES
+    return twin(word, symmetric=bool(recipe.symmetric)) if is_open else word
 
 
 def _unfit(values: list[ir.Value]) -> str:
@@ -232,19 +232,19 @@ def _choose_tables(node: ir.Node, tables: list[Weight], recipe: Recipe, opset_no
     scheme = recipe.scheme_for(name, op)
     if scheme == KEEP:
         return _kept(node, values, elements, KEPT)
-    word = _CASTS.get(scheme)
+    format = formats.get(weight_format(scheme))
+    word, is_dense = format.name, format.scale_type is None
     if word == "bfloat16" and opset_note:
         return _kept(node, values, elements, opset_note)
-    if (word is None or word == "float16") and (unfit := _unfit(values)):
+    if word != "bfloat16" and (unfit := _unfit(values)):
         return _kept(node, values, elements, unfit)
-    if word is not None:
+    if is_dense:
         return Choice(name, op, Method.STORED, word, None, elements, half=half)
     read = f"'{_name(values[0])}' is a table that {op} reads"
     if half is None and (coarse := next((table for table in tables if is_coarse_in_half(table)), None)):
         reason = f"'{_name(coarse.value)}' is a table that {op} reads, with numbers that float16 would round too much"
         return _kept(node, values, elements, reason)
-    bits = 8 if scheme in SPEED_SCHEMES else formats.get(_WEIGHTS.get(scheme, scheme)).bits
-    if op == "Add" and bits <= 8 and all(map(are_vectors, tables)):
+    if op == "Add" and format.bits <= 8 and all(map(are_vectors, tables)):
         return Choice(name, op, Method.STORED, "int8", None, elements, f"{read}: 8 bits a row", half)
     return Choice(name, op, Method.STORED, half or "float16", None, elements, f"{read}: 16 bits", half)
 

@@ -31,7 +31,9 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
         for node in graph.nodes(model)
         if _can_join(node, types) and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
     }
-    members = _between(model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates, _has_regions(plan))
+    members = _between(
+        model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates, _one_is_enough(plan)
+    )
     extra = (Choice(n.name or "", n.op_type, Method.STATIC) for n in graph.nodes(model) if n.name in members)
     return plan.replacing(extra)
 
@@ -41,13 +43,13 @@ def prune(plan: Plan, model: ir.Model) -> Plan:
     static = plan.those(Method.STATIC)
     convolutions = {choice.node for choice in static if choice.op == "Conv"}
     members = {choice.node for choice in static if has_no_weights(choice)}
-    left = _between(model, convolutions, {choice.node for choice in static} - members, members, _has_regions(plan))
+    left = _between(model, convolutions, {choice.node for choice in static} - members, members, _one_is_enough(plan))
     gone = [choice for choice in static if choice.node in members - left]
     return plan.replacing(Choice(c.node, c.op, Method.KEEP, reason="no longer between int8 operators") for c in gone)
 
 
-def _has_regions(plan: Plan) -> bool:
-    return targets.get(plan.target).has_onnxq_ops
+def _one_is_enough(plan: Plan) -> bool:
+    return targets.get(plan.target).one_is_enough
 
 
 def has_no_weights(choice: Choice) -> bool:

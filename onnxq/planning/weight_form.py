@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from onnxq import formats
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
-from onnxq.recipe import SCHEMES, Recipe, twin
+from onnxq.recipe import Recipe, twin
+from onnxq.schemes import SCHEMES
 from onnxq.targets import Target
 
 #: Of kernels, the longest first.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import OnnxqError
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
@@ -48,6 +48,8 @@ _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "onnxq_summary_numbers": (None, (_I64, _ANY)),
     "onnxq_summary_arrays": (None, (_I64, _Array, _Array, _Array)),
     "onnxq_summary_restore": (None, (_I64, _ANY, _Array, _Array, _Array)),
+    "onnxq_tile_rows": (_I32, (_I32,)),
+    "onnxq_give_tile_rows": (None, (_I32, _I32)),
     "onnxq_isas": (ctypes.c_char_p, ()),
     "onnxq_peak": (_F64, (ctypes.c_char_p, _I32)),
     "onnxq_read_seconds": (_F64, (_Array, _I64, _I32)),

@@ -7,6 +7,7 @@ same, on whatever machine it runs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -19,6 +20,7 @@ import msgspec
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
+from onnxq.runtime import thresholds
 from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.session import THREADS
 
@@ -45,9 +47,11 @@ class MachineProfile:
         kernels: seconds, by what the kernel computes: operator, types, shapes, attributes, and the form it has.
         models: seconds of one run of the float model, by a hash of all its kernels.
         plans: by that hash, and one of what becomes of each node.
+        tile_rows: by format, from how many rows on onnxq's own kernels multiply in tiles (`thresholds`).
         source: the file it came from; empty: it is new.
         is_closed: nothing is measured any more.
         used: entries that were looked up, as text.
+        computes: the machine's thresholds were taken, so that errors are those that it would see.
     """
 
     machine: Machine
@@ -55,9 +59,18 @@ class MachineProfile:
     kernels: dict[str, float] = field(default_factory=dict)
     models: dict[str, float] = field(default_factory=dict)
     plans: dict[str, PlanTime] = field(default_factory=dict)
+    tile_rows: dict[str, int] = field(default_factory=dict)
     source: str = ""
     is_closed: bool = False
     used: dict[str, object] = field(default_factory=dict)
+    computes: bool = False
+
+    def as_there(self) -> contextlib.AbstractContextManager[None]:
+        """Until the end, onnxq's own kernels compute as on the profile's machine; a new profile learns how that is."""
+        if not self.is_closed and not self.tile_rows:
+            self.tile_rows.update(thresholds.tile_rows())
+        self.computes = True
+        return thresholds.taken(self.tile_rows)
 
     def kernel(self, key: str) -> float | None:
         return self._looked_up("kernel", self.kernels, key)
@@ -81,6 +94,8 @@ class MachineProfile:
         if not self.used:
             return ""
         entries = sorted((key, repr(found)) for key, found in self.used.items())
+        if self.computes:
+            entries += sorted((f"tile_rows {word}", repr(rows)) for word, rows in self.tile_rows.items())
         return hashlib.blake2b(repr((self.machine, self.threads, entries)).encode(), digest_size=16).hexdigest()
 
     def __str__(self) -> str:
@@ -95,6 +110,7 @@ class MachineProfile:
             "kernels": dict(sorted(self.kernels.items())),
             "models": dict(sorted(self.models.items())),
             "plans": {key: dataclasses.asdict(found) for key, found in sorted(self.plans.items())},
+            "tile_rows": dict(sorted(self.tile_rows.items())),
         }
         return json.dumps(table, indent=1)
 
@@ -136,6 +152,7 @@ def load_profile(path: str | Path, threads: int | None = None) -> MachineProfile
         dict(found.kernels),
         dict(found.models),
         {key: PlanTime(each.ratio, each.spread) for key, each in found.plans.items()},
+        dict(found.tile_rows),
         str(path),
         is_closed=True,
     )

@@ -25,15 +25,14 @@ from onnxq.plan import Choice, Method, Plan
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.scales import without_unobserved
 from onnxq.planning.shared_weights import first_readers, reconciled
-from onnxq.recipe import SCHEMES, Recipe
+from onnxq.recipe import Recipe
+from onnxq.schemes import INTEGER_SCHEMES, SCHEMES
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 
 #: Weights that share a scale, in formats that leave it open: longer blocks are the cheapest quarter of a bit there is.
 BLOCKS = (32, 64, 128)
 #: Integer formats from 2 to 8 bits; of as many bits, those with zero points, which cost little and are more exact.
 WORDS = ("uint2", "int3", "uint4", "int8", "float16")
-#: That compute in integers, where speed counts.
-FAST_WORDS = ("w8a8", "w8a8-dynamic")
 #: What the scheme of a plan that a search made is called.
 SCHEME = "search"
 
@@ -99,7 +98,7 @@ def forms(words: Sequence[str], target: targets.Target, *, fast: bool, has_data:
     """
     if not words:
         usual = [word for word in WORDS if not target.refusal(word)]
-        words = [*usual, *(word for word in FAST_WORDS if fast and (has_data or word != "w8a8"))]
+        words = [*usual, *(word for word in INTEGER_SCHEMES if fast and (has_data or not SCHEMES[word].without_data))]
     found: list[Form] = []
     for word in dict.fromkeys(words):
         name, _, block = word.partition("/")

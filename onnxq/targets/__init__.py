@@ -14,10 +14,7 @@ from onnxq.boundary import typed
 from onnxq.errors import BadRecipe
 from onnxq.model.weights import Weight
 from onnxq.plan import COMPUTING, Choice, Method, in_float
-from onnxq.recipe import SCHEMES
-
-#: Standard opsets that brought what schemes need: dynamic quantization, one scale a channel, bfloat16.
-OPSETS = {"w8a8-dynamic": 11, "w8a8": 13, "bf16": 13}
+from onnxq.schemes import SCHEMES
 
 
 class Target:
@@ -37,6 +34,10 @@ class Target:
     packed: tuple[str, ...] = ()
     #: Domains of the operators that it has besides the standard ones.
     domains: tuple[str, ...] = ()
+    #: The runtime in which the model is run, if that is not onnxruntime: a file of `runtime/consumers`.
+    consumer: str = ""
+    #: Whether an int8 Add may read one value that is not int8: a conversion costs less there than leaving int8.
+    one_is_enough: bool = False
     #: What carries a plan out, in order: files of `passes/quantize`.
     passes: tuple[str, ...] = ("store_weights",)
 
@@ -58,7 +59,7 @@ class Target:
     def opset_for(self, scheme: str) -> int:
         """The lowest standard opset in which the scheme can be spelt for this target; 0: any."""
         if scheme in SCHEMES:
-            return OPSETS.get(scheme, 0)
+            return SCHEMES[scheme].opset
         return formats.get(scheme).opset
 
     def refusal(self, word: str) -> str:

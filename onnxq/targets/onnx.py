@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxq import formats
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
-from onnxq.recipe import SCHEMES
+from onnxq.schemes import weight_format
 from onnxq.targets import Target, at_least_four_bits, no_table_kernel
 
 #: The opsets that brought blocks and types of 4 bits, and types of 2 bits.
@@ -21,10 +21,10 @@ class onnx(Target):
     passes = ("insert_qdq", "quantize_dynamically", "replace_matmuls", "store_weights", "convert_to_half")
 
     def opset_for(self, scheme: str) -> int:
-        opset = BLOCKS if scheme in ("w8a16", "w4a16") else super().opset_for(scheme)
-        if opset or scheme in SCHEMES:
+        opset = super().opset_for(scheme)
+        if opset:
             return opset
-        format = formats.get(scheme)
+        format = formats.get(weight_format(scheme))
         if not format.is_integer or format.bits > 8:  # unpacked by operators of any version
             return 0
         return BLOCKS if format.bits >= 4 else TWO_BITS

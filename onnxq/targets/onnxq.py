@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxq import formats, own_ops
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
-from onnxq.recipe import SCHEMES
+from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, weight_format
 from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
 
 
@@ -18,10 +18,11 @@ class onnxq(Target):
     dynamic = ("MatMul", "Gemm")
     packed = ("MatMul", "Gemm", "Gather")
     domains = (own_ops.DOMAIN,)
+    one_is_enough = True
     passes = ("insert_qdq", "quantize_dynamically", "insert_onnxq_nodes", "store_weights", "convert_to_half")
 
     def opset_for(self, scheme: str) -> int:
-        if scheme in ("w8a8", "w8a8-dynamic", "fp16", "float16"):
+        if scheme in INTEGER_SCHEMES or weight_format(scheme) == "float16":
             return super().opset_for(scheme)
         if scheme not in SCHEMES and formats.get(scheme).kernel is None and super().opset_for(scheme):
             return super().opset_for(scheme)

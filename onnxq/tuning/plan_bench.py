@@ -99,7 +99,7 @@ class PlanBench:
         self._seen: dict[Hashable, tuple[Quality, int]] = {}
         self._size_in_float = _bytes_of(self.model)
         self.is_recurrent = _is_recurrent(self.feeds[0], self._wanted[0])
-        self.is_detector = any(_scores_rare_events(x) for output in self._wanted[0] for x in arrays_of(output))
+        self.is_detector = _is_detector(self.feeds[0], self._wanted[0])
 
     @functools.cached_property
     def unfit_for_half(self) -> set[str]:
@@ -245,6 +245,16 @@ def _is_recurrent(feed: Feed, outputs: Sequence[NDArray]) -> bool:
     """Whether an output looks like the next value of one of several float inputs: then errors add up over time."""
     floats = [x for x in feed.values() if x.dtype.kind == "f" and x.size > 1]
     return len(feed) > 1 and any(x.shape == y.shape and x.dtype == y.dtype for x in floats for y in outputs)
+
+
+def _is_detector(feed: Feed, outputs: Sequence[NDArray]) -> bool:
+    """Whether an output looks like scores to be compared with a threshold.
+
+    One with the shape of an input is none: it is a gain for each of its numbers, as of a filter, or a mask.
+    """
+    inputs = {x.shape for x in feed.values()}
+    found = (x for output in outputs for x in arrays_of(output))
+    return any(_scores_rare_events(x) for x in found if x.shape not in inputs)
 
 
 def _scores_rare_events(x: NDArray) -> bool:

@@ -9,8 +9,9 @@ from onnxq import formats
 from onnxq.plan import Choice, Method, Plan, finer
 from onnxq.preference import RECURRENT_BAR, preference_of
 from onnxq.progress import QUIET, Progress
-from onnxq.recipe import SCHEMES, Recipe, twin
+from onnxq.recipe import Recipe, twin
 from onnxq.samples.trials import GIVEN
+from onnxq.schemes import SCHEMES
 from onnxq.tuning.harm import harm, sharing
 from onnxq.tuning.plan_bench import PlanBench
 

@@ -40,7 +40,9 @@ WAITING = 6
 #: Cases run in one process: what one leaves in memory is not to be taken for the fault of another.
 BATCH = 40
 #: What a command may leave beside its inputs.
-OUTPUTS = re.compile(r"out\.onnx(\.data|\.search)?|out\.json|out\.ranges(\.partial)?|out/.*", re.DOTALL)
+OUTPUTS = re.compile(
+    r"out\.onnx(\.data|\.search)?|out\.(gguf|safetensors)|out\.json|out\.ranges(\.partial)?|out/.*", re.DOTALL
+)
 #: What Python says to programmers.
 INTERNAL = re.compile(
     r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"

@@ -16,7 +16,7 @@ import numpy as np
 import odd
 import onnx
 import tiny
-from attack import mutants_data, mutants_settings, mutate
+from attack import mutants_data, mutants_quantized, mutants_settings, mutate
 from click.testing import CliRunner
 
 from onnxq import cli
@@ -355,5 +355,6 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     "weights": _weights,
     "options": _options,
     **mutants_data.KINDS,
+    **mutants_quantized.KINDS,
     **mutants_settings.KINDS,
 }

@@ -8,7 +8,8 @@ import pytest
 
 from onnxq.collectors import names as collector_names
 from onnxq.errors import BadRecipe
-from onnxq.recipe import KEEP, SCHEMES, Recipe, Rule, load_recipe, parse_set
+from onnxq.recipe import KEEP, Recipe, Rule, load_recipe, parse_set
+from onnxq.schemes import SCHEMES
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import kernels
 import numpy as np
 import pytest
 
-from onnxq.runtime import native
+from onnxq.runtime import native, thresholds
 
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 
@@ -102,6 +102,15 @@ def test_pinned(tmp_path: Path) -> None:
     has_tiles = "amx" in kernels.isas() and asked(tmp_path / "a", INT4) != [0]
     assert asked(tmp_path / "b", INT4, BFLOAT16, ONNXQ_TILE_ROWS="7") == [7 * has_tiles] * 2
     assert not (tmp_path / "b").exists()
+
+
+def test_numbers_of_another_machine_are_taken_until_the_end() -> None:
+    here = thresholds.tile_rows()
+    assert here.keys() == (set(kernels.ALL) if "amx" in kernels.isas() else set())
+    others = {word: 17 if rows == 3 else 3 for word, rows in here.items() if word != "nf4"}
+    with thresholds.taken(others):
+        assert thresholds.tile_rows() == {**here, **others}
+    assert thresholds.tile_rows() == here
 
 
 def test_formats_that_there_are_not(tmp_path: Path) -> None:

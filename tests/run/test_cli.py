@@ -17,7 +17,8 @@ from onnxq.calibration import find_ranges
 from onnxq.calibration.find_ranges import Effort
 from onnxq.cli import main
 from onnxq.cli._options import effort_of
-from onnxq.recipe import SCHEMES, Recipe
+from onnxq.recipe import Recipe
+from onnxq.schemes import SCHEMES
 
 MODELS = Path(__file__).parents[2] / "models"
 DIGITS, DATA = MODELS / "digits_cnn.onnx", MODELS / "digits_cnn_calibration.npz"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onnxq.plan import Choice, Method, Plan
 from onnxq.samples.trials import Trial, Trials
-from onnxq.tuning.plan_bench import LEAST_SCORES, WATCHED, PlanBench, _scores_rare_events
+from onnxq.tuning.plan_bench import LEAST_SCORES, WATCHED, PlanBench, _is_detector, _scores_rare_events
 from onnxq.tuning.refine import _growing
 
 
@@ -40,6 +40,13 @@ def test_other_outputs_are_no_scores(x: np.ndarray) -> None:
 def test_two_classes_at_many_places_are_scores() -> None:
     face = np.r_[np.full(95, 0.01), np.full(5, 0.99)]
     assert _scores_rare_events(np.stack([1 - face, face], axis=-1)[None])
+
+
+def test_a_gain_for_each_number_of_an_input_is_no_score() -> None:
+    """As of a filter for noise: nothing is compared with a threshold. What has another shape may be."""
+    gains = np.random.default_rng(0).uniform(0, 0.4, (1, 40, 33)).astype(np.float32)
+    for shape, is_detector in ((gains.shape, False), ((1, 40, 34), True), ((1, 33, 40), True)):
+        assert _is_detector({"x": np.zeros(shape, np.float32)}, [gains]) is is_detector
 
 
 @given(least=st.integers(0, 300), more=st.integers(0, 5000))

@@ -19,8 +19,9 @@ from onnxq.errors import BadModel, NothingToDo
 from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.quality import Quality, arrays_of
-from onnxq.recipe import SCHEMES, Recipe
+from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
+from onnxq.schemes import SCHEMES
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -19,8 +19,8 @@ from onnxq.drafts import tuned as drafts
 from onnxq.errors import BadOutput, CheckFailed, NothingToDo
 from onnxq.job import open_job
 from onnxq.plan import Method
-from onnxq.recipe import SCHEMES
 from onnxq.runtime.session import Session
+from onnxq.schemes import SCHEMES
 
 MODELS = Path(__file__).parents[2] / "models"
 DIGITS, TEXT = MODELS / "digits_cnn.onnx", MODELS / "text_transformer.onnx"

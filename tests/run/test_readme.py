@@ -10,7 +10,8 @@ import pytest
 
 from onnxq import collectors, formats
 from onnxq.cli import main
-from onnxq.recipe import SCHEMES, load_recipe
+from onnxq.recipe import load_recipe
+from onnxq.schemes import SCHEMES
 from onnxq.targets import names
 
 ROOT = Path(__file__).parents[2]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from onnxq.cli import main
 from onnxq.errors import BadRecipe
 from onnxq.output.signature import KEY, PLAN_KEY, read_signature
 from onnxq.plan import Method
-from onnxq.runtime import machine, timing
+from onnxq.runtime import machine, thresholds, timing
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile, opened
 from onnxq.runtime.session import Session
 from onnxq.tuning import plan_bench
@@ -137,11 +138,42 @@ def test_profile_measures_what_quantize_needs(
     monkeypatch.setattr(plan_bench, "race", None)
     monkeypatch.setattr(plan_bench, "least_seconds", None)
     first = run("quantize", "net0.onnx", "-o", "a.onnx", "--profile", "device.json")
-    assert f"decided  by times                on {found}" in first or f"on {found}" in first
+    assert f"plan by kernel times measured on {found}" in " ".join(first.split())
     run("quantize", "net0.onnx", "-o", "b.onnx", "--profile", "device.json", "--save-profile", "same.json")
     assert Path("a.onnx").read_bytes() == Path("b.onnx").read_bytes()
     assert json.loads(Path("same.json").read_text()) == json.loads(Path("device.json").read_text())
     run("quantize", "net0.onnx", "-s", "w8a8-dynamic", "-o", "c.onnx", "--profile", "device.json")
+
+
+@pytest.mark.parametrize("target", ["onnxq", "ort-cpu"])
+def test_a_profile_says_how_its_machine_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Measured here for a new profile; those of a file are taken while a model is made, and make another hash."""
+    monkeypatch.setattr(thresholds, "tile_rows", lambda: {"int4": 5})
+    given: list[dict[str, int]] = []
+
+    @contextlib.contextmanager
+    def taken(rows: dict[str, int]) -> Iterator[None]:
+        given.append(rows)
+        yield
+
+    monkeypatch.setattr(thresholds, "taken", taken)
+    model, profile = net(tmp_path), new_profile()
+    first = onnxq.quantize(model, tmp_path / "a.onnx", "w8a8-dynamic", target=target, profile=profile)
+    (tmp_path / "device.json").write_text(profile.to_json(), encoding="utf-8")
+    other = dataclasses.replace(load_profile(tmp_path / "device.json"), tile_rows={"int4": 13})
+    again = onnxq.quantize(model, tmp_path / "b.onnx", "w8a8-dynamic", target=target, profile=tmp_path / "device.json")
+    third = onnxq.quantize(model, tmp_path / "c.onnx", "w8a8-dynamic", target=target, profile=other)
+    hashes = [made.signature.profile for made in (first, again, third) if made.signature is not None]
+    if target == "onnxq":
+        assert given == [{"int4": 5}, {"int4": 5}, {"int4": 13}]
+        assert hashes[0] == hashes[1] != hashes[2]
+    else:
+        assert given == [] and profile.tile_rows == {} and len(set(hashes)) == 1
+    for spoiled in ({"int4": 0}, {"int4": "5"}):
+        table = json.loads(profile.to_json()) | {"tile_rows": spoiled}
+        (tmp_path / "bad.json").write_text(json.dumps(table))
+        with pytest.raises(BadRecipe, match="is not a profile"):
+            load_profile(tmp_path / "bad.json")
 
 
 def test_a_profile_is_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,14 @@ import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from onnxq import cli
-from onnxq.cli._console import console
+from onnxq.checking.models import Check
+from onnxq.cli._console import Bars, console
+from onnxq.cli._tables import check_table
 from onnxq.errors import printable
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -82,6 +85,32 @@ def test_colours_of_ours_stay() -> None:
         shown.print(table, Text(EVIL), EVIL)
     assert "\x1b[1;31mhead" in printed.get()
     assert "\x1b[2J" not in printed.get() and "\x07" not in printed.get() and "\u202e" not in printed.get()
+
+
+def on_a_terminal() -> Console:
+    return type(console())(force_terminal=True, color_system="standard", markup=False, highlight=False, width=120)
+
+
+@pytest.mark.parametrize(("sqnr", "colour"), [(20.0, "33"), (float("nan"), "31")], ids=["made-up", "not run"])
+def test_what_is_not_proven_is_said_in_colour(sqnr: float, colour: str) -> None:
+    check = Check("noise", sqnr, sqnr, sqnr, proves=False)
+    shown = on_a_terminal()
+    with shown.capture() as printed:
+        shown.print(check_table(check))
+    assert f"\x1b[1;{colour}mnot proven" in printed.get()
+
+
+def test_bars_show_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(0, 10000, 10))
+    shown = on_a_terminal()
+    shown.get_time = lambda: float(next(seconds))
+    with Bars(shown) as bars:
+        bars.start("measuring kernels", 100)
+        for _ in range(4):
+            bars.advance(10)
+        with shown.capture() as printed:
+            shown.print(bars._bars.get_renderable())
+    assert re.search(r"measuring kernels .*\d:\d\d:\d\d", printed.get())
 
 
 def test_controls_become_spaces() -> None:

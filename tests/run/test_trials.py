@@ -39,8 +39,9 @@ def checked(path: Path, scheme: str, **options: float) -> Check:
     return check
 
 
-def decoder(folder: Path, total: str) -> Path:
-    """One layer of attention over a cache, with a mask over past and present whose size is called `total`."""
+def decoder(folder: Path, total: str, window: int = 1 << 30) -> Path:
+    """One layer of attention over a cache of so many tokens, with a mask over past and present whose size is called
+    `total`."""
     text = f"""
     g (int64[batch, sequence_length] input_ids, int64[batch, "{total}"] attention_mask,
        int64[batch, sequence_length] position_ids,
@@ -60,9 +61,11 @@ def decoder(folder: Path, total: str) -> Path:
         q = Transpose<perm = [0, 2, 1, 3]>(q1)
         k2 = Transpose<perm = [0, 2, 1, 3]>(k1)
         v2 = Transpose<perm = [0, 2, 1, 3]>(v1)
-        present_0_key = Concat<axis = 2>(past_key_values_0_key, k2)
-        present_0_value = Concat<axis = 2>(past_key_values_0_value, v2)
-        kt = Transpose<perm = [0, 1, 3, 2]>(present_0_key)
+        keys = Concat<axis = 2>(past_key_values_0_key, k2)
+        values = Concat<axis = 2>(past_key_values_0_value, v2)
+        present_0_key = Slice(keys, oldest, newest, length)
+        present_0_value = Slice(values, oldest, newest, length)
+        kt = Transpose<perm = [0, 1, 3, 2]>(keys)
         scores = MatMul(q, kt)
         seen = Cast<to = 1>(attention_mask)
         hidden = Sub(one, seen)
@@ -70,7 +73,7 @@ def decoder(folder: Path, total: str) -> Path:
         low4 = Unsqueeze(low, axes)
         masked = Sub(scores, low4)
         weights = Softmax(masked)
-        mixed = MatMul(weights, present_0_value)
+        mixed = MatMul(weights, values)
         back = Transpose<perm = [0, 2, 1, 3]>(mixed)
         flat = Reshape(back, join)
         out = MatMul(flat, wo)
@@ -83,6 +86,7 @@ def decoder(folder: Path, total: str) -> Path:
     constants["table"] = rng.standard_normal((WORDS, WIDTH)).astype(np.float32)
     constants["places"] = rng.standard_normal((256, WIDTH)).astype(np.float32)
     constants |= {"one": np.float32([1]), "large": np.float32([1e4]), "axes": np.int64([1, 2])}
+    constants |= {"oldest": np.int64([-window]), "newest": np.int64([1 << 40]), "length": np.int64([2])}
     constants |= {"split": np.int64([0, 0, HEADS, SIZE]), "join": np.int64([0, 0, WIDTH])}
     made = tiny.model(text.replace(f'"{total}"', "total_mask"), constants)
     made.graph.input[1].type.tensor_type.shape.dim[1].dim_param = total
@@ -107,6 +111,20 @@ def test_a_decoder_with_a_past_is_run_at_many_lengths(tmp_path: Path, total: str
     check = checked(path, "w4a16")
     assert not check.proves and check.is_known and len(check.kinds) >= 4
     assert check.sqnr == min(check.kinds.values())
+
+
+@pytest.mark.parametrize("window", [5, 200])
+def test_a_decoder_that_forgets_is_run_on_what_it_kept(tmp_path: Path, window: int) -> None:
+    """A cache of the last few tokens, as of sliding attention: the past is as long as presents, not as texts."""
+    path = decoder(tmp_path, "past_sequence_length + sequence_length", window)
+    pasts = set()
+    for feed in made_up(path).feeds:
+        past = feed["past_key_values_0_key"].shape[2]
+        assert feed["attention_mask"].shape[1] == past + feed["input_ids"].shape[1]
+        pasts.add(past)
+    assert max(pasts) == min(window, 14) and 0 in pasts
+    check = checked(path, "w4a16")
+    assert check.is_known and len(check.kinds) >= 4
 
 
 def merged(folder: Path, *, by: str = "flag") -> Path:

@@ -6,11 +6,9 @@ comes out on data that none of them saw. Nothing is given back to a longer forma
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import logging
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 import onnx
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared import SHARED
+from started import parser_for, start
 from tables import TableRow, read_rows
-from zoo_models import load_zoo
 
 import onnxq
 from onnxq.job import open_job
@@ -187,13 +182,9 @@ def render(rows: list[Row]) -> str:
 
 def main() -> None:
     logging.disable(logging.INFO)  # of onnxruntime's tool, a line for each node
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the rows into docs/{TABLE.name}")
+    parser = parser_for(__doc__, TABLE)
     parser.add_argument("models", nargs="*", help="only these models")
-    options = parser.parse_args()
-    zoo = load_zoo()
-    if zoo is None:
-        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    options, zoo = start(parser)
     rows = {(row.model, row.word, row.algorithm): row for row in read_rows(TABLE, Row, HEADER)}
     order = {name: i for i, name in enumerate((*PRODUCTS, *CONVOLUTIONS))}
     with tempfile.TemporaryDirectory() as folder:

@@ -6,8 +6,6 @@ comes out is scored on data that neither of them saw.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared import SHARED
+from started import parser_for, start
 from tables import TableRow, read_rows
-from zoo_models import load_zoo
 
 import onnxq
 from onnxq.job import open_job
@@ -125,13 +121,9 @@ def render(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the rows into docs/{TABLE.name}")
+    parser = parser_for(__doc__, TABLE)
     parser.add_argument("models", nargs="*", help="only these models")
-    options = parser.parse_args()
-    zoo = load_zoo()
-    if zoo is None:
-        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    options, zoo = start(parser)
     rows = {(row.model, row.plan): row for row in read_rows(TABLE, Row, HEADER)} if TABLE.exists() else {}
     order = [name for name, _, _ in CASES]
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,6 @@ Files name the version of onnxq and of onnxruntime: between two of those everyth
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -23,15 +22,13 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared import SHARED
-from zoo_models import load_zoo
+from started import parser_for, start
 
 import onnxq
 from onnxq.files.data_files import own_data
 from onnxq.plan import Plan, load_plan
-from onnxq.recipe import SCHEMES
 from onnxq.runtime.profile import load_profile, new_profile
+from onnxq.schemes import SCHEMES
 
 #: Small ones of every kind: Conv, MatMul, LSTM, GRU with data beside it, If, a cache, float16, a local function.
 MODELS = (
@@ -96,14 +93,11 @@ def difference(before: Noted, after: Noted) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = parser_for(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--schemes", nargs="*", default=list(SCHEMES))
-    options = parser.parse_args()
-    zoo = load_zoo()
-    if zoo is None:
-        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    options, zoo = start(parser)
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / "hashes.json"
     known: dict[str, Noted] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -7,19 +7,14 @@ was not trained on. Nothing is given back to a finer format, whatever it costs. 
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import onnx_ir as ir
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared import SHARED
+from started import parser_for, start
 from tables import TableRow, read_rows
-from zoo_models import load_zoo
 
 import onnxq
 from onnxq import formats, targets
@@ -89,13 +84,9 @@ def render(rows: list[Row], in_float: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the rows into docs/{TABLE.name}")
+    parser = parser_for(__doc__, TABLE)
     parser.add_argument("words", nargs="*", help="only these formats")
-    options = parser.parse_args()
-    zoo = load_zoo()
-    if zoo is None:
-        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    options, zoo = start(parser)
     in_float = zoo.MODELS[MODEL].float_score
     rows = {(row.word, row.target): row for row in read_rows(TABLE, Row, HEADER)}
     with tempfile.TemporaryDirectory() as folder:

@@ -6,17 +6,14 @@ that is measured replaces the one of the same model and scheme.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared import SHARED
+from started import parser_for, start
 from tables import TableRow, read_rows
-from zoo_models import judge, load_zoo
+from zoo_models import judge
 
 import onnxq
 
@@ -102,14 +99,10 @@ def render(rows: list[Row], names: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the rows into docs/{TABLE.name}")
+    parser = parser_for(__doc__, TABLE)
     parser.add_argument("--models", nargs="*", help="only these; by default all, small ones first")
     parser.add_argument("schemes", nargs="*", default=SCHEMES)
-    options = parser.parse_args()
-    zoo = load_zoo()
-    if zoo is None:
-        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    options, zoo = start(parser)
     names = sorted(zoo.MODELS, key=lambda name: zoo.file_size(zoo.model_path(name)))
     rows = {(row.model, row.scheme): row for row in read_rows(TABLE, Row, HEADER)}
     with tempfile.TemporaryDirectory() as folder:

@@ -7,19 +7,16 @@ those of the same model and scheme in the table.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import ModuleType
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared import SHARED
+from started import parser_for, start
 from tables import TableRow, read_rows
-from zoo_models import judge, load_zoo
+from zoo_models import judge
 
 import onnxq
 from onnxq.plan import Method
@@ -86,9 +83,9 @@ def what_became(result: onnxq.Result) -> str:
     return ", ".join(f"{count} {label}" for label, count in labels.most_common())
 
 
-def peers() -> dict[tuple[str, str], str]:
+def peers(zoo: ModuleType) -> dict[tuple[str, str], str]:
     """What onnxruntime's own tools make of (model, scheme): score · SQNR · size · latency, from the zoo's table."""
-    path = SHARED / "zoo" / "peer_baseline.md"
+    path = Path(zoo.__file__ or "").with_name("peer_baseline.md")
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     columns, *rows = ([cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines)
     found = {}
@@ -143,16 +140,12 @@ def render(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the rows into docs/{TABLE.name}")
+    parser = parser_for(__doc__, TABLE)
     parser.add_argument("--models", nargs="*", help="only these")
     parser.add_argument("schemes", nargs="*", default=list(SCHEMES))
-    options = parser.parse_args()
-    zoo = load_zoo()
-    if zoo is None:
-        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    options, zoo = start(parser)
     rows = {(row.model, row.scheme): row for row in read_rows(TABLE, Row, HEADER)}
-    peer = peers()
+    peer = peers(zoo)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models or zoo.MODELS:
             entry = zoo.MODELS[name]

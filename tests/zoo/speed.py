@@ -10,12 +10,10 @@ are not counted: the threads of the file before still wait for work, on the same
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import logging
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,10 +24,7 @@ from typing import Any
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared import SHARED
-from zoo_models import load_zoo
+from started import parser_for, start
 
 import onnxq
 from onnxq.quality import compare_outputs
@@ -165,7 +160,7 @@ def seconds_of(session: Any, sample: Feed, clock: Clock) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_for(__doc__)
     parser.add_argument(
         "--write", nargs="?", type=Path, const=TABLE, help=f"put the table into this file, or into docs/{TABLE.name}"
     )
@@ -176,10 +171,7 @@ def main() -> None:
     )
     parser.add_argument("--note", default="", help="a sentence about how it was measured, for the head of the table")
     parser.add_argument("--seconds", type=float, default=20.0, help="for which the files of a row run in turns")
-    options = parser.parse_args()
-    zoo = load_zoo()
-    if zoo is None:
-        raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
+    options, zoo = start(parser)
     logging.disable(logging.WARNING)
     openvino = openvino_version()
     heads = ["model", "tokens", "float", "ORT int4", "ORT dynamic int8", *(f"onnxq {word}" for word in OURS)]

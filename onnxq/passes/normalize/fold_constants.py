@@ -29,11 +29,18 @@ class FoldConstants(ir.passes.InPlacePass):
 
     1. Standard operators with one output and no subgraph, random generators excepted.
     2. Small ones are evaluated at once, large ones lazily: then the output's type and shape must be inferable.
-    3. Nothing grows: a result more than four times the size of its inputs (Expand, Tile) stays a node. Four, because
+    3. Nothing grows: a result more than `growth` times as large as its inputs (Expand, Tile) stays a node. Four, as
        DequantizeLinear turns bytes into floats.
     4. The same node on the same inputs is folded once, into the graph that owns its largest input: subgraphs which
        derive their weights from those of an outer graph do not each get a copy.
+
+    Args:
+        only: the operators to fold; None: all.
     """
+
+    def __init__(self, growth: int = 4, only: frozenset[str] | None = None) -> None:
+        super().__init__()
+        self.growth, self.only = growth, only
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         candidates = [node for node in graph.nodes(model) if _is_constant(node)]
@@ -44,12 +51,12 @@ class FoldConstants(ir.passes.InPlacePass):
         made: dict[tuple[Hashable, ...], ir.Value] = {}
         folded = 0
         for node in list(graph.nodes(model)):
-            if not _is_constant(node):
+            if not _is_constant(node) or (self.only is not None and node.op_type not in self.only):
                 continue
             owner = _owner(node)
             key = (id(owner), node.op_type, str(node.attributes), *(_identity(value) for value in node.inputs))
             if key not in made:
-                tensor = _fold(node, version, types.of(node.outputs[0]))
+                tensor = _fold(node, version, types.of(node.outputs[0]), self.growth)
                 if tensor is None:
                     continue
                 name, node.outputs[0].name = node.outputs[0].name or "", None
@@ -76,9 +83,10 @@ def _is_constant(node: ir.Node) -> bool:
     return all(value is None or graph.constant(value) is not None for value in node.inputs)
 
 
-def _fold(node: ir.Node, version: int, inferred: TypeAndShape) -> ir.TensorProtocol | None:
+def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> ir.TensorProtocol | None:
     inputs = {value.name or "": tensor for value in node.inputs if value and (tensor := graph.constant(value))}
     nbytes = sum(tensor.nbytes for tensor in inputs.values())
+    most = growth * nbytes + 1024
     evaluator = _evaluator(node, version)
     if evaluator is None:
         return None
@@ -88,7 +96,7 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape) -> ir.TensorProto
             (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         return ir.tensor(np.asarray(result, order="C"))
 
-    if inferred.is_static and math.prod(d for d in inferred.shape or () if isinstance(d, int)) > _most(nbytes):
+    if inferred.is_static and math.prod(d for d in inferred.shape or () if isinstance(d, int)) > most:
         return None
     if node.op_type in _GROWING and not inferred.is_static:
         return None
@@ -97,17 +105,12 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape) -> ir.TensorProto
             tensor = evaluate()
         except Exception:  # the evaluator's own limits, whatever they are, only mean that the node stays
             return None
-        return tensor if tensor.nbytes <= _most(nbytes) else None
+        return tensor if tensor.nbytes <= most else None
     if inferred.dtype is None or not inferred.is_static:
         return None
     shape = ir.Shape([int(dim) for dim in inferred.shape or () if isinstance(dim, int)])
     lazy = ir.LazyTensor(evaluate, dtype=inferred.dtype, shape=shape)
-    return lazy if lazy.nbytes <= _most(nbytes) else None
-
-
-def _most(nbytes: int) -> int:
-    """What may become of constants of so many bytes."""
-    return 4 * nbytes + 1024
+    return lazy if lazy.nbytes <= most else None
 
 
 def _evaluator(node: ir.Node, version: int) -> ReferenceEvaluator | None:

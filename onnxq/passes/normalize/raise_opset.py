@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, first_line
 from onnxq.model import graph
 from onnxq.model.load import external_tensors
@@ -50,9 +51,11 @@ class RaiseOpset(ir.passes.InPlacePass):
 def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
     """Make `convert(model)` the graph of `model`. What it raises is passed on; the model is then as before.
 
-    Tensors beside the model stay there, but for small ones: the converter reads those, and no files.
+    Tensors beside the model stay there, but for small ones: the converter reads those, and no files. Weights that know
+    their codes still do.
     """
     _read_small_constants(model)
+    given = {v.name: v.const_value for v in _initializers(model) if isinstance(v.const_value, GivenTensor)}
     folder = next((tensor.base_dir for tensor in external_tensors(model)), "")
     large = _take_large_constants(model)
     try:
@@ -69,12 +72,19 @@ def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.
             model.graph.register_initializer(value)
         raise
     _put_back(model, converted, {value.name or "": tensor for value, tensor in large.items()})
+    for value in _initializers(model) if given else ():
+        value.const_value = given.get(value.name, value.const_value)
     for tensor in external_tensors(model):
         tensor.base_dir = folder  # protobuf does not hold it
 
 
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    for each in model.graphs():
+        yield from each.initializers.values()
+
+
 def _read_small_constants(model: ir.Model) -> None:
-    for value in (value for each in model.graphs() for value in each.initializers.values()):
+    for value in _initializers(model):
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= SMALL_BYTES:
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)

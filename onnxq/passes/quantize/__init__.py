@@ -24,6 +24,7 @@ class Work:
         ranks: number of dimensions of activations, by value name, as far as known.
         nodes: names of the nodes that the prepared model has.
         evidence: what data say of layers.
+        is_final: whether the target will run the model; else it is measured here, by onnxruntime.
     """
 
     plan: Plan
@@ -33,6 +34,7 @@ class Work:
     ranks: Mapping[str, int]
     nodes: frozenset[str]
     evidence: Evidence = field(default_factory=dict)
+    is_final: bool = False
 
 
 class PlanPass(Pass):

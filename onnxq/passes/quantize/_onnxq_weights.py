@@ -1,5 +1,5 @@
-"""Shared by the passes that insert operators of the onnxq domain: a weight as codes of any width and a node that
-unpacks them."""
+"""Shared by the passes that insert operators of the onnxq domain: a weight as codes of any width, its scales as codes
+of their own, and the nodes that unpack them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from onnxq import layouts, own_ops
 from onnxq.encoding.lazy import Encoding
 from onnxq.model import graph
 from onnxq.own_ops import Variant
-from onnxq.passes.quantize._onnxq_scales import scale_rows
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 
 
@@ -47,3 +46,51 @@ def unpacked(constants: WeightForms, weight: ir.Value, encoding: Encoding) -> ir
         return constants.call(owner_of(weight), variant, inputs, f"{weight.name}_unpacked", attributes)
 
     return constants.once((id(weight), "unpacked", key), made)
+
+
+def nested_scales(constants: WeightForms, weight: ir.Value, encoding: Encoding) -> ir.Value:
+    """What a node at the head of the weight's graph makes of the scales in 8 bits: [T, blocks, 16]."""
+    key = (encoding.format.name, encoding.granularity)
+
+    def made() -> ir.Value:
+        dtype = ir.DataType.FLOAT16 if encoding.half_scales else ir.DataType.FLOAT
+        attributes = {"dtype": int(dtype)}
+        if encoding.format.stored_scales is not None:
+            parts = {
+                "_scale_codes": encoding.part(layouts.scale_code_tiles),
+                "_scale_factor": encoding.part(layouts.scale_factor),
+            }
+        else:
+            parts = {
+                "_scale_codes": encoding.part(layouts.nested_codes),
+                "_scale_factors": encoding.part(layouts.nested_factors),
+                "_scale_offset": encoding.part(layouts.nested_offset),
+            }
+            attributes |= {"N": encoding.outline.rows, "blocks": encoding.outline.blocks}
+        inputs = [constants.value(weight, suffix, key, part) for suffix, part in parts.items()]
+        variant = Variant(own_ops.NESTED, encoding.format.name)
+        return constants.call(owner_of(weight), variant, inputs, f"{weight.name}_scale", attributes)
+
+    return constants.once((id(weight), "nested", key), made)
+
+
+def scale_rows(constants: WeightForms, weight: ir.Value, encoding: Encoding, *, minima: bool = False) -> ir.Value:
+    """What a node there makes of the scales, or minima, of a format of two levels: [rows, blocks]."""
+    format, outline = encoding.format, encoding.outline
+    key, word = (format.name, encoding.granularity), "minima" if minima else "scales"
+
+    def made() -> ir.Value:
+        codes, factors = (
+            (layouts.minimum_codes, layouts.minimum_factors) if minima else (layouts.scale_codes, layouts.scale_factors)
+        )
+        parts = {f"_{word}_codes": encoding.part(codes), f"_{word}_factors": encoding.part(factors)}
+        inputs = [constants.value(weight, suffix, key, part) for suffix, part in parts.items()]
+        attributes: graph.Attributes = {
+            "K": outline.blocks,
+            "block_size": format.super_block or outline.blocks,
+            "format": format.name,
+        }
+        variant = Variant(own_ops.DEQUANTIZE, format.name, moved=word)
+        return constants.call(owner_of(weight), variant, inputs, f"{weight.name}_{word}", attributes)
+
+    return constants.once((id(weight), word, key), made)

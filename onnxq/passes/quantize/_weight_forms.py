@@ -83,7 +83,10 @@ class WeightForms:
         tensor = graph.constant(weight) if tensor is None else tensor
         assert tensor is not None
         layer = layer if algorithm in algorithms.WITH_DATA else None
-        return Encoding(tensor, format, granularity, algorithm=algorithm, layer=layer, groups=groups)
+        made = Encoding(tensor, format, granularity, algorithm=algorithm, layer=layer, groups=groups)
+        if isinstance(tensor, GivenTensor):
+            return dataclasses.replace(made, given=tensor.given, half_scales=tensor.half_scales)
+        return made
 
     def encoding(
         self,
@@ -106,10 +109,7 @@ class WeightForms:
         encoding = self.new_encoding(weight, format, granularity, op_type, groups=groups)
         key = (id(weight), format.name, granularity, encoding.algorithm, prefer_half, groups)
         if key not in self._encodings:
-            tensor = encoding.tensor
-            if isinstance(tensor, GivenTensor):
-                encoding = dataclasses.replace(encoding, given=tensor.given, half_scales=tensor.half_scales)
-            elif prefer_half and fits_half_scales(encoding):
+            if encoding.given is None and prefer_half and fits_half_scales(encoding):
                 encoding = dataclasses.replace(encoding, half_scales=True)
             self._encodings[key] = encoding
         return self._encodings[key]

@@ -15,7 +15,7 @@ from onnxq.model.weights import has_weights, weights_of
 from onnxq.own_ops import Variant
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import read_product
-from onnxq.passes.quantize._onnxq_scales import nested_scales
+from onnxq.passes.quantize._onnxq_weights import nested_scales
 from onnxq.passes.quantize._weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 

@@ -1,0 +1,94 @@
+"""The written model in the runtime that it was written for, where that is installed."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from numpy.typing import NDArray
+
+from onnxq.errors import BadModel
+from onnxq.quality import compare_outputs
+from onnxq.runtime.consumers import open_in, version_of
+from onnxq.runtime.session import Session
+from onnxq.runtime.timing import race
+from onnxq.samples.trials import Trials
+
+#: Seconds for which both models are timed there, in turns.
+SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What was found there.
+
+    Attributes:
+        runtime: its name, and its version where it is installed.
+        was_run: whether it was installed, and took the model.
+        sqnr: dB of the worst output, against what onnxruntime makes of the float model.
+        float_sqnr: the same of the float model there, which may compute in shorter types than float32.
+        float_ms, quantized_ms: least milliseconds of a run of each, in turns.
+        types: how many convolutions and products of the written model compute in which type.
+    """
+
+    runtime: str
+    was_run: bool = False
+    sqnr: float = math.nan
+    float_sqnr: float = math.nan
+    float_ms: float = 0.0
+    quantized_ms: float = 0.0
+    types: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know, a sentence each."""
+        if not self.was_run:
+            return [f"rules only: not run in {self.runtime}, which is not installed here"]
+        found = []
+        if self.types.get("bf16"):
+            found.append(
+                f"{self.types['bf16']} operators compute in bf16 there, as the float model does; "
+                "INFERENCE_PRECISION_HINT=f32 makes them compute in float32"
+            )
+        if not self.sqnr >= 10:
+            found.append(f"{self.runtime} makes something else of the model than onnxruntime: {self.sqnr:.1f} dB")
+        return found
+
+
+def run_elsewhere(consumer: str, in_float: Path, quantized: Path, trials: Trials, threads: int) -> Elsewhere:
+    """Both models in that runtime, on `trials`.
+
+    Args:
+        consumer: a file of `runtime/consumers`.
+    """
+    name = f"{consumer} {version_of(consumer)}".strip()
+    ours = open_in(consumer, quantized, threads)
+    if ours is None or not trials.feeds:
+        return Elsewhere(name)
+    theirs, reference = open_in(consumer, in_float, threads), Session(in_float, threads=threads)
+    assert theirs is not None
+    wanted = [reference.run(feed) for feed in trials.feeds]
+    compared = functools.partial(compare_outputs, reference.outputs, wanted, labels=trials.labels)
+    order = _order(reference.outputs, ours.outputs)
+    try:
+        found = compared([_in_order(ours.run(feed), order) for feed in trials.feeds])
+        as_float = compared([_in_order(theirs.run(feed), order) for feed in trials.feeds])
+        timing = race([theirs, ours], [trials.feeds[0]] * 2, seconds=SECONDS)
+    except BadModel:
+        return Elsewhere(name)
+    types: Counter[str] = ours.precisions()
+    milliseconds = [1e3 * seconds for seconds in timing.seconds]
+    return Elsewhere(name, True, found.sqnr, as_float.sqnr, milliseconds[0], milliseconds[1], dict(types))
+
+
+def _order(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Where each output is there; by place, where names got lost."""
+    return [names.index(name) for name in wanted] if set(wanted) <= set(names) else list(range(len(wanted)))
+
+
+def _in_order(outputs: Sequence[NDArray], order: Sequence[int]) -> list[NDArray]:
+    return [outputs[index] for index in order]

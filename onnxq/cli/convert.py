@@ -1,0 +1,89 @@
+"""`onnxq convert`: write a quantized model for another target, with the codes that it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq import targets
+from onnxq.checkpoints.encode_arrays import SUFFIXES
+from onnxq.cli import _tables
+from onnxq.cli._console import Bars, console, say
+from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.conversion.convert import convert as make
+from onnxq.conversion.export_weights import export_weights
+from onnxq.errors import one_line
+from onnxq.job import Environment
+from onnxq.recipe import Recipe
+
+
+@click.command(short_help="Write a quantized model for another target, same codes.")
+@click.argument("model", type=MODEL)
+@click.option(
+    "--to",
+    required=True,
+    type=click.Choice((*targets.names(), *(suffix[1:] for suffix in SUFFIXES))),
+    help="Where it will run; or the file in which to write its weights alone.",
+)
+@click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with that word in it]")
+@click.option(
+    "--accuracy-level",
+    type=click.IntRange(0, 4),
+    default=Recipe.accuracy_level,
+    show_default=True,
+    help="Of products: 4 rounds activations to int8 inside and is fast, 0 computes in float.",
+)
+@click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@THREADS_OPTION
+@FORCE_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def convert(model: Path, **options: Any) -> None:
+    """Write MODEL, quantized by whatever tool, as another target computes it. Weights keep their codes.
+
+    Weights that the target has no form for are rounded again; which ones, and how near they are, is said. Into .gguf,
+    .safetensors and .npz go the weights without the graph.
+    """
+    if f".{options['to']}" in SUFFIXES:
+        _export(model, options)
+        return
+    with Bars(console(stderr=True)) as bars:
+        done = make(
+            model,
+            options["to"],
+            options["output"],
+            accuracy_level=options["accuracy_level"],
+            check=not options["no_check"],
+            environment=Environment(options["threads"], bars, guard_of(options)),
+        )
+    if options["as_json"]:
+        table = dataclasses.asdict(done) | {"output": str(done.output), "plan": json.loads(done.plan.to_json())}
+        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
+        return
+    out = console()
+    out.print(f"{done.output}: for {options['to']}\n", style="bold")
+    out.print(_tables.plan_table(done.plan))
+    out.print()
+    count = len(done.kept)
+    out.print(f"{count} weight{'s' * (count != 1)} the same, bit for bit")
+    for node, (why, sqnr) in done.again.items():
+        out.print(one_line(f"rounded again: {node} ({why}), {sqnr:.1f} dB"))
+    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
+
+
+def _export(model: Path, options: dict[str, Any]) -> None:
+    output = options["output"] or Path(f"{model.stem}.{options['to']}")
+    with Bars(console(stderr=True)) as bars:
+        environment = Environment(options["threads"], bars, guard_of(options))
+        rows = export_weights(model, output, environment=environment)
+    if options["as_json"]:
+        click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+        return
+    for row in rows:
+        shape = "×".join(map(str, row.shape)) or "1"
+        near = "same" if row.sqnr is None else f"rounded again, {row.sqnr:.1f} dB"
+        say(f"{one_line(row.name)}  {shape}  {row.format or 'array'}  {near}")
+    say(f"{output}: {len(rows)} tensors, {output.stat().st_size} bytes")

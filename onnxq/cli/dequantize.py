@@ -1,0 +1,55 @@
+"""`onnxq dequantize`: make a float model of a quantized one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq.cli import _tables
+from onnxq.cli._console import Bars, console
+from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.conversion.dequantize import TYPES
+from onnxq.conversion.dequantize import dequantize as make_float
+from onnxq.job import Environment
+
+
+@click.command(short_help="Make a float model of a quantized one.")
+@click.argument("model", type=MODEL)
+@click.option(
+    "--dtype",
+    type=click.Choice(TYPES),
+    default="float32",
+    show_default=True,
+    help="Of the weights in the file; short ones become float32 when the model is loaded.",
+)
+@click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with the type in it]")
+@click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@THREADS_OPTION
+@FORCE_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def dequantize(model: Path, **options: Any) -> None:
+    """Make a float model of MODEL, quantized by whatever tool.
+
+    Weights are exactly what their codes stand for; activations are not rounded any more. Reads QuantizeLinear and
+    DequantizeLinear, DynamicQuantizeLinear with MatMulInteger, onnxruntime's MatMulNBits, MatMulBnb4 and
+    GatherBlockQuantized, and the nodes of the onnxq domain.
+    """
+    with Bars(console(stderr=True)) as bars:
+        done = make_float(
+            model,
+            options["output"],
+            dtype=options["dtype"],
+            check=not options["no_check"],
+            environment=Environment(options["threads"], bars, guard_of(options)),
+        )
+    if options["as_json"]:
+        table = dataclasses.asdict(done) | {"output": str(done.output)}
+        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
+        return
+    out = console()
+    out.print(f"{done.output}: weights in {done.dtype}\n", style="bold")
+    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))

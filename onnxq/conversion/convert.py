@@ -1,0 +1,153 @@
+"""`onnxq convert`: a quantized model for another target, with the codes that it has."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq import targets
+from onnxq.boundary import bounded
+from onnxq.checking.models import Check
+from onnxq.conversion.plan_codes import Codes, plan_codes
+from onnxq.conversion.proof import prove
+from onnxq.conversion.restore import restore_products, weights_by_node
+from onnxq.errors import CheckFailed, NothingToDo
+from onnxq.job import Environment
+from onnxq.model.load import external_tensors, load_model
+from onnxq.model.types import infer_types
+from onnxq.output import write
+from onnxq.passes import prepare
+from onnxq.passes.normalize.fold_constants import FoldConstants
+from onnxq.passes.normalize.raise_opset import RaiseOpset
+from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.regions.make_regions import MakeRegions
+from onnxq.passes.rewrite import rewrite
+from onnxq.plan import Plan
+from onnxq.recipe import Recipe
+from onnxq.runtime import known
+from onnxq.summaries.ranges import NO_RANGES
+from onnxq.targets import Target
+from onnxq.version import __version__
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What `convert` did.
+
+    Attributes:
+        kept: nodes whose weights stand for the same numbers, bit for bit, read back from the written file.
+        again: by node whose codes had to be chosen anew, why, and how near the new weight is to the old one, in dB.
+        check: of the written model against the other one; None: it was not run, or is too large to be.
+    """
+
+    output: Path
+    plan: Plan
+    kept: tuple[str, ...]
+    again: dict[str, tuple[str, float]]
+    bytes_before: int
+    bytes_after: int
+    check: Check | None
+
+
+@bounded
+def convert(
+    model: str | Path,
+    to: str,
+    output: str | Path | None = None,
+    *,
+    accuracy_level: int = Recipe.accuracy_level,
+    check: bool = True,
+    environment: Environment | None = None,
+) -> Converted:
+    """Write the quantized `model`, made by whatever tool, for the target `to`, its weights having the same codes.
+
+    Products and lookups on packed weights are spelled as the target computes them; codes that it has no form for are
+    chosen anew. int8 islands, and weights that are unpacked when a model is loaded, are standard operators anyway.
+
+    Args:
+        to: a target's word.
+        output: [default: the model's name with the target in it]
+        accuracy_level: of products: 4 lets kernels round activations to int8, 0 and 1 leave them as they are.
+        check: run the written file beside the other one.
+        environment: its guard says whether `output` may be replaced.
+
+    Raises:
+        BadModel: the model cannot be read.
+        BadRecipe: there is no such target or level.
+        BadOutput: the output cannot be written.
+        NothingToDo: no product or lookup of the model has packed weights.
+        CheckFailed: the saved file does not load or run, or holds other weights.
+    """
+    target, recipe = targets.get(to), Recipe("w4a16", accuracy_level=accuracy_level)
+    environment, path = environment or Environment(), Path(model)
+    guard, progress = environment.guard, environment.progress
+    destination = Path(output) if output is not None else Path(f"{path.stem}.{to}.onnx")
+    write.require_onnx(destination)
+    guard.reads(path)
+    guard.writes(destination)
+    progress.start("loading")
+    loaded = load_model(path)
+    files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
+    guard.reads(*files)
+    restore_products(loaded, keeps_own=target.has_onnxq_ops)
+    before = weights_by_node(loaded)
+    codes = plan_codes(loaded, target)
+    if not codes.plan.choices:
+        raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to convert")
+    made = _rewritten(loaded, codes, target, recipe)
+    with write.staging(destination) as folder:
+        staged = folder / destination.name
+        progress.start("writing", write.nbytes_to_write(made))
+        nbytes = write.save(made, staged, progress.advance)
+        kept, again = _compared(staged, before, codes)
+        proof = prove(path, loaded, staged, environment) if check else None
+        guard.publish(staged, destination)
+    total = sum(file.stat().st_size for file in files)
+    return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
+
+
+def _rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe) -> ir.Model:
+    words = {choice.format for choice in codes.plan if choice.format is not None}
+    opset = max((target.opset_for(word) for word in words), default=0)
+    prepare.run([RaiseOpset(max(opset, known.OLDEST_OPSET)), UniqueNames()], model)
+    made = rewrite(model, codes.plan, NO_RANGES, recipe, target)
+    if target.has_onnxq_ops:
+        types = infer_types(made)
+        prepare.run([MakeRegions({name: found.rank for name, found in types.items() if found.rank is not None})], made)
+    made.metadata_props.clear()
+    said = {"version": __version__, "target": target.name, "converted": True}
+    made.metadata_props["onnxq"] = json.dumps(said, sort_keys=True)
+    made.producer_name, made.producer_version = "onnxq", __version__
+    return made
+
+
+def _compared(
+    staged: Path, before: dict[str, tuple[ir.TensorProtocol, bool]], codes: Codes
+) -> tuple[tuple[str, ...], dict[str, tuple[str, float]]]:
+    """Nodes whose weights in the written file are what they were, and of the others why not, and by how much."""
+    written = load_model(staged)
+    restore_products(written, keeps_own=True)
+    prepare.run([FoldConstants()], written)
+    after = weights_by_node(written)
+    kept: list[str] = []
+    again: dict[str, tuple[str, float]] = {}
+    for name in codes.plan.choices:
+        if name not in after:
+            raise CheckFailed(f"node '{name}' of the saved file does not read a weight: it was not kept")
+        wanted, got = (
+            tensor.numpy().T if is_turned else tensor.numpy() for tensor, is_turned in (before[name], after[name])
+        )
+        if np.array_equal(wanted, got):
+            kept.append(name)
+            continue
+        wide = wanted.astype(np.float64)
+        noise = float(np.square(wide - got.astype(np.float64)).sum())
+        sqnr = 10 * float(np.log10(max(float(np.square(wide).sum()), 1e-30) / noise))
+        if name not in codes.again:
+            raise CheckFailed(f"node '{name}' of the saved file has another weight ({sqnr:.1f} dB): it was not kept")
+        again[name] = codes.again[name], sqnr
+    return tuple(kept), again

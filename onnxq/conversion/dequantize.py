@@ -1,0 +1,130 @@
+"""`onnxq dequantize`: a quantized model as a float one with the same weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq import targets
+from onnxq.boundary import bounded
+from onnxq.checking.models import Check
+from onnxq.conversion.proof import prove
+from onnxq.conversion.restore import restore_all
+from onnxq.encoding.lazy import GivenTensor
+from onnxq.errors import BadRecipe, NothingToDo
+from onnxq.job import Environment
+from onnxq.model import graph
+from onnxq.model.load import external_tensors, load_model
+from onnxq.model.weights import find_weights
+from onnxq.output import write
+from onnxq.passes import prepare
+from onnxq.passes.normalize.fold_constants import FoldConstants
+from onnxq.passes.normalize.raise_opset import RaiseOpset
+from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.rewrite import rewrite
+from onnxq.plan import Choice, Method, Plan
+from onnxq.recipe import Recipe
+from onnxq.runtime import known
+from onnxq.summaries.ranges import NO_RANGES
+from onnxq.version import __version__
+
+#: How many times longer than its codes a weight may be: those of a bit are 32, on the way there are indices of 64 bits.
+GROWTH = 64
+#: What weights may become.
+TYPES = ("float32", "float16", "bfloat16")
+
+#: Of operators that round activations, how their names begin.
+_ROUNDING = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "Region")
+_ROUNDS = (
+    "the quantized model rounds activations, and cuts off what lies outside the ranges that it was calibrated for, as "
+    "made-up inputs may: the float model does neither"
+)
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """What `dequantize` did. The check is of the written model against the quantized one; None: it was not run."""
+
+    output: Path
+    dtype: str
+    bytes_before: int
+    bytes_after: int
+    check: Check | None
+
+
+@bounded
+def dequantize(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    dtype: str = "float32",
+    check: bool = True,
+    environment: Environment | None = None,
+) -> Dequantized:
+    """Write the quantized `model`, made by whatever tool, with float weights and activations that are not rounded.
+
+    Weights are exactly what their codes stand for; where a range of activations does a Relu's or Clip's work, a Clip
+    takes its place.
+
+    Args:
+        output: [default: the model's name with the type in it]
+        dtype: of the weights in the file: float32, or float16 or bfloat16 that become float32 when the model is loaded.
+        check: run the written file beside the quantized one.
+        environment: its guard says whether `output` may be replaced.
+
+    Raises:
+        BadModel: the model cannot be read.
+        BadRecipe: another type.
+        BadOutput: the output cannot be written.
+        NothingToDo: the model is in floats.
+        CheckFailed: the saved file does not load or run.
+    """
+    if dtype not in TYPES:
+        raise BadRecipe(f"unknown type '{dtype}'; choose one of {', '.join(TYPES)}")
+    environment, path = environment or Environment(), Path(model)
+    guard, progress = environment.guard, environment.progress
+    destination = Path(output) if output is not None else Path(f"{path.stem}.{dtype}.onnx")
+    write.require_onnx(destination)
+    guard.reads(path)
+    guard.writes(destination)
+    progress.start("loading")
+    loaded = load_model(path)
+    files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
+    guard.reads(*files)
+    nodes = {id(node) for node in graph.nodes(loaded)}
+    rounds = any(node.op_type.startswith(_ROUNDING) for node in graph.nodes(loaded))
+    restore_all(loaded)
+    prepare.run([FoldConstants(GROWTH), RemoveUnused()], loaded)
+    if nodes == {id(node) for node in graph.nodes(loaded)}:
+        raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")
+    in_type = _shortened(loaded, dtype) if dtype != "float32" else loaded
+    in_type.metadata_props.clear()
+    in_type.metadata_props["onnxq"] = json.dumps({"version": __version__, "dequantized": dtype}, sort_keys=True)
+    in_type.producer_name, in_type.producer_version = "onnxq", __version__
+    with write.staging(destination) as folder:
+        staged = folder / destination.name
+        progress.start("writing", write.nbytes_to_write(in_type))
+        nbytes = write.save(in_type, staged, progress.advance)
+        proof = prove(path, loaded, staged, environment) if check else None
+        if proof is not None and rounds:
+            proof = proof.noting(_ROUNDS)
+        guard.publish(staged, destination)
+    return Dequantized(destination, dtype, sum(file.stat().st_size for file in files), nbytes, proof)
+
+
+def _shortened(model: ir.Model, dtype: str) -> ir.Model:
+    """The same with its weights in a short type, from which they are cast when the model is loaded."""
+    target = targets.get("onnx")
+    prepare.run([RaiseOpset(max(target.opset_for(dtype), known.OLDEST_OPSET))], model)
+    for node in graph.nodes(model):
+        for value in node.inputs:
+            if value is not None and isinstance(value.const_value, GivenTensor):
+                value.const_value = graph.lazily(value.const_value, lambda w: w)
+    choices = {}
+    for weight in find_weights(model):
+        name = weight.node.name or ""
+        choices[name] = Choice(name, weight.node.op_type, Method.STORED, dtype, None, weight.elements)
+    return rewrite(model, Plan(dtype, target.name, choices), NO_RANGES, Recipe(dtype), target)

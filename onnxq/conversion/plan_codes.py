@@ -1,0 +1,106 @@
+"""Which form a target has for weights that are quantized already: the same codes wherever it can hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxq import formats
+from onnxq.encoding.lazy import GivenTensor, in_blocks
+from onnxq.formats import Format, Granularity
+from onnxq.model import graph
+from onnxq.model.weights import Weight, find_weights
+from onnxq.plan import Choice, Method, Plan, in_float
+from onnxq.planning.weight_form import BLOCKS
+from onnxq.targets import Target
+
+#: What takes the place of a format that a target has no form for.
+WIDER = "int8"
+
+
+@dataclass(frozen=True)
+class Codes:
+    """What becomes of the weights of a restored model.
+
+    Attributes:
+        plan: a choice for each node that reads some.
+        again: by node, why codes are chosen anew.
+    """
+
+    plan: Plan
+    again: dict[str, str]
+
+
+def plan_codes(model: ir.Model, target: Target) -> Codes:
+    """A plan for the weights of `model` that know their codes; those whose codes cannot stay become plain floats.
+
+    Args:
+        model: restored (`restore.restore_products`); where a kernel wants shorter blocks, its weights get them.
+    """
+    choices: dict[str, Choice] = {}
+    again: dict[str, str] = {}
+    for weight in list(find_weights(model)):
+        if not isinstance(weight.tensor, GivenTensor) or weight.tensor.form is None:
+            continue
+        node = weight.node.name or ""
+        _fit_blocks(weight)
+        assert weight.value.const_value is not None
+        tensor = weight.value.const_value
+        assert isinstance(tensor, GivenTensor) and tensor.form is not None
+        format, how = tensor.form
+        wish = _wish(weight, format, how)
+        reason = target.refusal(format.name)
+        placed = wish if reason else _placed(weight, wish, how, target)
+        if reason or (placed.format, placed.block) != (wish.format, wish.block):
+            again[node] = reason or placed.reason
+            weight.value.const_value = graph.lazily(tensor, lambda w: w)
+            placed = target.place(weight, wish.to(Method.PACKED, WIDER, how.block or 32) if reason else placed)
+        choices[node] = placed
+    return Codes(Plan("codes", target.name, choices), again)
+
+
+def _wish(weight: Weight, format: Format, how: Granularity) -> Choice:
+    """The fastest form with these codes."""
+    asked = Choice(weight.node.name or "", weight.node.op_type, Method.KEEP, elements=weight.elements)
+    if how.block is not None and how.axis == weight.role.contraction:
+        return asked.to(Method.PACKED, format.name, how.block)
+    return asked.to(Method.STORED, format.name, how.block)
+
+
+def _placed(weight: Weight, wish: Choice, how: Granularity, target: Target) -> Choice:
+    """What the target can run, unpacked when it loads where only that keeps the codes."""
+    placed, format = target.place(weight, wish), formats.get(wish.format or "")
+    is_kept = (placed.format, placed.block) == (wish.format, wish.block)
+    if not is_kept and target.stores(format.name, how.block):
+        return in_float(wish, placed.reason.partition(":")[0] + ": unpacked when the model loads")
+    by_bnb4 = placed.method is Method.PACKED and format.bnb4 is not None and not target.has_onnxq_ops
+    if by_bnb4 and _ends_inside(weight, how):
+        return in_float(placed, "MatMulBnb4's blocks reach over the ends of its rows: unpacked when it loads")
+    return placed
+
+
+def _ends_inside(weight: Weight, how: Granularity) -> bool:
+    """Whether the last block of a row is not a full one."""
+    return how.block is not None and how.axis is not None and weight.shape[how.axis] % how.block > 0
+
+
+def _fit_blocks(weight: Weight) -> None:
+    """Where groups of a scale are longer than kernels know, the same codes in blocks that repeat it."""
+    tensor = weight.tensor
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    format, how = tensor.form
+    if how.block is None or how.block in BLOCKS or how.axis != weight.role.contraction:
+        return
+    k = weight.shape[how.axis]
+    block = next((b for b in BLOCKS if how.block % b == 0 or k <= b < how.block or (b <= k <= how.block)), None)
+    if block is None:
+        return
+    finer, given = Granularity(how.axis, block), tensor.given
+    weight.value.const_value = GivenTensor(
+        lambda: in_blocks(given(), finer),
+        weight.shape,
+        tensor.dtype,
+        half_scales=tensor.half_scales,
+        form=(format, finer),
+    )

@@ -1,0 +1,94 @@
+"""Read a quantized model as one whose weights are floats that know their codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, TopologicalSortPass
+
+from onnxq import own_ops
+from onnxq.model import graph
+from onnxq.model.weights import find_weights
+from onnxq.passes import prepare
+from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
+from onnxq.passes.normalize.fold_constants import FoldConstants
+from onnxq.passes.normalize.inline_functions import InlineFunctions
+from onnxq.passes.normalize.raise_opset import RaiseOpset
+from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.restore.drop_activation_pairs import DropActivationPairs
+from onnxq.passes.restore.read_chains import ReadChains
+from onnxq.passes.restore.read_channels import ReadChannels
+from onnxq.passes.restore.read_dequantize_linear import ReadDequantizeLinear
+from onnxq.passes.restore.read_gathers import ReadGathers
+from onnxq.passes.restore.read_matmul_bnb4 import ReadMatMulBnb4
+from onnxq.passes.restore.read_matmul_nbits import ReadMatMulNBits
+from onnxq.passes.restore.read_onnxq_nodes import ReadOnnxqNodes
+from onnxq.passes.restore.restore_dynamic_products import RestoreDynamicProducts
+from onnxq.passes.restore.unfold_integer_operators import UnfoldIntegerOperators
+
+#: Of the standard operators, in which DequantizeLinear has scales of channels, and Clip bounds that are inputs.
+_OPSET = 13
+_PACKED = (ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers(), ReadChains())
+#: How the names of operators begin that compute with codes.
+_ON_CODES = ("QuantizeLinear", "QLinear", "QGemm")
+
+
+def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool = False) -> None:
+    """Give products and lookups on packed weights float weights; all else stays as it is, int8 islands among it.
+
+    Args:
+        keeps_own: whether calls of our own functions that no pass reads may stay; else their bodies take their place.
+        channels: restore weights too that are unpacked when the model is loaded, one scale a channel.
+
+    Raises:
+        BadModel: the graph cannot be read.
+    """
+    others = [*_PACKED, *[ReadChannels()] * channels, ReadDequantizeLinear(_is_of_product)]
+    _run(model, others, keeps_own=keeps_own)
+
+
+def restore_all(model: ir.Model) -> None:
+    """Let every node compute in floats: restore all weights, and drop what rounds activations.
+
+    Raises:
+        BadModel: the graph cannot be read.
+    """
+    raising = [RaiseOpset(_OPSET)] * any(node.op_type.startswith(_ON_CODES) for node in graph.nodes(model))
+    activations = [*raising, UnfoldIntegerOperators(), RemoveUnused(), DropActivationPairs()]
+    _run(model, [*_PACKED, RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
+
+
+def weights_by_node(model: ir.Model) -> dict[str, tuple[ir.TensorProtocol, bool]]:
+    """Of each product and lookup the weight, by the node's name, and whether rows of its outputs have to be columns."""
+    return {w.node.name or "": (w.tensor, w.role.contraction == 0 and len(w.shape) == 2) for w in find_weights(model)}
+
+
+def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: bool = False) -> None:
+    lift = LiftConstantsToInitializersPass(True, size_limit=0)
+    own = [InlineFunctions(), DropInitializerInputs(), lift, UniqueNames(), ReadOnnxqNodes(), RemoveUnused()]
+    if not keeps_own:
+        own += [InlinePass(lambda function: function.domain == own_ops.DOMAIN), lift, UniqueNames()]
+    # Codes that two operators read are stored in the shape of one of them.
+    prepare.run(
+        [
+            *own,
+            FoldConstants(only=frozenset({"Reshape"})),
+            *readers,
+            RemoveUnused(),
+            TopologicalSortPass(),
+            UniqueNames(),
+        ],
+        model,
+    )
+
+
+def _is_of_product(dequantize: ir.Node) -> bool:
+    """Whether a DequantizeLinear makes blocks of codes the weight of products that multiply floats, and only that."""
+    if not graph.attribute_int(dequantize, "block_size", 0):
+        return False
+    readers = [use.node for use in dequantize.outputs[0].uses()]
+    if len(readers) == 1 and graph.is_op(readers[0], "Transpose"):
+        readers = [use.node for use in readers[0].outputs[0].uses()]
+    return bool(readers) and all(graph.is_op(node, "MatMul", "Gemm", "Gather") for node in readers)

@@ -1,0 +1,116 @@
+"""Activations that were rounded to codes and back are what they were before."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.model import graph
+from onnxq.passes.restore._restored import Restored, RestorePass, array_of, input_of
+
+#: Operators whose results are not below zero, and do not need to be cut off there again.
+_NOT_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "Abs", "HardSigmoid", "Exp", "Sqrt", "Clip", "ReduceL2")
+#: Operators that move numbers and choose among them, of codes as of floats.
+_MOVING = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Identity", "Expand", "Tile")
+
+
+class DropActivationPairs(RestorePass):
+    """DequantizeLinear of QuantizeLinear with the same scale is nothing, but for what it cuts off.
+
+    1. Between the two there may be operators that only move numbers, which then move floats.
+    2. Quantizers leave out a Relu or Clip where the range of the codes does the same. So if zero is the lowest code, a
+       Clip to the range of the codes takes the place of the pair, unless what is rounded cannot be negative.
+    """
+
+    def restore(self, node: ir.Node, restored: Restored) -> bool:
+        if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
+            return False
+        ends, moving = _ends(node, node.outputs[0])
+        if ends is None:  # somebody computes with the codes; who makes floats of them at once need not
+            found = [use.node for use in node.outputs[0].uses()]
+            ends, moving = [end for end in found if _is_inverse(end, node)], []
+        scale = graph.constant(input_of(node, 1))
+        if not ends or (moving and (scale is None or scale.size != 1)):  # scales of channels would have to move too
+            return False
+        x = _in_range(node, restored)
+        for each in moving:
+            each.outputs[0].type = None
+            if each.inputs[0] is node.outputs[0]:
+                each.replace_input_with(0, x)
+        for end in ends:
+            _read_instead(end, x if end.inputs[0] is node.outputs[0] else end.inputs[0], restored)
+        return True
+
+
+def _ends(quantize: ir.Node, codes: ir.Value) -> tuple[list[ir.Node] | None, list[ir.Node]]:
+    """The nodes that make floats of codes again, and those that only move them before; None if not all readers do."""
+    ends: list[ir.Node] = []
+    moving: list[ir.Node] = []
+    for use in codes.uses():
+        if _is_inverse(use.node, quantize) and use.idx == 0:
+            ends.append(use.node)
+        elif graph.is_op(use.node, *_MOVING) and use.idx == 0 and len(use.node.outputs) == 1:
+            behind, others = _ends(quantize, use.node.outputs[0])
+            if behind is None:
+                return None, []
+            ends += behind
+            moving += [use.node, *others]
+        else:
+            return None, []
+    return (None if codes.is_graph_output() else ends), moving
+
+
+def _is_inverse(node: ir.Node, quantize: ir.Node) -> bool:
+    same = all(_are_equal(input_of(node, i), input_of(quantize, i)) for i in (1, 2))
+    return node.op_type == "DequantizeLinear" and same
+
+
+def _in_range(quantize: ir.Node, restored: Restored) -> ir.Value:
+    """What is rounded, cut off where the codes may do the work of an operator that is not there."""
+    x, bounds = quantize.inputs[0], _bounds(quantize)
+    assert x is not None
+    if bounds is None or graph.is_op(_producer(x), *_NOT_NEGATIVE):
+        return x
+    owner, name = quantize.graph, restored.names.fresh(f"{quantize.name}_range")
+    assert isinstance(owner, ir.Graph)
+    limits = [graph.add_constant(owner, restored.names.fresh(name), ir.tensor(bound)) for bound in bounds]
+    return graph.add_node(quantize, "Clip", [x, *limits], name, restored.names.fresh(f"{name}_out"))
+
+
+def _read_instead(node: ir.Node, x: ir.Value | None, restored: Restored) -> None:
+    """Let the readers of `node`, the caller of the model included, read `x`."""
+    y = node.outputs[0]
+    assert x is not None
+    if not y.is_graph_output():
+        y.replace_all_uses_with(x)
+        return
+    if x.is_graph_input() or x.is_initializer() or x.is_graph_output() or x.graph is not node.graph:
+        name = restored.names.fresh(f"{node.name}_same")
+        x = graph.add_node(node, "Identity", [x], name, restored.names.fresh(f"{name}_out"))
+    graph.replace_value(y, x)
+
+
+def _producer(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
+
+
+def _are_equal(a: ir.Value | None, b: ir.Value | None) -> bool:
+    if a is b:
+        return True
+    first, second = (array_of(graph.constant(value)) for value in (a, b))
+    if first is None or second is None:
+        return False
+    return first.dtype == second.dtype and np.array_equal(first.reshape(-1), second.reshape(-1))
+
+
+def _bounds(quantize: ir.Node) -> tuple[NDArray, NDArray] | None:
+    """The range of the codes, where zero is the lowest of one scale's."""
+    scale, zero = (array_of(graph.constant(input_of(quantize, i))) for i in (1, 2))
+    if scale is None or scale.size != 1 or scale.dtype.kind != "f":
+        return None
+    kind = np.dtype(np.uint8) if zero is None else zero.dtype
+    if kind.kind not in "iu" or (zero is not None and int(zero.item()) != np.iinfo(kind).min):
+        return None
+    reach = float(scale.item()) * (int(np.iinfo(kind).max) - int(np.iinfo(kind).min))
+    return np.zeros((), scale.dtype), np.asarray(reach, scale.dtype)

@@ -1,0 +1,53 @@
+"""Codes of channels that standard operators unpack at load, as `quantize/store_weights.py` spells them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.model import graph
+from onnxq.passes.restore._restored import (
+    Restored,
+    RestorePass,
+    Stored,
+    array_of,
+    before_cast,
+    whole,
+    whole_format,
+)
+
+_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
+
+
+class ReadChannels(RestorePass):
+    """Cast, Sub of zero points and Mul by scales, one a channel or one in all."""
+
+    def restore(self, node: ir.Node, restored: Restored) -> bool:
+        if not graph.is_op(node, "Mul") or len(node.inputs) != 2 or node.inputs[0] is None:
+            return False
+        scales, zeros = graph.constant(node.inputs[1]), None
+        inner: ir.Value | None = node.inputs[0]
+        sub = node.inputs[0].producer()
+        if sub is not None and graph.is_op(sub, "Sub"):
+            inner, zeros = sub.inputs[0], graph.constant(before_cast(sub.inputs[1]))
+            if zeros is None or zeros.dtype in graph.FLOATS:
+                return False
+        source = before_cast(inner)
+        codes = graph.constant(source)
+        if scales is None or source is None or source is inner or codes is None or codes.dtype not in _TYPES:
+            return False
+        shape, per = tuple(codes.shape.numpy()), tuple(scales.shape.numpy())
+        axes = [axis for axis, size in enumerate(per) if size > 1]
+        if len(per) not in (0, len(shape)) or len(axes) > 1 or any(per[axis] != shape[axis] for axis in axes):
+            return False
+        how = Granularity(axes[0]) if axes else Granularity()
+        offsets, is_signed = array_of(zeros), codes.dtype.name.startswith("INT")
+        format = whole_format(codes.dtype.bitwidth, offsets, is_signed=is_signed)
+
+        def weight() -> QuantizedTensor:
+            steps = scales.numpy().reshape(how.scale_shape(shape))
+            return whole(format, codes.numpy(), steps, offsets, how, is_signed=is_signed)
+
+        w = restored.weight(node, source, Stored(format, how, shape, weight), ir.DataType.FLOAT)
+        node.outputs[0].replace_all_uses_with(w)
+        return True

@@ -1,0 +1,102 @@
+"""Our own products and tables: onnxq.MatMulNBits, DenseMatMul and GatherNBits."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq import formats, layouts, own_ops
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats.kinds.nested import NestedScales, unnest
+from onnxq.model import graph
+from onnxq.model.origin import HALVES
+from onnxq.passes.restore._restored import Restored, RestorePass, Stored, array_of, constants_of, input_of
+
+
+class ReadOnnxqNodes(RestorePass):
+    """Products become a MatMul by [K, N] and an Add of the bias, lookups a Gather. Nested scales stay nested."""
+
+    def restore(self, node: ir.Node, restored: Restored) -> bool:
+        if node.domain != own_ops.DOMAIN:
+            return False
+        if node.op_type == own_ops.DENSE:
+            return _dense(node, restored)
+        if node.op_type in (own_ops.MATMUL, own_ops.GATHER):
+            return _packed(node, 1 if node.op_type == own_ops.MATMUL else 0, restored)
+        return False
+
+
+def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
+    """A product, or lookup, whose codes, scales and zero points are its inputs from `first` on."""
+    source, stored = input_of(node, first), _stored(node, first)
+    if source is None or stored is None:
+        return False
+    if first == 0:
+        dtype = ir.DataType(graph.attribute_int(node, "dtype", int(ir.DataType.FLOAT)))
+        restored.lookup(node, restored.weight(node, source, stored, dtype), input_of(node, 3))
+    else:
+        w = restored.weight(node, source, stored.transposed((1, 0)), restored.float_type(node))
+        restored.product(node, w, input_of(node, 4))
+    return True
+
+
+def _stored(node: ir.Node, first: int) -> Stored | None:
+    n, k, block = (graph.attribute_int(node, word, 0) for word in ("N", "K", "block_size"))
+    word, found = graph.attribute_string(node, "format", ""), constants_of(node, first, first + 2)
+    if min(n, k) < 1 or block < 16 or block % 16 or word not in formats.names() or not found:
+        return None
+    (weight, zeros), scales = found, input_of(node, first + 1)
+    if weight is None or scales is None:
+        return None
+    format, steps, sizes = formats.get(word), graph.constant(scales), {"n": n, "k": k, "block": block}
+    if steps is None:
+        nested = scales.producer()
+        return None if nested is None or zeros is not None else _nested(weight, nested, **sizes)
+    if zeros is not None:
+        format = formats.get(f"uint{layouts.onnxq_width(format.bits)}")
+
+    def read() -> QuantizedTensor:
+        return layouts.from_onnxq_tiles(format, weight.numpy(), steps.numpy(), array_of(zeros), **sizes)
+
+    return Stored(format, Granularity(1, block), (n, k), read, steps.dtype is ir.DataType.FLOAT16)
+
+
+def _nested(weight: ir.TensorProtocol, made: ir.Node, *, n: int, k: int, block: int) -> Stored | None:
+    """A weight whose scales are in 8 bits, of which a function before the node makes floats."""
+    found = constants_of(made, 0, 1, 2)
+    is_ours = made.domain == own_ops.DOMAIN and made.op_type == own_ops.NESTED and made.overload in formats.names()
+    if not is_ours or not found or None in found:
+        return None
+    format, how = formats.get(made.overload), Granularity(1, block)
+    base, half = format.base, graph.attribute_int(made, "dtype", 1) == ir.DataType.FLOAT16
+    if format.nested_type is None or base is None:
+        return None
+
+    def read() -> QuantizedTensor:
+        codes, factors, offset = (tensor.numpy() for tensor in found if tensor is not None)
+        blocks = -(-k // block)
+        plain = np.zeros((-(-n // layouts.ROWS), blocks, layouts.ROWS), np.float32)
+        q = layouts.from_onnxq_tiles(base, weight.numpy(), plain, None, n=n, k=k, block=block)
+        nested = NestedScales(
+            codes.reshape(-1)[: n * blocks], factors.reshape(-1), np.float32(offset.item()), format.nested_block
+        )
+        scales = unnest(nested, how, (n, k))
+        return QuantizedTensor(format, how, q.codes, scales.astype(np.float16) if half else scales, None, nested)
+
+    return Stored(format, how, (n, k), read, half)
+
+
+def _dense(node: ir.Node, restored: Restored) -> bool:
+    source, tensor = input_of(node, 1), graph.constant(input_of(node, 1))
+    n, k = (graph.attribute_int(node, word, 0) for word in ("N", "K"))
+    if source is None or tensor is None or min(n, k) < 1 or tensor.dtype not in HALVES:
+        return False
+    format = formats.get(tensor.dtype.name.lower())
+
+    def read() -> QuantizedTensor:
+        rows = layouts.from_dense_tiles(tensor.numpy(), n=n, k=k)
+        return QuantizedTensor(format, Granularity(), np.ascontiguousarray(rows.T))
+
+    w = restored.weight(node, source, Stored(format, Granularity(), (k, n), read), restored.float_type(node))
+    restored.product(node, w, input_of(node, 2))
+    return True

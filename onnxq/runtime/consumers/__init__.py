@@ -1,0 +1,57 @@
+"""Other runtimes that models are written for, as far as this project needs them: sessions that look like onnxruntime's.
+
+One file each; the file name is the word that a target names, and the class inside is called `Session`. None of them is
+needed: what is not installed is not run, and the result says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+from numpy.typing import NDArray
+
+from onnxq.errors import MissingRuntime
+from onnxq.runtime.session import Feed
+
+
+class Consumer(Protocol):
+    """A model opened in such a runtime."""
+
+    threads: int
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs, in order."""
+
+    def run(self, feed: Feed) -> list[NDArray]:
+        """The outputs for one sample."""
+
+    def precisions(self) -> Counter[str]:
+        """How many convolutions and products compute in which type, by the runtime's own word."""
+
+
+def open_in(consumer: str, model: Path, threads: int) -> Consumer | None:
+    """The model at `model` in that runtime; None if it is not installed.
+
+    Args:
+        threads: of all its work; 0 leaves it to the runtime.
+
+    Raises:
+        BadModel: it does not take the model.
+    """
+    try:
+        found: Consumer = importlib.import_module(f"onnxq.runtime.consumers.{consumer}").Session(model, threads)
+    except MissingRuntime:
+        return None
+    return found
+
+
+def version_of(consumer: str) -> str:
+    """Of the runtime that is installed; empty if there is none."""
+    try:
+        return str(importlib.import_module(f"onnxq.runtime.consumers.{consumer}").version())
+    except MissingRuntime:
+        return ""

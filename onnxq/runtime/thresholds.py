@@ -1,0 +1,41 @@
+"""What the compiled library measures of a machine by itself: from how many rows on tiles are faster than dot products.
+
+Either way of computing is right; they differ in the last digits, on which a decision may hang. So a machine profile
+holds these numbers too, and whoever is given the profile computes as its machine does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from onnxq.runtime import native
+
+#: Formats of products, numbered as `enum Format` in custom_ops/base/format.h does.
+FORMATS = ("int4", "int8", "nf4", "fp4", "mxfp4", "bfloat16")
+
+
+def tile_rows() -> dict[str, int]:
+    """By format, the least rows of a product that are multiplied in tiles here.
+
+    Measured at the first call on a machine. Nothing where no kernel has tiles, or there is no library.
+    """
+    library = None if native.path() is None else native.library()
+    found = {} if library is None else {word: library.onnxq_tile_rows(i) for i, word in enumerate(FORMATS)}
+    return {word: rows for word, rows in found.items() if rows > 0}
+
+
+@contextlib.contextmanager
+def taken(rows: Mapping[str, int]) -> Iterator[None]:
+    """Until the end, products of this process take these numbers; where there is none, that of this machine."""
+    library = None if native.path() is None or not rows else native.library()
+    if library is None:
+        yield
+        return
+    try:
+        for i, word in enumerate(FORMATS):
+            library.onnxq_give_tile_rows(i, rows.get(word, 0))
+        yield
+    finally:
+        for i in range(len(FORMATS)):
+            library.onnxq_give_tile_rows(i, 0)

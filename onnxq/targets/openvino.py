@@ -1,0 +1,44 @@
+"""openvino: OpenVINO's plugin for processors, by itself or as onnxruntime's provider."""
+
+from __future__ import annotations
+
+from onnxq import formats
+from onnxq.model import graph
+from onnxq.model.weights import Weight
+from onnxq.plan import Choice, Method, in_float
+from onnxq.runtime import known
+from onnxq.targets import Target, no_table_kernel
+
+
+class openvino(Target):
+    """Rules of its plugin, version 2026: int8 as QuantizeLinear and DequantizeLinear, without a pair between a
+    convolution and the sum that it is fused with; weights in blocks of 4 and 8 bits as MatMulNBits, which it keeps
+    compressed. Plans are made by these rules and by the noise that is measured, not by onnxruntime's times.
+    """
+
+    name = "openvino"
+    static = ("Conv", "MatMul", "Gemm")
+    packed = ("MatMul", "Gemm", "Gather")
+    domains = (graph.MICROSOFT,)
+    consumer = "openvino"
+    one_is_enough = True
+    passes = (
+        "insert_qdq",
+        "join_sums",
+        "replace_matmuls",
+        "quantize_gathers",
+        "store_weights",
+        "convert_to_half",
+    )
+
+    def place(self, weight: Weight, wish: Choice) -> Choice:
+        if wish.method is Method.DYNAMIC:
+            return in_float(wish, "OpenVINO rounds activations of compressed weights itself: 8 bits a channel")
+        format = formats.get(wish.format or "")
+        if wish.method is Method.PACKED:
+            if format.levels is not None or not format.is_integer or format.bits not in (4, 8):
+                reason = f"OpenVINO keeps no {wish.format} weights compressed: unpacked when the model loads"
+                return no_table_kernel(wish) if wish.op == "Gather" else in_float(wish, reason)
+            if wish.op == "Gather" and format.bits < min(known.GATHER_BITS):
+                return wish.to(Method.PACKED, "int8", wish.block, "no kernel looks rows up in 2 bits: 8 bits")
+        return super().place(weight, wish)

@@ -1,0 +1,175 @@
+"""Quantized models for other targets: the same numbers come out, bit for bit, read by the runtime's own definitions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tiny
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from tiny import normal
+
+from onnxq import quantize, targets
+from onnxq.checkpoints.encode_arrays import decode_file
+from onnxq.cli import main
+from onnxq.conversion.convert import convert
+from onnxq.conversion.export_weights import export_weights
+from onnxq.errors import BadOutput, BadRecipe, NothingToDo
+from onnxq.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("quick")
+#: A lookup, a product with a bias that has rows of no whole blocks, a Gemm, a product inside a branch.
+TEXT = """g (int64[n] ids, bool yes) => (float[n, 64] y) {
+    x = Gather (table, ids)  h = MatMul (x, w)  b = Add (h, bias)  r = Relu (b)
+    p = Gemm <transB = 1> (r, v, c)
+    y = If (yes) <
+        then_branch = t () => (float[n, 64] t) { t = MatMul (p, u) },
+        else_branch = e () => (float[n, 64] e) { e = Identity (p) } >
+}"""
+CONSTANTS = {
+    "table": normal(64, 96, seed=4),
+    "w": normal(96, 72),
+    "bias": normal(72, seed=1),
+    "v": normal(64, 72, seed=2),
+    "c": normal(64, seed=3),
+    "u": normal(64, 64, seed=5),
+}
+TARGETS = ("onnx", "ort-cpu", "onnxq")
+
+
+def run(path: Path) -> NDArray:
+    """By the definitions of the operators: nothing is fused, so that no kernel rounds activations."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    feed = {"ids": np.array([1, 63, 0]), "yes": np.array(True)}
+    return onnxruntime.InferenceSession(path, options).run(None, feed)[0]
+
+
+def quantized(folder: Path, word: str, target: str) -> Path:
+    model, small = tiny.save(tiny.model(TEXT, CONSTANTS), folder), folder / "small.onnx"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(model, small, recipe, target=target, check=False)
+    return small
+
+
+@pytest.mark.parametrize("end", TARGETS)
+@pytest.mark.parametrize("start", TARGETS)
+@pytest.mark.parametrize("word", ["int4", "uint4", "int8", "nf4", "bfloat16"])
+def test_the_same_numbers(word: str, start: str, end: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, start)
+    if word == "bfloat16" and start != "onnxq":
+        with pytest.raises(NothingToDo, match="no products or lookups on packed weights"):
+            convert(small, end, tmp_path / "end.onnx")
+        return
+    done = convert(small, end, tmp_path / "end.onnx", accuracy_level=0)
+    assert done.kept and not done.again
+    assert tiny.sqnr(run(small), run(done.output)) > 120  # sums in another order at most
+    back = convert(done.output, start, tmp_path / "back.onnx", accuracy_level=0) if word != "bfloat16" else done
+    assert tiny.sqnr(run(small), run(back.output)) > 120
+
+
+@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4"])
+def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "onnxq")
+    done = convert(small, "onnxq", tmp_path / "end.onnx", accuracy_level=0)
+    assert len(done.kept) == 4 and not done.again and done.bytes_after <= done.bytes_before + 500
+    np.testing.assert_array_equal(run(small), run(done.output))
+
+
+def test_formats_that_a_target_lacks_are_rounded_again_and_told(tmp_path: Path) -> None:
+    small = quantized(tmp_path, "mxfp4", "onnxq")
+    done = convert(small, "ort-cpu", tmp_path / "end.onnx", accuracy_level=0)
+    assert done.again and all(why == targets.get("ort-cpu").refusal("mxfp4") for why, _ in done.again.values())
+    assert all(30 < sqnr < 80 for _, sqnr in done.again.values())
+    assert tiny.sqnr(run(small), run(done.output)) > 30
+
+
+@pytest.mark.parametrize("block", [16, 128, 256])
+@pytest.mark.parametrize("is_symmetric", [True, False])
+def test_models_of_onnxruntime(is_symmetric: bool, block: int, tmp_path: Path) -> None:
+    quantizer = MatMulNBitsQuantizer(
+        tiny.model(TEXT, CONSTANTS, opset=21, ir_version=10), block_size=block, is_symmetric=is_symmetric,
+        accuracy_level=0, op_types_to_quantize=("MatMul", "Gather"),
+    )  # fmt: skip
+    quantizer.process()
+    small = tmp_path / "theirs.onnx"
+    onnx.save(quantizer.model.model, small)
+    for target in TARGETS:
+        done = convert(small, target, tmp_path / f"{target}.onnx", accuracy_level=0)
+        assert len(done.kept) >= 2 and not done.again
+        assert tiny.sqnr(run(small), run(done.output)) > 120
+
+
+def weights(path: Path) -> dict[str, NDArray]:
+    return {name: make() for name, make in decode_file(path)}
+
+
+@pytest.mark.parametrize("word", ["int4", "uint4", "int8", "nf4"])
+def test_weights_alone(word: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "ort-cpu")
+    rows = export_weights(small, tmp_path / "w.safetensors")
+    assert all(row.sqnr is None for row in rows)
+    # MatMulBnb4 counts blocks of 64 through rows of 96 and 72: no format of rows. Tables are in int8 beside it.
+    stored = sorted(row.format for row in rows if row.format)
+    assert stored == (["int8", "nf4"] if word == "nf4" else [word] * 4)
+    found = weights(tmp_path / "w.safetensors")
+    same = convert(small, "onnx", tmp_path / "onnx.onnx", accuracy_level=0)
+    assert tiny.sqnr(CONSTANTS["w"].T, found["w"]) > 15 and found["w"].shape == (72, 96)
+    assert found["table"].shape == (64, 96) and same.kept
+
+
+@pytest.mark.parametrize(("word", "stored"), [("int4", "Q4_0"), ("int8", "Q8_0"), ("mxfp4", "MXFP4")])
+def test_gguf_is_what_its_own_reader_reads(word: str, stored: str, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    small = quantized(tmp_path, word, "onnxq")
+    rows = {row.name: row for row in export_weights(small, tmp_path / "w.gguf")}
+    exact = {row.name: row for row in export_weights(small, tmp_path / "w.safetensors")}
+    wanted = weights(tmp_path / "w.safetensors")
+    read = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "w.gguf").tensors}
+    assert set(read) == set(rows) == set(exact)
+    # Rows of 96 are whole blocks of 32; those of 72 are none, and become float16.
+    assert read["w"].tensor_type.name == stored and rows["w"].sqnr is None
+    got = gguf.quants.dequantize(read["w"].data, read["w"].tensor_type)
+    np.testing.assert_array_equal(got, wanted["w"])
+    assert rows["v"].sqnr is None or rows["v"].sqnr > 60
+
+
+def test_refusals(tmp_path: Path) -> None:
+    model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
+    for make in (
+        lambda: convert(model, "onnx", tmp_path / "b.onnx"),
+        lambda: export_weights(model, tmp_path / "b.gguf"),
+    ):
+        with pytest.raises(NothingToDo, match="no products or lookups on packed weights"):
+            make()
+    with pytest.raises(BadRecipe, match="unknown target 'tpu'"):
+        convert(model, "tpu")
+    with pytest.raises(BadRecipe, match="none of"):
+        export_weights(model, tmp_path / "b.bin")
+    small = quantized(tmp_path, "int4", "onnxq")
+    with pytest.raises(BadOutput):
+        convert(small, "onnx", small)
+    (tmp_path / "w.gguf").write_bytes(b"mine")
+    with pytest.raises(BadOutput):
+        export_weights(small, tmp_path / "w.gguf")
+    (tmp_path / "w.gguf").unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "small.onnx"]
+
+
+def test_command(tmp_path: Path) -> None:
+    small = quantized(tmp_path, "int4", "onnxq")
+    words = ["convert", str(small), "--to", "ort-cpu", "-o", str(tmp_path / "b.onnx")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0 and "the same, bit for bit" in done.output, done.output
+    said = json.loads(CliRunner().invoke(main, [*words, "--force", "--json"]).stdout)
+    assert len(said["kept"]) == 4 and not said["again"]
+    stored = {tensor.name for tensor in onnx.load(tmp_path / "b.onnx").graph.initializer}
+    assert any(name.endswith("_nbits") for name in stored)
+    done = CliRunner().invoke(main, ["convert", str(small), "--to", "gguf", "-o", str(tmp_path / "w.gguf")])
+    assert done.exit_code == 0 and "table  64×96  q4_0  same" in done.output, done.output

@@ -1,0 +1,90 @@
+"""Models for OpenVINO: its rules, and where it is installed what it makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from tiny import normal
+
+from onnxq import Recipe, quantize
+from onnxq.pipeline import Result
+from onnxq.runtime.session import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+#: Two residual blocks; what is added to the second one comes from a Pad, which no int8 kernel makes.
+NET = """g (float[n, 8, 12, 12] x) => (float[n, 10] y) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, k)  r = Relu (a)
+    b = Conv <pads = [1, 1, 1, 1]> (r, l)  s = Add (b, r)  t = Relu (s)
+    c = Conv <pads = [1, 1, 1, 1]> (t, m)  p = Tanh (x)  u = Add (p, c)  v = Relu (u)
+    d = Conv <pads = [1, 1, 1, 1]> (v, k)  e = GlobalAveragePool (d)  f = Flatten (e)  y = Gemm <transB = 1> (f, w)
+}"""
+KERNELS = {
+    "k": normal(8, 8, 3, 3),
+    "l": normal(8, 8, 3, 3, seed=1),
+    "m": normal(8, 8, 3, 3, seed=2),
+    "w": normal(10, 8, seed=3),
+}
+PRODUCTS = "g (float[n, 128] x) => (float[n, 64] y) { h = MatMul (x, a)  r = Relu (h)  y = MatMul (r, b) }"
+
+
+def net(folder: Path) -> tuple[Path, Result]:
+    model = tiny.save(tiny.model(NET, KERNELS), folder)
+    x = np.random.default_rng(0).standard_normal((8, 1, 8, 12, 12)).astype(np.float32)
+    np.savez(folder / "data.npz", x=x)
+    recipe = Recipe("w8a8", min_sqnr=-np.inf)
+    return model, quantize(model, folder / "net.onnx", recipe, target="openvino", data=folder / "data.npz")
+
+
+def test_no_pair_stands_between_a_convolution_and_its_sum(tmp_path: Path) -> None:
+    _, done = net(tmp_path)
+    proto = onnx.load(done.output)
+    made = {name: node.op_type for node in proto.graph.node for name in node.output}
+    sums = [sorted(made[name] for name in node.input) for node in proto.graph.node if node.op_type == "Add"]
+    # One operand each comes straight from a convolution, the other one is int8, from a Pad too.
+    assert sums == [["Conv", "DequantizeLinear"]] * 2
+    assert {choice.label for choice in done.plan if choice.op in ("Conv", "Add")} == {"int8"}
+    assert done.check is not None and done.check.sqnr > 20
+
+
+def test_plans_do_not_follow_the_times_of_another_runtime(tmp_path: Path) -> None:
+    """Small products are slower in int8 and 4 bits than in float there."""
+    model = tiny.save(tiny.model(PRODUCTS, {"a": normal(128, 128), "b": normal(128, 64, seed=1)}), tmp_path)
+    for scheme, op in (("w4a16", "MatMulNBits"), ("int8", "MatMulNBits"), ("nf4", "Gather"), ("w8a8-dynamic", "Cast")):
+        recipe = Recipe(scheme, min_sqnr=-np.inf)
+        done = quantize(model, tmp_path / f"{scheme}.onnx", recipe, target="openvino")
+        assert op in {node.op_type for node in onnx.load(done.output).graph.node}, scheme
+
+
+def test_says_that_it_was_not_run_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "openvino", None)
+    _, done = net(tmp_path)
+    assert done.check is not None and done.check.elsewhere is not None and not done.check.elsewhere.was_run
+    assert "rules only: not run in openvino, which is not installed here" in done.check.notes
+
+
+def test_openvino_computes_what_onnxruntime_does(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    from onnxq.runtime.consumers import open_in
+
+    model, done = net(tmp_path)
+    there = done.check and done.check.elsewhere
+    assert there and there.was_run and there.sqnr > 20 and there.float_ms > 0
+    assert there.types.get("u8", 0) + there.types.get("i8", 0) >= 4 and sum(there.types.values()) == 5
+    opened = open_in("openvino", done.output, 1)
+    assert opened is not None
+    feed = {"x": np.random.default_rng(5).standard_normal((2, 8, 12, 12)).astype(np.float32)}
+    assert tiny.sqnr(Session(model).run(feed)[0], opened.run(feed)[0]) > 20
+
+
+def test_openvino_keeps_blocks_compressed(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    model = tiny.save(tiny.model(PRODUCTS, {"a": normal(128, 128), "b": normal(128, 64, seed=1)}), tmp_path)
+    for scheme, least in (("w4a16", 10), ("int8", 30), ("w8a8-dynamic", 30)):
+        recipe = Recipe(scheme, min_sqnr=-np.inf)
+        done = quantize(model, tmp_path / f"{scheme}.onnx", recipe, target="openvino")
+        there = done.check and done.check.elsewhere
+        assert there and there.was_run and there.sqnr > least, scheme
