@@ -93,6 +93,18 @@ def errors(threads: int) -> list[str]:
     return lines
 
 
+def attend(shapes: Sequence[tuple[int, int, int, int]], seconds: float, threads: int, output: Path | None) -> None:
+    """Print the table of attention, and write it to `output`."""
+    table = [attention.HEAD]
+    print(*attention.HEAD, sep="  ")
+    for row in attention.lines(shapes, seconds, threads):
+        table.append(row)
+        print(*row, sep="  ", flush=True)
+    if output:
+        rows = ["| " + " | ".join(cells) + " |" for cells in (table[0], ["---"] * len(table[0]), *table[1:])]
+        output.write_text("\n".join([*rows, ""]), encoding="utf-8")
+
+
 class Numbers(click.ParamType):
     """1,8,128"""
 
@@ -162,14 +174,7 @@ def main(
     if library is None:
         raise SystemExit(1)
     if attended:
-        table = [attention.HEAD]
-        print(*attention.HEAD, sep="  ")
-        for found in attention.lines(attention.QUICK if quick else attention.SHAPES, seconds or 1.0, threads):
-            table.append(found)
-            print(*found, sep="  ", flush=True)
-        if output:
-            lines = ["| " + " | ".join(each) + " |" for each in (table[0], ["---"] * len(table[0]), *table[1:])]
-            output.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        attend(attention.QUICK if quick else attention.SHAPES, seconds or 1.0, threads, output)
         return
     small = ((256, 512),)
     if swept:

@@ -20,7 +20,7 @@ from onnxq.runtime.session import Feed
 #: Heads, rows, tokens, numbers in a row: encoders, prompts, and one new token.
 SHAPES = ((12, 128, 128, 64), (12, 512, 512, 64), (8, 1024, 1024, 128), (12, 1, 512, 64), (32, 1, 1024, 128))
 QUICK = ((2, 24, 40, 16), (2, 1, 40, 16))
-HEAD = ("heads × rows × tokens × numbers", "mask", "kernel", "ms", "times as fast as nodes")
+HEAD: tuple[str, ...] = ("heads × rows × tokens × numbers", "mask", "kernel", "ms", "times as fast as nodes")
 
 
 @dataclass
