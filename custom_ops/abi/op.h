@@ -190,6 +190,7 @@ constexpr ort::OrtCustomOp make_op() {
 struct Ops {
   const ort::OrtCustomOp* first;
   size_t count;
+  bool (*here)() = nullptr;  // whether this processor shall have them; null: every one
 };
 
 }  // namespace onnxq

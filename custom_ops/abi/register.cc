@@ -12,10 +12,11 @@ namespace {
 using namespace onnxq;
 
 #if defined(ONNXQ_CUDA)
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul,     &kGatherNBits,    &kObserve,
-                               &kRegion,      &kAttention,       &kCudaMatMulNBits, &kCudaGatherNBits};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kRegion,
+                               &kBf16Region,  &kAttention,   &kCudaMatMulNBits, &kCudaGatherNBits};
 #else
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kRegion, &kAttention};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve,
+                               &kRegion,      &kBf16Region,  &kAttention};
 #endif
 
 // onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out, and has no
@@ -33,7 +34,7 @@ ort::OrtCustomOpDomain* domain(const ort::OrtApiBase* base, const ort::OrtApi* a
     ort::OrtCustomOpDomain* empty = nullptr;
     check(api, api->CreateCustomOpDomain("onnxq", &empty));
     for (const Ops* ops : kOps) {
-      for (size_t i = 0; i < ops->count; ++i) {
+      for (size_t i = 0; i < (ops->here && !ops->here() ? 0 : ops->count); ++i) {
         Op& op = registered.emplace_back(Op{ops->first[i], api});
         op.InferOutputShapeFn = is_recent(base) ? op.InferOutputShapeFn : nullptr;
         check(api, api->CustomOpDomain_Add(empty, &op));

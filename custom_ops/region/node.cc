@@ -1,4 +1,5 @@
-// onnxq::Region: an island of int8 operators as one node. Its steps are those of attribute `steps` (docs/regions.md).
+// onnxq::Region and onnxq::Bf16Region: islands of operators as one node. Its steps are those of attribute `steps`
+// (docs/regions.md).
 
 #include <deque>
 #include <memory>
@@ -14,6 +15,9 @@ namespace onnxq {
 #define ONNXQ_REGION(name) extern const RegionKernel region_##name;
 #include "regions.inc"  // written by CMake, best first
 #undef ONNXQ_REGION
+#define ONNXQ_REGION(name) extern const NumberKernel bf16_region_##name;
+#include "bf16_regions.inc"
+#undef ONNXQ_REGION
 
 namespace {
 
@@ -24,18 +28,44 @@ constexpr const RegionKernel* kRegionKernels[] = {
 #include "regions.inc"
 #undef ONNXQ_REGION
 };
+constexpr const NumberKernel* kNumberKernels[] = {
+#define ONNXQ_REGION(name) &bf16_region_##name,
+#include "bf16_regions.inc"
+#undef ONNXQ_REGION
+};
+
+struct Int8 {
+  using Kernel = RegionKernel;
+  static constexpr Element element = Element::kCodes;
+  static constexpr const auto& kernels = kRegionKernels;
+
+  static Stage stage(const Step& step, const std::vector<Stage>& before, const Constants& constants, const Kernel& simple) {
+    return make_stage(step, before, constants, simple);
+  }
+};
+
+struct Bf16 {
+  using Kernel = NumberKernel;
+  static constexpr Element element = Element::kBfloat16;
+  static constexpr const auto& kernels = kNumberKernels;
+
+  static Stage stage(const Step& step, const std::vector<Stage>& before, const Constants& constants, const Kernel&) {
+    return make_bf16_stage(step, before, constants);
+  }
+};
 
 // Those that run here, from the one that is forced on, or where it has none the next best.
-std::vector<const RegionKernel*> kernels_here() {
+template <class E>
+std::vector<const typename E::Kernel*> kernels_here() {
   const char* const forced = forced_isa();
   if (const std::string reason = forced ? why_not(forced) : ""; !reason.empty()) {
     throw Refusal("ONNXQ_FORCE_ISA = " + reason);
   }
-  std::vector<const RegionKernel*> found;
+  std::vector<const typename E::Kernel*> found;
   bool allowed = !forced;
   for (const Kernel* const* each = kKernels; *each; ++each) {
     allowed = allowed || std::string((*each)->isa) == forced;
-    for (const RegionKernel* region : kRegionKernels) {
+    for (const typename E::Kernel* region : E::kernels) {
       const bool runs = (region->needs & ~cpu_features()) == 0;
       if (allowed && runs && std::string(region->isa) == (*each)->isa) {
         found.push_back(region);
@@ -45,6 +75,7 @@ std::vector<const RegionKernel*> kernels_here() {
   return found;
 }
 
+template <class E>
 class Region {
  public:
   Region(const OrtApi* api, const OrtKernelInfo* info) : api_(api), name_(node_name(api, info)) {
@@ -71,13 +102,13 @@ class Region {
   }
 
   void prepare(const OrtKernelInfo* info) {
-    kernels_ = kernels_here();
+    kernels_ = kernels_here<E>();
     Constants constants;
     for (size_t i = 0; i < inputs_; ++i) {
       constants.push_back(constant_input(api_, info, i));
     }
-    for (const Step& step : read_steps(string_attribute(api_, info, "steps", ""), inputs_, outputs_)) {
-      stages_.push_back(make_stage(step, stages_, constants, *kernels_.front()));
+    for (const Step& step : read_steps(string_attribute(api_, info, "steps", ""), inputs_, outputs_, E::element)) {
+      stages_.push_back(E::stage(step, stages_, constants, *kernels_.front()));
     }
   }
 
@@ -118,7 +149,7 @@ class Region {
         return plan;
       }
     }
-    plans_.push_front(std::make_shared<const Plan>(make_plan(stages_, shapes, outputs_)));
+    plans_.push_front(std::make_shared<const Plan>(make_plan(stages_, shapes, outputs_, E::element)));
     plans_.resize(std::min(plans_.size(), kPlans));
     return plans_.front();
   }
@@ -126,15 +157,16 @@ class Region {
   const OrtApi* api_;
   std::string name_;
   size_t inputs_ = 0, outputs_ = 0;
-  std::vector<const RegionKernel*> kernels_;
+  std::vector<const typename E::Kernel*> kernels_;
   std::vector<Stage> stages_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<const Plan>> plans_;
 };
 
+template <class E>
 struct RegionOp {
-  using Kernel = Region;
-  static constexpr const char* name = "Region";
+  using Kernel = Region<E>;
+  static constexpr const char* name = E::element == Element::kCodes ? "Region" : "Bf16Region";
   static constexpr const char* provider = "CPUExecutionProvider";
   static constexpr std::array<Parameter, 1> inputs = {{{kUndefined, kVariadic}}};
   static constexpr std::array<Parameter, 1> outputs = {{{kUndefined, kVariadic}}};
@@ -142,16 +174,22 @@ struct RegionOp {
   static void infer(const OrtApi*, const OrtShapeInferContext*) {}
 };
 
+template <class E>
 constexpr OrtCustomOp make_region() {
-  OrtCustomOp op = make_op<RegionOp>();
+  OrtCustomOp op = make_op<RegionOp<E>>();
   op.GetVariadicInputHomogeneity = op.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
   return op;
 }
 
-constexpr OrtCustomOp kOps[] = {make_region()};
+constexpr OrtCustomOp kOps[] = {make_region<Int8>()}, kNumberOps[] = {make_region<Bf16>()};
+
+// Without instructions for bfloat16 the bodies in float32 are faster: they run where there is no kernel. By name one can
+// be asked for anywhere.
+bool multiplies_bfloat16() { return forced_isa() || (cpu_features() & kAvx512Bf16) != 0; }
 
 }  // namespace
 
-constexpr Ops kRegion = {kOps, 1};
+constexpr Ops kRegion = {kOps, 1, nullptr};
+constexpr Ops kBf16Region = {kNumberOps, 1, multiplies_bfloat16};
 
 }  // namespace onnxq

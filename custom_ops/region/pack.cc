@@ -27,21 +27,26 @@ std::vector<Piece> pieces(const Step& step) {
   return found;
 }
 
+int64_t cut_windows(Stage& stage, int64_t width) {
+  for (const Piece& piece : pieces(stage.step)) {
+    const int64_t bytes = piece.pixels * (stage.inputs / stage.step.group) * width;
+    for (int64_t at = 0; at < bytes; at += kChunk) {
+      stage.quads.push_back(static_cast<uint8_t>(cover(bytes - at < kChunk ? bytes - at : kChunk, 4)));
+    }
+  }
+  const int64_t chunks = static_cast<int64_t>(stage.quads.size());
+  if (stage.step.group * stage.blocks > kMostPacked / kBlockBytes / chunks) {
+    throw Refusal("attribute steps has a convolution whose groups are too small for their number");
+  }
+  return chunks;
+}
+
 void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,
           int32_t x_zero) {
   const Step& step = stage.step;
   const int64_t in = stage.inputs / step.group, out = stage.outputs / step.group;
   const std::vector<Piece> all = pieces(step);
-  for (const Piece& piece : all) {
-    const int64_t bytes = piece.pixels * in;
-    for (int64_t at = 0; at < bytes; at += kChunk) {
-      stage.quads.push_back(static_cast<uint8_t>(cover(bytes - at < kChunk ? bytes - at : kChunk, 4)));
-    }
-  }
-  const int64_t chunks = static_cast<int64_t>(stage.quads.size()), blocks = step.group * stage.blocks;
-  if (blocks > kMostPacked / kBlockBytes / chunks) {
-    throw Refusal("attribute steps has a convolution whose groups are too small for their number");
-  }
+  const int64_t blocks = step.group * stage.blocks, chunks = cut_windows(stage, 1);
   stage.weight.assign(static_cast<size_t>(blocks * chunks * kBlockBytes), 0);
   stage.bias.assign(static_cast<size_t>(blocks * kBlock), 0);
   stage.scales.assign(static_cast<size_t>(blocks * kBlock), 0.0f);

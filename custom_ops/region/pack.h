@@ -17,6 +17,9 @@ struct PlainWeight {
   }
 };
 
+// Fills quads; `width`: bytes of an element. Returns how many chunks a window has.
+int64_t cut_windows(Stage& stage, int64_t width);
+
 // Fills weight, bias, scales and quads of `stage`, which knows its sizes. `bias` (int32, or null) and `scale` are of each
 // output; a scale is already that from sums to codes.
 void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale, int32_t x_zero);

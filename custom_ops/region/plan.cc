@@ -48,7 +48,8 @@ int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int
 
 class Planner {
  public:
-  Planner(const std::vector<Stage>& stages, Plan& plan) : stages_(stages), plan_(plan) {}
+  Planner(const std::vector<Stage>& stages, Plan& plan, Element element)
+      : stages_(stages), plan_(plan), width_(element == Element::kCodes ? 1 : 2) {}
 
   void shape(size_t number) {
     const Stage& stage = stages_[number];
@@ -56,7 +57,7 @@ class Planner {
     Placed made;
     if (!step.x.empty()) {
       made = source(step, 0);
-      made.top = made.bottom = made.side = made.behind = 0;
+      made.top = made.bottom = made.side = made.behind = made.readers = 0;
     }
     switch (step.does) {
       case Does::kQuantize:
@@ -105,14 +106,23 @@ class Planner {
         plan_.outputs[static_cast<size_t>(step.out)] = dims(made);
         made.C = 0;
         break;
+      case Does::kAffine:
+        for (const size_t size : {stage.factors.size(), stage.starts.size()}) {
+          if (size > 1 && size != static_cast<size_t>(made.C)) {
+            refuse_stage(number, "has numbers for " + std::to_string(size) + " channels of " + std::to_string(made.C));
+          }
+        }
+        break;
       case Does::kTable:
         break;
     }
-    product(number, {made.N, made.H, made.W, made.C});
-    product(number, {made.W, made.C});  // of none, too
+    made.width = width_;
+    product(number, {made.N, made.H, made.W, made.pixel()});
+    product(number, {made.W, made.pixel()});  // of none, too
     plan_.pads.resize(number + 1, step.pads);
     for (const int64_t x : step.x) {
       plan_.tensors[static_cast<size_t>(x)].last = static_cast<int64_t>(number);
+      ++plan_.tensors[static_cast<size_t>(x)].readers;
     }
     made.last = static_cast<int64_t>(number);
     plan_.tensors.push_back(made);
@@ -129,8 +139,8 @@ class Planner {
         return;
       }
       for (const Piece& piece : pieces(stage.step)) {
-        const int64_t start = piece.y * stage.step.dilations[0] * x.pitch() + piece.x * stage.step.dilations[1] * x.C;
-        const int64_t bytes = piece.pixels * (stage.inputs / stage.step.group);
+        const int64_t start = piece.y * stage.step.dilations[0] * x.pitch() + piece.x * stage.step.dilations[1] * x.pixel();
+        const int64_t bytes = piece.pixels * (stage.inputs / stage.step.group) * width_;
         for (int64_t at = 0; at < bytes; at += kChunk) {
           found.push_back(start + at);
         }
@@ -139,20 +149,40 @@ class Planner {
     plan_.offsets.push_back(found);
   }
 
+  // Of numbers, what only a Concat reads is made where that wants it: codes may have to be changed.
+  void join(size_t number) {
+    const Step& step = stages_[number].step;
+    if (step.does != Does::kConcat || width_ == 1) {
+      return;
+    }
+    int64_t channel = 0;
+    for (const int64_t x : step.x) {
+      Placed& each = plan_.tensors[static_cast<size_t>(x)];
+      const Does does = stages_[static_cast<size_t>(x)].step.does;
+      if (each.readers == 1 && does != Does::kConcat && does != Does::kFlatten) {
+        each.within = static_cast<int64_t>(number);
+        each.channel = channel;
+      }
+      channel += each.C;
+    }
+  }
+
   // Tensors whose lives do not meet share bytes: each is put into the first gap that it fits.
   void place() {
     std::vector<size_t> placed;
-    for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+    for (size_t step = 0; step < plan_.tensors.size(); ++step) {
+      const bool is_within = plan_.tensors[step].within != kNone;
+      const size_t i = is_within ? static_cast<size_t>(plan_.tensors[step].within) : step;
       Placed& tensor = plan_.tensors[i];
-      if (!makes_tensor(stages_[i].step.does) || tensor.is_empty()) {
+      if (!makes_tensor(stages_[i].step.does) || tensor.is_empty() || tensor.bytes) {
         continue;
       }
-      const int64_t images = product(i, {tensor.N, tensor.top + tensor.H + tensor.bottom, tensor.W + tensor.side, tensor.C});
-      tensor.bytes = (images + tensor.side * tensor.C + tensor.behind + 63) / 64 * 64;
+      const int64_t images = product(i, {tensor.N, tensor.top + tensor.H + tensor.bottom, tensor.W + tensor.side, tensor.pixel()});
+      tensor.bytes = (images + tensor.side * tensor.pixel() + tensor.behind + 63) / 64 * 64;
       int64_t at = 0;
       for (const size_t other : placed) {  // in order of offsets
         const Placed& there = plan_.tensors[other];
-        if (there.last < static_cast<int64_t>(i)) {
+        if (there.last < static_cast<int64_t>(step)) {
           continue;
         }
         if (at + tensor.bytes <= there.offset) {
@@ -229,10 +259,16 @@ class Planner {
     }
     made.C = stage.outputs;
     const std::array<int64_t, 4> pads = count(number, step, x, made);
+    if (step.x.size() > 1) {
+      const Placed& plus = source(step, 1);
+      if (plus.rank != made.rank || plus.N != made.N || plus.H != made.H || plus.W != made.W || plus.C != made.C) {
+        refuse_stage(number, "adds a tensor whose shape is not that of its sums");
+      }
+    }
     x.top = std::max(x.top, pads[0]);
     x.bottom = std::max(x.bottom, pads[2]);
     x.side = std::max({x.side, pads[1], pads[3]});
-    x.behind = std::max(x.behind, read_behind(product(number, {step.strides[1], x.C})));
+    x.behind = std::max(x.behind, read_behind(product(number, {step.strides[1], x.pixel()})));
   }
 
   void pool(size_t number, const Step& step, Placed& made) {
@@ -254,17 +290,21 @@ class Planner {
 
   const std::vector<Stage>& stages_;
   Plan& plan_;
+  const int64_t width_;  // bytes of an element
 };
 
 }  // namespace
 
-Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs) {
+Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs, Element element) {
   Plan plan;
   plan.inputs = inputs;
   plan.outputs.resize(outputs);
-  Planner planner(stages, plan);
+  Planner planner(stages, plan, element);
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.shape(i);
+  }
+  for (size_t i = 0; i < stages.size(); ++i) {
+    planner.join(i);
   }
   planner.place();
   for (size_t i = 0; i < stages.size(); ++i) {

@@ -10,17 +10,24 @@
 
 namespace onnxq {
 
-// Codes of one step. Of matrices, W is the number of rows.
+// The tensor of one step. Of matrices, W is the number of rows.
 struct Placed {
   int64_t rank = 0, N = 0, H = 0, W = 0, C = 0;
-  int64_t top = 0, bottom = 0, side = 0;  // pixels around each image that hold the zero point
+  int64_t width = 1;                      // bytes of an element
+  int64_t top = 0, bottom = 0, side = 0;  // pixels around each image that hold the zero point, or 0
   int64_t behind = 0;                     // bytes behind the last one that may be read
   int64_t last = 0;                       // step that reads it last
   int64_t offset = 0, bytes = 0;          // in the workspace
 
-  int64_t pitch() const { return (W + side) * C; }
+  // Where it lies among the channels of what a later step joins: the number of that step, and its first channel there.
+  int64_t within = kNone, channel = 0;
+  int64_t readers = 0;
+
+  // All in bytes.
+  int64_t pixel() const { return C * width; }
+  int64_t pitch() const { return (W + side) * pixel(); }
   int64_t image() const { return (top + H + bottom) * pitch(); }
-  int64_t first() const { return top * pitch() + side * C; }
+  int64_t first() const { return top * pitch() + side * pixel(); }
   bool has_margin() const { return top || bottom || side; }
   bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
 };
@@ -36,7 +43,7 @@ struct Plan {
 };
 
 // Throws Refusal where the inputs do not fit.
-Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs);
+Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs, Element element);
 
 }  // namespace onnxq
 

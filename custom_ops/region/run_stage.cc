@@ -3,17 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tasks.h"
+
 namespace onnxq {
 namespace {
-
-// Bytes, or products of a convolution by 64, that are worth waking a thread.
-constexpr int64_t kWorthATask = 32768;
-// Weights that stay in the second-level cache while pixels pass.
-constexpr int64_t kCachedBytes = 3 << 19;
-
-int64_t parts(int64_t items, int64_t work) {
-  return std::max<int64_t>(1, std::min({items, int64_t{4} * threads(), work / kWorthATask}));
-}
 
 class Runner {
  public:
@@ -25,7 +18,7 @@ class Runner {
   void run() const {
     const Step& step = stage_.step;
     if (makes_tensor(step.does)) {
-      fill_margin(plan_.tensors[number_]);
+      fill_margin(plan_.tensors[number_], memory_.workspace, stage_.codes.zero);
     }
     switch (step.does) {
       case Does::kQuantize:
@@ -57,6 +50,8 @@ class Runner {
       case Does::kFlatten:
         flatten();
         break;
+      case Does::kAffine:  // of bf16 alone: steps.cc
+        break;
     }
   }
 
@@ -71,34 +66,10 @@ class Runner {
   }
   Image y() const { return image(plan_.tensors[number_]); }
 
-  void fill_margin(const Placed& t) const {
-    if (!t.has_margin() || t.is_empty()) {
-      return;
-    }
-    const int value = stage_.codes.zero;
-    uint8_t* at = memory_.workspace + t.offset;
-    const size_t side = static_cast<size_t>(t.side * t.C), inner = static_cast<size_t>(t.W * t.C);
-    const size_t top = static_cast<size_t>(t.top * t.pitch()), bottom = static_cast<size_t>(t.bottom * t.pitch());
-    for (int64_t n = 0; n < t.N; ++n) {
-      std::memset(at, value, top);
-      at += top;
-      for (int64_t row = 0; row < t.H; ++row, at += side + inner) {
-        std::memset(at, value, side);
-      }
-      std::memset(at, value, bottom);
-      at += bottom;
-    }
-    std::memset(at, value, side);
-  }
-
   // work(first, last) for pieces of `rows`, which are `bytes` altogether.
   template <typename Work>
   void in_rows(int64_t rows, int64_t bytes, const Work& work) const {
-    if (bytes <= 0) {
-      return;
-    }
-    const int64_t tasks = parts(rows, bytes);
-    place_.parallel(tasks, [&](int64_t task) { work(rows * task / tasks, rows * (task + 1) / tasks); });
+    onnxq::in_rows(place_, rows, bytes, work);
   }
 
   static int64_t bytes(const Image& i) { return i.N * i.H * i.W * i.C; }
@@ -147,21 +118,7 @@ class Runner {
     while (!kernels_[chosen]->plan(c)) {
       ++chosen;
     }
-    in_tasks(c, *kernels_[chosen]);
-  }
-
-  // Pixels are cut where weights are small; blocks of outputs where they are not, or where there are few pixels.
-  void in_tasks(const Conv& c, const RegionKernel& kernel) const {
-    const int64_t blocks = c.groups * c.blocks, weight = blocks * c.chunks * kBlockBytes;
-    const int64_t work = c.y.N * c.tiles * c.tile * (weight / kChunk), wanted = parts(INT32_MAX, work);
-    const int64_t by_cache = std::min(blocks, weight > kCachedBytes ? weight / (kCachedBytes / 4) + 1 : 1);
-    const int64_t images = c.y.N, pixels = std::max<int64_t>(1, std::min(c.units, wanted / std::max<int64_t>(1, images * by_cache)));
-    const int64_t panels = std::max(by_cache, std::min(blocks, wanted / (images * pixels)));
-    place_.parallel(images * pixels * panels, [&](int64_t task) {
-      const int64_t pixel = task % pixels, panel = task / pixels % panels, n = task / pixels / panels;
-      kernel.conv(c, n, c.units * pixel / pixels, c.units * (pixel + 1) / pixels, blocks * panel / panels,
-                  blocks * (panel + 1) / panels);
-    });
+    in_tasks(place_, c, kernels_[chosen]->conv);
   }
 
   void depthwise() const {

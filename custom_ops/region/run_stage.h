@@ -20,6 +20,8 @@ struct Memory {
 // `kernels`: best first; the last takes every problem. All but convolutions run on the first.
 void run_stage(const std::vector<const RegionKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
                size_t number, const Memory& memory, const Place& place);
+void run_stage(const std::vector<const NumberKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
+               size_t number, const Memory& memory, const Place& place);  // bf16_run.cc
 
 }  // namespace onnxq
 

@@ -6,6 +6,7 @@
 
 #include "../abi/weight.h"
 #include "pack.h"
+#include "reader.h"
 
 namespace onnxq {
 
@@ -14,66 +15,6 @@ using namespace ort;
 namespace {
 
 constexpr int64_t kMostChannels = 1 << 24, kMostTaps = 1 << 15;
-
-// Reads constants for one stage.
-class Reader {
- public:
-  Reader(size_t number, const Constants& constants) : number_(number), constants_(constants) {}
-
-  const Tensor& constant(int64_t input, ElementType type, const char* what) const {
-    const Tensor& found = constants_[static_cast<size_t>(input)];
-    if (found.type != type) {
-      refuse_stage(number_, "reads input " + std::to_string(input) + " as its " + what +
-                                ", which is no constant, or one of another type");
-    }
-    return found;
-  }
-
-  template <typename T>
-  std::vector<T> values(int64_t input, ElementType type, const char* what) const {
-    const Tensor& found = constant(input, type, what);
-    std::vector<T> copy(static_cast<size_t>(found.size()));
-    if (!copy.empty()) {
-      std::memcpy(copy.data(), found.data, copy.size() * sizeof(T));
-    }
-    return copy;
-  }
-
-  template <typename T>
-  T number(int64_t input, ElementType type, const char* what) const {
-    const std::vector<T> all = values<T>(input, type, what);
-    if (all.size() != 1) {
-      refuse_stage(number_, std::string("has a ") + what + " that is not one number");
-    }
-    return all[0];
-  }
-
-  float scale(int64_t input) const {
-    const float found = number<float>(input, kFloat, "scale");
-    if (!(found > 0.0f) || !std::isfinite(found)) {
-      refuse_stage(number_, "has a scale that is not positive and finite");
-    }
-    return found;
-  }
-
-  // One for all, or one each.
-  template <typename T>
-  std::vector<T> of_outputs(int64_t input, ElementType type, const char* what, int64_t outputs) const {
-    std::vector<T> all = values<T>(input, type, what);
-    if (all.size() == 1) {
-      all.resize(static_cast<size_t>(outputs), all[0]);
-    }
-    if (all.size() != static_cast<size_t>(outputs)) {
-      refuse_stage(number_, std::string("has as its ") + what + " " + std::to_string(all.size()) + " numbers for " +
-                                std::to_string(outputs) + " outputs");
-    }
-    return all;
-  }
-
- private:
-  size_t number_;
-  const Constants& constants_;
-};
 
 // The code of a number, as QuantizeLinear makes it.
 int32_t code_of(float value, float scale, int32_t zero) {
@@ -113,9 +54,10 @@ std::vector<float> factors(const Reader& read, size_t number, const Stage& stage
   return all;
 }
 
-void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read) {
+}  // namespace
+
+int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight) {
   Step& step = stage.step;
-  const Tensor& weight = read.constant(step.weight, ort::kInt8, "weight");
   const bool is_line = weight.shape.size() == 3;
   if (weight.shape.size() != 4 && !is_line) {
     refuse_stage(number, "has a weight of rank " + std::to_string(weight.shape.size()) + ", not 3 or 4");
@@ -133,13 +75,21 @@ void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read) 
   step.kernel = {{kernel_y, kernel_x}};
   stage.blocks = (stage.outputs / step.group + kBlock - 1) / kBlock;
   stage.is_depthwise = step.group > 1 && per_group == 1 && stage.outputs == step.group;
+  return per_group * kernel_y * kernel_x;
+}
+
+namespace {
+
+void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read) {
+  const Step& step = stage.step;
+  const Tensor& weight = read.constant(step.weight, ort::kInt8, "weight");
+  const int64_t size = shape_conv(stage, number, weight), kernel_x = step.kernel[1], taps = step.kernel[0] * kernel_x;
   std::vector<int32_t> bias;
   if (step.bias != kNone) {
     bias = read.of_outputs<int32_t>(step.bias, kInt32, "bias", stage.outputs);
   }
   const std::vector<float> scale = factors(read, number, stage, x.scale, stage.scale);
-  const PlainWeight plain = {static_cast<const int8_t*>(weight.data), per_group * kernel_y * kernel_x,
-                             kernel_y * kernel_x, kernel_x, 1};
+  const PlainWeight plain = {static_cast<const int8_t*>(weight.data), size, taps, kernel_x, 1};
   (stage.is_depthwise ? pack_depthwise : pack)(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
 }
 

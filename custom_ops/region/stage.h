@@ -6,10 +6,15 @@
 #include <vector>
 
 #include "../abi/op.h"
-#include "kernel.h"
+#include "bf16_kernel.h"
 #include "steps.h"
 
 namespace onnxq {
+
+// As the cache has them: what kernels read begins with one.
+struct alignas(64) Line {
+  uint8_t bytes[64];
+};
 
 struct Stage {
   Step step;
@@ -28,6 +33,11 @@ struct Stage {
 
   std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied
   Binary binary{};
+
+  // Of bf16: packed weights, or `factors` of depthwise convolutions and of each channel; biases in the same order.
+  std::vector<Line> lines, dense_lines;  // NumberConv::dense_weight
+  std::vector<float> factors, starts;
+  Act act{};
 };
 
 // Constant inputs by number; of type kUndefined where an input is no constant.
@@ -36,6 +46,10 @@ using Constants = std::vector<Tensor>;
 // Throws Refusal. `before`: what the stages before it are.
 Stage make_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants,
                  const RegionKernel& simple);
+Stage make_bf16_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants);
+
+// Reads kernel and channels of a convolution off its weight. Returns how many weights an output has.
+int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight);
 
 // Pieces of a window that lie in one place: (row, column, pixels).
 struct Piece {

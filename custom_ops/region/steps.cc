@@ -4,11 +4,11 @@
 #include <cstring>
 
 #include "../abi/op.h"
+#include "bf16_kernel.h"
 
 namespace onnxq {
 namespace {
 
-constexpr const char* kFirstLine = "region 1";
 constexpr size_t kMostSteps = 4096, kMostBytes = size_t{1} << 20, kMostSources = 1024;
 constexpr int64_t kMostNumber = 1 << 24;
 
@@ -42,6 +42,7 @@ constexpr Word kWords[] = {
     {"ceil", Kind::kNumber, 0, 1, ONNXQ_ONE(ceil), 1},
     {"counts_pads", Kind::kNumber, 0, 1, ONNXQ_ONE(counts_pads), 1},
     {"transposed", Kind::kNumber, 0, 1, ONNXQ_ONE(transposed), 1},
+    {"act", Kind::kNumber, 0, kActs - 1, ONNXQ_ONE(act), 1},
     {"same", Kind::kNumber, 1, 2, ONNXQ_ONE(same), 1},
     {"kernel", Kind::kNumber, 1, 4096, ONNXQ_MANY(kernel), 2},
     {"strides", Kind::kNumber, 1, 4096, ONNXQ_MANY(strides), 2},
@@ -72,6 +73,28 @@ constexpr Operator kOperators[] = {
     {"flatten", Does::kFlatten, 1, 1, " x |"},
     {"dequantize", Does::kDequantize, 1, 1, " x out |"},
 };
+// The same of bf16.
+constexpr Operator kNumberOperators[] = {
+    {"read", Does::kQuantize, 0, 0, " in |"},
+    {"conv", Does::kConv, 1, 2, " x weight | bias group strides dilations pads same act low high "},
+    {"add", Does::kAdd, 2, 2, " x | act low high "},
+    {"mul", Does::kMul, 2, 2, " x | act low high "},
+    {"affine", Does::kAffine, 1, 1, " x | weight bias act low high "},
+    {"max_pool", Does::kMaxPool, 1, 1, " x kernel | strides dilations pads same ceil "},
+    {"average_pool", Does::kAveragePool, 1, 1, " x kernel | strides pads same counts_pads "},
+    {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x |"},
+    {"concat", Does::kConcat, 1, kMostSources, " x |"},
+    {"flatten", Does::kFlatten, 1, 1, " x |"},
+    {"write", Does::kDequantize, 1, 1, " x out |"},
+};
+
+// What a list of steps may say.
+struct Language {
+  const char* first_line;
+  const Operator *begin, *end;
+};
+constexpr Language kCodes = {"region 1", std::begin(kOperators), std::end(kOperators)};
+constexpr Language kNumbers = {"bf16 region 1", std::begin(kNumberOperators), std::end(kNumberOperators)};
 
 [[noreturn]] void refuse(size_t step, const std::string& reason) {
   throw Refusal("step " + std::to_string(step) + " of attribute steps " + reason);
@@ -136,11 +159,12 @@ void read_word(const Operator& op, const std::string& text, const std::vector<St
   word->set(step, values);
 }
 
-Step read_step(const std::string& line, const std::vector<Step>& before, size_t inputs, size_t outputs) {
+Step read_step(const Language& language, const std::string& line, const std::vector<Step>& before, size_t inputs,
+               size_t outputs) {
   const std::vector<std::string> words = cut(line, ' ');
-  const auto op = std::find_if(std::begin(kOperators), std::end(kOperators),
-                               [&](const Operator& each) { return words[0] == each.name; });
-  if (op == std::end(kOperators)) {
+  const auto op =
+      std::find_if(language.begin, language.end, [&](const Operator& each) { return words[0] == each.name; });
+  if (op == language.end) {
     refuse(before.size(), "is none that this version of onnxq knows");
   }
   Step step{};
@@ -160,11 +184,12 @@ Step read_step(const std::string& line, const std::vector<Step>& before, size_t 
 
 }  // namespace
 
-std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs) {
+std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs, Element element) {
+  const Language& language = element == Element::kCodes ? kCodes : kNumbers;
   const std::vector<std::string> lines =
       text.size() > kMostBytes ? std::vector<std::string>(1) : cut(text, '\n');
-  if (lines[0] != kFirstLine) {
-    throw Refusal(std::string("attribute steps must begin with the line '") + kFirstLine + "'");
+  if (lines[0] != language.first_line) {
+    throw Refusal(std::string("attribute steps must begin with the line '") + language.first_line + "'");
   }
   if (lines.size() < 2 || lines.size() > kMostSteps + 1) {
     throw Refusal("attribute steps must have 1 to 4096 steps");
@@ -172,7 +197,7 @@ std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outp
   std::vector<Step> steps;
   std::vector<bool> made(outputs);
   for (size_t i = 1; i < lines.size(); ++i) {
-    steps.push_back(read_step(lines[i], steps, inputs, outputs));
+    steps.push_back(read_step(language, lines[i], steps, inputs, outputs));
     if (steps.back().out != kNone) {
       const size_t out = static_cast<size_t>(steps.back().out);
       if (made[out]) {

@@ -11,6 +11,9 @@
 
 namespace onnxq {
 
+// What tensors between steps hold.
+enum class Element { kCodes, kBfloat16 };
+
 enum class Does {
   kQuantize,
   kConv,
@@ -24,6 +27,7 @@ enum class Does {
   kConcat,
   kFlatten,
   kDequantize,
+  kAffine,
 };
 
 constexpr int64_t kNone = -1;
@@ -36,13 +40,14 @@ struct Step {
   int64_t in = kNone, out = kNone, weight = kNone, weight_scale = kNone, bias = kNone, scale = kNone, zero = kNone;
   int64_t table = kNone, low = kNone, high = kNone;
   int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
+  int64_t act = 0;   // ActKind
   int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
   std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
   std::array<int64_t, 4> pads{};                                              // top, left, bottom, right
 };
 
 // Throws Refusal.
-std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs);
+std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs, Element element);
 
 // Whether a step makes a tensor that others may read.
 constexpr bool makes_tensor(Does does) { return does != Does::kDequantize && does != Does::kGemm; }

@@ -220,6 +220,7 @@ def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
         own_ops.DENSE,
         own_ops.GATHER,
         own_ops.REGION,
+        own_ops.BF16_REGION,
         "MatMulBnb4",
         "GatherBlockQuantized",
         "QMoE",

@@ -33,8 +33,8 @@ from onnxq.formats import Format
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
 DENSE, ATTENTION = "DenseMatMul", "Attention"
-#: Its bodies are islands of models (`passes/regions`).
-REGION = "Region"
+#: Their bodies are islands of models (`passes/regions`).
+REGION, BF16_REGION = "Region", "Bf16Region"
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
 IR_VERSION, OPSET = 10, 21
 _FILES = {

@@ -15,6 +15,7 @@ from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.quantize.store_halves import StoreHalves
+from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.plan import Method, Plan
 from onnxq.planning.scales import activation_scales
@@ -22,6 +23,9 @@ from onnxq.recipe import Recipe
 from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
+
+#: Schemes that ask for bfloat16.
+BF16 = ("bf16", "bfloat16")
 
 
 def rewrite(
@@ -46,6 +50,9 @@ def rewrite(
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if target.has_onnxq_ops and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
+    if target.has_onnxq_ops and any(c.op == "Conv" and c.format == "bfloat16" for c in plan.those(Method.STORED)):
+        small = (n.name for n in graph.nodes(model) if recipe.scheme_for(n.name or "", n.op_type) in BF16)
+        tidy.insert(1, MakeBf16Regions(types_of(model), frozenset(name for name in small if name)))
     return PassManager([*_of_target(work, model), *fusing, *tidy])(model.clone()).model
 
 

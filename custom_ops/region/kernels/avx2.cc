@@ -10,12 +10,15 @@ namespace {
 // Products of even and of odd bytes in 16 bits each, added in pairs to 32: nothing saturates, as vpmaddubsw would.
 struct YmmPairs {
   static constexpr int kLanes = 8, kVectors = 2, kPixels = 4;
+  using Problem = Conv;
+  using Sum = int32_t;
   using I = __m256i;
   struct X {
     I even, odd;
   };
   using W = X;
 
+  static const int32_t* starts(const Conv& c) { return c.bias; }
   static I load(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const I*>(p)); }
   static void store(int32_t* p, I a) { _mm256_storeu_si256(reinterpret_cast<I*>(p), a); }
   static W weights(const int8_t* p) {

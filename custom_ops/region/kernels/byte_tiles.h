@@ -1,11 +1,13 @@
-// The AMX instructions for bytes, one function each; or, with ONNXQ_EMULATE, what they do in plain loops. After Intel's
-// Software Developer's Manual, volume 2: TDPBUSD. Why assembly, ../../cpu/kernels/tiles.h says.
+// The AMX instructions for bytes and for bfloat16, one function each; or, with ONNXQ_EMULATE, what they do in plain loops. After Intel's
+// Software Developer's Manual, volume 2: TDPBUSD, TDPBF16PS. Why assembly, ../../cpu/kernels/tiles.h says.
 
 #ifndef ONNXQ_REGION_BYTE_TILES_H_
 #define ONNXQ_REGION_BYTE_TILES_H_
 
 #include <stdint.h>
 #include <string.h>
+
+#include "../../base/format.h"
 
 namespace onnxq {
 namespace {
@@ -56,6 +58,24 @@ void multiply_tiles() {
   }
 }
 
+// sum[m][n] += Σ a[m][2k + i] · b[k][2n + i], i = 0, 1, in float32.
+template <int sum, int a, int b>
+void multiply_number_tiles() {
+  for (int64_t m = 0; m < byte_rows; ++m) {
+    for (int n = 0; n < 16; ++n) {
+      float total;
+      memcpy(&total, byte_tiles[sum][m] + 4 * n, 4);
+      for (int k = 0; k < 32; ++k) {
+        uint16_t x, w;
+        memcpy(&x, byte_tiles[a][m] + 2 * k, 2);
+        memcpy(&w, byte_tiles[b][k / 2] + 4 * n + k % 2 * 2, 2);
+        total += bfloat16_to_float(x) * bfloat16_to_float(w);
+      }
+      memcpy(byte_tiles[sum][m] + 4 * n, &total, 4);
+    }
+  }
+}
+
 #else
 
 inline void begin_tiles(const ByteTiles& tiles) { asm volatile("ldtilecfg %0" ::"m"(tiles)); }
@@ -72,6 +92,11 @@ inline void store_tile(void* to) {
 template <int sum, int a, int b>
 inline void multiply_tiles() {
   asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(a), "i"(b));
+}
+// sum[m][n] += Σ a[m][2k + i] · b[k][2n + i], i = 0, 1, of bfloat16 in float32.
+template <int sum, int a, int b>
+inline void multiply_number_tiles() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(a), "i"(b));
 }
 
 #endif

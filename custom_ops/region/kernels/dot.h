@@ -1,6 +1,7 @@
 // Convolutions by dot products of four bytes: a tile of pixels times half a block or a whole one, sums in registers.
 //
-// V: kLanes sums of a register I; `weights(p)` reads four bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W).
+// V: of a `Problem`, which is a Conv, kLanes sums of a register I that begin with starts(problem); `weights(p)` reads four
+// bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W).
 // kPixels × kVectors registers are sums.
 
 #ifndef ONNXQ_REGION_DOT_H_
@@ -19,7 +20,8 @@ bool plan_dots(Conv& c) {
 
 // sums[P][32], outputs from `lane` on.
 template <class V, int P>
-inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, const int32_t* bias, int lane, int32_t* sums) {
+inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, const typename V::Sum* bias, int lane,
+                     typename V::Sum* sums) {
   typename V::I sum[P][V::kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < V::kVectors; ++v) {
@@ -59,15 +61,15 @@ inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, cons
 }
 
 template <class V, int P>
-void conv_tiles(const Conv& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
-  alignas(64) int32_t sums[P * kBlock];
+void conv_tiles(const typename V::Problem& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
+  alignas(64) typename V::Sum sums[P * kBlock];
   for (int64_t unit = first; unit < last; ++unit) {
     const Pixels start(c, n, unit);
     for (int64_t b = block; b < end; ++b) {
       const int64_t outputs = outputs_of(c, b);
       for (int lane = 0; lane < outputs; lane += V::kLanes * V::kVectors) {
         dot_tile<V, P>(c, start.window + b / c.blocks * c.group_in, c.weight + b * c.chunks * kBlockBytes,
-                       c.bias + b * kBlock, lane, sums);
+                       V::starts(c) + b * kBlock, lane, sums);
       }
       Pixels at = start;
       for (int i = 0; i < P; ++i, at.next(c)) {
@@ -80,7 +82,7 @@ void conv_tiles(const Conv& c, int64_t n, int64_t first, int64_t last, int64_t b
 }
 
 template <class V, int P = V::kPixels>
-void conv_dots(const Conv& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
+void conv_dots(const typename V::Problem& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
   if constexpr (P > 1) {
     if (c.tile < P) {
       return conv_dots<V, P - 1>(c, n, first, last, block, end);

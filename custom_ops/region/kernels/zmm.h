@@ -36,6 +36,8 @@ inline __mmask16 first_lanes(int64_t lanes) {
 
 // What the blocks of a convolution share while their pixels are stored.
 struct Finish {
+  using At = int64_t;  // bytes (or floats) from the first output of an image on
+
   const Conv* conv;
   ToCodes codes;
   __m512 scale0, scale1;
@@ -53,8 +55,7 @@ struct Finish {
     mask1 = first_lanes(outputs - 16);
   }
 
-  // Bytes (or floats) from the first output of image n on.
-  int64_t place(int64_t y, int64_t x) const {
+  At place(int64_t y, int64_t x) const {
     return conv->floats ? (y * conv->y.W + x) * conv->y.C : y * conv->y.row + x * conv->y.C;
   }
 
@@ -74,10 +75,13 @@ struct Finish {
 
 struct ZmmDots {
   static constexpr int kLanes = 16, kVectors = 2, kPixels = 14;
+  using Problem = Conv;
+  using Sum = int32_t;
   using I = __m512i;
   using X = I;
   using W = I;
 
+  static const int32_t* starts(const Conv& c) { return c.bias; }
   static I load(const int32_t* p) { return _mm512_loadu_si512(p); }
   static void store(int32_t* p, I a) { _mm512_storeu_si512(p, a); }
   static W weights(const int8_t* p) { return _mm512_loadu_si512(p); }

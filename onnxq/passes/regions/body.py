@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.passes.regions.groups import Group, Ranks, is_int8
-from onnxq.passes.regions.islands import Island
+from onnxq.model.types import Types
+from onnxq.passes.regions.groups import Group, Ranks, Tensor, is_int8
+from onnxq.passes.regions.islands import ENTRIES, Island
 
-#: The first line of attribute `steps`: its version.
-FIRST_LINE = "region 1"
+#: By operator, the first line of attribute `steps`: its version.
+FIRST_LINES = {own_ops.REGION: "region 1", own_ops.BF16_REGION: "bf16 region 1"}
 
 
 @dataclass
 class _Writer:
     """Copies an island into a function, and says it in steps."""
 
-    opset: int
-    lines: list[str] = field(default_factory=lambda: [FIRST_LINE])
+    model: ir.Model
+    names: Names
+    #: The operator.
+    op: str
+    lines: list[str] = field(default_factory=list)
     #: What the node reads and makes, in the graph around it.
     inputs: list[ir.Value] = field(default_factory=list)
     outputs: list[ir.Value] = field(default_factory=list)
@@ -31,8 +37,9 @@ class _Writer:
     formal: list[ir.Value] = field(default_factory=list)
     made: list[ir.Value] = field(default_factory=list)
     nodes: list[ir.Node] = field(default_factory=list)
-    #: By QuantizeLinear, the number of the step that makes its codes.
-    steps: dict[ir.Node, int] = field(default_factory=dict)
+    #: By tensor, the number of the step that makes it.
+    steps: dict[Tensor, int] = field(default_factory=dict)
+    constants: dict[bytes, ir.Value] = field(default_factory=dict)
 
     def input(self, value: ir.Value) -> int:
         """The number of an input of the node."""
@@ -41,6 +48,13 @@ class _Writer:
             self.copies[value] = ir.Value(name=f"in_{len(self.formal)}")
             self.formal.append(self.copies[value])
         return self.inputs.index(value)
+
+    def constant(self, array: NDArray, owner: ir.Graph) -> int:
+        """The number of an input that is this array."""
+        key = array.tobytes()
+        if key not in self.constants:
+            self.constants[key] = graph.add_constant(owner, self.names.fresh("region_constant"), ir.tensor(array))
+        return self.input(self.constants[key])
 
     def copy(self, node: ir.Node) -> None:
         """`node` in the function, unless it is there already."""
@@ -67,22 +81,28 @@ class _Writer:
         said = [f"{name}={_spelt(value)}" for name, value in words.items()]
         self.lines.append(" ".join([does, *said]))
 
+    @property
+    def steps_said(self) -> str:
+        return "\n".join([FIRST_LINES[self.op], *self.lines])
+
     def group(self, group: Group) -> None:
         """A group's nodes, and its step."""
         for node in group.operands:
             self.copy(node)
         words: dict[str, int | list[int]] = {}
         if group.sources:
-            words["x"] = [self.steps[quantize] for quantize in group.sources]
+            words["x"] = [self.steps[source] for source in group.sources]
         for node in group.nodes:
             self.copy(node)
         for name, value in group.words.items():
             if isinstance(value, ir.Value):
                 words[name] = self.input(value)
+            elif isinstance(value, np.ndarray):
+                words[name] = self.constant(value, _graph_of(group.last))
             elif value is not None:
                 words[name] = value
-        if group.makes_codes:
-            self.steps[group.last] = len(self.lines) - 1
+        if group.makes_tensor:
+            self.steps[group.made] = len(self.lines)
         else:
             words["out"] = self.output(group.last.outputs[0], self.copies[group.last.outputs[0]])
         self.say(group.does, **words)
@@ -101,41 +121,65 @@ def _spelt(value: int | list[int]) -> str:
 
 def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks) -> ir.Node:
     """Replace what others read of an island by the outputs of one new node, whose function goes to `model`."""
-    writer = _Writer(graph.opset(model))
+    writer = _Writer(model, names, own_ops.REGION)
     inside = island.nodes
     for group in island.groups:
         writer.group(group)
     for group in island.groups:
-        for dequantize in group.dequantizers if group.does != "quantize" else ():
+        for dequantize in group.dequantizers if group.does not in ENTRIES else ():
             if _is_read(dequantize.outputs[0], inside):
                 writer.copy(dequantize)
                 out = writer.output(dequantize.outputs[0], writer.copies[dequantize.outputs[0]])
-                writer.say("dequantize", x=[writer.steps[group.last]], out=out)
-    last = island.groups[-1].last
-    word = names.fresh("region")
-    node = ir.node(
-        own_ops.REGION,
-        writer.inputs,
-        {"steps": "\n".join(writer.lines)},
-        domain=own_ops.DOMAIN,
-        overload=word,
-        name=word,
-        num_outputs=len(writer.outputs),
-    )
-    owner = last.graph
-    assert isinstance(owner, ir.Graph)
-    owner.insert_after(last, node)
+                writer.say("dequantize", x=[writer.steps[group.made]], out=out)
+    node = _node(writer, island.groups[-1].last)
     for old, new in zip(writer.outputs, node.outputs, strict=True):
         quantize = _quantize_of(old)
-        # By which onnxruntime knows what the node makes; only a product makes floats at once.
-        rank = 2 if quantize is None else ranks.get(old.name or "")
-        shape = old.shape if old.shape is not None or rank is None else ir.Shape([None] * rank)
-        graph.replace_value(old, new)
-        new.dtype, new.shape = ir.DataType.FLOAT, shape
+        # Only a product makes floats at once.
+        _replace(old, new, 2 if quantize is None else ranks.get(old.name or ""))
         if quantize is not None:
             _quantize_again(new, quantize, names, lambda node: node not in inside and is_int8(node, ranks))
-    _add_function(model, writer, word)
     return node
+
+
+def insert_bf16(model: ir.Model, island: Island, names: Names, types: Types) -> ir.Node:
+    """The same of an island of float operators."""
+    writer = _Writer(model, names, own_ops.BF16_REGION)
+    for group in island.groups:
+        writer.group(group)
+    for group in island.groups:
+        value = group.made
+        if isinstance(value, ir.Value) and group.does not in ENTRIES and _is_read(value, island.nodes):
+            writer.say("write", x=[writer.steps[value]], out=writer.output(value, writer.copies[value]))
+    node = _node(writer, island.groups[-1].last)
+    for old, new in zip(writer.outputs, node.outputs, strict=True):
+        _replace(old, new, types.of(old).rank)
+    return node
+
+
+def _node(writer: _Writer, last: ir.Node) -> ir.Node:
+    """The node that stands for what `writer` was told, behind the `last` one."""
+    word = writer.names.fresh("region")
+    attributes = {"steps": writer.steps_said}
+    made = len(writer.outputs)
+    node = ir.node(
+        writer.op, writer.inputs, attributes, domain=own_ops.DOMAIN, overload=word, name=word, num_outputs=made
+    )
+    _graph_of(last).insert_after(last, node)
+    _add_function(writer, word)
+    return node
+
+
+def _replace(old: ir.Value, new: ir.Value, rank: int | None) -> None:
+    # A rank, by which onnxruntime knows what the node makes.
+    shape = old.shape if old.shape is not None or rank is None else ir.Shape([None] * rank)
+    graph.replace_value(old, new)
+    new.dtype, new.shape = ir.DataType.FLOAT, shape
+
+
+def _graph_of(node: ir.Node) -> ir.Graph:
+    owner = node.graph
+    assert isinstance(owner, ir.Graph)
+    return owner
 
 
 def _quantize_of(value: ir.Value) -> ir.Node | None:
@@ -168,10 +212,11 @@ def _is_read(value: ir.Value, inside: set[ir.Node]) -> bool:
     return value.is_graph_output() or any(use.node not in inside for use in value.uses())
 
 
-def _add_function(model: ir.Model, writer: _Writer, overload: str) -> None:
-    inner = ir.Graph(writer.formal, writer.made, nodes=writer.nodes, opset_imports={"": writer.opset})
+def _add_function(writer: _Writer, overload: str) -> None:
+    model = writer.model
+    inner = ir.Graph(writer.formal, writer.made, nodes=writer.nodes, opset_imports={"": graph.opset(model)})
     steps = ir.Attr("steps", ir.AttributeType.STRING, None)
-    function = ir.Function(own_ops.DOMAIN, own_ops.REGION, overload, graph=inner, attributes=[steps])
+    function = ir.Function(own_ops.DOMAIN, writer.op, overload, graph=inner, attributes=[steps])
     model.opset_imports.setdefault(own_ops.DOMAIN, own_ops.VERSION)
     model.ir_version = max(model.ir_version or 0, own_ops.IR_VERSION)
     model.functions[function.identifier()] = function

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.model import graph
 from onnxq.planning import int8_regions
 
-#: What a step says: numbers, or constants, which become inputs of the node.
-Words = dict[str, int | list[int] | ir.Value | None]
+#: What a step says: numbers, or constants, which become inputs of the node; arrays become constants first.
+Words = dict[str, int | list[int] | ir.Value | NDArray | None]
+#: What names a tensor: in int8 the QuantizeLinear that makes it, in bf16 the value.
+Tensor = ir.Node | ir.Value
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
 MOST_PRODUCTS = 1 << 15
 #: Blocks of 2 KB that the weight of a grouped convolution may become: those of small groups are mostly zeros.
@@ -28,14 +31,14 @@ class Group:
         does: the step's word.
         operands: DequantizeLinear nodes that make what it reads float.
         nodes: of the graph that it stands for, in order.
-        sources: the QuantizeLinear nodes whose codes it reads.
+        sources: the tensors that it reads.
         words: what else the step says.
     """
 
     does: str
     operands: tuple[ir.Node, ...]
     nodes: tuple[ir.Node, ...]
-    sources: tuple[ir.Node, ...]
+    sources: tuple[Tensor, ...]
     words: Words = field(default_factory=dict)
 
     @property
@@ -44,22 +47,28 @@ class Group:
         return self.nodes[-1]
 
     @property
-    def makes_codes(self) -> bool:
+    def made(self) -> Tensor:
+        """The tensor that others may read."""
+        return self.last
+
+    @property
+    def makes_tensor(self) -> bool:
+        """Whether others may read what it makes, in the place of floats."""
         return self.last.op_type == "QuantizeLinear"
 
     @property
     def dequantizers(self) -> list[ir.Node]:
         """Who makes its codes float."""
-        return [use.node for use in self.last.outputs[0].uses()] if self.makes_codes else []
+        return [use.node for use in self.last.outputs[0].uses()] if self.makes_tensor else []
 
 
-def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[ir.Node, Group]:
+def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[Tensor, Group]:
     """By last node, every group of this graph, in its order.
 
     Args:
         ranks: number of dimensions of the values that are quantized, by the names that they had in float.
     """
-    found: dict[ir.Node, Group] = {}
+    found: dict[Tensor, Group] = {}
     for node in subgraph:
         group = _group(node, ranks)
         if group is not None:
@@ -77,8 +86,9 @@ def ranks_of(subgraph: ir.Graph, ranks: Ranks) -> dict[str, int]:
     return found
 
 
-def entry(quantize: ir.Node) -> Group:
+def entry(quantize: Tensor) -> Group:
     """The step that quantizes what comes from outside."""
+    assert isinstance(quantize, ir.Node)
     return Group("quantize", (), (quantize,), (), {"in": quantize.inputs[0], **_codes(quantize)})
 
 
@@ -210,7 +220,7 @@ def _is_scaled(bias: ir.Node, weight: ir.Node, x: ir.Value | None) -> bool:
 
 
 def _conv(node: ir.Node) -> _Made:
-    words, shape = _weighted(node, 0), _padding(node)
+    words, shape = _weighted(node, 0), padding(node)
     weight = None if words is None else words["weight"]
     if words is None or shape is None or not isinstance(weight, ir.Value) or weight.shape is None:
         return None
@@ -271,7 +281,7 @@ def _same(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
 
 
 def _max_pool(node: ir.Node) -> _Made:
-    shape = _padding(node)
+    shape = padding(node)
     is_plain = len(node.outputs) == 1 or not node.outputs[1].uses()
     if shape is None or not is_plain:
         return None
@@ -279,7 +289,7 @@ def _max_pool(node: ir.Node) -> _Made:
 
 
 def _average_pool(node: ir.Node) -> _Made:
-    shape = _padding(node)
+    shape = padding(node)
     if shape is None or graph.attribute_int(node, "ceil_mode", 0) or shape.pop("dilations", [1, 1]) != [1, 1]:
         return None
     counts = graph.attribute_int(node, "count_include_pad", 0)
@@ -298,7 +308,7 @@ def _flatten(node: ir.Node) -> _Made:
     return ("flatten", [node.inputs[0]], {}) if graph.attribute_int(node, "axis", 1) == 1 else None
 
 
-def _padding(node: ir.Node) -> Words | None:
+def padding(node: ir.Node) -> Words | None:
     """Kernel, strides, dilations and pads of one or two dimensions, as two."""
     found: Words = {}
     for name, given in (("kernel", "kernel_shape"), ("strides", "strides"), ("dilations", "dilations")):

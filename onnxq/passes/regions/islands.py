@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.passes.regions.groups import Group, entry
+from onnxq.passes.regions.groups import Group, Tensor, entry
 
 #: Steps that are worth a region: those on which conversions are spent.
 WORTH = ("conv", "gemm")
+#: Steps that make tensors of what comes from outside.
+ENTRIES = ("quantize", "read")
 
 
 @dataclass(frozen=True)
 class Island:
-    """Groups in order; first those that quantize what comes from outside."""
+    """Groups in order; first those that read what comes from outside."""
 
     groups: tuple[Group, ...]
 
     @property
     def nodes(self) -> set[ir.Node]:
-        """What it stands for; not what quantizes for it, which others may read too."""
-        return _nodes(group for group in self.groups if group.does != "quantize")
+        """What it stands for; not what makes tensors for it, which others may read too."""
+        return _nodes(group for group in self.groups if group.does not in ENTRIES)
 
 
-def find_island(subgraph: ir.Graph, groups: Mapping[ir.Node, Group]) -> Island | None:
-    """Of the groups of a graph (`groups_of`), the largest island that can be computed at once."""
+def find_island(
+    subgraph: ir.Graph, groups: Mapping[Tensor, Group], entry: Callable[[Tensor], Group] = entry
+) -> Island | None:
+    """Of the groups of a graph, by the tensor that each makes, the largest island that can be computed at once.
+
+    Args:
+        entry: the step that makes a tensor of what comes from outside.
+    """
     order = {node: number for number, node in enumerate(subgraph)}
     reach = _Reach(order)
     regions: dict[Group, list[Group]] = {}
     for group in groups.values():
         mine = [group]
-        before = [regions[groups[quantize]] for quantize in group.sources if quantize in groups]
+        before = [regions[groups[source]] for source in group.sources if source in groups]
         for other in {id(each): each for each in before}.values():
             if reach.is_convex(_nodes((*mine, *other))):
                 mine = [*other, *mine]
@@ -45,18 +53,18 @@ def find_island(subgraph: ir.Graph, groups: Mapping[ir.Node, Group]) -> Island |
         return None
     largest = max(distinct.values(), key=len)
     found = sorted(largest, key=lambda group: order[group.last])
-    return Island((*_entries(found), *found))
+    return Island((*_entries(found, entry), *found))
 
 
 def _nodes(groups: Iterable[Group]) -> set[ir.Node]:
     return {node for group in groups for node in (*group.nodes, *group.dequantizers)}
 
 
-def _entries(found: Iterable[Group]) -> list[Group]:
-    """What quantizes for these groups and is none of them."""
-    made = {group.last for group in found}
-    outside = dict.fromkeys(q for group in found for q in group.sources if q not in made)
-    return [entry(quantize) for quantize in outside]
+def _entries(found: Iterable[Group], entry: Callable[[Tensor], Group]) -> list[Group]:
+    """What makes tensors for these groups and is none of them."""
+    made = {group.made for group in found}
+    outside = dict.fromkeys(source for group in found for source in group.sources if source not in made)
+    return [entry(source) for source in outside]
 
 
 class _Reach:

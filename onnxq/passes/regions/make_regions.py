@@ -16,7 +16,7 @@ from onnxq.passes.regions.islands import find_island
 MOST_NODES = 20000
 
 
-def _scanned(model: ir.Model) -> set[ir.Graph]:
+def scanned(model: ir.Model) -> set[ir.Graph]:
     """Bodies of Scan, and what is inside them: its outputs must have shapes before it runs, and a region tells none."""
     bodies = [node.attributes["body"].as_graph() for node in graph.nodes(model) if graph.is_op(node, "Scan")]
     return {each for body in bodies for each in (body, *body.subgraphs())}
@@ -37,8 +37,8 @@ class MakeRegions(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
-        made, scanned = 0, _scanned(model)
-        for subgraph in [each for each in graph.graphs(model) if each not in scanned]:
+        made, left_out = 0, scanned(model)
+        for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
             subgraph.sort()
             self.ranks |= ranks_of(subgraph, self.ranks)
             while len(subgraph) <= MOST_NODES:

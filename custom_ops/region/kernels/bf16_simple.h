@@ -1,0 +1,269 @@
+// Every loop of bf16 regions in plain C++, which compilers make vectors of, by the flags of the file that includes it.
+
+#ifndef ONNXQ_REGION_BF16_SIMPLE_H_
+#define ONNXQ_REGION_BF16_SIMPLE_H_
+
+#include <string.h>
+
+#include "../../base/format.h"
+#include "../bf16_kernel.h"
+#include "act.h"
+#include "simple.h"
+
+namespace onnxq {
+namespace {
+
+constexpr int64_t kTogether = 32;  // channels
+
+inline float widened(uint16_t number) { return bfloat16_to_float(number); }
+
+// To the nearest, half to even; what is no number stays none.
+inline uint16_t narrowed(float x) {
+  const uint32_t bits = float_to_bits(x);
+  const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>(x != x ? bits >> 16 | 0x40 : rounded);
+}
+
+inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline uint16_t* row_of(const Numbers& t, int64_t row) { return t.data + row / t.H * t.image + row % t.H * t.row; }
+// The only one there is, where sizes are 1.
+inline const uint16_t* row_of(const Numbers& t, int64_t n, int64_t y) {
+  return t.data + (t.N == 1 ? 0 : n * t.image) + (t.H == 1 ? 0 : y * t.row);
+}
+
+// Where the channel that lies at `i` of 32 belongs.
+constexpr int64_t channel_at(int64_t i) { return i < 16 ? 2 * i : 2 * (i - 16) + 1; }
+
+// --- convolutions --------------------------------------------------------------------------------------------------------
+
+// Up to 32 sums become numbers of one pixel.
+inline void store_sums(float* sums, const Act& act, const uint16_t* plus, uint16_t* to, int64_t size) {
+  if (plus) {
+    for (int64_t i = 0; i < size; ++i) {
+      sums[i] += widened(plus[i]);
+    }
+  }
+  activate(act, sums, kTogether);
+  for (int64_t i = 0; i < size; ++i) {
+    to[i] = narrowed(sums[i]);
+  }
+}
+
+inline void store_block(const NumberConv& c, int64_t n, int64_t y, int64_t x, int64_t block, const float* found) {
+  float sums[kBlock];
+  memcpy(sums, found, sizeof sums);
+  const int64_t channel = channel_of(c, block);
+  const uint16_t* const plus =
+      c.plus.data ? c.plus.data + n * c.plus.image + y * c.plus.row + x * c.plus.pixel + channel : nullptr;
+  store_sums(sums, c.act, plus, c.to.data + n * c.to.image + y * c.to.row + x * c.to.pixel + channel, outputs_of(c, block));
+}
+
+inline bool plan_number_by_number(NumberConv& c) { return plan_one_by_one(c); }
+
+inline void number_conv_one_by_one(const NumberConv& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
+  for (int64_t unit = first; unit < last; ++unit) {
+    const Pixels at(c, n, unit);
+    if (!at.is_there(c)) {
+      continue;
+    }
+    for (int64_t b = block; b < end; ++b) {
+      const uint8_t* const window = at.window + b / c.blocks * c.group_in;
+      const int8_t* w = c.weight + b * c.chunks * kBlockBytes;
+      float sums[kBlock];
+      memcpy(sums, c.starts + b * kBlock, sizeof sums);
+      for (int64_t k = 0; k < c.chunks; ++k, w += kBlockBytes) {
+        for (int64_t pair = 0; pair < c.quads[k]; ++pair) {
+          uint16_t x[2], q[2];
+          memcpy(x, window + c.offsets[k] + 4 * pair, sizeof x);
+          for (int64_t i = 0; i < kBlock; ++i) {
+            memcpy(q, w + i / 16 * (kBlockBytes / 2) + pair * 64 + i % 16 * 4, sizeof q);
+            sums[i] += widened(x[0]) * widened(q[0]) + widened(x[1]) * widened(q[1]);
+          }
+        }
+      }
+      store_block(c, n, at.y, at.x, b, sums);
+    }
+  }
+}
+
+inline void number_depthwise_simple(const NumberDepthwise& d, int64_t first, int64_t last) {
+  const int64_t padded = cover(d.y.C, kTogether) * kTogether;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t n = row / d.y.H, y = row % d.y.H;
+    for (int64_t c = 0; c < d.y.C; c += kTogether) {
+      const int64_t channels = at_most(d.y.C - c, kTogether);
+      for (int64_t ox = 0; ox < d.y.W; ++ox) {
+        const uint16_t* const window = d.x.data + n * d.x.image + d.first + y * d.step_y + ox * d.step_x + c;
+        float found[kTogether], sums[kTogether];
+        memcpy(found, d.bias + c, sizeof found);
+        for (int64_t ky = 0; ky < d.kernel_y; ++ky) {
+          for (int64_t kx = 0; kx < d.kernel_x; ++kx) {
+            const float* const w = d.weight + (ky * d.kernel_x + kx) * padded + c;
+            for (int64_t i = 0; i < kTogether; ++i) {
+              const int64_t channel = channel_at(i);
+              found[i] += channel < channels ? widened(window[ky * d.next_y + kx * d.next_x + channel]) * w[i] : 0.0f;
+            }
+          }
+        }
+        for (int64_t i = 0; i < kTogether; ++i) {
+          sums[channel_at(i)] = found[i];
+        }
+        const uint16_t* const plus = d.plus.data ? row_of(d.plus, row) + ox * d.plus.pixel + c : nullptr;
+        store_sums(sums, d.act, plus, row_of(d.y, row) + ox * d.y.pixel + c, channels);
+      }
+    }
+  }
+}
+
+// --- pixel by pixel ------------------------------------------------------------------------------------------------------
+
+// to[i] = act(body(i)), i < size.
+template <typename Body>
+inline void in_pieces(int64_t size, const Act& act, uint16_t* to, const Body& body) {
+  constexpr int64_t kPiece = 256;
+  float values[kPiece];
+  for (int64_t at = 0; at < size; at += kPiece) {
+    const int64_t count = at_most(size - at, kPiece);
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = body(at + i);
+    }
+    activate(act, values, count);
+    for (int64_t i = 0; i < count; ++i) {
+      to[at + i] = narrowed(values[i]);
+    }
+  }
+}
+
+template <bool multiplies>
+inline float joined(uint16_t a, uint16_t b) {
+  return multiplies ? widened(a) * widened(b) : widened(a) + widened(b);
+}
+
+template <bool multiplies>
+inline void number_binary(const NumberBinary& p, int64_t first, int64_t last) {
+  const bool same_channels = p.a.C == p.b.C;
+  const bool is_dense = p.a.pixel == p.a.C && p.b.pixel == p.b.C && p.y.pixel == p.y.C;
+  const bool same_pixels = same_channels && p.a.W == p.b.W && is_dense;
+  const int64_t pixels = same_pixels ? 1 : p.y.W, size = same_pixels ? p.y.W * p.y.C : p.y.C;
+  for (int64_t row = first; row < last; ++row) {
+    const uint16_t *a = row_of(p.a, row / p.y.H, row % p.y.H), *b = row_of(p.b, row / p.y.H, row % p.y.H);
+    uint16_t* to = row_of(p.y, row);
+    for (int64_t x = 0; x < pixels; ++x, to += p.y.pixel) {
+      if (same_channels) {
+        in_pieces(size, p.act, to, [&](int64_t i) { return joined<multiplies>(a[i], b[i]); });
+      } else {
+        const int64_t each_a = p.a.C == 1 ? 0 : 1, each_b = p.b.C == 1 ? 0 : 1;
+        in_pieces(size, p.act, to, [&](int64_t i) { return joined<multiplies>(a[i * each_a], b[i * each_b]); });
+      }
+      a += p.a.W == 1 ? 0 : p.a.pixel;
+      b += p.b.W == 1 ? 0 : p.b.pixel;
+    }
+  }
+}
+
+inline void number_binary_simple(const NumberBinary& p, int64_t first, int64_t last) {
+  (p.multiplies ? number_binary<true> : number_binary<false>)(p, first, last);
+}
+
+inline void number_affine_simple(const NumberAffine& p, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; ++row) {
+    const uint16_t* x = row_of(p.x, row);
+    uint16_t* to = row_of(p.y, row);
+    for (int64_t ox = 0; ox < p.x.W; ++ox, x += p.x.pixel, to += p.y.pixel) {
+      in_pieces(p.x.C, p.act, to, [&](int64_t i) { return widened(x[i]) * p.factor[i] + p.shift[i]; });
+    }
+  }
+}
+
+inline void number_copy_simple(const NumberCopy& p, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; ++row) {
+    const uint16_t* x = row_of(p.x, row);
+    uint16_t* to = row_of(p.y, row);
+    for (int64_t ox = 0; ox < p.x.W; ++ox, x += p.x.pixel, to += p.y.pixel) {
+      memcpy(to, x, static_cast<size_t>(p.x.C) * sizeof *x);
+    }
+  }
+}
+
+// --- pools ---------------------------------------------------------------------------------------------------------------
+
+inline void number_pool_simple(const NumberPool& p, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t n = row / p.y.H, y = row % p.y.H, y0 = y * p.stride_y - p.top;
+    const uint16_t* const image = p.x.data + n * p.x.image;
+    const Inside rows(y0, p.kernel_y, p.dilation_y, 0, p.x.H);
+    const Inside counted_rows(y0, p.kernel_y, p.dilation_y, -p.top, p.x.H + p.bottom);
+    for (int64_t ox = 0; ox < p.y.W; ++ox) {
+      const int64_t x0 = ox * p.stride_x - p.left;
+      const Inside columns(x0, p.kernel_x, p.dilation_x, 0, p.x.W);
+      const Inside counted(x0, p.kernel_x, p.dilation_x, -p.left, p.x.W + p.right);
+      const int64_t real = (rows.last - rows.first) * (columns.last - columns.first);
+      const int64_t all = (counted_rows.last - counted_rows.first) * (counted.last - counted.first);
+      const float count = static_cast<float>(p.counts_pads ? all : real);
+      for (int64_t c = 0; c < p.y.C; c += kTogether) {
+        const int64_t channels = at_most(p.y.C - c, kTogether);
+        float found[kTogether];
+        const float start = p.average ? 0.0f : bits_to_float(0xFF800000u);
+        for (int64_t i = 0; i < kTogether; ++i) {
+          found[i] = start;
+        }
+        for (int64_t ky = rows.first; ky < rows.last; ++ky) {
+          for (int64_t kx = columns.first; kx < columns.last; ++kx) {
+            const uint16_t* const pixel =
+                image + (y0 + ky * p.dilation_y) * p.x.row + (x0 + kx * p.dilation_x) * p.x.pixel + c;
+            if (p.average) {
+              for (int64_t i = 0; i < channels; ++i) {
+                found[i] += widened(pixel[i]);
+              }
+            } else {
+              for (int64_t i = 0; i < channels; ++i) {
+                const float x = widened(pixel[i]);
+                found[i] = found[i] > x ? found[i] : x;
+              }
+            }
+          }
+        }
+        uint16_t* const to = row_of(p.y, row) + ox * p.y.pixel + c;
+        for (int64_t i = 0; i < channels; ++i) {
+          to[i] = narrowed(p.average ? found[i] / count : found[i]);
+        }
+      }
+    }
+  }
+}
+
+// --- borders -------------------------------------------------------------------------------------------------------------
+
+inline void number_read_simple(const NumberBorder& p, int64_t first, int64_t last) {
+  const Numbers& t = p.numbers;
+  const int64_t plane = t.H * t.W;
+  for (int64_t row = first; row < last; ++row) {
+    uint16_t* const to = row_of(t, row);
+    for (int64_t c = 0; c < t.C; ++c) {
+      const float* const from = p.floats + (row / t.H * t.C + c) * plane + row % t.H * t.W;
+      for (int64_t x = 0; x < t.W; ++x) {
+        to[x * t.pixel + c] = narrowed(from[x]);
+      }
+    }
+  }
+}
+
+inline void number_write_simple(const NumberBorder& p, int64_t first, int64_t last) {
+  const Numbers& t = p.numbers;
+  const int64_t plane = t.H * t.W;
+  for (int64_t row = first; row < last; ++row) {
+    const uint16_t* const from = row_of(t, row);
+    for (int64_t c = 0; c < t.C; ++c) {
+      float* const to = p.floats + (row / t.H * t.C + c) * plane + row % t.H * t.W;
+      for (int64_t x = 0; x < t.W; ++x) {
+        to[x] = widened(from[x * t.pixel + c]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_BF16_SIMPLE_H_

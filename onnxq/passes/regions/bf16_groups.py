@@ -1,0 +1,377 @@
+"""Float operators that a bf16 region has a step for: they hang on convolutions whose weights are stored in bfloat16."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.model import graph
+from onnxq.model.types import Types
+from onnxq.model.weights import MIN_ELEMENTS
+from onnxq.passes.regions.groups import MOST_BLOCKS, Group, Tensor, Words, padding
+
+Pixels = dict[ir.Value, Hashable]
+#: As in `custom_ops/region/bf16_kernel.h`.
+RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1, 9)
+#: Numbers of one weight that are multiplied with pixels of one place, and outputs that are computed together.
+_CHUNK, _BLOCK = 32, 32
+
+
+class NumberGroup(Group):
+    """A step of a bf16 region; its sources are values."""
+
+    @property
+    def made(self) -> Tensor:
+        return self.last.outputs[0]
+
+    @property
+    def makes_tensor(self) -> bool:
+        return True
+
+    @property
+    def dequantizers(self) -> list[ir.Node]:
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry(NumberGroup):
+    """What rounds a value that comes from outside."""
+
+    @property
+    def made(self) -> Tensor:
+        value = self.words["in"]
+        assert isinstance(value, ir.Value)
+        return value
+
+
+def entry(value: Tensor) -> Group:
+    """The step that rounds what comes from outside."""
+    assert isinstance(value, ir.Value)
+    return _Entry("read", (), (), (), {"in": value})
+
+
+def groups_of(subgraph: ir.Graph, types: Types, small: frozenset[str] = frozenset()) -> dict[Tensor, Group]:
+    """By the value that it makes, every group of this graph, in its order; no node is in two of them.
+
+    Args:
+        types: types and shapes of values, by their names.
+        small: names of convolutions that may be in bfloat16 although their weights, which are small, are in float32.
+    """
+    found: dict[Tensor, Group] = {}
+    taken: set[ir.Node] = set()
+    order = {node: number for number, node in enumerate(subgraph)}
+    pixels = pixels_of(subgraph)
+    for node in subgraph:
+        group = None if node in taken else _group(node, types, order, pixels, small)
+        if group is not None:
+            found[group.made] = group
+            taken |= set(group.nodes)
+    return found
+
+
+def pixels_of(subgraph: ir.Graph) -> Pixels:
+    """By value, a word for its sizes without channels: values with the same word have the same, whatever they are."""
+    found: Pixels = {}
+    for node in subgraph:
+        inputs = [value for value in node.inputs if value is not None]
+        words = [found.setdefault(value, len(found)) for value in inputs if _constant(value) is None]
+        if node.domain or not words or not node.outputs:
+            continue
+        word = words[0]
+        if node.op_type in ("Conv", "MaxPool", "AveragePool"):
+            word = _word_behind(node, word)
+        elif node.op_type not in _SAME_PIXELS or len(set(words)) > 1 or graph.attribute_int(node, "axis", 1) != 1:
+            continue
+        elif node.op_type in ("Add", "Concat") and len(words) != len(inputs):
+            continue  # a constant may be larger
+        found[node.outputs[0]] = word
+    return found
+
+
+#: Operators whose outputs have the pixels of their inputs, if all of these have the same.
+_SAME_PIXELS = {"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Concat", "Add"}
+
+
+def _word_behind(node: ir.Node, word: Hashable) -> Hashable:
+    """Of windows: that of the input, where there are as many; else one that says how they differ."""
+    found = padding(node)
+    weight = graph.constant(_stored(node.inputs[1]) or node.inputs[1]) if node.op_type == "Conv" else None
+    kernel = list(node.attributes.get_ints("kernel_shape", [])) or (
+        [] if weight is None else list(weight.shape.numpy()[2:])
+    )
+    if found is None or len(kernel) not in (1, 2):
+        return (id(node), word)
+    strides, dilations, pads, kernel = (
+        found.get("strides", [1, 1]),
+        found.get("dilations", [1, 1]),
+        found.get("pads", [0, 0, 0, 0]),
+        [1, *map(int, kernel)][-2:],
+    )
+    assert isinstance(pads, list) and isinstance(dilations, list)
+    reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+    is_same = "same" in found or [pads[0] + pads[2], pads[1] + pads[3]] == reach
+    if strides == [1, 1] and is_same:
+        return word
+    ceil = graph.attribute_int(node, "ceil_mode", 0)
+    return (word, str((kernel, strides, dilations, pads, found.get("same"), ceil)))
+
+
+def _group(
+    node: ir.Node, types: Types, order: dict[ir.Node, int], pixels: Pixels, small: frozenset[str]
+) -> Group | None:
+    make = _MAKERS.get(node.op_type) if node.domain == "" else None
+    made = None if make is None else make(node, types)
+    if graph.is_op(node, "Conv"):
+        made = _conv(node, node.name in small)
+    if made is None or not _fits(made, types):
+        return None
+    if made.does == "conv":
+        made = _with_sum(made, types, order, pixels)
+    return _with_activation(made) if made.does in ("conv", "add", "mul", "affine") and "act" not in made.words else made
+
+
+def _fits(group: Group, types: Types) -> bool:
+    """Whether all that it reads is float32, of one rank that regions have."""
+    values = [value for value in group.sources if isinstance(value, ir.Value)]
+    ranks = {types.of(value).rank for value in values}
+    is_plain = all(types.of(value).dtype is ir.DataType.FLOAT and graph.constant(value) is None for value in values)
+    return is_plain and ranks in ({2}, {3}, {4})
+
+
+def _with_sum(group: Group, types: Types, order: dict[ir.Node, int], pixels: Pixels) -> Group:
+    """With the Add of another tensor of the same shape behind a convolution, where it is the last that is added."""
+    end = group.last.outputs[0]
+    add = graph.only_consumer(end)
+    if add is None or not graph.is_op(add, "Add") or add not in order or not _same_shape(*add.inputs, types, pixels):
+        return group
+    other = next((value for value in add.inputs if value is not end), None)
+    producer = None if other is None else other.producer()
+    is_before = producer is None or order.get(producer, len(order)) < order[group.nodes[0]]
+    if other is None or graph.constant(other) is not None or not is_before:
+        return group
+    return replace(group, nodes=(*group.nodes, add), sources=(*group.sources, other))
+
+
+def _same_shape(a: ir.Value | None, b: ir.Value | None, types: Types, pixels: Pixels) -> bool:
+    if a is None or b is None or a is b or types.of(a).dtype is not types.of(b).dtype:
+        return False
+    one, other = types.of(a).shape, types.of(b).shape
+    if one is None or other is None or len(one) != len(other):
+        return False
+    same_pixels = pixels.get(a) is not None and pixels.get(a) == pixels.get(b)
+    return one[1] == other[1] is not None and (same_pixels or (one == other and None not in one))
+
+
+def _with_activation(group: Group) -> Group:
+    end = group.last.outputs[0]
+    readers = [use.node for use in end.uses()]
+    if end.is_graph_output() or any(reader.graph is not group.last.graph for reader in readers):
+        return group
+    if len(readers) == 1:
+        words = _activation(readers[0])
+        return group if words is None else _followed(group, readers, words)
+    if len(readers) != 2:
+        return group
+    # x · sigmoid(x), and x · hard_sigmoid(x) as it was spelt before there was a HardSwish.
+    gate, product = sorted(readers, key=lambda node: node.op_type == "Mul")
+    is_gated = product.op_type == "Mul" and set(product.inputs) == {end, gate.outputs[0]}
+    if not is_gated or graph.only_consumer(gate.outputs[0]) is not product or product.domain or gate.domain:
+        return group
+    if gate.op_type == "Sigmoid":
+        return _followed(group, [gate, product], {"act": SILU})
+    if gate.op_type == "HardSigmoid" and _hard_sigmoid(gate)[0] == np.float32(1 / 6) and _hard_sigmoid(gate)[1] == 0.5:
+        return _followed(group, [gate, product], {"act": HARD_SWISH})
+    return group
+
+
+def _followed(group: Group, nodes: list[ir.Node], words: Words) -> Group:
+    return replace(group, nodes=(*group.nodes, *nodes), words={**group.words, **words})
+
+
+def _hard_sigmoid(node: ir.Node) -> tuple[np.float32, np.float32]:
+    return np.float32(graph.attribute_float(node, "alpha", 0.2)), np.float32(graph.attribute_float(node, "beta", 0.5))
+
+
+def _activation(node: ir.Node) -> Words | None:
+    """What a step says of an operator that changes each number alone."""
+    if node.domain:
+        return None
+    if node.op_type in _PLAIN:
+        return {"act": _PLAIN[node.op_type]}
+    if node.op_type == "LeakyRelu":
+        return {"act": LEAKY_RELU, "low": _number(graph.attribute_float(node, "alpha", 0.01))}
+    if node.op_type == "HardSigmoid":
+        alpha, beta = _hard_sigmoid(node)
+        return {"act": HARD_SIGMOID, "low": _number(alpha), "high": _number(beta)}
+    if node.op_type != "Clip" or {"min", "max"} & set(node.attributes):
+        return None
+    bounds: list[NDArray | None] = []
+    for index in (1, 2):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        array = _constant(value)
+        if value is not None and (array is None or array.size != 1 or math.isnan(float(array.item()))):
+            return None
+        bounds.append(None if array is None else array.reshape(()))
+    return {"act": CLIP, "low": bounds[0], "high": bounds[1]}
+
+
+_PLAIN = {"Relu": RELU, "Sigmoid": SIGMOID, "Tanh": TANH, "HardSwish": HARD_SWISH}
+
+
+def _number(value: float | np.float32) -> NDArray:
+    return np.array(value, np.float32)
+
+
+def _stored(value: ir.Value | None) -> ir.Value | None:
+    """The constant in bfloat16 that `value` is made float32 of."""
+    cast = None if value is None else value.producer()
+    if cast is None or not graph.is_op(cast, "Cast") or graph.attribute_int(cast, "to", 0) != int(ir.DataType.FLOAT):
+        return None
+    tensor = graph.constant(cast.inputs[0])
+    return cast.inputs[0] if tensor is not None and tensor.dtype is ir.DataType.BFLOAT16 else None
+
+
+def _constant(value: ir.Value | None) -> NDArray | None:
+    """A constant of float32, or one that is made float32 of bfloat16."""
+    stored = _stored(value)
+    tensor = graph.constant(value if stored is None else stored)
+    if tensor is None or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.BFLOAT16):
+        return None
+    return np.asarray(tensor.numpy().astype(np.float32))
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def _of(does: str, node: ir.Node, sources: list[ir.Value | None], words: Words) -> Group | None:
+    casts = [value.producer() for value in node.inputs if value is not None and _stored(value) is not None]
+    read = tuple(cast for cast in casts if cast is not None)
+    given = tuple(value for value in sources if value is not None)
+    return NumberGroup(does, read, (node,), given, words) if len(given) == len(sources) else None
+
+
+def _conv(node: ir.Node, may_be_small: bool) -> Group | None:
+    weight, shape = _stored(node.inputs[1]), padding(node)
+    if weight is None and may_be_small:
+        tensor = graph.constant(node.inputs[1])
+        is_small = tensor is not None and tensor.dtype is ir.DataType.FLOAT and tensor.size < MIN_ELEMENTS
+        weight = node.inputs[1] if is_small else None
+    if weight is None or weight.shape is None or shape is None:
+        return None
+    dims = weight.shape.numpy()
+    if len(dims) not in (3, 4) or 0 in dims:
+        return None
+    group = graph.attribute_int(node, "group", 1)
+    outputs, taps = int(dims[0]) // max(group, 1), int(np.prod(dims[2:]))
+    is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
+    if is_padded and group * -(-outputs // _BLOCK) * taps * -(-int(dims[1]) // _CHUNK) > MOST_BLOCKS:
+        return None
+    words: Words = {"weight": weight, **shape, "group": group}
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None:
+        words["bias"] = _stored(bias) or bias
+        if _constant(bias) is None:
+            return None
+    return _of("conv", node, [node.inputs[0]], words)
+
+
+def _binary(node: ir.Node, types: Types) -> Group | None:
+    """Of two tensors; or of one and of a constant for all channels, or one each."""
+    a, b = node.inputs
+    arrays = [_constant(a), _constant(b)]
+    if all(array is None for array in arrays):
+        return _of(node.op_type.lower(), node, [a, b], {}) if node.op_type in ("Add", "Mul") else None
+    number = 0 if arrays[1] is not None else 1
+    x, array = node.inputs[number], arrays[1 - number]
+    rank = None if x is None else types.of(x).rank
+    if array is None or rank is None or arrays[number] is not None or array.ndim > rank:
+        return None
+    sizes = (1,) * (rank - array.ndim) + array.shape
+    if array.size == 0 or any(size != 1 for axis, size in enumerate(sizes) if axis != 1):
+        return None
+    words = _affine(node.op_type, array.ravel(), constant_first=number == 1)
+    return None if words is None else _of("affine", node, [x], words)
+
+
+def _affine(op: str, array: NDArray, constant_first: bool) -> Words | None:
+    if op == "Add":
+        return {"bias": array}
+    if op == "Mul":
+        return {"weight": array}
+    if op == "Sub":
+        return {"weight": -np.ones(1, np.float32), "bias": array} if constant_first else {"bias": -array}
+    if constant_first or not np.all(np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).tiny * 4)):
+        return None
+    return {"weight": 1 / array}
+
+
+def _batch_normalization(node: ir.Node, types: Types) -> Group | None:
+    arrays = [_constant(value) for value in node.inputs[1:5]]
+    if len(arrays) != 4 or any(array is None for array in arrays) or graph.attribute_int(node, "training_mode", 0):
+        return None
+    scale, shift, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
+    factor = scale / np.sqrt(variance + graph.attribute_float(node, "epsilon", 1e-5))
+    words: Words = {"weight": factor.astype(np.float32), "bias": (shift - mean * factor).astype(np.float32)}
+    return _of("affine", node, [node.inputs[0]], words) if np.all(np.isfinite(factor)) else None
+
+
+def _unary(node: ir.Node, types: Types) -> Group | None:
+    words = _activation(node)
+    return None if words is None else _of("affine", node, [node.inputs[0]], words)
+
+
+def _max_pool(node: ir.Node, types: Types) -> Group | None:
+    shape = padding(node)
+    if shape is None or (len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())):
+        return None
+    return _of("max_pool", node, [node.inputs[0]], {**shape, "ceil": graph.attribute_int(node, "ceil_mode", 0)})
+
+
+def _average_pool(node: ir.Node, types: Types) -> Group | None:
+    shape = padding(node)
+    if shape is None or graph.attribute_int(node, "ceil_mode", 0) or shape.pop("dilations", [1, 1]) != [1, 1]:
+        return None
+    counts = graph.attribute_int(node, "count_include_pad", 0)
+    return _of("average_pool", node, [node.inputs[0]], {**shape, "counts_pads": counts})
+
+
+def _global_average_pool(node: ir.Node, types: Types) -> Group | None:
+    x = node.inputs[0]
+    rank = None if x is None else types.of(x).rank
+    return _of("global_average_pool", node, [x], {}) if rank in (3, 4) else None
+
+
+def _reduce_mean(node: ir.Node, types: Types) -> Group | None:
+    """Over all pixels."""
+    rank = None if node.inputs[0] is None else types.of(node.inputs[0]).rank
+    tensor = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if rank not in (3, 4) or tensor is None or graph.attribute_int(node, "keepdims", 1) != 1:
+        return None
+    axes = sorted(int(axis) % rank for axis in tensor.numpy().ravel())
+    return _global_average_pool(node, types) if axes == list(range(2, rank)) else None
+
+
+def _concat(node: ir.Node, types: Types) -> Group | None:
+    return _of("concat", node, list(node.inputs), {}) if graph.attribute_int(node, "axis", 0) == 1 else None
+
+
+def _flatten(node: ir.Node, types: Types) -> Group | None:
+    return _of("flatten", node, [node.inputs[0]], {}) if graph.attribute_int(node, "axis", 1) == 1 else None
+
+
+_MAKERS: dict[str, Callable[[ir.Node, Types], Group | None]] = {
+    **dict.fromkeys(("Add", "Mul", "Sub", "Div"), _binary),
+    "BatchNormalization": _batch_normalization,
+    **dict.fromkeys((*_PLAIN, "LeakyRelu", "HardSigmoid", "Clip"), _unary),
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "ReduceMean": _reduce_mean,
+    "Concat": _concat,
+    "Flatten": _flatten,
+}

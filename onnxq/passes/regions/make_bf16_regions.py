@@ -1,0 +1,55 @@
+"""Islands of float operators around convolutions with weights in bfloat16, as nodes of the onnxq domain."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.types import Types, infer_types
+from onnxq.passes import Pass
+from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.regions.bf16_groups import entry, groups_of
+from onnxq.passes.regions.body import insert_bf16
+from onnxq.passes.regions.islands import find_island
+from onnxq.passes.regions.make_regions import MOST_NODES, scanned
+
+
+def types_of(model: ir.Model) -> Types:
+    """Types and shapes, with names for what is not known of inputs, so that equal shapes are known to be."""
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is None and isinstance(value.shape, ir.Shape):
+                value.shape[axis] = f"{value.name}_{axis}_onnxq"
+    return infer_types(copy)
+
+
+class MakeBf16Regions(Pass):
+    """Give each island of float operators one node that computes in bfloat16, the largest islands first.
+
+    What the island was is the body of the node's function: in float32, so that numbers agree as far as bfloat16 does.
+
+    Args:
+        types: types and shapes of values, by the names that they have in the model.
+        small: names of convolutions that may be in bfloat16 although their weights, which are small, are in float32.
+    """
+
+    def __init__(self, types: Types, small: frozenset[str] = frozenset()) -> None:
+        super().__init__()
+        self.types, self.small = types, small
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        names = Names(model)
+        made, left_out = 0, scanned(model)
+        for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
+            subgraph.sort()
+            while len(subgraph) <= MOST_NODES:
+                island = find_island(subgraph, groups_of(subgraph, self.types, self.small), entry)
+                if island is None:
+                    break
+                insert_bf16(model, island, names, self.types)
+                RemoveUnused()(model)
+                subgraph.sort()
+                made += 1
+        return ir.passes.PassResult(model, modified=made > 0)
