@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import warnings
 
+from onnxq.runtime import endings
 from onnxq.runtime.supervisor import supervised
 
 
@@ -40,9 +40,7 @@ def work() -> None:
 
 
 def _work() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    endings.listen()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # terminals that know only ASCII

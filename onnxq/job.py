@@ -65,6 +65,7 @@ class Job:
         evidence: what the data say of layers, once they were looked at.
         dense: for `auto`, another plan: hardly any loss, and on some machines faster.
         unscaled: the prepared model as it was before channels were scaled, if they were.
+        evidence_of: the hash of the data, where there is a file of what they say of layers.
     """
 
     path: Path
@@ -80,6 +81,17 @@ class Job:
     evidence: Evidence = field(default_factory=dict)
     dense: Plan | None = None
     unscaled: ir.Model | None = None
+    evidence_of: str = ""
+
+    @property
+    def knows_data(self) -> bool:
+        """Whether data can choose codes: they are here, or what they say of layers is."""
+        return self.data is not None or bool(self.evidence_of)
+
+    @property
+    def data_hash(self) -> str:
+        """Of the data by which codes are chosen; empty where there are none."""
+        return self.evidence_of if self.data is None else self.data.hash()
 
     @property
     def threads(self) -> int:
@@ -129,11 +141,13 @@ def open_job(
     data: DataSource | Sampling | None = None,
     environment: Environment | None = None,
     also: Iterable[str] = (),
+    evidence_of: str = "",
 ) -> Job:
     """Steps 1 to 3: load, prepare, plan.
 
     Args:
         also: further schemes and formats, in which nodes may be planned later.
+        evidence_of: the hash of the data, where there is a file of what they say of layers.
 
     Raises:
         BadModel, BadRecipe, BadData: what is wrong with which of them.
@@ -142,7 +156,7 @@ def open_job(
     sampling = Sampling.of(data)
     environment = environment or Environment()
     asked = Recipe(recipe) if isinstance(recipe, str) else recipe
-    wanted = asked.resolve(has_data=sampling.source is not None)
+    wanted = asked.resolve(has_data=sampling.source is not None, has_evidence=bool(evidence_of))
     place = targets.get(target)
     if place.consumer:  # onnxruntime's times say nothing of it
         wanted = replace(wanted, keep_slow=True)
@@ -157,7 +171,8 @@ def open_job(
     widen = place.widens_half or not schemes.isdisjoint(SPEED_SCHEMES)
     opset = max(place.opset_for(scheme) for scheme in schemes)
     refusal = prepare(loaded, opset=opset, widen=widen)
-    has_data = sampling.source is not None and wanted.algorithm not in algorithms.DATA_FREE
+    knows_data = sampling.source is not None or bool(evidence_of)
+    has_data = knows_data and wanted.algorithm not in algorithms.DATA_FREE
     plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal, has_data=has_data)
     if not plan.choices:
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
@@ -166,7 +181,7 @@ def open_job(
     for sentence in unused_options(wanted, loaded, plan, path=model):
         warnings.warn(sentence, UnusedOption, stacklevel=2)
     samples = sampling.open(loaded, model)
-    job = Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
+    job = Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files, evidence_of=evidence_of)
     if asked.scheme != "auto" or sampling.source is not None or not place.has_onnxq_ops or wanted.prefer == "size":
         return job
     dense = make_plan(loaded, replace(wanted, scheme=DENSE), place, infer_types(loaded), opset_note=refusal)

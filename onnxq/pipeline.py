@@ -29,7 +29,7 @@ from onnxq.checking.verdict import judged, require_gain
 from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of, scored
 from onnxq.drafts.tuned import Drafts
 from onnxq.encoding import memo
-from onnxq.errors import BadModel, NothingToDo, one_line
+from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
@@ -57,7 +57,7 @@ from onnxq.samples.trials import GIVEN, Trials
 from onnxq.searching.budget import Budget
 from onnxq.searching.meter import is_progress, remove
 from onnxq.searching.options import SCHEME
-from onnxq.summaries.evidence import NO_EVIDENCE
+from onnxq.summaries.evidence import NO_EVIDENCE, open_index
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
 
@@ -245,8 +245,8 @@ def opened(request: Request, *, writes: bool = True) -> Job:
     if request.output is not None:
         save.require_onnx(request.output)
         guard.writes(request.output)
-    also = _also(request)
-    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment, also)
+    also, known = _also(request), _known(request)
+    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment, also, known)
     if request.budget is not None:
         job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, scheme=SCHEME), dense=None)
     for each in filter(None, (job.plan, job.dense)) if writes else ():
@@ -261,6 +261,20 @@ def opened(request: Request, *, writes: bool = True) -> Job:
         require_possible(request.plan, job.model, job.target, job.path)
         job = dataclasses.replace(job, plan=reconciled(request.plan, job.model))
     return job
+
+
+def _known(request: Request) -> str:
+    """The hash of the data of which the user has evidence; empty where it is still to be gathered.
+
+    Raises:
+        BadRecipe: it is damaged, or can be neither found nor gathered.
+    """
+    file = request.evidence
+    if file is not None and file.exists():
+        return open_index(file)[0].data
+    if file is not None and request.sampling.source is None:
+        raise BadRecipe(f"there is no evidence '{file}': gather it by 'onnxq calibrate --evidence', or give --data")
+    return ""
 
 
 def _also(request: Request) -> set[str]:
@@ -358,7 +372,12 @@ def _drafts(
 ) -> Drafts | BudgetDrafts:
     if request.budget is None:
         return Drafts(request, job, ranges, trials)
-    return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan))
+
+    def nbytes_of(plan: Plan) -> int:
+        with scratch() as folder:
+            return _written(job.rewritten(plan, ranges), _signature(request, job, plan), job, folder / "tried.onnx")
+
+    return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan), nbytes_of)
 
 
 def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
@@ -382,7 +401,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
         version=__version__,
         onnxruntime=version(),
         model=hash_model(job.model if job.unscaled is None else job.unscaled),
-        data="" if job.data is None else job.data.hash(),
+        data=job.data_hash,
         recipe=job.recipe,
         asked=request.recipe.scheme,
         plan=plan,

@@ -72,6 +72,12 @@ class Choice:
         return dataclasses.replace(self, method=method, format=format, block=block, reason=reason)
 
     @property
+    def joins_bf16_region(self) -> bool:
+        """Whether this convolution computes in bfloat16 where the target has regions: its weights are stored so, and
+        nothing speaks against it, for what `in_float` gave back has a reason."""
+        return self.op == "Conv" and self.method is Method.STORED and self.format == "bfloat16" and not self.reason
+
+    @property
     def label(self) -> str:
         """The choice in a few words, for tables."""
         if self.method in (Method.KEEP, Method.HALF):

@@ -34,6 +34,10 @@ class Classes:
     axis: int
     kind: str = "logits"
 
+    def are_in(self, x: NDArray) -> bool:
+        """Whether `x` has such an axis: the shape of an output may be known only when it is computed."""
+        return -x.ndim <= self.axis < x.ndim
+
     def logarithms(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of the probabilities that `x` stands for, the classes along the last axis."""
         x = np.moveaxis(x, self.axis, -1)
@@ -120,7 +124,7 @@ class Quality:
         for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
                 _add(outputs, name, arrays_of(x), arrays_of(y))
-                if name in self.classes and _are_alike(x, y):
+                if name in self.classes and _are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
 

@@ -240,11 +240,12 @@ class Recipe:
         """Every algorithm that the user named, for all nodes or for some."""
         return frozenset(filter(None, (self.algorithm, *(rule.algorithm for rule in self.rules))))
 
-    def resolve(self, has_data: bool) -> Recipe:
+    def resolve(self, has_data: bool, has_evidence: bool = False) -> Recipe:
         """This recipe with `auto` replaced by what it stands for.
 
         Args:
             has_data: whether there are samples to calibrate with.
+            has_evidence: whether what data say of layers is known without them.
 
         Raises:
             BadRecipe: w8a8, of the scheme or a rule, without calibration data.
@@ -252,8 +253,8 @@ class Recipe:
         for word in () if has_data else sorted(self.schemes & SCHEMES.keys()):
             if other := SCHEMES[word].without_data:
                 raise BadRecipe(f"{word} needs calibration data: give --data, or use {other}, which needs none")
-        for word in () if has_data else sorted(algorithms.WITH_DATA.keys() & self.algorithms):
-            raise BadRecipe(f"the algorithm '{word}' needs calibration data: give --data")
+        for word in () if has_data or has_evidence else sorted(algorithms.WITH_DATA.keys() & self.algorithms):
+            raise BadRecipe(f"the algorithm '{word}' needs calibration data: give --data, or --evidence of them")
         if self.scheme == "auto":
             return replace(self, scheme="w8a8" if has_data else "w4a16")
         if self.scheme not in SPEED_SCHEMES:

@@ -90,11 +90,11 @@ struct Pool {
   float x_scale, scale;
 };
 
-// Each code by a table: pixels of x go to channels `channel`… of y.
+// Each code by a table: pixels of x go to the first channels of those of y.
 struct Lookup {
   Image x, y;
-  const uint8_t* table;  // of 256 bytes, or null: copied
-  int64_t channel;
+  const uint8_t* table;  // of 256 bytes, one for all or `by_channel`; or null: copied
+  bool by_channel;
 };
 
 // Between float32 [N, C, H, W] and codes.

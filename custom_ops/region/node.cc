@@ -8,6 +8,7 @@
 #include "../abi/ops.h"
 #include "../abi/weight.h"
 #include "../cpu/isa.h"
+#include "profile.h"
 #include "run_stage.h"
 
 namespace onnxq {
@@ -84,11 +85,14 @@ class Region {
     named([&] { prepare(info); });
   }
 
+  ~Region() { profile_.write(name_, kernels_.empty() ? "" : kernels_.front()->isa); }
+
   void compute(OrtKernelContext* context) {
     named([&] { run(context); });
   }
 
  private:
+  static constexpr int64_t kMostBytes = int64_t{1} << 29, kMostPerByte = 16;  // of all steps, and by byte of constants
   static constexpr size_t kPlans = 16;  // that are kept, for as many shapes
 
   // Refusals say whose they are.
@@ -103,12 +107,23 @@ class Region {
 
   void prepare(const OrtKernelInfo* info) {
     kernels_ = kernels_here<E>();
+    // Steps may share a weight: a small file must not take all memory.
+    int64_t taken = 0, most = kMostBytes;
     Constants constants;
     for (size_t i = 0; i < inputs_; ++i) {
       constants.push_back(constant_input(api_, info, i));
+      most += kMostPerByte * static_cast<int64_t>(element_bytes(constants.back().type)) * constants.back().size();
     }
-    for (const Step& step : read_steps(string_attribute(api_, info, "steps", ""), inputs_, outputs_, E::element)) {
+    const std::string text = string_attribute(api_, info, "steps", "");
+    for (const Step& step : read_steps(text, inputs_, outputs_, E::element)) {
       stages_.push_back(E::stage(step, stages_, constants, *kernels_.front()));
+      taken += stages_.back().nbytes();
+      if (taken > most) {
+        throw Refusal("attribute steps takes more memory than its weights may: too many steps, or groups too small");
+      }
+    }
+    if (profile_.is_on()) {
+      profile_.begin(lines_of(text));
     }
   }
 
@@ -138,7 +153,7 @@ class Region {
     Scratch scratch(place, plan->workspace);
     memory.workspace = static_cast<uint8_t*>(scratch.take(plan->workspace));
     for (size_t i = 0; i < stages_.size(); ++i) {
-      run_stage(kernels_, stages_, *plan, i, memory, place);
+      profile_.time(i, [&] { run_stage(kernels_, stages_, *plan, i, memory, place); });
     }
   }
 
@@ -159,6 +174,7 @@ class Region {
   size_t inputs_ = 0, outputs_ = 0;
   std::vector<const typename E::Kernel*> kernels_;
   std::vector<Stage> stages_;
+  Profile profile_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<const Plan>> plans_;
 };

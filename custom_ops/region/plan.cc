@@ -75,7 +75,11 @@ class Planner {
         plan_.outputs[static_cast<size_t>(step.out)] = {made.W, stage.outputs};
         made.C = 0;  // no codes
         break;
+      case Does::kConstant:
+        made = of_input(number, stage.shape);
+        break;
       case Does::kAdd:
+      case Does::kSub:
       case Does::kMul:
         binary(number, source(step, 1), made);
         break;
@@ -85,14 +89,7 @@ class Planner {
         pool(number, step, made);
         break;
       case Does::kConcat:
-        made.C = 0;
-        for (size_t i = 0; i < step.x.size(); ++i) {
-          const Placed& each = source(step, i);
-          if (each.rank != made.rank || each.N != made.N || each.H != made.H || each.W != made.W) {
-            refuse_stage(number, "joins tensors of different shapes");
-          }
-          made.C += each.C;  // of sizes that are looked at below: no sum of a thousand is too large for int64
-        }
+        concat(number, step, made);
         break;
       case Does::kFlatten:
         if (made.rank > 2) {
@@ -114,6 +111,22 @@ class Planner {
         }
         break;
       case Does::kTable:
+        if (const size_t codes = stage.tables[0].size(); codes != 256 && codes / 256 != static_cast<size_t>(made.C)) {
+          refuse_stage(number, "has tables for " + std::to_string(codes / 256) + " channels, and reads " +
+                                   std::to_string(made.C));
+        }
+        break;
+      case Does::kSlice:
+        set_sizes(made, sliced(number, step, sizes(made)));
+        break;
+      case Does::kPad:
+        set_sizes(made, padded(number, step, sizes(made)));
+        break;
+      case Does::kResize:
+        set_sizes(made, resized(number, stage, sizes(made), made.rank));
+        break;
+      case Does::kArrange:
+        made = of_input(number, arranged(number, step, dims(made)));
         break;
     }
     made.width = width_;
@@ -147,6 +160,16 @@ class Planner {
       }
     }
     plan_.offsets.push_back(found);
+  }
+
+  // So is what moves.
+  void moves(size_t number) {
+    const Does does = stages_[number].step.does;
+    const bool is_move = does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
+    const Placed& y = plan_.tensors[number];
+    const bool has_bytes = is_move && !y.is_empty();
+    const Step& step = stages_[number].step;
+    plan_.moves.push_back(has_bytes ? moves_of(stages_[number], layout(source(step, 0)), layout(y)) : Moves{});
   }
 
   // Of numbers, what only a Concat reads is made where that wants it: codes may have to be changed.
@@ -203,6 +226,32 @@ class Planner {
 
   static Dims dims(const Placed& t) {
     return t.rank == 2 ? Dims{t.W, t.C} : t.rank == 3 ? Dims{t.N, t.C, t.W} : Dims{t.N, t.C, t.H, t.W};
+  }
+
+  static Sizes sizes(const Placed& t) { return {{t.N, t.C, t.H, t.W}}; }
+  static void set_sizes(Placed& t, const Sizes& sizes) {
+    t.N = sizes[0];
+    t.C = sizes[1];
+    t.H = sizes[2];
+    t.W = sizes[3];
+  }
+  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image(), t.pitch()}; }
+
+  void concat(size_t number, const Step& step, Placed& made) {
+    const size_t axis = static_cast<size_t>(step.axis);
+    Sizes all = sizes(made);
+    all[axis] = 0;
+    for (size_t i = 0; i < step.x.size(); ++i) {
+      const Placed& each = source(step, i);
+      Sizes with = sizes(each);
+      const int64_t size = with[axis];
+      with[axis] = all[axis];
+      if (each.rank != made.rank || with != all) {
+        refuse_stage(number, "joins tensors of different shapes");
+      }
+      all[axis] += size;  // of sizes that are looked at: no sum of a thousand is too large for int64
+    }
+    set_sizes(made, all);
   }
 
   static Placed of_input(size_t number, const Dims& shape) {
@@ -309,6 +358,7 @@ Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs
   planner.place();
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.offsets(i);
+    planner.moves(i);
   }
   return plan;
 }

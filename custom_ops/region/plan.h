@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "stage.h"
+#include "moves.h"
 
 namespace onnxq {
 
@@ -32,13 +32,12 @@ struct Placed {
   bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
 };
 
-using Dims = std::vector<int64_t>;
-
 struct Plan {
   std::vector<Dims> inputs, outputs;  // shapes; of inputs that no step reads none
   std::vector<Placed> tensors;        // of each step
   std::vector<std::vector<int64_t>> offsets;  // Conv::offsets of each step
   std::vector<std::array<int64_t, 4>> pads;   // of each step: top, left, bottom, right
+  std::vector<Moves> moves;                   // of each step
   int64_t workspace = 0;
 };
 

@@ -34,7 +34,17 @@ class Runner {
       case Does::kGemm:
         conv();
         break;
+      case Does::kConstant:
+        constant();
+        break;
+      case Does::kSlice:
+      case Does::kPad:
+      case Does::kResize:
+      case Does::kArrange:
+        move();
+        break;
       case Does::kAdd:
+      case Does::kSub:
       case Does::kMul:
         binary();
         break;
@@ -177,12 +187,69 @@ class Runner {
   }
 
   void lookup() const {
-    int64_t channel = 0;
+    const bool by_channel = stage_.step.does == Does::kTable && stage_.tables[0].size() > 256;
+    Image to = y();
     for (size_t i = 0; i < stage_.step.x.size(); ++i) {
       const std::vector<uint8_t>& table = stage_.tables[i];
-      const Lookup p = {image(x(i)), y(), table.empty() ? nullptr : table.data(), channel};
-      channel += p.x.C;
+      const Lookup p = {image(x(i)), to, table.empty() ? nullptr : table.data(), by_channel};
+      const int64_t parts[] = {p.x.N * to.image, p.x.C, p.x.H * to.row, p.x.W * to.C};
+      to.data += stage_.step.does == Does::kConcat ? parts[stage_.step.axis] : 0;
       in_rows(p.x.N * p.x.H, bytes(p.x), [&](int64_t first, int64_t last) { kernel_.lookup(p, first, last); });
+    }
+  }
+
+  // Of this and the following ones, for the order of channels last.
+  void constant() const {
+    const Image to = y();
+    const uint8_t* from = stage_.constant.data();
+    for (int64_t n = 0; n < to.N; ++n) {
+      for (int64_t c = 0; c < to.C; ++c) {
+        for (int64_t i = 0; i < to.H * to.W; ++i) {
+          to.data[n * to.image + i / to.W * to.row + i % to.W * to.C + c] =
+              plan_.tensors[number_].rank == 2 ? from[i * to.C + c] : *from++;
+        }
+      }
+    }
+  }
+
+  void move() const {
+    const Moves& moves = plan_.moves[number_];
+    const Image from = image(x()), to = y();
+    const int zero = stage_.codes.zero;
+    if (bytes(to) == 0) {
+      return;
+    }
+    if (moves.picks.empty()) {
+      in_rows(static_cast<int64_t>(moves.runs.size()), bytes(to), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const Run& run = moves.runs[static_cast<size_t>(i)];
+          const size_t size = static_cast<size_t>(run.bytes);
+          run.from == kFill ? std::memset(to.data + run.to, zero, size)
+                            : std::memcpy(to.data + run.to, from.data + run.from, size);
+        }
+      });
+      return;
+    }
+    in_rows(to.N * to.H, 4 * bytes(to), [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        const uint8_t* x = from.data;
+        uint8_t* y = to.data + row / to.H * to.image + row % to.H * to.row;
+        const int32_t* picks = moves.picks.data();
+        if (moves.of_pixel) {
+          x += row / to.H * from.image + row % to.H * from.row;
+          for (int64_t pixel = 0; pixel < to.W; ++pixel, x += to.C, y += to.C) {
+            pick(x, picks, y, to.C);
+          }
+        } else {
+          pick(x, picks + row * to.W * to.C, y, to.W * to.C);
+        }
+      }
+    });
+  }
+
+  static void pick(const uint8_t* x, const int32_t* picks, uint8_t* y, int64_t size) {
+    for (int64_t i = 0; i < size; ++i) {
+      y[i] = x[picks[i]];
     }
   }
 

@@ -126,7 +126,7 @@ void make_binary(Stage& stage, const Stage& a, const Stage& b, const RegionKerne
   p.a_zero = a.codes.zero;
   p.b_zero = b.codes.zero;
   p.a_scale = a.scale;
-  p.b_scale = b.scale;
+  p.b_scale = stage.step.does == Does::kSub ? -b.scale : b.scale;
   p.scale = stage.scale;
   p.codes = stage.codes;
   p.multiplies = stage.step.does == Does::kMul;
@@ -139,6 +139,21 @@ void make_binary(Stage& stage, const Stage& a, const Stage& b, const RegionKerne
   p.divides = 0;
   simple.binary(p, 0, 1);
   p.divides = divided != multiplied;
+}
+
+void make_resize(Stage& stage, size_t number, const Reader& read) {
+  const Step& step = stage.step;
+  if ((step.sizes == kNone) == (step.ratios == kNone)) {
+    refuse_stage(number, "must say one of 'sizes' and 'ratios'");
+  }
+  if (step.sizes != kNone) {
+    stage.sizes = read.values<int64_t>(step.sizes, ort::kInt64, "sizes");
+  } else {
+    stage.ratios = read.values<float>(step.ratios, kFloat, "ratios");
+  }
+  if (stage.sizes.empty() && stage.ratios.empty()) {
+    refuse_stage(number, "resizes to no size");
+  }
 }
 
 // DequantizeLinear of one tensor and QuantizeLinear of another, as a table; none where the two are the same.
@@ -182,14 +197,24 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
     case Does::kGemm:
       make_gemm(stage, number, source(0), read);
       break;
+    case Does::kConstant: {
+      const Tensor& given = read.constant(step.codes, ort::kUint8, "codes");
+      stage.shape = given.shape;
+      stage.constant = read.values<uint8_t>(step.codes, ort::kUint8, "codes");
+      break;
+    }
+    case Does::kResize:
+      make_resize(stage, number, read);
+      break;
     case Does::kAdd:
+    case Does::kSub:
     case Does::kMul:
       make_binary(stage, source(0), source(1), simple);
       break;
     case Does::kTable: {
       stage.tables.push_back(read.values<uint8_t>(step.table, kUint8, "table"));
-      if (stage.tables[0].size() != 256) {
-        refuse_stage(number, "has a table that is not of 256 codes");
+      if (stage.tables[0].empty() || stage.tables[0].size() % 256) {
+        refuse_stage(number, "has a table that is not of 256 codes, or of as many for each channel");
       }
       break;
     }

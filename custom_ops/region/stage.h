@@ -16,6 +16,8 @@ struct alignas(64) Line {
   uint8_t bytes[64];
 };
 
+using Dims = std::vector<int64_t>;
+
 struct Stage {
   Step step;
   // Of the tensor that it makes.
@@ -31,13 +33,24 @@ struct Stage {
   std::vector<uint8_t> quads;  // of each chunk
   int64_t rank = 0;
 
-  std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied
+  std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied; for a table step one each channel, or one
+  Dims sizes;                                // that Resize asks for
+  std::vector<float> ratios;                 // or by which it changes them
+  Dims shape;                                // of a constant
+  std::vector<uint8_t> constant;             // in the order of the definition
   Binary binary{};
 
   // Of bf16: packed weights, or `factors` of depthwise convolutions and of each channel; biases in the same order.
   std::vector<Line> lines, dense_lines;  // NumberConv::dense_weight
   std::vector<float> factors, starts;
   Act act{};
+
+  // Bytes of all that grows with constants. Every plan has a number for each quad.
+  int64_t nbytes() const {
+    const size_t numbers = bias.size() + dot_bias.size() + scales.size() + dot_scales.size() + factors.size() + starts.size();
+    return static_cast<int64_t>(weight.size() + dot_weight.size() + 4 * numbers + (lines.size() + dense_lines.size()) * sizeof(Line) +
+                                128 * quads.size());
+  }
 };
 
 // Constant inputs by number; of type kUndefined where an input is no constant.

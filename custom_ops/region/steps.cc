@@ -11,9 +11,11 @@ namespace {
 
 constexpr size_t kMostSteps = 4096, kMostBytes = size_t{1} << 20, kMostSources = 1024;
 constexpr int64_t kMostNumber = 1 << 24;
+constexpr size_t kMostDims = 8;
 
-// What a word may say. `most` is replaced by the number of inputs or outputs where it names one.
-enum class Kind { kSources, kInput, kOutput, kNumber };
+// What a word may say. `most` is replaced by the number of inputs or outputs where it names one. Dims are numbers, up to
+// eight.
+enum class Kind { kSources, kInput, kOutput, kNumber, kDims };
 
 struct Word {
   const char* name;
@@ -25,6 +27,7 @@ struct Word {
 
 #define ONNXQ_ONE(member) [](Step& s, const std::vector<int64_t>& v) { s.member = v[0]; }
 #define ONNXQ_MANY(member) [](Step& s, const std::vector<int64_t>& v) { std::copy(v.begin(), v.end(), s.member.begin()); }
+#define ONNXQ_LIST(member) [](Step& s, const std::vector<int64_t>& v) { s.member = v; }
 constexpr Word kWords[] = {
     {"x", Kind::kSources, 0, 0, [](Step& s, const std::vector<int64_t>& v) { s.x = v; }, 0},
     {"in", Kind::kInput, 0, 0, ONNXQ_ONE(in), 1},
@@ -48,8 +51,26 @@ constexpr Word kWords[] = {
     {"strides", Kind::kNumber, 1, 4096, ONNXQ_MANY(strides), 2},
     {"dilations", Kind::kNumber, 1, 4096, ONNXQ_MANY(dilations), 2},
     {"pads", Kind::kNumber, 0, 1 << 20, ONNXQ_MANY(pads), 4},
+    {"codes", Kind::kInput, 0, 0, ONNXQ_ONE(codes), 1},
+    {"sizes", Kind::kInput, 0, 0, ONNXQ_ONE(sizes), 1},
+    {"ratios", Kind::kInput, 0, 0, ONNXQ_ONE(ratios), 1},
+    {"axis", Kind::kNumber, 0, 3, ONNXQ_ONE(axis), 1},
+    {"starts", Kind::kNumber, -kMostNumber, kMostNumber, ONNXQ_MANY(starts), 4},
+    {"stops", Kind::kNumber, -kMostNumber, kMostNumber, ONNXQ_MANY(stops), 4},
+    {"steps", Kind::kNumber, -kMostNumber, kMostNumber, ONNXQ_MANY(steps), 4},
+    {"before", Kind::kNumber, -kMostNumber, kMostNumber, ONNXQ_MANY(before), 4},
+    {"behind", Kind::kNumber, -kMostNumber, kMostNumber, ONNXQ_MANY(behind), 4},
+    {"block", Kind::kNumber, 1, 64, ONNXQ_ONE(block), 1},
+    {"to_depth", Kind::kNumber, 0, 1, ONNXQ_ONE(to_depth), 1},
+    {"mode", Kind::kNumber, 0, 2, ONNXQ_ONE(mode), 1},
+    {"coordinates", Kind::kNumber, 0, 3, ONNXQ_ONE(coordinates), 1},
+    {"nearest", Kind::kNumber, 0, 3, ONNXQ_ONE(nearest), 1},
+    {"split", Kind::kDims, -1, kMostNumber, ONNXQ_LIST(split), 0},
+    {"perm", Kind::kDims, 0, kMostDims - 1, ONNXQ_LIST(perm), 0},
+    {"shape", Kind::kDims, -1, kMostNumber, ONNXQ_LIST(shape), 0},
 };
 #undef ONNXQ_ONE
+#undef ONNXQ_LIST
 #undef ONNXQ_MANY
 
 // The words of an operator: those it must say, and after the bar those it may.
@@ -63,14 +84,22 @@ constexpr Operator kOperators[] = {
     {"quantize", Does::kQuantize, 0, 0, " in scale zero |"},
     {"conv", Does::kConv, 1, 1, " x weight weight_scale scale zero | bias group strides dilations pads same relu low high "},
     {"gemm", Does::kGemm, 1, 1, " x weight weight_scale out | bias transposed "},
+    {"constant", Does::kConstant, 0, 0, " codes scale zero |"},
     {"add", Does::kAdd, 2, 2, " x scale zero | relu low high "},
+    {"sub", Does::kSub, 2, 2, " x scale zero | relu low high "},
     {"mul", Does::kMul, 2, 2, " x scale zero | relu low high "},
     {"table", Does::kTable, 1, 1, " x table scale zero |"},
     {"max_pool", Does::kMaxPool, 1, 1, " x kernel | strides dilations pads same ceil "},
     {"average_pool", Does::kAveragePool, 1, 1, " x kernel scale zero | strides pads same counts_pads "},
     {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x scale zero |"},
-    {"concat", Does::kConcat, 1, kMostSources, " x scale zero |"},
+    {"concat", Does::kConcat, 1, kMostSources, " x scale zero | axis "},
     {"flatten", Does::kFlatten, 1, 1, " x |"},
+    {"slice", Does::kSlice, 1, 1, " x starts stops steps |"},
+    {"pad", Does::kPad, 1, 1, " x before behind | mode "},
+    {"resize", Does::kResize, 1, 1, " x | sizes ratios coordinates nearest "},
+    {"depth_to_space", Does::kArrange, 1, 1, " x block | mode "},
+    {"space_to_depth", Does::kArrange, 1, 1, " x block to_depth |"},
+    {"arrange", Does::kArrange, 1, 1, " x | split perm shape "},
     {"dequantize", Does::kDequantize, 1, 1, " x out |"},
 };
 // The same of bf16.
@@ -113,8 +142,9 @@ std::vector<std::string> cut(const std::string& text, char at) {
 std::vector<int64_t> numbers(const std::string& text, size_t step, const std::string& word) {
   std::vector<int64_t> found;
   for (const std::string& digits : cut(text, ',')) {
-    const bool is_number =
-        !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
+    const size_t sign = digits.rfind('-', 0) == 0 ? 1 : 0;
+    const bool is_number = digits.size() > sign && digits.size() < 10 + sign &&
+                           digits.find_first_not_of("0123456789", sign) == std::string::npos;
     if (!is_number) {
       refuse(step, "says '" + word + "' with something else than whole numbers");
     }
@@ -140,12 +170,14 @@ void read_word(const Operator& op, const std::string& text, const std::vector<St
   }
   said += name + " ";
   const std::vector<int64_t> values = numbers(text.substr(equals + 1), number, name);
-  const bool is_list = word->kind == Kind::kSources;
-  if (is_list ? values.size() < op.least || values.size() > op.most : values.size() != word->count) {
+  const bool is_list = word->kind == Kind::kSources, is_dims = word->kind == Kind::kDims;
+  if (is_list   ? values.size() < op.least || values.size() > op.most
+      : is_dims ? values.size() > kMostDims
+                : values.size() != word->count) {
     refuse(number, "says '" + name + "' with " + std::to_string(values.size()) + " numbers");
   }
   for (const int64_t value : values) {
-    const int64_t most = word->kind == Kind::kNumber   ? word->most
+    const int64_t most = word->kind == Kind::kNumber || is_dims ? word->most
                          : word->kind == Kind::kInput  ? static_cast<int64_t>(inputs) - 1
                          : word->kind == Kind::kOutput ? static_cast<int64_t>(outputs) - 1
                                                        : static_cast<int64_t>(number) - 1;
@@ -183,6 +215,12 @@ Step read_step(const Language& language, const std::string& line, const std::vec
 }
 
 }  // namespace
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines = cut(text, '\n');
+  lines.erase(lines.begin());
+  return lines;
+}
 
 std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs, Element element) {
   const Language& language = element == Element::kCodes ? kCodes : kNumbers;

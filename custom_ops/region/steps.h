@@ -18,7 +18,9 @@ enum class Does {
   kQuantize,
   kConv,
   kGemm,
+  kConstant,
   kAdd,
+  kSub,
   kMul,
   kTable,
   kMaxPool,
@@ -26,6 +28,10 @@ enum class Does {
   kGlobalAveragePool,
   kConcat,
   kFlatten,
+  kSlice,
+  kPad,
+  kResize,
+  kArrange,
   kDequantize,
   kAffine,
 };
@@ -38,16 +44,25 @@ struct Step {
   std::vector<int64_t> x;
   // Numbers of inputs and outputs of the node.
   int64_t in = kNone, out = kNone, weight = kNone, weight_scale = kNone, bias = kNone, scale = kNone, zero = kNone;
-  int64_t table = kNone, low = kNone, high = kNone;
+  int64_t table = kNone, low = kNone, high = kNone, codes = kNone, sizes = kNone, ratios = kNone;
   int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
   int64_t act = 0;   // ActKind
   int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
   std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
   std::array<int64_t, 4> pads{};                                              // top, left, bottom, right
+  int64_t axis = 1;
+  // Of what moves codes: n, c, y, x.
+  std::array<int64_t, 4> starts{}, stops{}, steps{}, before{}, behind{};
+  int64_t block = 0, to_depth = 0;  // DepthToSpace, and back
+  int64_t mode = 0, coordinates = 0, nearest = 0;
+  std::vector<int64_t> split, perm, shape;  // dimensions as Reshape takes them, and as Transpose
 };
 
 // Throws Refusal.
 std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outputs, Element element);
+
+// The lines of the steps, for people.
+std::vector<std::string> lines_of(const std::string& text);
 
 // Whether a step makes a tensor that others may read.
 constexpr bool makes_tensor(Does does) { return does != Does::kDequantize && does != Does::kGemm; }

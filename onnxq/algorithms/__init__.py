@@ -66,6 +66,12 @@ FOLLOWING = frozenset(word for word, module in _NEEDS_DATA.items() if getattr(mo
 WORDS = (*DATA_FREE, *WITH_DATA)
 
 
+def forget() -> None:
+    """Drop what algorithms have prepared for the next part of the same weight."""
+    for module in _NEEDS_DATA.values():
+        getattr(module, "forget", lambda: None)()
+
+
 @typed
 def get(word: str) -> Algorithm:
     """The algorithm called `word`, which needs no data.

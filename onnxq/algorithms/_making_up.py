@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.algorithms._cholesky import factor, solve
 from onnxq.formats import FloatArray
 
 #: Part of the mean square of all inputs that is added to each one's: without, what a few rows have in common by chance
@@ -14,18 +18,39 @@ DAMPING, ROWS_PER_INPUT = 0.3, 4
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def shift_of(sums: NDArray[np.float32], cross: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
-    """[groups, K, K]: times weights, what is to be added to them so that outputs stay where they were in float.
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """Times weights, what is to be added to them so that outputs stay where they were in float.
 
-    Args:
-        sums: of products of rows with themselves, 1 on average on the diagonal, and damped.
-        cross: of products of rows with what they are less in float.
-        rows: how many there were.
+    Attributes:
+        lower: [K, K], times its transpose the sums of products of rows with themselves, damped.
+        cross: [K, K], of products of rows with what they are less in float.
     """
-    k = sums.shape[-1]
-    damping = DAMPING * max(1.0, ROWS_PER_INPUT * k / max(1, rows))
-    with np.errstate(over="ignore", invalid="ignore"):  # `making_up` looks at what comes of it
-        return np.linalg.solve(sums + np.float32(damping) * np.eye(k, dtype=np.float32), cross).astype(np.float32)
+
+    lower: NDArray[np.float32]
+    cross: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, sums: NDArray[np.float32], cross: NDArray[np.float32], rows: int) -> Self:
+        """
+        Args:
+            sums: 1 on average on the diagonal, and damped; changed meanwhile.
+            rows: how many there were.
+
+        Raises:
+            LinAlgError: the sums are not positive definite.
+        """
+        k = len(sums)
+        kept, diagonal = sums.diagonal().copy(), np.arange(k)
+        sums[diagonal, diagonal] += np.float32(DAMPING * max(1.0, ROWS_PER_INPUT * k / max(1, rows)))
+        try:
+            return cls(factor(sums), cross)
+        finally:
+            sums[diagonal, diagonal] = kept
+
+    def __matmul__(self, w: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore", invalid="ignore"):  # `making_up` looks at what comes of it
+            return solve(self.lower, self.cross @ w)
 
 
 def making_up(w: FloatArray, shift: FloatArray, x: NDArray[np.float32], in_float: NDArray[np.float32]) -> FloatArray:

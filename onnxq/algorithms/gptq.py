@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms import mse
 from onnxq.algorithms._base import base_first
+from onnxq.algorithms._cholesky import factor
 from onnxq.algorithms._columns import Columns
-from onnxq.algorithms._making_up import making_up, shift_of
+from onnxq.algorithms._making_up import Shift, making_up
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.affine import in_half_scales
 from onnxq.summaries.evidence import Layer
@@ -84,7 +85,7 @@ def quantize(
         gram = prepared.of_group(group, columns.inputs)
         held_back, in_float = (rows[:, group, columns.inputs] for rows in prepared.held_back)
         if prepared.shift is not None:
-            shift = prepared.shift[group][np.ix_(columns.inputs, columns.inputs)] @ part.w
+            shift = (prepared.shift[group] @ part.w[np.argsort(columns.inputs)])[columns.inputs]
             found.w = making_up(part.w, shift, held_back, in_float)
         _round(found, gram)
         _descend(found, gram.damped, kept)
@@ -138,7 +139,7 @@ class _Prepared(NamedTuple):
     order: NDArray[np.intp]
     lower: NDArray[np.float32]
     held_back: tuple[NDArray[np.float32], NDArray[np.float32]]
-    shift: NDArray[np.float32] | None = None
+    shift: tuple[Shift, ...] | None = None
 
     def of_group(self, group: int, inputs: NDArray[np.intp]) -> _Gram:
         """For a weight that has its inputs in this order."""
@@ -148,21 +149,27 @@ class _Prepared(NamedTuple):
         return _Gram(damped[np.ix_(inputs, inputs)], np.argsort(inputs)[order], self.lower[group])
 
 
-#: Weights that are encoded in slices ask for the same one several times in a row.
-_last: list[tuple[Layer, _Prepared | None]] = []
+#: Weights that are encoded in slices ask for the same one several times in a row, and so do weights of one input.
+_last: dict[Hashable, _Prepared | None] = {}
 
 
 def _prepared(layer: Layer) -> _Prepared | None:
     """None where the data are no numbers to solve with."""
-    if not _last or _last[0][0] is not layer:
-        _last[:] = []
-        _last[:] = [(layer, _prepare(layer))]
-    return _last[0][1]
+    key = layer.seen
+    if key not in _last:
+        _last.clear()
+        _last[key] = _prepare(layer)
+    return _last[key]
+
+
+def forget() -> None:
+    """Drop what was prepared last: four matrices as large as a layer's Gram matrix."""
+    _last.clear()
 
 
 def _prepare(layer: Layer) -> _Prepared | None:
     seen = layer.gram()
-    sums, cross = seen.sums, seen.cross
+    sums, cross = seen.sums.astype(np.float32, copy=False), seen.cross
     k = sums.shape[-1]
     mean = np.trace(sums, axis1=1, axis2=2, dtype=np.float64) / k
     if not np.isfinite(mean).all():
@@ -172,13 +179,14 @@ def _prepare(layer: Layer) -> _Prepared | None:
         cross /= np.where(mean > 0, mean, 1).astype(np.float32)[:, None, None]
         cross -= sums
     order = np.argsort(np.diagonal(sums, axis1=1, axis2=2), axis=1, kind="stable")
+    lower = np.empty_like(sums)
     for _ in range(ATTEMPTS):
         sums[:, np.arange(k), np.arange(k)] += np.float32(DAMPING)
         with contextlib.suppress(np.linalg.LinAlgError):
-            ordered = (matrix[np.ix_(indices, indices)] for matrix, indices in zip(sums, order, strict=True))
-            lower = [np.linalg.cholesky(each.astype(np.float64)).astype(np.float32) for each in ordered]
-            shift = None if cross is None else shift_of(sums, cross, seen.rows)
-            return _Prepared(sums, order, np.stack(lower), layer.held_back(), shift)
+            for group, matrix in enumerate(sums):
+                factor(matrix, order[group], lower[group])
+            shift = None if cross is None else tuple(map(Shift.of, sums, cross, [seen.rows] * len(sums)))
+            return _Prepared(sums, order, lower, layer.held_back(), shift)
     return None
 
 

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.layers.follow_codes import CannotBeCut, FollowingWalk
-from onnxq.calibration.memory import in_groups
+from onnxq.calibration.look_at_inputs import Looking, partial_of, remove
+from onnxq.errors import NothingToDo
 from onnxq.files import staging
 from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
-from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.plan import Choice
-from onnxq.runtime.session import Session
-from onnxq.samples.prefetch import prefetch
 from onnxq.samples.sampling import HELD_BACK
-from onnxq.samples.source import Data
-from onnxq.summaries.evidence import Evidence, Index, Layer, add_index, add_input, read_index
-from onnxq.summaries.gram import HELD_ROWS, Gram, finite_rows, spread_out
+from onnxq.summaries.evidence import Evidence, Index, Layer, read_index
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 
 #: Of kernels with fewer numbers, as those of depthwise convolutions, none can make up for another.
@@ -37,7 +29,7 @@ LEAST = 16
 
 def needed(job: Job) -> dict[str, list[LayerInput]]:
     """By weight, where it is multiplied, if its codes are to be chosen by data; empty where there are no data."""
-    names = {} if job.data is None else dict(_named(job))
+    names = dict(_named(job)) if job.knows_data else {}
     known = layer_inputs(job.model) if names else {}
     return {name: known[name] for name in names if name in known and _is_worth_it(known[name][0])}
 
@@ -117,19 +109,61 @@ def of_float_layers(
     job: Job, inputs: Mapping[str, list[LayerInput]], effort: Effort, scratch: Path, file: Path | None
 ) -> Evidence:
     """The evidence for these weights behind layers as they are in float; for parameters see `evidence_of`."""
-    assert job.data is not None
-    distinct = list(dict.fromkeys(each.seen for several in inputs.values() for each in several))
-    key = {"model": hash_model(job.model), "data": _hash_of_seen(job)}
+    distinct = _distinct(inputs)
     place = scratch / "evidence.npz" if file is None else file
     if file is not None and file.exists():
-        index = read_index(file, {_name(each): (each.rows.groups, each.rows.k) for each in distinct}, **key)
+        shapes = {_name(each): (each.rows.groups, each.rows.k) for each in distinct}
+        data = None if job.data is None else _hash_of_seen(job)
+        index = read_index(file, shapes, model=hash_model(job.model), data=data)
     else:
-        index = Index(**key, inputs=[_name(each) for each in distinct])
-        with contextlib.nullcontext(place) if file is None else staging.whole(file, replace=job.guard.force) as staged:
-            _gather(job, distinct, effort, staged)
-            add_index(staged, index)
+        index = gather(job, distinct, effort, place, is_kept=file is not None)
     numbers = {name: number for number, name in enumerate(index.inputs)}
     return {name: _layer(several, numbers, place) for name, several in inputs.items()}
+
+
+def of_all_layers(job: Job, effort: Effort, file: Path, shard: tuple[int, int] | None = None) -> Index:
+    """Leave evidence for every weight of which data can tell anything in `file`: for any format.
+
+    Raises:
+        NothingToDo: there is no such weight.
+        BadModel, BadData: the model or the data fail on some sample.
+        BadOutput: it cannot be written.
+    """
+    known = {name: several for name, several in layer_inputs(job.model).items() if _is_worth_it(several[0])}
+    if not known:
+        raise NothingToDo(f"'{job.path}' has no weights whose codes could be chosen by what data say of their inputs")
+    return gather(job, _distinct(known), effort, file, is_kept=True, shard=shard)
+
+
+def gather(
+    job: Job,
+    distinct: Sequence[LayerInput],
+    effort: Effort,
+    file: Path,
+    *,
+    is_kept: bool,
+    shard: tuple[int, int] | None = None,
+) -> Index:
+    """Look at these inputs and leave what was seen in `file`; what the file is of.
+
+    Args:
+        is_kept: whether it is for more than this run, which then leaves its progress beside it and goes on from there.
+        shard: (number, count): of every count-th sample only, from the number-th on.
+    """
+    names = [_name(each) for each in distinct]
+    index = Index(hash_model(job.model), _hash_of_seen(job), names, shard=shard)
+    by_name, partial = dict(zip(names, distinct, strict=True)), partial_of(file)
+    if not is_kept:
+        Looking(job, effort, index).at(by_name, file)
+        return index
+    with staging.whole(file, replace=job.guard.force) as staged:
+        Looking(job, effort, index, partial).at(by_name, staged)
+    remove(partial)
+    return index
+
+
+def _distinct(inputs: Mapping[str, list[LayerInput]]) -> list[LayerInput]:
+    return list(dict.fromkeys(each.seen for several in inputs.values() for each in several))
 
 
 def _hash_of_seen(job: Job) -> str:
@@ -149,56 +183,3 @@ def _layer(several: Sequence[LayerInput], numbers: Mapping[str, int], file: Path
 def _name(each: LayerInput) -> str:
     """What a file calls an input, however the weight lies beside it."""
     return f"{each.value} {each.rows}"
-
-
-def _gather(job: Job, distinct: Sequence[LayerInput], effort: Effort, file: Path) -> None:
-    assert job.data is not None
-    groups = in_groups(distinct, _nbytes, effort.memory)
-    samples, held_back = job.data.split(job.sampling.held_back)
-    job.progress.start("looking at layers", len(groups) * (samples.count + held_back.count), "samples")
-    number = 0
-    for group in groups:
-        for gram, rows in _watched(job, group, samples, held_back):
-            add_input(file, number, gram, rows)
-            number += 1
-
-
-def _nbytes(each: LayerInput) -> int:
-    return 4 * each.rows.groups * each.rows.k**2
-
-
-def _watched(
-    job: Job, group: Sequence[LayerInput], samples: Data, held_back: Data
-) -> Iterator[tuple[Gram, list[NDArray]]]:
-    """What is seen of these inputs in one pass over the samples: sums, and rows of those held back."""
-    run = runner(job, list(dict.fromkeys(each.value for each in group)))
-    grams = {each: Gram.empty(each.rows.groups, each.rows.k) for each in group}
-    kept: dict[LayerInput, list[NDArray]] = {each: [] for each in group}
-    for seen in run(samples):
-        for each, gram in grams.items():
-            if each.value in seen:
-                gram.update(each.rows(seen[each.value], samples.count))
-    for seen in run(held_back):
-        for each, rows in kept.items():
-            if each.value in seen:
-                found = finite_rows(each.rows(seen[each.value], samples.count))
-                rows.append(spread_out(found, -(-HELD_ROWS // held_back.count)))
-    yield from ((grams[each], kept[each]) for each in group)
-
-
-def runner(job: Job, names: Sequence[str]) -> Callable[[Data], Iterator[dict[str, NDArray]]]:
-    """A function that runs the float model on samples and gives these values of each run that were computed."""
-    tapped = job.model.clone()
-    expose = ExposeValues(names)
-    expose(tapped)
-    outputs = {name: out for name, out in zip(names, expose.outputs, strict=True) if out is not None}
-    session = Session(tapped, threads=0)
-
-    def run(data: Data) -> Iterator[dict[str, NDArray]]:
-        with contextlib.closing(prefetch(data)) as samples:
-            for sample in samples if outputs else ():
-                found = zip(outputs, session.run(sample, list(outputs.values())), strict=True)
-                yield {name: np.asarray(x) for name, x in found if x is not None and np.size(x)}
-                job.progress.advance(1)
-
-    return run

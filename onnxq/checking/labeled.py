@@ -85,7 +85,7 @@ class LabelMetric:
         reference: tuple[NDArray, ...] = ()
         if not word.wants_labels:
             session, output, *_ = self._opened(path)
-            reference = tuple(np.asarray(session.run(feed, [output])[0]) for feed, _ in self._samples(path))
+            reference = tuple(self._answer(session, feed, output) for feed, _ in self._samples(path))
         found = self._measure(path, path, reference)
         if not math.isfinite(found):
             raise BadData(f"--metric {self.word} of the float model is {found:g}: no sample has a label that counts")
@@ -99,9 +99,15 @@ class LabelMetric:
         for number, (feed, label) in enumerate(self._samples(in_float)):
             right = label if word.wants_labels else reference[number]
             assert right is not None
-            got = np.asarray(session.run(feed, [output])[0])
+            got = self._answer(session, feed, output)
             word.add(sums, got, right, classes, f"--metric {self.word}, sample {number}")
         return word.finish(sums)
+
+    def _answer(self, session: Session, feed: Feed, output: str) -> NDArray:
+        found = session.run(feed, [output])[0]
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiubV":
+            raise BadData(f"--metric {self.word}: output '{output}' is no tensor of numbers; name another by --logits")
+        return found
 
     @functools.lru_cache(1)  # noqa: B019 - as long as the metric, and no longer
     def _opened(self, path: Path) -> tuple[Session, str, Classes | None, Data]:

@@ -60,7 +60,7 @@ def _of(output: ir.Value) -> Classes | None:
     if graph.is_op(node, "Softmax", "LogSoftmax"):
         shape = node.outputs[0].shape or output.shape
         axis = graph.attribute_int(node, "axis", -1 if _opset(node) >= 13 else 1)
-        size = None if shape is None or axis >= len(shape) else shape[axis]
+        size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
         if size is not None and not (isinstance(size, int) and size >= 2):
             return None  # an axis of any length: weights of attention
         return Classes(axis, "probabilities" if node.op_type == "Softmax" else "logarithms")

@@ -81,7 +81,7 @@ def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, wh
             f"{where}: f1 of an output of shape {list(output.shape)} needs labels of 0 and 1 of that shape, "
             f"not of shape {list(label.shape)}"
         )
-    _count(sums, 1, output.reshape(-1) > 0.5, label.reshape(-1) > 0.5)
+    _count(sums, 1, output.reshape(-1) > 0.5, _finite(label, where).reshape(-1) > 0.5)
 
 
 def _count(sums: Sums, word: int, chosen: NDArray, right: NDArray) -> None:
@@ -100,7 +100,7 @@ def _psnr(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, 
         raise BadData(
             f"{where}: psnr needs labels of the output's shape {list(output.shape)}, not of {list(label.shape)}"
         )
-    x, y = output.astype(np.float64).reshape(-1), _numbers(label, where).reshape(-1)
+    x, y = output.astype(np.float64).reshape(-1), _finite(label, where).reshape(-1)
     sums.total += float(np.square(x - y).sum())
     sums.count += x.size
     sums.low, sums.high = min(sums.low, float(y.min(initial=math.inf))), max(sums.high, float(y.max(initial=-math.inf)))
@@ -135,7 +135,7 @@ WORDS: Mapping[str, Word] = {
 
 def _rows(output: NDArray, classes: Classes | None, where: str) -> NDArray[np.float64]:
     """[places, classes] logarithms of probabilities."""
-    if classes is None or output.ndim == 0:
+    if classes is None or not classes.are_in(output):
         raise BadData(f"{where}: the output is not known to hold scores of classes; name the one that does by --logits")
     scores = classes.logarithms(output.astype(np.float64))
     return scores.reshape(-1, scores.shape[-1])
@@ -147,7 +147,7 @@ def _places(
     """[places, classes] scores and the number of the right class of each place; places with a negative one are left
     out, which is how padding is marked."""
     scores = _rows(output, classes, where)
-    numbers = _numbers(label, where)
+    numbers = _finite(label, where)
     if numbers.size == scores.size != len(scores):  # one number for each class: the right one has the largest
         numbers = numbers.reshape(scores.shape).argmax(axis=1).astype(np.float64)
     right = numbers.reshape(-1)
@@ -156,13 +156,16 @@ def _places(
             f"{where}: labels of shape {list(label.shape)} do not fit outputs of shape {list(output.shape)}: "
             f"{len(right)} for {len(scores)} places"
         )
-    if not (np.isfinite(right).all() and (right == np.floor(right)).all()) or right.max(initial=0) >= scores.shape[1]:
+    if not (right == np.floor(right)).all() or right.max(initial=0) >= scores.shape[1]:
         raise BadData(f"{where}: labels are numbers of classes, whole ones below {scores.shape[1]}")
     is_known = right >= 0
     return scores[is_known], right[is_known].astype(np.intp)
 
 
-def _numbers(label: NDArray, where: str) -> NDArray[np.float64]:
+def _finite(label: NDArray, where: str) -> NDArray[np.float64]:
     if label.dtype.kind not in "fiub":
         raise BadData(f"{where}: labels of type {label.dtype} are no numbers")
-    return np.asarray(label, np.float64)
+    numbers = np.asarray(label, np.float64)
+    if not np.isfinite(numbers).all():
+        raise BadData(f"{where}: labels must be finite numbers; leave out samples of which nothing is known")
+    return numbers

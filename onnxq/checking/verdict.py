@@ -76,14 +76,16 @@ def require_gain(path: Path, asked: Recipe, plan: Plan, sizes: tuple[int, int], 
     Args:
         asked: by the user: who keeps what is slow wants it whatever it gains.
         sizes: bytes of the float model's files and of the quantized one's.
-        is_faster: than the float model; None: nobody measured it.
+        is_faster: than the float model, also by float kernels alone: the runtime makes more of some models once they
+            were prepared. None: nobody measured it.
 
     Raises:
         NothingToDo: it is such a file.
     """
     before, after = sizes
     computes = bool(plan.those(*COMPUTING))
-    if after >= before and not asked.keep_slow and not (computes and is_faster is not False):
+    gains = is_faster or (computes and is_faster is None)
+    if after >= before and not asked.keep_slow and not gains:
         raise NothingToDo(
             f"{path}: nothing to gain: quantized it would have {after / max(1, before):.2f} of its size, "
             f"and {'be no faster' if computes else 'compute as it does'}"

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import formats, layouts
+from onnxq.checkpoints import gguf_foreign as foreign
 from onnxq.errors import BadData, BadModel
 from onnxq.files import array_limits, limits, staging
 from onnxq.formats import QuantizedTensor
@@ -158,10 +159,25 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         if both is not None:
             raise BadData(f"'{path}' is damaged: tensors '{both[0]}' and '{both[1]}' share bytes")
 
+    def outline(self, name: str) -> tuple[tuple[int, ...], formats.Format | None]:
+        """Shape and format of a tensor that is not read yet; plain arrays, and those decoded by others, have none."""
+        entry = self._entries[name]
+        if entry.number in foreign.BLOCKS:
+            return entry.shape, foreign.format_of(entry.number)
+        kind = _kind(entry.number)
+        return entry.shape, kind if isinstance(kind, formats.Format) else None
+
+    def is_foreign(self, name: str) -> bool:
+        """Whether a tensor is of a type that is no format of onnxq."""
+        return self._entries[name].number in foreign.BLOCKS
+
     def __getitem__(self, name: str) -> QuantizedTensor | NDArray:
         entry = self._entries[name]
         begin = self._start + entry.start
         kind = _kind(entry.number)
+        if entry.number in foreign.BLOCKS:
+            raw = self._data[begin : begin + foreign.nbytes(entry.number, math.prod(entry.shape))]
+            return foreign.decoded(name, entry.number, raw, entry.shape)
         if isinstance(kind, np.dtype):
             raw = self._data[begin : begin + math.prod(entry.shape) * kind.itemsize]
             return raw.view(kind).reshape(entry.shape)
@@ -188,6 +204,10 @@ def _nbytes(path: Path, name: str, entry: Stored) -> int:
     kind, size = _kind(entry.number), math.prod(entry.shape)
     if not array_limits.is_possible(entry.shape):
         raise BadData(f"'{path}' is damaged: tensor '{name}' is of shape {list(entry.shape)}")
+    if entry.number in foreign.BLOCKS:
+        if not entry.shape or entry.shape[-1] % foreign.BLOCKS[entry.number][1]:
+            raise BadData(f"'{path}' is damaged: tensor '{name}' of shape {list(entry.shape)} has no whole blocks")
+        return foreign.nbytes(entry.number, size)
     if kind is None:
         raise BadData(f"'{path}': tensor '{name}' is of ggml's type {entry.number}, which onnxq does not have")
     if isinstance(kind, np.dtype):

@@ -1,4 +1,4 @@
-"""Put the weights of a Linear4bit checkpoint into a model, as they are: nothing is quantized again.
+"""Put the weights of a checkpoint into a model, as they are wherever the model has a form for their codes.
 
 The model is one in float that has the products already, one that they are added to, or none: then it is made of them.
 """
@@ -6,7 +6,7 @@ The model is one in float that has the products already, one that they are added
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,10 +15,13 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
 from onnxq.checking.models import Check, check_models, check_nodes
-from onnxq.checkpoints import make_products
-from onnxq.checkpoints import match as matching
-from onnxq.checkpoints.match import Match
-from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.checkpoints import schemes
+from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
+from onnxq.checkpoints.matching import forms, make_products, match, plain
+from onnxq.checkpoints.matching.match import Match, Matched
+from onnxq.checkpoints.matching.put import Placing
+from onnxq.checkpoints.schemes import gguf, linear4bit
+from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.job import Environment
 from onnxq.made_up import make_up
@@ -31,7 +34,7 @@ from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.rewrite import rewrite
 from onnxq.pipeline import WHOLE_MODEL_BYTES
-from onnxq.plan import Choice, Method, Plan, in_float
+from onnxq.plan import Choice, Method, Plan
 from onnxq.planning.first_plan import MATMULS
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
@@ -40,6 +43,8 @@ from onnxq.targets import Target
 from onnxq.version import __version__
 
 FORMAT = "int4"
+#: Names and sentences that an error lists.
+MOST = 8
 
 
 @dataclass(frozen=True)
@@ -48,24 +53,29 @@ class ImportOptions:
 
     Attributes:
         partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
-        group: inputs that share a scale, where the checkpoint does not say it (`layouts.group_size`).
+        group: inputs that share a scale, where a Linear4bit checkpoint does not say it (`layouts.group_size`).
         accuracy_level: 4 lets kernels round activations to int8, for speed; 0 and 1 leave them as they are.
         add: products that the model does not have: of the value called so in the model, by the layer's name. What comes
             out is a new output of the model, called like the layer.
+        match: `auto`: layers whose names the model does not have are found by structure, if their numbers are alike;
+            `names`: by names alone; `unchecked`: by structure, whatever their numbers.
 
     Raises:
-        BadRecipe: a group or level that there is not.
+        BadRecipe: a group, level or way that there is not.
     """
 
     partial: bool = False
     group: int | None = None
     accuracy_level: int = Recipe.accuracy_level
     add: Mapping[str, str] = field(default_factory=dict)
+    match: str = "auto"
 
     def __post_init__(self) -> None:
         require_types(ImportOptions, vars(self))
         if self.group is not None and self.group < 1:
             raise BadRecipe(f"invalid group size {self.group}; choose 1 or more")
+        if self.match not in match.WAYS:
+            raise BadRecipe(f"unknown way to match '{self.match}'; choose one of {', '.join(match.WAYS)}")
         Recipe(FORMAT, accuracy_level=self.accuracy_level)  # refuses what is none
 
 
@@ -97,9 +107,8 @@ def import_weights(
     Args:
         model: a float model. None: one is made, in which each layer of the checkpoint is a product of an input of its
             own: `x` to `y` where there is a single layer, else `{prefix}.x` to `{prefix}.y`.
-        checkpoint: a `.safetensors` or `.npz` file with tensors `{prefix}.weight_4bit` uint8 [out, in / 2],
-            `{prefix}.scales_4bit` float16 [out, groups] and, where there is one, `{prefix}.bias` [out] and
-            `{prefix}.group_size`.
+        checkpoint: a `.safetensors`, `.npz` or `.gguf` file, or a folder of them with its configuration, of any of
+            the schemes in `checkpoints/schemes/`.
         check: run the saved file.
         environment: its guard says whether `output` may be replaced.
 
@@ -112,27 +121,35 @@ def import_weights(
     place, environment, how = targets.get(target), environment or Environment(), options or ImportOptions()
     path = Path(checkpoint if model is None else model)
     guard, progress = environment.guard, environment.progress
-    destination = Path(output) if output is not None else Path(f"{path.stem}.linear4bit.onnx")
-    write.require_onnx(destination)
+    if output is not None:
+        write.require_onnx(Path(output))
     guard.reads(path, checkpoint)
-    guard.writes(destination)
     progress.start("loading")
-    tensors = open_checkpoint(checkpoint)
-    loaded = make_products.model_of(tensors, str(checkpoint)) if model is None else load_model(path)
+    tensors = open_folder_or_file(checkpoint)
+    layers = _layers(tensors, how)
+    destination = Path(output) if output is not None else Path(f"{path.stem}.{_scheme(layers)}.onnx")
+    guard.reads(*tensors.files)
+    guard.writes(destination)
+    loaded = make_products.model_of(layers, str(checkpoint)) if model is None else load_model(path)
     files = [path, *{Path(tensor.path) for tensor in external_tensors(loaded)}]
     guard.reads(*files)
     before = write.nbytes_to_write(loaded) if model is None else sum(file.stat().st_size for file in files)
     quantized = is_quantized(loaded)
     if quantized is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
-    make_products.add(loaded, how.add, tensors)
-    refusal = prepare(loaded, opset=place.opset_for(FORMAT), widen=place.widens_half)
-    match = matching.put_in(loaded, tensors, how.group)
-    _require_fit(path, checkpoint, match, how.partial)
+    make_products.add(loaded, how.add, layers)
+    constants = _constants(loaded, tensors, layers)
+    refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
+    placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
+    found = match.put_in(loaded, tensors, layers, placing, how.match, constants)
+    told = found.match
+    told.constants = constants
+    told.unused = [name for name in told.unused if name not in constants]
+    _require_fit(path, checkpoint, told, how.partial)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
-    plan = _plan(loaded, match, place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
+    plan = _plan(loaded, found, place, _scheme(layers))
     rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place)
-    table = {"version": __version__, "target": target, "imported": match.prefixes}
+    table = {"version": __version__, "target": target, "imported": told.prefixes}
     rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
     rewritten.producer_name, rewritten.producer_version = "onnxq", __version__
     with write.staging(destination) as folder:
@@ -141,41 +158,81 @@ def import_weights(
         nbytes = write.save(rewritten, staged, progress.advance)
         proof = _check(loaded, plan, staged, environment) if check else None
         guard.publish(staged, destination)
-    return Imported(destination, plan, match, proof, before, nbytes)
+    return Imported(destination, plan, told, proof, before, nbytes)
+
+
+def _layers(tensors: Checkpoint, how: ImportOptions) -> list[Layer]:
+    """What the checkpoint holds; groups of Linear4bit are as large as the user says."""
+    found = schemes.layers_of(tensors)
+    if how.group is None:
+        return found
+    told = {layer.name: layer for layer in linear4bit.layers(tensors, how.group)}
+    return [told.get(layer.name, layer) if layer.scheme == "linear4bit" else layer for layer in found]
+
+
+def _scheme(layers: Sequence[Layer]) -> str:
+    """What the file is called after: the first scheme that quantizes."""
+    return next((layer.scheme for layer in layers if layer.scheme != schemes.FLOATS), schemes.FLOATS)
+
+
+def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer]) -> list[str]:
+    """Give constants that the checkpoint holds in floats their numbers."""
+    aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
+    apart = {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
+    return plain.replace_constants(model, tensors, aliases, apart)
+
+
+def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:
+    architecture = str(tensors.metadata.get("general.architecture", ""))
+    if not tensors.is_gguf or architecture.startswith("gemma"):  # whose norms llama.cpp's converter adds 1 to
+        return
+    for tensor in tensors:
+        name, _, part = tensor.rpartition(".")
+        for alias in gguf.aliases(name):
+            yield name, alias, part
+
+
+def _opset(layers: Sequence[Layer], target: Target) -> int:
+    """The lowest standard opset in which all forms that lose nothing can be spelt for the target."""
+    found = [target.opset_for(FORMAT)]
+    for layer in layers:
+        try:
+            stored = layer.open()
+        except BadModel:  # which `put_in` reports
+            continue
+        found += [target.opset_for(form.word) for form in forms.exact_forms(stored) if not target.refusal(form.word)][
+            :1
+        ]
+    return max(found)
 
 
 def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool) -> None:
-    problems = list(match.misfits)
+    problems = match.misfits[:MOST]
+    if len(match.misfits) > MOST:
+        problems.append(f"{len(match.misfits) - MOST} others do not fit")
     if match.surplus:
-        problems.append(f"the model has no product called {', '.join(match.surplus)}")
-    if not match.blocks:
-        names = ", ".join(match.missing[:8]) or "none"
-        why = "; ".join(problems) or "it holds no tensors called *.weight_4bit"
+        more = f" and {len(match.surplus) - MOST} others" if len(match.surplus) > MOST else ""
+        problems.append(f"the model has no product called {', '.join(match.surplus[:MOST])}{more}")
+    if not match.blocks and not match.constants:
+        names = ", ".join(match.missing[:MOST]) or "none"
+        why = "; ".join(problems) or "it holds no tensors of a kind that onnxq reads"
         raise BadModel(f"'{checkpoint}' has nothing for '{path}', whose products are {names}: {why}")
     if problems and not partial:
         raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
 
 
-def _plan(model: ir.Model, match: Match, target: Target, refusal: str, *, is_exact: bool) -> Plan:
+def _plan(model: ir.Model, found: Matched, target: Target, scheme: str) -> Plan:
     """The products that were found, as the target spells them; all else stays as it is."""
     choices = {}
     for node in graph.nodes(model):
         weights = list(weights_of(node))
         name, elements = node.name or "", sum(weight.elements for weight in weights)
-        if name in match.blocks:
-            block = match.blocks[name]
-            wish = Choice(name, node.op_type, Method.PACKED, FORMAT, block, elements)
-            if block not in matching.BLOCKS:
-                wish = in_float(wish, f"no kernel reads groups of {block}: unpacked when the model loads")
-            elif refusal and graph.MICROSOFT not in target.domains:
-                wish = in_float(wish, refusal)
-            elif is_exact and not target.domains:  # runtimes that fuse standard operators round activations
-                wish = in_float(wish, "activations in float: unpacked when the model loads")
-            choices[name] = target.place(weights[0], wish)
+        if name in found.choices:
+            choices[name] = found.choices[name]
         elif weights:
             reason = "not in the checkpoint" if node.op_type in MATMULS else f"{node.op_type} is never imported"
             choices[name] = Choice(name, node.op_type, Method.KEEP, None, None, elements, reason)
-    return Plan("linear4bit", target.name, choices)
+    return Plan(scheme, target.name, choices)
 
 
 def _check(model: ir.Model, plan: Plan, staged: Path, environment: Environment) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from onnxq.calibration import pick_method, resume
 from onnxq.calibration.find_ranges import calibration_samples, observe, ranges_of, remembering
+from onnxq.calibration.gather_evidence import of_all_layers
 from onnxq.calibration.observations import Observations, load_with_method, merge, to_json
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
@@ -25,15 +27,23 @@ from onnxq.cli._options import (
 )
 from onnxq.cli._types import Shard
 from onnxq.errors import BadData, BadRecipe, NothingToDo, one_line
+from onnxq.files import staging
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, open_job
 from onnxq.planning.scales import values_to_observe
+from onnxq.summaries.evidence_parts import merge as merge_parts
 from onnxq.summaries.ranges import Ranges
 
 
-@click.command(short_help="Find activation ranges on sample data.")
+@click.command(short_help="Find activation ranges, or what else data say, on sample data.")
 @click.argument("files", nargs=-1, required=True, type=MODEL, metavar="MODEL")
-@click.option("--output", "-o", type=MODEL, required=True, help="Where to write the ranges.")
+@click.option("--output", "-o", type=MODEL, help="Where to write the ranges.")
+@click.option(
+    "--evidence",
+    type=MODEL,
+    help="Where to write what data say of layers, by which codes of few bits are chosen: an .npz for 'quantize "
+    "--evidence'.",
+)
 @PLAN_OPTIONS
 @DATA_OPTIONS
 @CALIBRATION_OPTION
@@ -50,22 +60,31 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     onnxq calibrate model.onnx --data images/ -o model.ranges
     onnxq calibrate model.onnx --data images/ --shard 1/4 -o part1.ranges     and so on, anywhere
     onnxq calibrate --merge part*.ranges -o model.ranges                      the same as in one run
+    onnxq calibrate model.onnx --data texts.jsonl --evidence model.npz        for 'quantize --evidence', without data
 
     Progress is saved beside the output; after an interruption the same command goes on from there.
     """
-    guard = guard_of(options)
-    guard.writes(options["output"])
+    guard, output, evidence = guard_of(options), options["output"], options["evidence"]
+    if (output is None) == (evidence is None):
+        raise BadRecipe("name what to write: ranges of activations by -o, or evidence of layers by --evidence")
+    guard.writes(*((output, "-o") if evidence is None else (evidence, "--evidence")))
     if options["is_merge"]:
+        if evidence is not None:
+            _merge_evidence(files, evidence, guard)
+            return
         _merge(files, options | {"calibration": recipe_of(options).calibration}, guard)
         return
     if len(files) > 1:
         raise BadRecipe(f"one model at a time, not {len(files)}; --merge takes several files of ranges")
     if not options["data"]:
-        raise BadData("ranges are found by running the model on samples: give --data")
+        raise BadData("what is looked for is found by running the model on samples: give --data")
     (model,) = files
     shard = options["shard"]
     if shard is not None and options["jobs"] > 1:
         raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
+    if evidence is not None:
+        _gather(model, options, guard)
+        return
     with Bars(console(stderr=True)) as bars:
         job = open_job(
             model,
@@ -83,6 +102,25 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
         raise NothingToDo(f"'{model}': {job.plan.scheme} needs no ranges of activations")
     _write(options["output"], found, seen, guard)
     resume.remove(partial)
+
+
+def _gather(model: Path, options: dict[str, Any], guard: Guard) -> None:
+    if options["jobs"] > 1:
+        raise BadRecipe("evidence is gathered by one process, and any number of machines: leave out --jobs")
+    recipe = recipe_of(options)
+    recipe = dataclasses.replace(recipe, scheme="w4a16") if recipe.scheme == "auto" else recipe
+    with Bars(console(stderr=True)) as bars:
+        environment = Environment(progress=bars, guard=guard)
+        job = open_job(model, recipe, options["target"], sampling_of(options), environment)
+        index = of_all_layers(job, effort_of(options), options["evidence"], options["shard"])
+    say(f"{options['evidence']}: what data say of the inputs of {len(index.inputs)} layers")
+
+
+def _merge_evidence(files: tuple[Path, ...], output: Path, guard: Guard) -> None:
+    guard.reads(*files)
+    with staging.whole(output, replace=guard.force) as staged:
+        index = merge_parts(files, staged)
+    say(f"{output}: what data say of the inputs of {len(index.inputs)} layers")
 
 
 def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> None:

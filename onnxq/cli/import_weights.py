@@ -1,4 +1,4 @@
-"""`onnxq import-weights`: put the weights of a Linear4bit checkpoint into a model."""
+"""`onnxq import-weights`: put the weights of a checkpoint of any kind into a model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from onnxq import targets
 from onnxq.checkpoints.import_weights import Imported, ImportOptions
 from onnxq.checkpoints.import_weights import import_weights as put_in
+from onnxq.checkpoints.matching.match import WAYS
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
@@ -19,10 +20,10 @@ from onnxq.errors import one_line
 from onnxq.job import Environment
 
 
-@click.command(short_help="Put the weights of a 4-bit checkpoint into a float model.")
+@click.command(short_help="Put the weights of another tool's checkpoint into a float model.")
 @click.argument("files", nargs=-1, required=True, type=MODEL, metavar="[MODEL] CHECKPOINT")
 @click.option(
-    "--output", "-o", type=MODEL, help="Where to write it.  [default: the first file's name with 'linear4bit' in it]"
+    "--output", "-o", type=MODEL, help="Where to write it.  [default: the first file's name with the scheme in it]"
 )
 @click.option(
     "--target",
@@ -36,8 +37,16 @@ from onnxq.job import Environment
 @click.option(
     "--group-size",
     type=click.IntRange(1),
-    help="Inputs that share a scale; the last group of a row may be shorter.  [default: what CHECKPOINT says, or the "
-    "power of two that gives so many scales]",
+    help="Of Linear4bit: inputs that share a scale; the last group of a row may be shorter.  [default: what CHECKPOINT "
+    "says, or the power of two that gives so many scales]",
+)
+@click.option(
+    "--match",
+    type=click.Choice(WAYS),
+    default=ImportOptions.match,
+    show_default=True,
+    help="How layers are found: by names, and where those differ by structure if their numbers are like the model's "
+    "own (auto); by names alone; or by structure whatever the numbers (unchecked).",
 )
 @click.option(
     "--accuracy-level",
@@ -57,11 +66,11 @@ from onnxq.job import Environment
 @FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def import_weights(files: tuple[Path, ...], **options: Any) -> None:
-    """Put the 4-bit weights of CHECKPOINT (.safetensors or .npz) into the products of the float MODEL, by name.
+    """Put the weights of CHECKPOINT into the products and tables of the float MODEL, by name.
 
-    Tensors are called {prefix}.weight_4bit (uint8 [out, in / 2]), {prefix}.scales_4bit (float16 [out, groups]) and
-    {prefix}.bias; the prefix is the name of the product's node, or of its weight without '.weight'. Nothing is
-    quantized again.
+    CHECKPOINT is a .safetensors, .npz or .gguf file, or a folder with them and config.json: GPTQ, AWQ,
+    compressed-tensors, bitsandbytes, HQQ, torchao, MLX, GGUF, Linear4bit or plain floats. Codes stay what they are
+    wherever MODEL can hold them; what is rounded is listed.
 
     Without MODEL one is made, in which each layer is a product from an input to an output of its own.
     """
@@ -79,6 +88,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
                 group=options["group_size"],
                 accuracy_level=options["accuracy_level"],
                 add=dict(map(_addition, options["add"])),
+                match=options["match"],
             ),
             check=not options["no_check"],
             environment=Environment(options["threads"], bars, guard_of(options)),
@@ -97,9 +107,14 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
         ("not in the model", done.match.surplus),
         ("do not fit", done.match.misfits),
         ("other tensors", done.match.unused),
+        ("other constants", done.match.constants),
     ):
         if names:
             out.print(one_line(f"{word}: {', '.join(names)}"))
+    for node, why in done.match.proposed.items():
+        out.print(one_line(f"found by structure: {node} is {done.match.prefixes[node]} ({why})"))
+    for node, what in done.match.rounded.items():
+        out.print(one_line(f"rounded: {node}: {what}"))
     out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
 
 

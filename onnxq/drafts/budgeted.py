@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +15,25 @@ from onnxq.checking.models import Check
 from onnxq.checking.score import Evaluate, Metric, Score
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.job import Job
-from onnxq.output.write import nbytes_to_write, own_data
+from onnxq.output.write import own_data
 from onnxq.plan import Plan
 from onnxq.request import Request
 from onnxq.samples.trials import Trials
 from onnxq.searching.budget import Budget, parse_budget
 from onnxq.searching.drop_search import DropSearch
-from onnxq.searching.knapsack import Bound, require_solver
+from onnxq.searching.knapsack import Bound, require_solver, solve
 from onnxq.searching.options import Form, candidates, forms
-from onnxq.searching.search import Solution
+from onnxq.searching.search import Solution, within
 from onnxq.searching.space import Space, open_space
 from onnxq.summaries.ranges import Ranges
 from onnxq.tuning.plan_bench import PlanBench
 
 #: Files that are written at most until one keeps its bound.
 FILES = 5
+#: Times that what a file holds besides weights is looked at anew, for the plan that is likely then.
+SIZES = 4
+#: A plan of which so much more or less is expected than may be spent need not be written to know whether it fits.
+NEAR = 0.3
 #: By what share a time may exceed its bound: it is measured.
 LATENCY_TOLERANCE = 0.03
 
@@ -124,10 +128,18 @@ class BudgetDrafts:
 
     Args:
         plans: what to choose from (`searching.options.candidates`).
+        nbytes_of: tells what the file of a plan takes, with everything in it.
     """
 
     def __init__(
-        self, request: Request, job: Job, ranges: Ranges, trials: Trials | None, plans: Sequence[Plan], output: Path
+        self,
+        request: Request,
+        job: Job,
+        ranges: Ranges,
+        trials: Trials | None,
+        plans: Sequence[Plan],
+        output: Path,
+        nbytes_of: Callable[[Plan], int],
     ) -> None:
         assert request.budget is not None
         self._budget: Budget = request.budget
@@ -137,10 +149,10 @@ class BudgetDrafts:
             raise BadRecipe(
                 "--budget drop=… is about a score: give --metric or --evaluate, or say by --logits which output decides"
             )
-        self._rewrite = bench.rewrite
-        fast = self._budget.quantity == "latency"
-        self.space: Space = open_space(job, bench, plans, ranges, progress_file=progress_of(output), fast=fast)
-        self._before = job.file_nbytes
+        fast, self._progress_file = self._budget.quantity == "latency", progress_of(output)
+        self.space: Space = open_space(job, bench, plans, ranges, progress_file=self._progress_file, fast=fast)
+        self._before, self._nbytes_of = job.file_nbytes, nbytes_of
+        self._nbytes: dict[tuple[int, ...], int] = {}
         #: Bytes of the file that are no unit's; share of the bound that is aimed at, where files miss it.
         self._other, self._margin = 0, 1.0
         self._drop = DropSearch(*self._levels())
@@ -158,8 +170,7 @@ class BudgetDrafts:
         if self._budget.bounds_accuracy:
             return self._of(self._smallest_by_flips() if self._metric is None else self._next_smallest())
         if self._budget.quantity == "size":
-            longest = self.space.search.base
-            self._other = nbytes_to_write(self._rewrite(longest)) - self.space.nbytes([0] * len(self.space.units))
+            self._settle()
         return self._of(self._within())
 
     def after(self, plan: Plan, proof: Check | None, file: Path) -> Plan | None:
@@ -177,6 +188,15 @@ class BudgetDrafts:
             self.score.require_good()
         return other
 
+    def _refusal(self, why: str) -> CheckFailed:
+        """That the bound cannot be kept. What was measured serves a search for another one."""
+        kept = (
+            f"; '{self._progress_file}' keeps what was measured for other bounds"
+            if self._progress_file.exists()
+            else ""
+        )
+        return CheckFailed(f"no plan keeps --budget {self._budget}: {why}{kept}")
+
     def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
         """Whether the file is faster than float: who bounds something else has not asked."""
         return None
@@ -193,16 +213,52 @@ class BudgetDrafts:
             return [Bound(costs, amount * self._before - self._other)]
         return [Bound(space.seconds, amount * self._margin * space.in_float - space.other_seconds)]
 
+    def _settle(self) -> None:
+        """Find what files near the bound hold besides weights: nodes, functions and metadata, which count in small
+        ones and are others for each plan."""
+        space, chosen = self.space, tuple([len(unit.options) - 1 for unit in self.space.units])
+        for _ in range(SIZES):
+            self._other = self._file_nbytes(chosen) - space.nbytes(chosen)
+            likely = solve(space.search.sensitivity.added, self.bounds())
+            if likely is None or tuple(likely) in self._nbytes:
+                return
+            chosen = tuple(likely)
+
+    def _file_nbytes(self, chosen: Sequence[int]) -> int:
+        """What the file of these options takes: written once to be known."""
+        key = tuple(chosen)
+        if key not in self._nbytes:
+            self._nbytes[key] = self._nbytes_of(self.space.plan(key))
+        return self._nbytes[key]
+
+    def _fits(self, chosen: Sequence[int]) -> bool:
+        """Whether these options are within the bound, in the file that would be written."""
+        if self._budget.quantity != "size":
+            return within(self.bounds(), chosen)
+        most, expected = self._budget.amount * self._before, self.space.nbytes(chosen) + self._other
+        if abs(expected - most) > NEAR * most:
+            return expected <= most
+        return self._file_nbytes(chosen) <= most
+
     def _within(self) -> Solution:
+        try:
+            found = self._found_within()
+            for _ in range(SIZES):
+                if self._fits(found.chosen):
+                    break
+                self._other = self._file_nbytes(found.chosen) - self.space.nbytes(found.chosen)
+                found = self._found_within()
+            return found
+        finally:
+            self.space.search.meter.save()
+
+    def _found_within(self) -> Solution:
         search, bounds = self.space.search, self.bounds()
-        found = search.least_harm(bounds)
+        found = search.least_harm(bounds, self._fits)
         if found is None:
             advice = "name shorter --formats, or ask for more"
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: {self._least()}; {advice}")
-        try:
-            return search.corrected(found, bounds, search.meter.left)
-        finally:
-            search.meter.save()
+            raise self._refusal(f"{self._least()}; {advice}")
+        return search.corrected(found, bounds, search.meter.left)
 
     def _least(self) -> str:
         """The least that there is, in words."""
@@ -221,6 +277,7 @@ class BudgetDrafts:
         real = file.stat().st_size + sum(data.stat().st_size for data in own_data(file))
         if real <= self._budget.amount * self._before:
             return None
+        self._nbytes[self._solution.chosen] = real
         self._other = real - self.space.nbytes(self._solution.chosen)
         return self._again(f"the file has {real:,} bytes")
 
@@ -235,7 +292,7 @@ class BudgetDrafts:
 
     def _again(self, why: str) -> Plan:
         if self._files >= FILES:
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: {why}")
+            raise self._refusal(why)
         return self._of(self._within())
 
     # -- bounds on the score -------------------------------------------------------------------------------------------
@@ -255,7 +312,7 @@ class BudgetDrafts:
             best = found if passes else best
         self.space.search.meter.save()
         if best is None:
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: even the longest formats flip more decisions")
+            raise self._refusal("even the longest formats flip more decisions")
         return best
 
     def _after_flips(self, proof: Check | None) -> Plan | None:
@@ -263,7 +320,7 @@ class BudgetDrafts:
         if proof is None or not proof.flips > self._budget.amount:
             return None
         if self._files >= FILES:
-            raise CheckFailed(f"no plan keeps --budget {self._budget}: {proof.flips:.2%} of the file's decisions flip")
+            raise self._refusal(f"{proof.flips:.2%} of the file's decisions flip")
         self._margin *= 0.8 * self._budget.amount / proof.flips
         self._drop = DropSearch(*self._levels())
         return self._of(self._smallest_by_flips())

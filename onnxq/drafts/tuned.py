@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+from onnxq import targets
 from onnxq.checking import verdict
 from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check
@@ -28,6 +29,8 @@ from onnxq.tuning.tune import regret, tune
 
 #: Times that a plan is tuned anew because its file misses the floor that the user named.
 RETRIES = 2
+#: A larger file whose kernels are float ones has to take less than this share of the float model's time.
+SURELY_FASTER = 0.9
 
 
 class Drafts:
@@ -38,6 +41,8 @@ class Drafts:
         self.job = job
         self._full, self._like = job.plan, request.like
         self._may_give_back = request.is_free and not job.recipe.keep_slow
+        # A format that the user named is kept, whatever its speed; in which nodes it computes is ours to say.
+        self._may_dissolve = request.is_free and not request.recipe.keep_slow
         self._bench = None
         if request.is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
@@ -117,8 +122,13 @@ class Drafts:
         if proof is None or not proof.whole:
             return None
         may_give_back, self._may_give_back = self._may_give_back, False  # the first file alone is judged by its speed
+        may_dissolve, self._may_dissolve = self._may_dissolve, False
+        reason = "the saved file was slower than float"
+        regions = [choice for choice in plan if choice.joins_bf16_region and targets.get(plan.target).has_onnxq_ops]
+        if may_dissolve and regions and self._is_slow(plan, proof):
+            self._full = self._full.replacing(in_float(c, reason) for c in self._full if c.joins_bf16_region)
+            return plan.replacing(in_float(choice, reason) for choice in regions)
         if may_give_back and plan.those(*COMPUTING) and self._is_slow(plan, proof):
-            reason = "the saved file was slower than float"
             self._full = self._full.replacing(in_float(c, reason) for c in self._full.those(*COMPUTING))
             return plan.replacing(in_float(c, reason) for c in plan.those(*COMPUTING))
         if self._bench is None or not self._retries or not misses_floor(proof, self.job.recipe):
@@ -135,7 +145,8 @@ class Drafts:
     def is_faster(self, plan: Plan, proof: Check | None) -> bool | None:
         """Whether the file of `plan` is clearly faster than float; None where no time is known."""
         timings = None if proof is None else self._timings(proof)
-        return None if timings is None or proof is None else timings.is_saved_faster(plan, _time_of(proof))
+        bound = 1.0 if plan.those(*COMPUTING) else SURELY_FASTER
+        return None if timings is None or proof is None else timings.is_saved_faster(plan, _time_of(proof), bound)
 
     def _timings(self, proof: Check) -> Timings | None:
         """What judges a measured time; None where there is none."""

@@ -21,6 +21,7 @@ from onnxq.encoding import memo
 from onnxq.errors import BadModel
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
 from onnxq.formats.kinds.affine import in_half_scales
+from onnxq.formats.kinds.super_blocks import StoredScales
 from onnxq.layouts import Layout, Outline
 from onnxq.summaries.evidence import Layer
 
@@ -134,16 +135,18 @@ class GivenTensor(ir.LazyTensor):
 
     def turned(self) -> GivenTensor:
         """The transpose of a matrix."""
-
-        def given() -> QuantizedTensor:
-            q = self.given()
-            how, is_blocked = q.granularity, q.granularity.block is not None
-            scales, zeros = (None if x is None else x.T if is_blocked else x for x in (q.scales, q.zero_points))
-            turned = how if how.axis is None else Granularity(1 - how.axis, how.block)
-            return QuantizedTensor(q.format, turned, q.codes.T, scales, zeros, q.nested)  # counted by rows
-
         rows, columns = self.shape.numpy()
-        return GivenTensor(given, (columns, rows), self.dtype, half_scales=self.half_scales)
+        return GivenTensor(lambda: turned(self.given()), (columns, rows), self.dtype, half_scales=self.half_scales)
+
+
+def turned(q: QuantizedTensor) -> QuantizedTensor:
+    """A matrix with its axes exchanged; scales in 8 bits are counted by rows of blocks, and stay as they are."""
+    axis = None if q.granularity.axis is None else 1 - q.granularity.axis
+    nested = q.nested
+    if isinstance(nested, StoredScales):
+        nested = StoredScales(turned(nested.scales), None if nested.minima is None else turned(nested.minima))
+    scales, zeros = (None if part is None else part.T for part in (q.scales, q.zero_points))
+    return QuantizedTensor(q.format, replace(q.granularity, axis=axis), q.codes.T, scales, zeros, nested)
 
 
 def _key(encoding: Encoding) -> Hashable:

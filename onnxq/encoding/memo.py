@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 import onnx_ir as ir
 
+from onnxq import algorithms
 from onnxq.formats import Format, Granularity, QuantizedTensor
 
 #: What may be held in memory, and in the temporary file, while plans are compared.
@@ -143,8 +144,9 @@ def remembering(memory: int | None = None, disk: int | None = None) -> Iterator[
 
 
 def forget() -> None:
-    """Drop what was made last, where no more is remembered."""
+    """Drop what was made last, where no more is remembered, and what algorithms keep for the next of the same kind."""
     _last.clear()
+    algorithms.forget()
 
 
 def identity(tensor: ir.TensorProtocol) -> Hashable:

@@ -50,10 +50,20 @@ def rewrite(
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if target.has_onnxq_ops and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
-    if target.has_onnxq_ops and any(c.op == "Conv" and c.format == "bfloat16" for c in plan.those(Method.STORED)):
-        small = (n.name for n in graph.nodes(model) if recipe.scheme_for(n.name or "", n.op_type) in BF16)
-        tidy.insert(1, MakeBf16Regions(types_of(model), frozenset(name for name in small if name)))
+    if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
+        tidy.insert(1, MakeBf16Regions(types_of(model), _in_bfloat16(model, plan, recipe)))
     return PassManager([*_of_target(work, model), *fusing, *tidy])(model.clone()).model
+
+
+def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:
+    """Convolutions that may compute in bfloat16: those the plan says so of, and those with weights too small for it."""
+    found = {choice.node for choice in plan if choice.joins_bf16_region}
+    for node in graph.nodes(model):
+        choice = plan.choices.get(node.name or "")
+        is_kept = choice is None or choice.method is Method.KEEP
+        if is_kept and recipe.scheme_for(node.name or "", node.op_type) in BF16:
+            found.add(node.name or "")
+    return frozenset(found)
 
 
 def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:

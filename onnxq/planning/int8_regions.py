@@ -2,7 +2,8 @@
 
 An operator between a DequantizeLinear and a QuantizeLinear becomes an integer kernel only if it is in
 `known.OWN_SCALE` or, with one scale for its input and output, in `known.SAME_SCALE`. All others compute in float and
-pay for the conversions.
+pay for the conversions. Where regions are nodes of their own (docs/regions.md) what they compute counts instead: chains
+of functions and of changes of shape too, each planned as the node that makes its result.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from onnxq import targets
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.plan import Choice, Method, Plan
+from onnxq.planning import chains, moves
+from onnxq.planning.absorbed import final_output as final_output
+from onnxq.planning.absorbed import producer_of as producer_of
+from onnxq.planning.chains import Chain
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
+
+#: Between two values, in regions.
+BINARY = frozenset({"Add", "Sub", "Mul"})
 
 
 def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
@@ -26,14 +34,21 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"}
     if not convolutions:
         return plan
+    regions = has_regions(plan)
+    in_chains = chains.chains(model) if regions else {}
+    linked = {node for chain in in_chains.values() for node in chain.nodes}
     candidates = {
         node.name or ""
         for node in graph.nodes(model)
-        if _can_join(node, types) and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
+        if (
+            _joins_region(node, in_chains.get(node.name or ""), node in linked, types)
+            if regions
+            else known.is_fused_in_int8(node)
+        )
+        and types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
+        and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
     }
-    members = _between(
-        model, convolutions, {c.node for c in plan.those(Method.STATIC)}, candidates, _one_is_enough(plan)
-    )
+    members = _between(model, plan, {c.node for c in plan.those(Method.STATIC)}, candidates)
     extra = (Choice(n.name or "", n.op_type, Method.STATIC) for n in graph.nodes(model) if n.name in members)
     return plan.replacing(extra)
 
@@ -41,15 +56,15 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
 def prune(plan: Plan, model: ir.Model) -> Plan:
     """`plan` without the operators that no longer lie between int8 kernels, after some of those went back to float."""
     static = plan.those(Method.STATIC)
-    convolutions = {choice.node for choice in static if choice.op == "Conv"}
     members = {choice.node for choice in static if has_no_weights(choice)}
-    left = _between(model, convolutions, {choice.node for choice in static} - members, members, _one_is_enough(plan))
+    left = _between(model, plan, {choice.node for choice in static} - members, members)
     gone = [choice for choice in static if choice.node in members - left]
     return plan.replacing(Choice(c.node, c.op, Method.KEEP, reason="no longer between int8 operators") for c in gone)
 
 
-def _one_is_enough(plan: Plan) -> bool:
-    return targets.get(plan.target).one_is_enough
+def has_regions(plan: Plan) -> bool:
+    """Whether islands of int8 become nodes of the onnxq domain."""
+    return targets.get(plan.target).has_onnxq_ops
 
 
 def has_no_weights(choice: Choice) -> bool:
@@ -62,66 +77,86 @@ def makes_int8(choice: Choice | None) -> bool:
     return choice is not None and choice.method is Method.STATIC and choice.op not in ("MatMul", "Gemm")
 
 
-def final_output(node: ir.Node) -> ir.Value:
-    """The value an int8 kernel for `node` stores: behind the Relu or Clip that the kernel absorbs, if there is one."""
-    out = node.outputs[0]
-    follower = graph.only_consumer(out)
-    if follower is None or follower.graph is not node.graph or not graph.is_op(follower, *known.ABSORBED):
-        return out
-    if node.op_type not in known.ABSORBING:
-        return out
-    if follower.inputs[0] is not out or any(v is not None and graph.constant(v) is None for v in follower.inputs[1:]):
-        return out
-    return follower.outputs[0]
-
-
-def producer_of(value: ir.Value | None) -> ir.Node | None:
-    """The node whose int8 kernel would store `value`, seen through an absorbed activation."""
-    node = None if value is None else value.producer()
-    if node is not None and graph.is_op(node, *known.ABSORBED) and node.inputs[0] is not None:
-        before = node.inputs[0].producer()
-        if before is not None and final_output(before) is value:
-            return before
-    return node
-
-
 def activations(node: ir.Node) -> list[int]:
     """Indices of the inputs that an int8 kernel for `node` reads as quantized activations."""
-    if node.op_type in ("Conv", "MatMul", "Gemm") or node.op_type in known.SAME_SCALE:
+    if node.op_type in ("Conv", "MatMul", "Gemm") or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS:
         return [0]
     return [index for index, value in enumerate(node.inputs) if value is not None]
 
 
-def _can_join(node: ir.Node, types: Types) -> bool:
-    if not known.is_fused_in_int8(node):
-        return False
-    return types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
-
-
-def _between(
-    model: ir.Model, convolutions: set[str], static: set[str], candidates: set[str], one_is_enough: bool
-) -> set[str]:
-    """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
+def reads(node: ir.Node, regions: bool) -> list[tuple[ir.Node, int]]:
+    """Where the int8 kernel of a static node reads activations: node and number of the input.
 
     Args:
-        one_is_enough: an Add may read one value that is not int8: where regions are nodes of their own, a conversion
-            costs less than leaving one.
+        regions: whether the kernel is a region's, which computes a whole chain for its last node.
     """
+    chain = chains.chain_of(node) if regions else None
+    return [(node, index) for index in activations(node)] if chain is None else chain.reads
+
+
+def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Types) -> bool:
+    if chain is not None:
+        root = types.of(chain.root)
+        if not chain.is_function:
+            return moves.order_of(chain, root.rank) is not None
+        has_channels = root.shape is not None and len(root.shape) in moves.RANKS and root.shape[1] == chain.channels
+        return chain.channels == 1 or (has_channels and chain.rank in (None, root.rank))
+    if is_linked or node.domain != "":
+        return False
+    rank = types.of(node.outputs[0]).rank
+    if node.op_type in BINARY:
+        values = [value for value in node.inputs if value is not None]
+        ranks = {types.of(value).rank for value in values}
+        return len(ranks) == 1 and rank in moves.RANKS and all(graph.constant(value) is None for value in values)
+    if node.op_type == "Concat":
+        return rank in moves.RANKS and all(value is not None and graph.constant(value) is None for value in node.inputs)
+    if moves.is_move(node):
+        return moves.moves_of(node, rank) is not None
+    return node.op_type in ("MaxPool", "AveragePool", "GlobalAveragePool") and known.is_fused_in_int8(node)
+
+
+def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]) -> set[str]:
+    """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
+
+    Where regions are nodes of their own, and on other targets that say so, an Add may read one value that is not int8:
+    a conversion costs less than leaving a region.
+
+    Args:
+        static: further nodes that are int8.
+    """
+    regions = has_regions(plan)
+    convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"}
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
+    values = {name: [each.inputs[index] for each, index in reads(node, regions)] for name, node in by_name.items()}
     while True:
-        int8 = convolutions | members
-        lost = {name for name in members if not _is_between(by_name[name], int8, static | members, one_is_enough)}
+        int8, readers = convolutions | members, static | members
+        lost = {name for name in members if not _is_between(by_name[name], values[name], int8, readers, plan)}
         if not lost:
             return members
         members -= lost
 
 
-def _is_between(node: ir.Node, int8: set[str], readers: set[str], one_is_enough: bool) -> bool:
-    read = [node.inputs[index] for index in activations(node)]
-    made = [value for value in read if graph.constant(value) is None]
+def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], readers: set[str], plan: Plan) -> bool:
+    made = [value for value in dict.fromkeys(values) if graph.constant(value) is None]
     others = [value for value in made if (p := producer_of(value)) is None or p.name not in int8]
-    if len(others) == len(made) or (others and not (one_is_enough and node.op_type == "Add")):
+    one_is_enough = node.op_type == "Add" and targets.get(plan.target).one_is_enough
+    if len(others) == len(made) or (others and not one_is_enough):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
-    return any(use.node.name in readers for output in outputs for use in output.uses())
+    read_by = [use.node for output in outputs for use in output.uses()]
+    if has_regions(plan):
+        return any(_leads_to(reader, readers) for reader in read_by)
+    return any(reader.name in readers for reader in read_by)
+
+
+def _leads_to(node: ir.Node, names: set[str]) -> bool:
+    """Whether a chain begins with `node` whose result one of these makes."""
+    for _ in range(chains.LONGEST):
+        if node.name in names:
+            return True
+        followers = {use.node for use in node.outputs[0].uses()} if node.outputs else set()
+        if not (node.op_type in chains.FUNCTIONS | chains.ORDERS and len(followers) == 1):
+            return False
+        (node,) = followers
+    return False

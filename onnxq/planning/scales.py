@@ -72,7 +72,7 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
             producers[value.name or ""] = node
     for node in _static_nodes(model, plan):
         choice = plan.choices[node.name or ""]
-        if choice.op in known.SAME_SCALE or choice.op == "Concat":
+        if choice.op in known.SAME_SCALE | known.MOVED_IN_REGIONS or choice.op == "Concat":
             names = [value.name or "" for value in _activations(node, plan)]
             _tie(groups, names, ranges, producers)
     scales: Scales = {}
@@ -109,7 +109,7 @@ def _static_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
 
 def _activations(node: ir.Node, plan: Plan) -> list[ir.Value]:
     """What the node's int8 kernel reads and makes, constants aside."""
-    read = [node.inputs[index] for index in int8_regions.activations(node)]
+    read = [reader.inputs[index] for reader, index in int8_regions.reads(node, regions=int8_regions.has_regions(plan))]
     found = [value for value in read if value is not None and graph.constant(value) is None]
     return found + _outputs(node, plan)
 

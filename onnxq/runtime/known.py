@@ -20,6 +20,8 @@ OWN_SCALE = frozenset({"Add", "Mul", "Sigmoid", "LeakyRelu", "AveragePool", "Glo
 SAME_SCALE = frozenset(
     {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Resize"}
 )
+#: The same in our own regions only.
+MOVED_IN_REGIONS = frozenset({"Pad", "DepthToSpace", "SpaceToDepth"})
 #: Vanish into the int8 kernel before them, as the quantized range clips like them; and the kernels that take them.
 ABSORBED, ABSORBING = frozenset({"Relu", "Clip"}), frozenset({"Conv", "Add"})
 #: Activation functions besides those that are fused into a Conv in float.

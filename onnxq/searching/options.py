@@ -123,7 +123,7 @@ def candidates(job: Job, found: Sequence[Form], ranges: Ranges = NO_RANGES) -> l
     types, made = infer_types(job.model), []
     for form in found:
         recipe = form.recipe(job.recipe)
-        plan = make_plan(job.model, recipe, job.target, types, has_data=job.data is not None)
+        plan = make_plan(job.model, recipe, job.target, types, has_data=job.knows_data)
         if plan.those(Method.STATIC):
             plan = without_unobserved(job.model, plan, ranges)
         made.append(dataclasses.replace(reconciled(plan, job.model), scheme=SCHEME))

@@ -7,7 +7,7 @@ of it is kept if it measures better. If it does not, fewer layers may change at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,10 +22,12 @@ from onnxq.searching.sensitivity import Sensitivity
 
 #: Corrections of a solution at most, and by how much fewer units may change after one that did no good.
 ROUNDS, FEWER = 6, 3
-#: Uniform choices within a bound that are measured: those of which least harm is expected.
-NEAREST = 2
 #: Steps that are worth measuring.
 LEAST_STEPS = 4
+
+
+#: Whether a choice may be taken.
+Fits = Callable[[Sequence[int]], bool]
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,18 @@ class Search:
         found = Solution(tuple(chosen), self.meter.figures(self.plan(chosen)))
         return self._solutions.setdefault(found.chosen, found)
 
-    def least_harm(self, bounds: Sequence[Bound]) -> Solution | None:
+    def least_harm(self, bounds: Sequence[Bound], fits: Fits | None = None) -> Solution | None:
         """The least harm within `bounds`, as single layers tell, or of the `uniform` choices and whatever was measured
-        before, if one of these is better; None: nothing is within them."""
+        before, if one of these is better; None: nothing is within them.
+
+        Args:
+            fits: whether a uniform choice may be taken, where more is known of it than `bounds` say.
+        """
         chosen = solve(self.sensitivity.added, bounds)
-        if chosen is None:
-            return None
-        legal = [each for each in self.uniform if all(bound.keeps(each) for bound in bounds)]
-        nearest = sorted(legal, key=self.sensitivity.harm)[:NEAREST]
-        known = [each for each in self._solutions if all(bound.keeps(each) for bound in bounds)]
-        return min(map(self.measured, [tuple(chosen), *nearest, *known]), key=lambda solution: solution.harm)
+        known = [each for each in self._solutions if within(bounds, each)]
+        even = [each for each in self.uniform if (fits(each) if fits else within(bounds, each))]
+        found = [*([] if chosen is None else [tuple(chosen)]), *even, *known]
+        return min(map(self.measured, found), key=lambda solution: solution.harm, default=None)
 
     def least_bytes(self, harm: float) -> Solution | None:
         """The fewest bytes with a harm of at most so much, as single layers tell."""
@@ -145,6 +149,11 @@ class Search:
             if (unit, step) in measured:
                 found[unit][here + step] = measured[unit, step]
         return found
+
+
+def within(bounds: Sequence[Bound], chosen: Sequence[int]) -> bool:
+    """Whether these options keep all `bounds`."""
+    return all(bound.keeps(chosen) for bound in bounds)
 
 
 def _median(ratios: Sequence[float]) -> float:

@@ -98,7 +98,7 @@ def open_space(
     most = max(budget[1], min(budget[2], int(budget[0] / bench.cost)))
     key = {
         "model": hash_model(job.model),
-        "data": "" if job.data is None else job.data.hash(),
+        "data": job.data_hash,
         "held back": job.sampling.held_back,
         "classes": repr(sorted(bench.classes.items())),
         "plans": [plan.to_json() for plan in plans],

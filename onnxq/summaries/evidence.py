@@ -1,7 +1,8 @@
 """Evidence: by weight, what the data say about the input that it is multiplied by. It lies in a file until it is read.
 
 The file is an `.npz`: for the n-th input `n.gram` and `n.rows`, and `onnxq.json`, which says of which model and data
-they are and what the inputs are called.
+they are and what the inputs are called. What was seen of a part of the samples lies in files of the same kind
+(`evidence_parts.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from onnxq.files import array_limits, limits, schemas
 from onnxq.summaries.gram import Gram
 
 INDEX = "onnxq.json"
+#: Of the form of the file.
+VERSION = 1
 
 
 class Index(msgspec.Struct, forbid_unknown_fields=True):
@@ -31,11 +34,17 @@ class Index(msgspec.Struct, forbid_unknown_fields=True):
     Attributes:
         model, data: their hashes.
         inputs: in the order of their numbers.
+        version: of the file's form.
+        shard: (number, count) if every count-th sample was seen only, from the number-th on.
+        seen: how many samples were, of a part of them; 0: all that there are.
     """
 
     model: str
     data: str
     inputs: list[str] = []
+    version: int = VERSION
+    shard: tuple[int, int] | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,22 +75,30 @@ class Layer:
         other = Layer(channel, self.groups, self.file, self.numbers, self.follows, self.chosen)
         return self._turned.setdefault(channel, other)
 
+    @property
+    def seen(self) -> Hashable:
+        """The same for layers of the same input, as long as their file stays as it is."""
+        if not self.numbers or not self.file.exists():
+            return self
+        stat = self.file.stat()
+        return self.file, stat.st_ino, stat.st_size, stat.st_mtime_ns, self.numbers, self.follows
+
     def gram(self) -> Gram:
         """Of the samples that calibration may use."""
         return functools.reduce(Gram.merged, map(self._gram, self.numbers))
 
     def held_back(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """[rows, groups, K] of the samples that were held back: as the layer gets them, and as they are in float."""
-        rows = np.concatenate([_load(self.file, f"{number}.rows") for number in self.numbers])
+        rows = np.concatenate([load_array(self.file, f"{number}.rows") for number in self.numbers])
         if not self.follows:
             return rows, rows
-        return rows, np.concatenate([_load(self.file, f"{number}.float_rows") for number in self.numbers])
+        return rows, np.concatenate([load_array(self.file, f"{number}.float_rows") for number in self.numbers])
 
     def _gram(self, number: int) -> Gram:
-        sums = _load(self.file, f"{number}.gram")
+        sums = load_array(self.file, f"{number}.gram")
         if not self.follows:
             return Gram(sums)
-        return Gram(sums, int(_load(self.file, f"{number}.count")), _load(self.file, f"{number}.cross"))
+        return Gram(sums, int(load_array(self.file, f"{number}.count")), load_array(self.file, f"{number}.cross"))
 
 
 #: By name of the initializer in the prepared model.
@@ -103,6 +120,11 @@ def add_input(
     if gram.cross is not None:
         arrays |= {"cross": gram.cross, "float_rows": np.concatenate(in_float) if in_float else none}
         arrays["count"] = np.array(gram.rows)
+    add_arrays(file, number, arrays)
+
+
+def add_arrays(file: Path, number: int, arrays: Mapping[str, NDArray]) -> None:
+    """Leave these in `file`, which is made if it is not there, under a number."""
     with zipfile.ZipFile(file, "a", allowZip64=True) as archive:
         for name, array in ((f"{number}.{part}", array) for part, array in arrays.items()):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -116,25 +138,23 @@ def add_index(file: Path, index: Index) -> None:
         np.lib.format.write_array(member, text)
 
 
-def read_index(file: Path, shapes: Mapping[str, tuple[int, int]], *, model: str, data: str) -> Index:
+def read_index(file: Path, shapes: Mapping[str, tuple[int, int]], *, model: str, data: str | None) -> Index:
     """What `file` is of, if it can be used.
 
     Args:
         shapes: (groups, K) of the inputs that have to be in it.
-        model, data: the hashes that it must be of.
+        model, data: the hashes that it must be of; of any data, if None.
 
     Raises:
-        BadRecipe: it is damaged, of something else, or lacks one of them.
+        BadRecipe: it is damaged, of something else, of a part of the samples, or lacks one of the inputs.
     """
     wrong = f"the evidence '{file}'"
-    try:
-        found = array_limits.headers(file)
-        index = schemas.checked(limits.parse_json(_load(file, INDEX).tobytes().decode()), Index)
-    except (ValueError, KeyError) as error:
-        raise BadRecipe(f"{wrong} is not a file of evidence: {first_line(error)}") from None
+    index, found = open_index(file)
     for what, value, wanted in (("another model", index.model, model), ("other data", index.data, data)):
-        if value != wanted:
+        if wanted is not None and value != wanted:
             raise BadRecipe(f"{wrong} is of {what}; delete the file or give another --evidence")
+    if index.shard is not None or index.seen:
+        raise BadRecipe(f"{wrong} is of a part of the data: merge all parts by 'onnxq calibrate --merge'")
     for name, (groups, k) in shapes.items():
         number = index.inputs.index(name) if name in index.inputs else -1
         nothing = (0,), np.dtype(np.float32)
@@ -144,9 +164,34 @@ def read_index(file: Path, shapes: Mapping[str, tuple[int, int]], *, model: str,
     return index
 
 
-def _load(file: Path, name: str) -> NDArray:
+def open_index(file: Path) -> tuple[Index, dict[str, tuple[tuple[int, ...], np.dtype]]]:
+    """What `file` says that it is of, and the shape and type of each of its arrays.
+
+    Raises:
+        BadRecipe: it is damaged, no file of evidence, or of another version.
+    """
+    wrong = f"the evidence '{file}'"
+    try:
+        found = array_limits.headers(file)
+        index = schemas.checked(limits.parse_json(load_array(file, INDEX).tobytes().decode()), Index)
+    except (ValueError, KeyError) as error:
+        raise BadRecipe(f"{wrong} is not a file of evidence: {first_line(error)}") from None
+    if index.version != VERSION:
+        raise BadRecipe(f"{wrong} is of version {index.version}, and this onnxq reads {VERSION}: gather it again")
+    return index, found
+
+
+def load_array(file: Path, name: str) -> NDArray:
+    """One array of a file of evidence.
+
+    Raises:
+        BadRecipe: it cannot be read.
+        KeyError: there is none of this name.
+    """
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays[name])
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except KeyError:
+        raise
+    except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
         raise BadRecipe(f"the evidence '{file}' cannot be read: {first_line(error)}") from None

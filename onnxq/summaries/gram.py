@@ -21,12 +21,13 @@ class Gram:
     """The Gram matrix of a layer's input.
 
     Attributes:
-        sums: [groups, K, K] float32; of a layer without groups one matrix.
+        sums: [groups, K, K]; of a layer without groups one matrix. While samples are added float64, so that neither
+            their order nor how they are shared among machines matters; `rounded` makes them float32.
         rows: how many were added.
         cross: [groups, K, K], where layers before are quantized already: products of each row and what it is in float.
     """
 
-    sums: NDArray[np.float32]
+    sums: NDArray[np.floating]
     rows: int = 0
     cross: NDArray[np.float32] | None = None
 
@@ -37,8 +38,14 @@ class Gram:
         Args:
             follows: whether layers before are quantized.
         """
-        zeros = np.zeros((groups, k, k), np.float32)
-        return cls(zeros, cross=zeros.copy() if follows else None)
+        if follows:
+            return cls(np.zeros((groups, k, k), np.float32), cross=np.zeros((groups, k, k), np.float32))
+        return cls(np.zeros((groups, k, k)))
+
+    def rounded(self) -> Gram:
+        """The same as float32 numbers."""
+        with np.errstate(over="ignore"):
+            return Gram(self.sums.astype(np.float32), self.rows, self.cross)
 
     def update_pair(self, x: NDArray, in_float: NDArray) -> None:
         """Add [rows, groups, K] as quantized layers leave them, and as float layers do."""

@@ -133,7 +133,9 @@ def borders(model: ir.Model, plan: Plan, costs: Costs) -> float:
     int8_makers = {c.node for c in plan if int8_regions.makes_int8(c)}
     static = {c.node for c in plan.those(Method.STATIC)}
     seconds = 0.0
-    for value, producer, readers, others in _crossings(list(graph.nodes(model)), static):
+    for value, producer, readers, others in _crossings(
+        list(graph.nodes(model)), static, int8_regions.has_regions(plan)
+    ):
         is_made = producer in int8_makers
         if (readers and not is_made) or (is_made and others):
             seconds += costs.conversion.get(value.name or "", CONVERSION_SECONDS)
@@ -153,7 +155,7 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
         cut.cost(choice.node, first=quantized, second=costs.float_seconds.get(choice.node, 0.0))
     static = {c.node for c in plan.those(Method.STATIC)}
     nodes = [node for node in graph.nodes(model) if node.name in static]
-    for value, producer, readers, others in _crossings(nodes, static):
+    for value, producer, readers, others in _crossings(nodes, static, int8_regions.has_regions(plan)):
         price = costs.conversion.get(value.name or "", CONVERSION_SECONDS)
         maker = producer if producer in int8_makers else None
         if readers:
@@ -183,20 +185,22 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
     return int8_regions.prune(plan.replacing(in_float(c, reason) for c in back), model)
 
 
-def _crossings(nodes: list[ir.Node], static: set[str]) -> Iterable[tuple[ir.Value, str | None, list[str], bool]]:
+def _crossings(
+    nodes: list[ir.Node], static: set[str], regions: bool
+) -> Iterable[tuple[ir.Value, str | None, list[str], bool]]:
     """(value, the static node that makes it, static nodes that read it, whether anybody else reads it)."""
     values: dict[int, tuple[ir.Value, list[str]]] = {}
     for node in nodes:
-        for index in int8_regions.activations(node):
-            value = node.inputs[index]
+        for value in dict.fromkeys(each.inputs[i] for each, i in int8_regions.reads(node, regions)):
             if value is not None and graph.constant(value) is None:
                 values.setdefault(id(value), (value, []))[1].append(node.name or "")
     for node in nodes:
         outputs = [int8_regions.final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
         for value in outputs:
             values.setdefault(id(value), (value, []))
+    in_chains = {each.name for node in nodes if node.name in static for each, _ in int8_regions.reads(node, regions)}
     for value, readers in values.values():
         producer = int8_regions.producer_of(value)
         name = None if producer is None or producer.name not in static else producer.name
-        others = value.is_graph_output() or any(use.node.name not in static for use in value.uses())
+        others = value.is_graph_output() or any(use.node.name not in static | in_chains for use in value.uses())
         yield value, name, readers, others

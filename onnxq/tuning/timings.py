@@ -96,15 +96,15 @@ class Timings:
         found = self._saved(plan, seen)
         return found is not None and is_below(found.ratio, found.spread, bound) is False
 
-    def is_saved_faster(self, plan: Plan, seen: PlanTime) -> bool | None:
-        """Whether the saved file of `plan` clearly takes less time than the float model; None: the profile does not
-        say.
+    def is_saved_faster(self, plan: Plan, seen: PlanTime, bound: float = 1.0) -> bool | None:
+        """Whether the saved file of `plan` clearly takes less than `bound` times as long as the float model; None: the
+        profile does not say.
 
         Args:
             seen: as `is_saved_slower` takes it.
         """
         found = self._saved(plan, seen)
-        return None if found is None else is_below(found.ratio, found.spread, 1.0) is True
+        return None if found is None else is_below(found.ratio, found.spread, bound) is True
 
     def _saved(self, plan: Plan, seen: PlanTime) -> PlanTime | None:
         key = f"{self._model} {hash_of_plan(plan, self._level)} saved"

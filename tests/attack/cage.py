@@ -41,7 +41,8 @@ WAITING = 6
 BATCH = 40
 #: What a command may leave beside its inputs.
 OUTPUTS = re.compile(
-    r"out\.onnx(\.data|\.search)?|out\.(gguf|safetensors)|out\.json|out\.ranges(\.partial)?|out/.*", re.DOTALL
+    r"(out|model)\.onnx\.search|out\.onnx(\.data)?|out\.(gguf|safetensors)|out\.json|out\.ranges(\.partial)?|out/.*",
+    re.DOTALL,
 )
 #: What Python says to programmers.
 INTERNAL = re.compile(

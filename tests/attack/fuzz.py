@@ -62,6 +62,8 @@ def main() -> int:
             if outcome.defect:
                 key = f"{outcome.defect}: {outcome.cause}"
                 before, first, said = found.get(key, (0, case, outcome))
+                if not before:
+                    print(f'after {count} cases: {key}\n  --case "{dataclasses.astuple(case)}"', flush=True)
                 found[key] = (before + 1, first, said)
             if time.monotonic() >= end:
                 break

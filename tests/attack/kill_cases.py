@@ -18,6 +18,7 @@ import onnx
 import tiny
 from numpy.typing import NDArray
 
+from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.output import write
 from onnxq.runtime.session import Session
 
@@ -142,6 +143,11 @@ class Case:
         path = folder / self.output
         if not path.exists():
             return None
+        if path.suffix == ".npz":
+            with np.load(path) as arrays:
+                return json.dumps({name: hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in arrays.files})
+        if path.suffix == ".gguf":
+            return json.dumps([*Gguf(path), _hash(path)])
         if path.is_dir():
             return json.dumps({str(each.relative_to(path)): _hash(each) for each in sorted(path.rglob("*.*"))})
         if path.suffix == ".onnx":
@@ -182,6 +188,10 @@ def calibrate(*more: str) -> list[str]:
     return ["calibrate", "in.onnx", "-o", "out.ranges", "-s", "w8a8", *CALIBRATION, *more]
 
 
+def encode(word: str, *more: str) -> list[str]:
+    return ["encode", "data.npz", "-w", word, "-o", "out.gguf", *more]
+
+
 OLD_RANGES = (["calibrate", "in.onnx", "-o", "out.ranges", "-s", "w8a8", "--data", "data.npz", "--limit", "5"], "")
 CASES: dict[str, Case] = {
     "new model": Case(quantize("w8a16"), "out.onnx", patches=BESIDE),
@@ -220,5 +230,24 @@ CASES: dict[str, Case] = {
     "ranges left by quantize": Case(
         quantize("w8a8", "-f", "--ranges", "out.ranges", *CALIBRATION, "--checkpoint-every", "9"),
         "out.ranges",
+    ),
+    "encoded arrays": Case(encode("q8_0", "-f"), "out.gguf", [(encode("q4_0"), "")]),
+    "evidence left by quantize": Case(
+        [*quantize("w4a16", "--algorithm", "gptq"), "--data", "data.npz", "--evidence", "out.npz"],
+        "out.npz",
+        points="write.",
+    ),
+    "model that is searched for": Case(
+        [
+            *("quantize", "in.onnx", "-o", "out.onnx", "--data", "data.npz", "--effort", "quick"),
+            *("--budget", "bits=7", "--formats", "int8", "--formats", "uint4/32"),
+        ],
+        "out.onnx",
+        patches={
+            "onnxq.searching.meter.SECONDS": 0.0,
+            "onnxq.searching.space.RUNS": {"quick": [0.1, 3, 3]},
+            "onnxq.tuning.timings.TIMING_SECONDS": 0.001,
+        },
+        points="write.",
     ),
 }

@@ -26,7 +26,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 with atheris.instrument_imports(include=["onnxq"]):
     from onnxq import plan, recipe
     from onnxq.calibration import observations
-    from onnxq.checkpoints import encode_arrays, tensors
+    from onnxq.checkpoints import checkpoint, encode_arrays, schemes, tensors
     from onnxq.errors import OnnxqError
     from onnxq.folders import contents
     from onnxq.model import load
@@ -39,6 +39,8 @@ with atheris.instrument_imports(include=["onnxq"]):
     from onnxq.samples.sounds.sound import Sound
     from onnxq.samples.source import open_data
     from onnxq.samples.texts.tokenizer import open_tokenizer
+    from onnxq.searching import meter
+    from onnxq.summaries import evidence
 
 import corpora  # noqa: E402
 import numpy as np  # noqa: E402
@@ -55,6 +57,8 @@ def _model(path: Path) -> None:
 
 def _checkpoint(path: Path) -> None:
     dict(tensors.open_checkpoint(path))
+    for layer in schemes.layers_of(checkpoint.open_folder_or_file(path)):
+        layer.open().floats()
 
 
 PICTURE = (Input("x", np.dtype(np.float32), (1, 3, 8, 8)),)
@@ -75,6 +79,16 @@ def _decoded(path: Path) -> None:
         make()
 
 
+def _evidence(path: Path) -> None:
+    evidence.read_index(path, {"x": (1, 64)}, model="m", data="d")
+    layer = evidence.Layer(1, 1, path, (0,))
+    layer.gram(), layer.held_back()
+
+
+def _progress(path: Path) -> None:
+    meter.Meter(None, path, {}, 1)  # type: ignore[arg-type]  # nothing is measured
+
+
 READERS: list[tuple[str, Callable[[Path], object]]] = [
     ("model.onnx", _model),
     ("w.safetensors", _checkpoint),
@@ -92,6 +106,8 @@ READERS: list[tuple[str, Callable[[Path], object]]] = [
     ("w.gguf", _decoded),
     ("e.npz", _decoded),
     ("p.json", profile.load_profile),
+    ("seen.npz", _evidence),
+    ("out.search", _progress),
     ("folder/genai_config.json", _configuration),
     ("folder/a.onnx", _configuration),
 ]
@@ -140,6 +156,11 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         "p.json": profile.new_profile().to_json(),
         "genai_config.json": '{"model": {"decoder": {"filename": "a.onnx", "session_options": {}}}}',
     }
+    seen = place / "seen.npz"
+    evidence.add_input(seen, 0, evidence.Gram(np.eye(64, dtype=np.float32)[None]), [x[:, None]])
+    evidence.add_index(seen, evidence.Index("m", "d", ["x"]))
+    found = meter.Meter(None, None, {}, 1)  # type: ignore[arg-type]
+    texts["out.search"] = json.dumps({"search": found._key, "plans": {"a" * 32: {"harm": 0.5, "sqnr": 20}}})
     for name, text in texts.items():
         (place / name).write_text(text)
     (place / "e.npz").write_bytes((place / "w.npz").read_bytes())

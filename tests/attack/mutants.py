@@ -16,7 +16,7 @@ import numpy as np
 import odd
 import onnx
 import tiny
-from attack import mutants_data, mutants_quantized, mutants_settings, mutate
+from attack import mutants_choices, mutants_codes, mutants_data, mutants_quantized, mutants_settings, mutate
 from click.testing import CliRunner
 
 from onnxq import cli
@@ -37,6 +37,37 @@ _MODEL_COMMANDS = (
     ["calibrate", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.ranges", "--calibration", "minmax"],
     ["check", "model.onnx", "model.onnx"],
     ["analyze", "model.onnx", "-w", "int8"],
+    [
+        "quantize",
+        "model.onnx",
+        "-s",
+        "w8a8",
+        "--data",
+        "data.npz",
+        "-t",
+        "onnxq",
+        "--effort",
+        "quick",
+        "-o",
+        "out.onnx",
+    ],
+    ["quantize", "model.onnx", "-s", "auto", "-t", "onnxq", "--effort", "quick", "-o", "out.onnx"],
+    [
+        "quantize",
+        "model.onnx",
+        "-w",
+        "int3",
+        "-t",
+        "onnxq",
+        "--data",
+        "data.npz",
+        "--effort",
+        "quick",
+        "-o",
+        "out.onnx",
+    ],
+    ["quantize", "model.onnx", "--budget", "size=99%", "--effort", "quick", "-o", "out.onnx"],
+    ["search", "model.onnx", "--effort", "quick", "--data", "data.npz", "--points", "3"],
 )
 _PLAN = ["quantize", "model.onnx", "--plan", "plan.json", "-o", "out.onnx", "--no-check"]
 _RANGES = ["quantize", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.onnx", "--no-check"]
@@ -357,4 +388,6 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     **mutants_data.KINDS,
     **mutants_quantized.KINDS,
     **mutants_settings.KINDS,
+    **mutants_choices.KINDS,
+    **mutants_codes.KINDS,
 }

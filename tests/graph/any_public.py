@@ -92,7 +92,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("w", "x", "wanted", "got", "gradient", "step", "arrays", "codes"), FLOATS),
     **dict.fromkeys(("low", "high"), numbers | FLOATS),
     **dict.fromkeys(
-        ("absmax", "scales", "zero_points", "packed", "weight", "weight_4bit", "scales_4bit", "array"), raw
+        ("absmax", "scales", "zero_points", "packed", "weight", "weight_4bit", "scales_4bit", "array", "tiles"), raw
     ),
     **dict.fromkeys(("rows", "parameter"), raw),
     "groups": raw,

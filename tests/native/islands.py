@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from onnxq.model.types import infer_types
 from onnxq.passes.regions.make_regions import MakeRegions
 
 FLOAT = TensorProto.FLOAT
+Function = Callable[["Net", str], str]
 
 
 @dataclass
@@ -100,6 +102,26 @@ class Net:
         self.shapes[y] = shape
         return self.quantized(y, scale)
 
+    def function(self, x: str, word: str) -> str:
+        """`x` behind one of FUNCTIONS, which may be a chain of nodes."""
+        y = FUNCTIONS[word](self, x)
+        self.shapes[y] = self.shapes[x]
+        return self.quantized(y)
+
+    def moved(
+        self,
+        op: str,
+        x: str,
+        shape: tuple[int, ...],
+        inputs: list[str] | None = None,
+        like: str = "",
+        **attributes: Any,
+    ) -> str:
+        """`x` behind a node that leaves codes what they are: those of `like`, or x."""
+        y = self.node(op, [x, *(inputs or [])], **attributes)
+        self.shapes[y] = shape
+        return self.quantized(y, like=like or x)
+
     def binary(self, op: str, a: str, b: str, act: str = "") -> str:
         y = self.node(op, [a, b])
         self.shapes[y] = self.shapes[a]
@@ -115,11 +137,21 @@ class Net:
             self.shapes[made] = (*self.shapes[x][:2], *[1] * len(self.shapes[x][2:]))
         return made
 
-    def concat(self, parts: list[str]) -> str:
-        y = self.node("Concat", parts, axis=1)
-        first = self.shapes[parts[0]]
-        self.shapes[y] = (first[0], sum(self.shapes[part][1] for part in parts), *first[2:])
+    def concat(self, parts: list[str], axis: int = 1) -> str:
+        y = self.node("Concat", parts, axis=axis)
+        shape = list(self.shapes[parts[0]])
+        shape[axis] = sum(self.shapes[part][axis] for part in parts)
+        self.shapes[y] = tuple(shape)
         return self.quantized(y)
+
+    def split(self, x: str, sizes: list[int]) -> list[str]:
+        """Along channels."""
+        names = [f"{x}_{i}" for i in range(len(sizes))]
+        given = self.constant(np.array(sizes, np.int64))
+        self.nodes.append(helper.make_node("Split", [x, given], names, name=f"n{len(self.nodes)}", axis=1))
+        for name, size in zip(names, sizes, strict=True):
+            self.shapes[name] = (self.shapes[x][0], size, *self.shapes[x][2:])
+        return [self.quantized(name, like=x) for name in names]
 
     def flatten(self, x: str) -> str:
         y = self.node("Flatten", [x])
@@ -144,6 +176,45 @@ class Net:
         )
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
         return onnx.shape_inference.infer_shapes(made)
+
+
+def _plain(op: str) -> Function:
+    return lambda net, x: net.node(op, [x])
+
+
+def _scalar(op: str, number: float) -> Function:
+    return lambda net, x: net.node(op, [x, net.constant(np.float32(number))])
+
+
+def _by_channel(net: Net, x: str) -> str:
+    channels, rank = net.shapes[x][1], len(net.shapes[x])
+    shape = [channels, *[1] * (rank - 2)]
+    slopes = net.constant(2.0 ** net.rng.integers(-3, 2, shape).astype(np.float32))
+    scaled = net.node("Mul", [x, net.constant(net.rng.normal(size=shape).astype(np.float32))])
+    return net.node("PRelu", [net.node("Add", [scaled, slopes]), slopes])
+
+
+def _hard_swish(net: Net, x: str) -> str:
+    shifted = net.node("Add", [x, net.constant(np.float32(3))])
+    bounded = net.node("Clip", [shifted, net.constant(np.float32(0)), net.constant(np.float32(6))])
+    return net.node("Div", [net.node("Mul", [x, bounded]), net.constant(np.float32(6))])
+
+
+def _relu_of_sum(net: Net, x: str) -> str:
+    return net.node("Relu", [net.node("Add", [net.constant(np.float32(-1)), x])])
+
+
+#: By word, what adds the nodes of a function of each element to a net.
+FUNCTIONS: dict[str, Function] = {
+    **{op: _plain(op) for op in ("Sigmoid", "HardSwish", "Tanh", "LeakyRelu", "Elu", "Abs", "Gelu")},
+    "Pow": _scalar("Pow", 2.0),
+    "Mul": _scalar("Mul", -0.37),
+    "Max": _scalar("Max", 0.5),
+    "swish": lambda net, x: net.node("Mul", [x, net.node("Sigmoid", [x])]),
+    "hard swish": _hard_swish,
+    "by channel": _by_channel,
+    "relu of sum": _relu_of_sum,
+}
 
 
 def with_regions(model: onnx.ModelProto) -> onnx.ModelProto:

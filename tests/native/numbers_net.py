@@ -75,10 +75,10 @@ class Net:
         return onnx.shape_inference.infer_shapes(made)
 
 
-def with_regions(model: onnx.ModelProto, *small: str) -> onnx.ModelProto:
-    """The same with regions; `small`: names of convolutions whose weights in float32 are rounded."""
+def with_regions(model: onnx.ModelProto, *but: str) -> onnx.ModelProto:
+    """The same with regions; `but`: names of convolutions that stay in float."""
     found = ir.serde.deserialize_model(model)
-    MakeBf16Regions(types_of(found), frozenset(small))(found)
+    MakeBf16Regions(types_of(found), frozenset(node.name or "" for node in found.graph) - {*but})(found)
     return ir.serde.serialize_model(found)
 
 

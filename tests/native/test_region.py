@@ -24,7 +24,8 @@ from onnxq.runtime import native
 
 ort = pytest.importorskip("onnxruntime")
 InvalidArgument = ort.capi.onnxruntime_pybind11_state.InvalidArgument
-pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+HAS_LIBRARY = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+pytestmark = HAS_LIBRARY
 
 
 #: Those of regions; where another is forced, the next best of them runs.
@@ -263,7 +264,7 @@ def test_other_scales_round_as_integers_do() -> None:
     x = samples(net)
     expected = by_definition(model, x)[0]
     (region,) = (node for node in made.graph.node if node.op_type == "Region")
-    step = net.constants[region.input[int(_said(region)[1].partition(" scale=")[2].split()[0])]]
+    step = net.constants[region.input[int(said(region)[1].partition(" scale=")[2].split()[0])]]
     first, *others = (by_kernels(made, isa).run(None, {"x": x})[0] for isa in ISAS)
     for y in others:
         np.testing.assert_array_equal(y, first)
@@ -271,7 +272,8 @@ def test_other_scales_round_as_integers_do() -> None:
     assert np.mean(first != expected) < 0.002
 
 
-def _said(node: onnx.NodeProto) -> list[str]:
+def said(node: onnx.NodeProto) -> list[str]:
+    """The steps of a region."""
     (text,) = (attribute.s.decode() for attribute in node.attribute if attribute.name == "steps")
     return str(text).split("\n")[1:]
 
@@ -317,7 +319,8 @@ def honest() -> onnx.ModelProto:
     return with_regions(net.model())
 
 
-def _saying(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
+def saying(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
+    """The same with another list of steps."""
     changed = copy.deepcopy(model)
     for node in changed.graph.node:
         for attribute in node.attribute:
@@ -335,7 +338,8 @@ HOSTILE = {
     "region 1\nquantize in=0 scale=1 zero=2 x=0": "has no use for",
     "region 1\nquantize in=0 scale=1 zero=2 zero=2": "twice",
     "region 1\nquantize in=999 scale=1 zero=2": "out of range",
-    "region 1\nquantize in=-1 scale=1 zero=2": "whole numbers",
+    "region 1\nquantize in=-1 scale=1 zero=2": "out of range",
+    "region 1\nquantize in=- scale=1 zero=2": "whole numbers",
     "region 1\nquantize in=99999999999999999999 scale=1 zero=2": "whole numbers",
     "region 1\nquantize in=0,1 scale=1 zero=2": "with 2 numbers",
     "region 1\nquantize in=0 scale=2 zero=1\ndequantize x=0 out=0": "reads input 2 as its scale",
@@ -355,7 +359,7 @@ HOSTILE = {
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_steps_that_cannot_be_right(honest: onnx.ModelProto, text: str) -> None:
     with pytest.raises(BadModel, match="onnxq node 'region'") as error:
-        onnxq.session(_saying(honest, text).SerializeToString(), options())
+        onnxq.session(saying(honest, text).SerializeToString(), options())
     assert HOSTILE[text] in str(error.value)
 
 
@@ -363,7 +367,7 @@ def test_tensors_that_no_memory_holds_are_refused(honest: onnx.ModelProto) -> No
     doubled = [f"concat x={i},{i} scale=1 zero=2" for i in range(70)]
     text = "\n".join(["region 1", "quantize in=0 scale=1 zero=2", *doubled, "dequantize x=70 out=0"])
     for shape in ((1, 3, 6, 6), (2, 3, 6, 6)):
-        changed = _saying(honest, text)
+        changed = saying(honest, text)
         changed.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
         session = onnxq.session(changed.SerializeToString(), options(optimized=False))
         with pytest.raises(InvalidArgument, match="more bytes than any memory has"):
@@ -372,7 +376,7 @@ def test_tensors_that_no_memory_holds_are_refused(honest: onnx.ModelProto) -> No
 
 def _texts(honest: onnx.ModelProto) -> Iterator[str]:
     (region,) = (node for node in honest.graph.node if node.op_type == "Region")
-    yield "\n".join(["region 1", *_said(region)])
+    yield "\n".join(["region 1", *said(region)])
 
 
 @settings(max_examples=150, deadline=None)
@@ -386,7 +390,7 @@ def test_spoiled_steps_end_no_process(honest: onnx.ModelProto, data: st.DataObje
         other = data.draw(st.sampled_from([*words, "kernel=4000,4000", "pads=9,0,1048576,1048576", "strides=4096,1"]))
         number = data.draw(st.integers(0, 30))
         words[at] = f"{other.partition('=')[0]}={number}" if "=" in other and number < 25 else other
-    spoiled = _saying(honest, " ".join(words).replace(" \n ", "\n"))
+    spoiled = saying(honest, " ".join(words).replace(" \n ", "\n"))
     x = np.zeros((1, 3, 6, 6), np.float32)
     with contextlib.suppress(BadModel, InvalidArgument):
         onnxq.session(spoiled.SerializeToString(), options(threads=1)).run(None, {"x": x})

@@ -298,9 +298,12 @@ def test_nothing_is_written_over_by_evidence(tmp_path: Path) -> None:
 
 def test_evidence_that_nothing_is_chosen_by_is_said(tmp_path: Path) -> None:
     model = tiny.save(two_layers(), tmp_path)
+    options = {"target": "onnxq", "evidence": tmp_path / "e.npz", "check": False}
     with pytest.warns(UnusedOption, match="evidence changes nothing: int4 chooses no codes by data here"):
-        quantize(model, tmp_path / "a.onnx", Recipe("int4"), target="onnxq", evidence=tmp_path / "e.npz", check=False)
+        quantize(model, tmp_path / "a.onnx", Recipe("int4", algorithm="mse"), data=samples(), **options)
     assert not (tmp_path / "e.npz").exists()
+    with pytest.raises(BadRecipe, match=r"there is no evidence '.*e.npz': gather it by 'onnxq calibrate --evidence'"):
+        quantize(model, tmp_path / "b.onnx", Recipe("int4"), **options)
 
 
 def test_a_bottleneck_of_few_numbers_is_looked_at_and_a_depthwise_kernel_is_not(tmp_path: Path) -> None:

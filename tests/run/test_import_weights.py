@@ -97,7 +97,9 @@ def test_the_result_is_unpack_then_multiply(tmp_path: Path, model: Path, kind: s
         y = y @ unpacked(tensors, prefix).T + tensors.get(f"{prefix}.bias", 0)
     wanted = y @ CONSTANTS["last"]
     (plain,) = Session(done.output, optimize=False, library=False).run({"x": x})
-    if target != "ort-cpu":  # whose MatMulNBits rounds activations to int8 even without the optimizer
+    if (
+        "com.microsoft" not in targets.get(target).domains
+    ):  # whose MatMulNBits rounds activations to int8 even without the optimizer
         np.testing.assert_allclose(plain, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     for library in (False, True):
         (y,) = Session(done.output, library=library).run({"x": x})
@@ -125,7 +127,6 @@ BREAKAGES = {
     "no scales": ("model.up.scales_4bit", None, "'model.up.weight_4bit' has no model.up.scales_4bit"),
     "no weight": ("model.up.weight_4bit", None, "'model.up.scales_4bit' has no model.up.weight_4bit"),
     "size": ("model.up.weight_4bit", np.zeros((96, 32), np.uint8), "is of 96 × 64 weights, node 'n1' of 96 × 128"),
-    "odd group": ("model.up.group_size", np.array([65]), "is for groups of 65, an odd number, which nothing unpacks"),
     "other group": ("model.up.group_size", np.array([32]), "128 inputs in groups of 32 do not have 2 scales a row"),
     "no group": ("model.up.group_size", np.array([0.5]), "'model.up.group_size' is no single positive integer"),
     "uneven": (
@@ -162,7 +163,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, model: Path, what: str) -> N
 
 def test_a_checkpoint_of_another_model(tmp_path: Path, model: Path) -> None:
     np.savez(tmp_path / "w.npz", a=np.zeros(3))
-    with pytest.raises(BadModel, match=r"has nothing for .* whose products are n1, p, .*: it holds no tensors called"):
+    with pytest.raises(BadModel, match=r"has nothing for .* products are n1, p, .*: it holds no tensors of a kind"):
         import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx", options=PARTIAL)
 
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny import sqnr
 
 import onnxq
+from onnxq.drafts.tuned import Drafts
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.runtime import native
 
@@ -94,6 +95,37 @@ def test_what_has_no_known_rank_stays_outside(tmp_path: Path) -> None:
     MakeRegions({})(model)
     left = [node.op_type for node in model.graph]
     assert "Region" in left and {"Add", "GlobalAveragePool"} <= set(left)
+
+
+@pytest.mark.parametrize("target", ["onnxq", "ort-cpu", "onnx"])
+def test_bf16_without_data_writes_regions(tmp_path: Path, target: str) -> None:
+    """One region around all that is float, whose body is as near to float as rounded weights are."""
+    path, out = network(tmp_path), tmp_path / "out.onnx"
+    x = np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float32)
+    onnxq.quantize(path, out, "bf16", target=target, check=False)
+    assert ("Bf16Region" in operators(out)) == (target == "onnxq")
+    if target == "onnxq":  # small weights are computed with in bfloat16 too
+        assert "Conv" not in operators(out)
+    types = {i.name: i.data_type for i in onnx.load(out).graph.initializer}
+    assert TensorProto.BFLOAT16 in types.values()
+    wanted = ort.InferenceSession(str(path)).run(None, {"x": x})[0]
+    assert sqnr(wanted, ort.InferenceSession(str(out)).run(None, {"x": x})[0]) > 40
+    if native.path() is not None:
+        assert sqnr(wanted, onnxq.session(out).run(None, {"x": x})[0]) > 35
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_bf16_regions_stay_where_they_are_not_slower_than_float(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    path, out, again = network(tmp_path), tmp_path / "out.onnx", tmp_path / "again.onnx"
+    monkeypatch.setattr(Drafts, "_is_slow", lambda self, plan, proof: is_slow)
+    result = onnxq.quantize(path, out, "bf16", target="onnxq")
+    assert ("Bf16Region" in operators(out)) == (not is_slow)
+    assert any("slower than float" in choice.reason for choice in result.plan) == is_slow
+    monkeypatch.setattr(Drafts, "_is_slow", lambda self, plan, proof: not is_slow)
+    onnxq.quantize(path, again, "bf16", target="onnxq", plan=result.plan)  # a plan that is given is carried out
+    assert operators(again) == operators(out)
 
 
 STEP = "c = Conv<pads = [1, 1, 1, 1]>(s, w)  d = Relu(c)  e = Conv<pads = [1, 1, 1, 1]>(d, v)  z = Add(e, i)"

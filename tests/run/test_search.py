@@ -15,12 +15,13 @@ from click.testing import CliRunner
 
 import onnxq
 from onnxq.cli import main
+from onnxq.drafts.budgeted import BudgetDrafts
 from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
 from onnxq.progress import QUIET
 from onnxq.searching import meter, options, space
 from onnxq.searching.drop_search import EVALUATIONS
 from onnxq.searching.knapsack import Bound
-from onnxq.searching.search import Search
+from onnxq.searching.search import Search, Solution
 from onnxq.searching.sensitivity import Sensitivity
 
 pytest.importorskip("highspy")
@@ -95,6 +96,35 @@ def test_the_file_is_no_larger_than_the_budget(folder: Path, tmp_path: Path, sha
     assert size(result.output) > 0.8 * share * size(folder / "model.onnx")  # what may be spent is spent
     assert result.plan.scheme == options.SCHEME
     assert not (tmp_path / "o.onnx.search").exists()
+
+
+@pytest.mark.parametrize("room", [1, 300])
+def test_what_is_found_is_no_worse_than_any_uniform_plan_that_fits(
+    tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the bound is what such a plan takes to the byte, and one of several forms takes more besides weights:
+    here all layers matter alike."""
+    text = "m (float[n, 64] x) => (float[n, 64] y) { a = MatMul (x, u) b = MatMul (x, v) c = MatMul (x, w) "
+    model = tiny.model(
+        text + "y = Sum (a, b, c) }", {name: tiny.normal(64, 64, seed=i) for i, name in enumerate("uvw")}
+    )
+    tiny.save(model, tmp_path)
+    np.savez(tmp_path / "plain.npz", x=tiny.normal(64, 1, 64, seed=9))
+    seen: list[tuple[BudgetDrafts, Solution]] = []
+    real = BudgetDrafts._of
+    monkeypatch.setattr(BudgetDrafts, "_of", lambda self, found: (seen.append((self, found)), real(self, found))[1])
+    forms = ("uint2/32", "int3/32", "uint4/32", "int8")
+    quantized(tmp_path, tmp_path / "o.onnx", budget="size=60%", formats=forms)
+    drafts, before = seen[-1][0], size(tmp_path / "model.onnx")
+    taken = {each: drafts._nbytes_of(drafts.space.plan(each)) for each in drafts.space.search.uniform}
+    bound = sorted(taken.values())[1] + room
+    seen.clear()
+    quantized(tmp_path, tmp_path / "o.onnx", budget=f"size={bound / before:.9f}", formats=forms)
+    search, found = seen[-1][0].space.search, seen[-1][1]
+    assert size(tmp_path / "o.onnx") <= bound
+    fitting = [each for each, nbytes in taken.items() if nbytes < bound]
+    assert fitting
+    assert found.harm <= min(search.measured(each).harm for each in fitting)
 
 
 @pytest.mark.parametrize("most", [2.6, 3.37, 6.1])
@@ -263,7 +293,9 @@ def test_what_is_no_budget_is_one_sentence(folder: Path, tmp_path: Path, how: di
 
 @pytest.mark.parametrize("bound", ["bits=1.5", "size=5%"])
 def test_what_cannot_be_reached_is_said_with_what_can(folder: Path, tmp_path: Path, bound: str) -> None:
-    with pytest.raises(CheckFailed, match=r"no plan keeps --budget .*: with these formats .* at least; name shorter"):
+    with pytest.raises(
+        CheckFailed, match=r"no plan keeps --budget .*: with these formats .* at least; name shorter.*search' keeps"
+    ):
         quantized(folder, tmp_path / "o.onnx", budget=bound)
     assert not (tmp_path / "o.onnx").exists()
 

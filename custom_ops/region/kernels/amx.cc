@@ -1,6 +1,10 @@
 // Convolutions by tiles of bytes.
 
+#include "binary_zmm.h"
 #include "depthwise_dot.h"
+#if !defined(ONNXQ_EMULATE)
+#include "lookup_vbmi.h"
+#endif
 #include "tile_conv.h"
 
 namespace onnxq {
@@ -33,14 +37,16 @@ bool plan_amx(Conv& c) {
 
 #if defined(ONNXQ_EMULATE)
 constexpr uint64_t kNeeds = kAvx512 | kAvx512Vnni;
+constexpr auto lookup_here = lookup_simple;
 #else
-constexpr uint64_t kNeeds = kAvx512 | kAvx512Vnni | kAmxInt8;
+constexpr uint64_t kNeeds = kAvx512 | kAvx512Vnni | kAvx512Vbmi | kAmxInt8;
+constexpr auto lookup_here = lookup_vbmi;
 #endif
 
 }  // namespace
 
 extern const RegionKernel region_amx;
-constexpr RegionKernel region_amx = {"amx",         kNeeds,      plan_amx,      conv_tiles_of<Bytes>, depthwise_dots,
-                                     binary_simple, pool_simple, lookup_simple, quantize_simple,      dequantize_simple};
+constexpr RegionKernel region_amx = {"amx",      kNeeds,      plan_amx,    conv_tiles_of<Bytes>, depthwise_dots,
+                                     binary_zmm, pool_simple, lookup_here, quantize_simple,      dequantize_simple};
 
 }  // namespace onnxq

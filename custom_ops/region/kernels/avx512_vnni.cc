@@ -1,3 +1,4 @@
+#include "binary_zmm.h"
 #include "depthwise_dot.h"
 
 namespace onnxq {
@@ -5,6 +6,6 @@ namespace onnxq {
 extern const RegionKernel region_avx512_vnni;
 constexpr RegionKernel region_avx512_vnni = {
     "avx512_vnni", kAvx512 | kAvx512Vnni, plan_dots<ZmmDots>, conv_dots<ZmmDots>, depthwise_dots,
-    binary_simple, pool_simple,           lookup_simple,      quantize_simple,    dequantize_simple};
+    binary_zmm,    pool_simple,           lookup_simple,      quantize_simple,    dequantize_simple};
 
 }  // namespace onnxq

@@ -153,14 +153,16 @@ inline void lookup_simple(const Lookup& p, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = row / p.x.H, y = row % p.x.H;
     const uint8_t* x = p.x.data + n * p.x.image + y * p.x.row;
-    uint8_t* to = p.y.data + n * p.y.image + y * p.y.row + p.channel;
+    uint8_t* to = p.y.data + n * p.y.image + y * p.y.row;
     for (int64_t ox = 0; ox < p.x.W; ++ox, x += p.x.C, to += p.y.C) {
       if (!p.table) {
         memcpy(to, x, static_cast<size_t>(p.x.C));
         continue;
       }
-      for (int64_t i = 0; i < p.x.C; ++i) {
-        to[i] = p.table[x[i]];
+      const int64_t next = p.by_channel ? 256 : 0;
+      const uint8_t* table = p.table;
+      for (int64_t i = 0; i < p.x.C; ++i, table += next) {
+        to[i] = table[x[i]];
       }
     }
   }

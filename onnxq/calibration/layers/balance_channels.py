@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
 from onnxq.algorithms.channels import CHANNEL_WAYS, ChannelSizes
-from onnxq.calibration.gather_evidence import needed, runner
+from onnxq.calibration.gather_evidence import needed
 from onnxq.calibration.layers.channel_trial import ChannelTrial
+from onnxq.calibration.look_at_inputs import runner
 from onnxq.calibration.memory import in_groups
 from onnxq.formats import Granularity
 from onnxq.job import Job

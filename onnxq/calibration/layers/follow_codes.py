@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.layers.shelf import Shelf
 from onnxq.calibration.memory import in_groups
+from onnxq.encoding import memo
 from onnxq.job import Job
 from onnxq.model.layer_inputs import LayerInput
 from onnxq.model.pieces import Piece, cut
@@ -138,6 +139,7 @@ class FollowingWalk:
         )
         evidence = {**job.evidence, **self.found}
         session = Session(rewrite(in_float, plan, self.ranges, job.recipe, job.target, evidence), threads=0)
+        memo.forget()
         for i in range(self.count + self.held_back):
             state = self.quantized.get(i)
             made = session.run(_fed(session, state), piece.makes) if piece.makes else []

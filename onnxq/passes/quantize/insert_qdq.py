@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -57,9 +57,15 @@ class InsertQDQ(PlanPass):
         constants = WeightForms(Names(model), self.codes)
         writer = _Writer(model, constants, self.activations, self.reduce_range, of_all)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
+        regions = int8_regions.has_regions(self.plan)
+        read = {node: _Read.of(node, regions) for node in nodes}
         for node in nodes:
             becomes_gemm = node.op_type == "MatMul" and self._on_matrices(node)
-            writer.quantize_inputs(to_gemm(node, writer.names) if becomes_gemm else node)
+            if becomes_gemm:
+                gemm = to_gemm(node, writer.names)
+                writer.quantize_inputs(gemm, _Read.of(gemm, regions))
+            else:
+                writer.quantize_inputs(node, read[node])
         for node in nodes:
             if int8_regions.makes_int8(self.plan.choices.get(node.name or "")):
                 writer.quantize_outputs(node)
@@ -70,6 +76,20 @@ class InsertQDQ(PlanPass):
         x = node.inputs[0]
         is_matrix = x is not None and self.ranks.get(x.name or "") == 2
         return is_matrix and not graph.is_op(graph.only_consumer(node.outputs[0]), "Transpose")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Where an int8 kernel reads an activation, and which, by the names that the plan knows."""
+
+    node: ir.Node
+    index: int
+    value: ir.Value
+
+    @classmethod
+    def of(cls, node: ir.Node, regions: bool) -> list[_Read]:
+        found = int8_regions.reads(node, regions)
+        return [cls(each, i, value) for each, i in found if (value := each.inputs[i]) is not None]
 
 
 class _Writer:
@@ -85,16 +105,14 @@ class _Writer:
         self._encodings: dict[tuple[int, int | None], Encoding] = {}
         self._scales_seen: dict[tuple[int, int | None], FloatArray] = {}
 
-    def quantize_inputs(self, node: ir.Node) -> None:
+    def quantize_inputs(self, node: ir.Node, read: list[_Read]) -> None:
         if node.op_type == "Gemm":
             self._plain_gemm(node)
         x = node.inputs[0]
-        for index in int8_regions.activations(node):
-            value = node.inputs[index]
-            assert value is not None
-            constant = graph.constant(value)
-            made = self._dequantized(value) if constant is None else self._constant_operand(node, value)
-            node.replace_input_with(index, made)
+        for each in read:
+            constant = graph.constant(each.value)
+            made = self._dequantized(each.value) if constant is None else self._constant_operand(node, each.value)
+            each.node.replace_input_with(each.index, made)
         for weight in weights_of(node) if node.op_type in ("Conv", "MatMul", "Gemm") else ():
             if weight.role.index == 1 and x is not None:
                 self._quantize_weight(weight, self.activations[x.name or ""])

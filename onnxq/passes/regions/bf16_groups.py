@@ -55,19 +55,19 @@ def entry(value: Tensor) -> Group:
     return _Entry("read", (), (), (), {"in": value})
 
 
-def groups_of(subgraph: ir.Graph, types: Types, small: frozenset[str] = frozenset()) -> dict[Tensor, Group]:
+def groups_of(subgraph: ir.Graph, types: Types, allowed: frozenset[str]) -> dict[Tensor, Group]:
     """By the value that it makes, every group of this graph, in its order; no node is in two of them.
 
     Args:
         types: types and shapes of values, by their names.
-        small: names of convolutions that may be in bfloat16 although their weights, which are small, are in float32.
+        allowed: names of convolutions that may compute in bfloat16; weights of small ones may be in float32.
     """
     found: dict[Tensor, Group] = {}
     taken: set[ir.Node] = set()
     order = {node: number for number, node in enumerate(subgraph)}
     pixels = pixels_of(subgraph)
     for node in subgraph:
-        group = None if node in taken else _group(node, types, order, pixels, small)
+        group = None if node in taken else _group(node, types, order, pixels, allowed)
         if group is not None:
             found[group.made] = group
             taken |= set(group.nodes)
@@ -122,12 +122,12 @@ def _word_behind(node: ir.Node, word: Hashable) -> Hashable:
 
 
 def _group(
-    node: ir.Node, types: Types, order: dict[ir.Node, int], pixels: Pixels, small: frozenset[str]
+    node: ir.Node, types: Types, order: dict[ir.Node, int], pixels: Pixels, allowed: frozenset[str]
 ) -> Group | None:
     make = _MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node, types)
     if graph.is_op(node, "Conv"):
-        made = _conv(node, node.name in small)
+        made = _conv(node) if node.name in allowed else None
     if made is None or not _fits(made, types):
         return None
     if made.does == "conv":
@@ -147,7 +147,7 @@ def _with_sum(group: Group, types: Types, order: dict[ir.Node, int], pixels: Pix
     """With the Add of another tensor of the same shape behind a convolution, where it is the last that is added."""
     end = group.last.outputs[0]
     add = graph.only_consumer(end)
-    if add is None or not graph.is_op(add, "Add") or add not in order or not _same_shape(*add.inputs, types, pixels):
+    if add is None or not graph.is_op(add, "Add") or add not in order or not _same_shape(add, types, pixels):
         return group
     other = next((value for value in add.inputs if value is not end), None)
     producer = None if other is None else other.producer()
@@ -157,7 +157,8 @@ def _with_sum(group: Group, types: Types, order: dict[ir.Node, int], pixels: Pix
     return replace(group, nodes=(*group.nodes, add), sources=(*group.sources, other))
 
 
-def _same_shape(a: ir.Value | None, b: ir.Value | None, types: Types, pixels: Pixels) -> bool:
+def _same_shape(add: ir.Node, types: Types, pixels: Pixels) -> bool:
+    a, b = add.inputs
     if a is None or b is None or a is b or types.of(a).dtype is not types.of(b).dtype:
         return False
     one, other = types.of(a).shape, types.of(b).shape
@@ -255,9 +256,9 @@ def _of(does: str, node: ir.Node, sources: list[ir.Value | None], words: Words) 
     return NumberGroup(does, read, (node,), given, words) if len(given) == len(sources) else None
 
 
-def _conv(node: ir.Node, may_be_small: bool) -> Group | None:
+def _conv(node: ir.Node) -> Group | None:
     weight, shape = _stored(node.inputs[1]), padding(node)
-    if weight is None and may_be_small:
+    if weight is None:
         tensor = graph.constant(node.inputs[1])
         is_small = tensor is not None and tensor.dtype is ir.DataType.FLOAT and tensor.size < MIN_ELEMENTS
         weight = node.inputs[1] if is_small else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -119,12 +119,13 @@ def _spelt(value: int | list[int]) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(int(value))
 
 
-def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks) -> ir.Node:
+def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: Mapping[Group, NDArray]) -> ir.Node:
     """Replace what others read of an island by the outputs of one new node, whose function goes to `model`."""
     writer = _Writer(model, names, own_ops.REGION)
     inside = island.nodes
     for group in island.groups:
-        writer.group(group)
+        table = {} if group.chain is None else {"table": tables[group]}
+        writer.group(replace(group, words={**table, **group.words}))
     for group in island.groups:
         for dequantize in group.dequantizers if group.does not in ENTRIES else ():
             if _is_read(dequantize.outputs[0], inside):

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.model import graph
-from onnxq.planning import int8_regions
+from onnxq.planning import chains, int8_regions, moves
+from onnxq.planning.chains import Chain
 
 #: What a step says: numbers, or constants, which become inputs of the node; arrays become constants first.
 Words = dict[str, int | list[int] | ir.Value | NDArray | None]
@@ -40,6 +41,8 @@ class Group:
     nodes: tuple[ir.Node, ...]
     sources: tuple[Tensor, ...]
     words: Words = field(default_factory=dict)
+    #: What a table is of.
+    chain: Chain | None = None
 
     @property
     def last(self) -> ir.Node:
@@ -69,11 +72,16 @@ def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[Tensor, Group]:
         ranks: number of dimensions of the values that are quantized, by the names that they had in float.
     """
     found: dict[Tensor, Group] = {}
+    linked: set[ir.Node] = set()
     for node in subgraph:
-        group = _group(node, ranks)
-        if group is not None:
+        chained = _chain_group(node, ranks)
+        if chained is not None:
+            found[chained.last] = chained
+            linked |= set(chained.nodes)
+    for node in subgraph:
+        for group in _groups(node, ranks) if node not in linked else ():
             found[group.last] = group
-    return found
+    return {node: found[node] for node in subgraph if node in found}
 
 
 def ranks_of(subgraph: ir.Graph, ranks: Ranks) -> dict[str, int]:
@@ -94,8 +102,12 @@ def entry(quantize: Tensor) -> Group:
 
 def is_int8(node: ir.Node, ranks: Ranks) -> bool:
     """Whether what a node makes becomes codes, so that a kernel may make them of codes."""
-    out = int8_regions.final_output(node)
-    return any(is_quantize(use.node) for use in out.uses()) or _group(node, ranks) is not None
+    outputs = [int8_regions.final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
+    for use in (use for out in outputs for use in out.uses()):
+        is_linked = node.op_type in chains.FUNCTIONS | chains.ORDERS and use.node.op_type in chains.FUNCTIONS
+        if is_quantize(use.node) or (is_linked and is_int8(use.node, ranks)):
+            return True
+    return bool(_groups(node, ranks))
 
 
 def is_quantize(node: ir.Node | None) -> bool:
@@ -118,6 +130,59 @@ def source_of(value: ir.Value | None) -> ir.Node | None:
     return quantize if len(dequantize.inputs) == 3 and _are_equal(quantize, dequantize) else None
 
 
+def _chain_group(quantize: ir.Node, ranks: Ranks) -> Group | None:
+    """The chain of functions, or of changes of shape and order, whose result is quantized here."""
+    if not is_quantize(quantize) or quantize.inputs[0] is None or not _is_read_here(quantize):
+        return None
+    chain = chains.chain_to(quantize.inputs[0])
+    source = None if chain is None else source_of(chain.root)
+    if chain is None or source is None or graph.only_consumer(quantize.inputs[0]) is not quantize:
+        return None
+    rank, dequantize = _rank(source, ranks), chain.root.producer()
+    assert dequantize is not None
+    nodes = (*chain.nodes, quantize)
+    if any(node.graph is not quantize.graph for node in nodes) or rank not in moves.RANKS:
+        return None
+    if chain.is_function:
+        fits = chain.channels == 1 or chain.rank in (None, rank)
+        return Group("table", (dequantize,), nodes, (source,), _codes(quantize), chain) if fits else None
+    move = moves.order_of(chain, rank)
+    if move is None or not _are_equal(quantize, source):
+        return None
+    return Group(move.does, (dequantize,), nodes, (source,), dict(move.words))
+
+
+def _groups(node: ir.Node, ranks: Ranks) -> list[Group]:
+    if moves.is_move(node):
+        return _move_groups(node, ranks)
+    group = _group(node, ranks)
+    return [] if group is None else [group]
+
+
+def _move_groups(node: ir.Node, ranks: Ranks) -> list[Group]:
+    """A step for each output whose codes are those that are read."""
+    source = source_of(node.inputs[0])
+    made = None if source is None else moves.moves_of(node, _rank(source, ranks))
+    dequantize = None if node.inputs[0] is None else node.inputs[0].producer()
+    if made is None or source is None or dequantize is None:
+        return []
+    found = []
+    for out, move in zip(node.outputs, made, strict=True):
+        quantize = graph.only_consumer(out)
+        if quantize is None or not is_quantize(quantize) or quantize.graph is not node.graph:
+            continue
+        if _is_read_here(quantize) and _are_equal(quantize, source):
+            found.append(Group(move.does, (dequantize,), (node, quantize), (source,), dict(move.words)))
+    return found
+
+
+def _is_read_here(quantize: ir.Node) -> bool:
+    """Whether codes become float again in the same graph, by whoever reads them."""
+    readers = [use.node for use in quantize.outputs[0].uses()]
+    is_plain = all(reader.op_type == "DequantizeLinear" and reader.graph is quantize.graph for reader in readers)
+    return is_plain and not quantize.outputs[0].is_graph_output()
+
+
 def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     make = _MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node)
@@ -138,19 +203,18 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     quantize = graph.only_consumer(end)
     if not is_quantize(quantize) or quantize is None or end is not quantize.inputs[0]:
         return None
-    readers = [use.node for use in quantize.outputs[0].uses()]
-    if quantize.graph is not node.graph or quantize.outputs[0].is_graph_output():
+    if quantize.graph is not node.graph or not _is_read_here(quantize):
         return None
-    if any(reader.op_type != "DequantizeLinear" or reader.graph is not node.graph for reader in readers):
+    if does == "concat" and not _set_axis(words, graph.attribute_int(node, "axis", 0), _rank(found[0], ranks)):
         return None
-    if does in ("max_pool", "flatten") and not _are_equal(quantize, found[0]):
+    if does == "max_pool" and not _are_equal(quantize, found[0]):
         return None
     middle = [] if end is node.outputs[0] else [end.producer()]
     activation = [each for each in middle if each is not None]
     bounds = _bounds(activation[0]) if activation else {}
     if bounds is None:
         return None
-    codes = {} if does in ("max_pool", "flatten") else _codes(quantize)
+    codes = {} if does == "max_pool" else _codes(quantize)
     return Group(does, read, (node, *activation, quantize), found, {**words, **bounds, **codes})
 
 
@@ -301,11 +365,14 @@ def _global_average_pool(node: ir.Node) -> _Made:
 
 
 def _concat(node: ir.Node) -> _Made:
-    return ("concat", list(node.inputs), {}) if graph.attribute_int(node, "axis", 0) == 1 else None
+    return "concat", list(node.inputs), {}
 
 
-def _flatten(node: ir.Node) -> _Made:
-    return ("flatten", [node.inputs[0]], {}) if graph.attribute_int(node, "axis", 1) == 1 else None
+def _set_axis(words: Words, axis: int, rank: int | None) -> bool:
+    place = moves.place_of(axis, rank)
+    if place is not None and place != 1:
+        words["axis"] = place
+    return place is not None
 
 
 def padding(node: ir.Node) -> Words | None:
@@ -334,10 +401,10 @@ _MAKERS: dict[str, Callable[[ir.Node], _Made]] = {
     "Conv": _conv,
     "Gemm": _gemm,
     "Add": _binary,
+    "Sub": _binary,
     "Mul": _binary,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "GlobalAveragePool": _global_average_pool,
     "Concat": _concat,
-    "Flatten": _flatten,
 }

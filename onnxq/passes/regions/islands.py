@@ -27,32 +27,42 @@ class Island:
         return _nodes(group for group in self.groups if group.does not in ENTRIES)
 
 
-def find_island(
-    subgraph: ir.Graph, groups: Mapping[Tensor, Group], entry: Callable[[Tensor], Group] = entry
-) -> Island | None:
-    """Of the groups of a graph, by the tensor that each makes, the largest island that can be computed at once.
-
-    Args:
-        entry: the step that makes a tensor of what comes from outside.
+def find_islands(subgraph: ir.Graph, groups: Mapping[Tensor, Group]) -> list[tuple[Group, ...]]:
+    """Of the groups of a graph, by the tensor that each makes, islands that can be computed at once, each of them and
+    all together; the largest first. Where two touch, the smaller one is left out: what it reads changes with the other.
     """
     order = {node: number for number, node in enumerate(subgraph)}
     reach = _Reach(order)
-    regions: dict[Group, list[Group]] = {}
+    parts: dict[Group, _Part] = {}
     for group in groups.values():
-        mine = [group]
-        before = [regions[groups[source]] for source in group.sources if source in groups]
-        for other in {id(each): each for each in before}.values():
-            if reach.is_convex(_nodes((*mine, *other))):
-                mine = [*other, *mine]
-        for each in mine:
-            regions[each] = mine
-    distinct: dict[int, list[Group]] = {
-        id(found): found for found in regions.values() if any(group.does in WORTH for group in found)
-    }
-    if not distinct:
-        return None
-    largest = max(distinct.values(), key=len)
-    found = sorted(largest, key=lambda group: order[group.last])
+        mine = reach.part(group)
+        before = [parts[groups[source]] for source in group.sources if source in groups]
+        for other in dict.fromkeys(before):
+            if mine.with_(other).is_convex:
+                small, large = sorted((mine, other), key=lambda part: len(part.groups))
+                large.take(small)
+                parts |= dict.fromkeys(small.groups, large)
+                mine = large
+        parts[group] = mine
+    touching: dict[_Part, set[_Part]] = {}
+    for group, part in parts.items():
+        for other in {parts[groups[source]] for source in group.sources if source in groups} - {part}:
+            touching.setdefault(part, set()).add(other)
+            touching.setdefault(other, set()).add(part)
+    distinct = [part for part in dict.fromkeys(parts.values()) if any(group.does in WORTH for group in part.groups)]
+    chosen: list[_Part] = []
+    for part in sorted(distinct, key=lambda part: -len(part.groups)):
+        if touching.get(part, set()).isdisjoint(chosen) and part.among(chosen).is_convex:
+            chosen.append(part)
+    return [tuple(sorted(part.groups, key=lambda group: order[group.last])) for part in chosen]
+
+
+def island_of(found: tuple[Group, ...], entry: Callable[[Tensor], Group] = entry) -> Island:
+    """These groups with what makes tensors for them of what comes from outside, as the graph is now.
+
+    Args:
+        entry: the step that makes such a tensor.
+    """
     return Island((*_entries(found, entry), *found))
 
 
@@ -65,6 +75,42 @@ def _entries(found: Iterable[Group], entry: Callable[[Tensor], Group]) -> list[G
     made = {group.made for group in found}
     outside = dict.fromkeys(source for group in found for source in group.sources if source not in made)
     return [entry(source) for source in outside]
+
+
+@dataclass(eq=False)
+class _Part:
+    """Groups, and as bit sets their nodes, the nodes that these wait for, and those that wait for them."""
+
+    groups: list[Group]
+    inside: int
+    before: int
+    behind: int
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether no other node stands between two of them."""
+        return not self.before & self.behind & ~self.inside
+
+    def with_(self, other: _Part) -> _Part:
+        """Both, without their groups."""
+        return _Part([], self.inside | other.inside, self.before | other.before, self.behind | other.behind)
+
+    def take(self, other: _Part) -> None:
+        self.groups += other.groups
+        both = self.with_(other)
+        self.inside, self.before, self.behind = both.inside, both.before, both.behind
+
+    def among(self, others: Iterable[_Part]) -> _Part:
+        """The same where each of the `others` is one node: who waits for some of it waits for all of it."""
+        found, rest = self.with_(self), list(others)
+        while touched := [each for each in rest if each.inside & (found.before | found.behind)]:
+            for each in touched:
+                if each.inside & found.before:
+                    found.before |= each.inside | each.before
+                if each.inside & found.behind:
+                    found.behind |= each.inside | each.behind
+            rest = [each for each in rest if each not in touched]
+        return found
 
 
 class _Reach:
@@ -95,12 +141,15 @@ class _Reach:
         producers = [None if value is None else value.producer() for value in read]
         return {self.order[producer] for producer in producers if producer is not None and producer in self.order}
 
-    def is_convex(self, nodes: set[ir.Node]) -> bool:
-        """Whether no other node stands between two of them."""
-        inside = sum_of(1 << self.order[node] for node in nodes)
-        before = sum_of(self.ancestors[self.order[node]] for node in nodes)
-        behind = sum_of(self.descendants[self.order[node]] for node in nodes)
-        return not before & behind & ~inside
+    def part(self, group: Group) -> _Part:
+        """A group alone."""
+        numbers = [self.order[node] for node in _nodes((group,))]
+        return _Part(
+            [group],
+            sum_of(1 << number for number in numbers),
+            sum_of(self.ancestors[number] for number in numbers),
+            sum_of(self.descendants[number] for number in numbers),
+        )
 
 
 def sum_of(bits: Iterable[int]) -> int:

@@ -11,7 +11,7 @@ from onnxq.passes import Pass
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.regions.bf16_groups import entry, groups_of
 from onnxq.passes.regions.body import insert_bf16
-from onnxq.passes.regions.islands import find_island
+from onnxq.passes.regions.islands import find_islands, island_of
 from onnxq.passes.regions.make_regions import MOST_NODES, scanned
 
 
@@ -32,12 +32,12 @@ class MakeBf16Regions(Pass):
 
     Args:
         types: types and shapes of values, by the names that they have in the model.
-        small: names of convolutions that may be in bfloat16 although their weights, which are small, are in float32.
+        allowed: names of convolutions that may compute in bfloat16; weights of small ones may be in float32.
     """
 
-    def __init__(self, types: Types, small: frozenset[str] = frozenset()) -> None:
+    def __init__(self, types: Types, allowed: frozenset[str]) -> None:
         super().__init__()
-        self.types, self.small = types, small
+        self.types, self.allowed = types, allowed
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
@@ -45,10 +45,10 @@ class MakeBf16Regions(Pass):
         for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
             subgraph.sort()
             while len(subgraph) <= MOST_NODES:
-                island = find_island(subgraph, groups_of(subgraph, self.types, self.small), entry)
-                if island is None:
+                found = find_islands(subgraph, groups_of(subgraph, self.types, self.allowed))
+                if not found:
                     break
-                insert_bf16(model, island, names, self.types)
+                insert_bf16(model, island_of(found[0], entry), names, self.types)
                 RemoveUnused()(model)
                 subgraph.sort()
                 made += 1

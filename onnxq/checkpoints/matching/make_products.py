@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from onnxq.checkpoints.layer_names import WEIGHT, key_of, names_in
+from onnxq.checkpoints.schemes import FLOATS, ORDER
+from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadData, BadModel
 from onnxq.model import graph
 from onnxq.model.graph import Names
@@ -18,29 +18,30 @@ from onnxq.model.types import infer_types
 OPSET, IR_VERSION = 21, 10
 
 
-def model_of(checkpoint: Mapping[str, NDArray], path: str) -> ir.Model:
-    """A model of nothing but the layers of `checkpoint`, each from an input [rows, in] to an output [rows, out].
+def model_of(layers: Sequence[Layer], path: str) -> ir.Model:
+    """A model of nothing but the quantized ones of `layers`, each from an input [rows, in] to an output [rows, out].
 
     They are called x and y, or where there are several layers NAME.x and NAME.y.
 
     Raises:
-        BadData: it has none.
+        BadData: there are none.
     """
-    names = list(names_in(checkpoint))
-    if not names:
-        raise BadData(f"'{path}' holds no 4-bit layers: no tensors are called *{WEIGHT}")
+    there = [layer for layer in layers if layer.scheme != FLOATS]
+    if not there:
+        kinds = ", ".join(word.replace("_", "-") for word in ORDER if word != FLOATS)
+        raise BadData(f"'{path}' holds no quantized layers of a kind that onnxq reads ({kinds})")
     made = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name="layers")
     model = ir.Model(made, ir_version=IR_VERSION)
-    for name in names:
-        prefix = "" if len(names) == 1 else f"{name}."
-        _, k = _sizes(checkpoint, name)
+    for layer in there:
+        prefix = "" if len(there) == 1 else f"{layer.name}."
+        n, k = layer.open().shape
         x = ir.Value(name=f"{prefix}x", shape=ir.Shape(["rows", k]), type=ir.TensorType(ir.DataType.FLOAT))
         made.inputs.append(x)
-        _product(model, name or "layer", x, ir.DataType.FLOAT, 2, checkpoint, name, f"{prefix}y")
+        _product(model, layer.name or "layer", x, ir.DataType.FLOAT, 2, (n, k), f"{prefix}y")
     return model
 
 
-def add(model: ir.Model, wanted: Mapping[str, str], checkpoint: Mapping[str, NDArray]) -> None:
+def add(model: ir.Model, wanted: Mapping[str, str], layers: Sequence[Layer]) -> None:
     """A product for each layer of `wanted`, of the value of the model that is named there; its result is a new output.
 
     Raises:
@@ -52,7 +53,7 @@ def add(model: ir.Model, wanted: Mapping[str, str], checkpoint: Mapping[str, NDA
     values = {value.name: value for value in model.graph.inputs}
     values |= {value.name: value for node in model.graph for value in node.outputs if value.name}
     types, nodes = infer_types(model, guess=True), {node.name for node in model.graph}
-    there, names = set(names_in(checkpoint)), Names(model)
+    there, names = {layer.name: layer for layer in layers}, Names(model)
     for layer, name in wanted.items():
         if layer not in there:
             raise BadData(f"the checkpoint holds no layer '{layer}' to add; it holds {', '.join(sorted(there)[:8])}")
@@ -62,22 +63,14 @@ def add(model: ir.Model, wanted: Mapping[str, str], checkpoint: Mapping[str, NDA
         if kind not in graph.FLOATS:
             what = "an unknown type" if kind is None else f"type {kind.name}"
             raise BadModel(f"value '{name}' is of {what}: layer '{layer}' multiplies floats")
-        _, k = _sizes(checkpoint, layer)
+        n, k = there[layer].open().shape
         if shape is not None and (not shape or (isinstance(shape[-1], int) and shape[-1] != k)):
             numbers = shape[-1] if shape else "no"
             raise BadModel(f"value '{name}' has {numbers} numbers a row; layer '{layer}' takes {k}")
         if layer in nodes:
             raise BadModel(f"the model has a node '{layer}' already: its weight is imported without adding it")
         rank = None if shape is None else len(shape)
-        _product(model, layer, values[name], kind, rank, checkpoint, layer, names.fresh(layer))
-
-
-def _sizes(checkpoint: Mapping[str, NDArray], name: str) -> tuple[int, int]:
-    """(outputs, inputs) of a layer."""
-    packed = checkpoint[key_of(name, WEIGHT)]
-    if packed.ndim != 2 or not packed.size:
-        raise BadModel(f"'{key_of(name, WEIGHT)}' is of shape {list(packed.shape)}, not [out, in / 2]")
-    return len(packed), 2 * packed.shape[1]
+        _product(model, layer, values[name], kind, rank, (n, k), names.fresh(layer))
 
 
 def _product(
@@ -86,12 +79,11 @@ def _product(
     x: ir.Value,
     kind: ir.DataType,
     rank: int | None,
-    checkpoint: Mapping[str, NDArray],
-    name: str,
+    sizes: tuple[int, int],
     output: str,
 ) -> None:
-    """A MatMul called `node` of `x` by a weight that is not known yet, as an output of the model."""
-    n, k = _sizes(checkpoint, name)
+    """A MatMul called `node` of `x` by a weight [out, in] that is not known yet, as an output of the model."""
+    n, k = sizes
     number = len(model.graph)
 
     def unlike() -> ir.TensorProtocol:

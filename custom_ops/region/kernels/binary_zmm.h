@@ -1,0 +1,94 @@
+// Sums and products of two tensors, 16 codes at once. What has one pixel, or one channel, is made float once for all that
+// it goes with.
+
+#ifndef ONNXQ_REGION_BINARY_ZMM_H_
+#define ONNXQ_REGION_BINARY_ZMM_H_
+
+#include "zmm.h"
+
+namespace onnxq {
+namespace {
+
+// Codes as numbers.
+struct Operand {
+  __m512i zero;
+  __m512 scale;
+
+  Operand(int32_t zero, float scale) : zero(_mm512_set1_epi32(zero)), scale(_mm512_set1_ps(scale)) {}
+
+  __m512 number(__m128i codes) const {
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_cvtepu8_epi32(codes), zero)), scale);
+  }
+  __m512 load(const uint8_t* from, __mmask16 mask) const { return number(_mm_maskz_loadu_epi8(mask, from)); }
+  __m512 all(uint8_t code) const { return number(_mm_set1_epi8(static_cast<char>(code))); }
+};
+
+template <bool multiplies, bool divides>
+struct Join {
+  Operand left, right;
+  ToCodes codes;
+  __m512 scale;
+
+  // `swapped`: the first operand is the second one, which changes no sum and no product.
+  Join(const Binary& p, bool swapped)
+      : left(swapped ? p.b_zero : p.a_zero, swapped ? p.b_scale : p.a_scale),
+        right(swapped ? p.a_zero : p.b_zero, swapped ? p.a_scale : p.b_scale),
+        codes(p.codes),
+        scale(_mm512_set1_ps(divides ? p.scale : 1.0f / p.scale)) {}
+
+  void operator()(const uint8_t* x, __m512 with, uint8_t* to, __mmask16 mask) const {
+    const __m512 number = left.load(x, mask);
+    const __m512 value = multiplies ? _mm512_mul_ps(number, with) : _mm512_add_ps(number, with);
+    _mm_mask_storeu_epi8(to, mask, codes(divides ? _mm512_div_ps(value, scale) : _mm512_mul_ps(value, scale)));
+  }
+};
+
+template <bool multiplies, bool divides>
+void binary_lines(const Binary& p, int64_t first, int64_t last) {
+  const bool swapped = p.a.W < p.b.W || p.a.C < p.b.C;
+  const Image &a = swapped ? p.b : p.a, &b = swapped ? p.a : p.b;
+  const Join<multiplies, divides> join(p, swapped);
+  const int64_t C = p.y.C, W = p.y.W;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t n = row / p.y.H, y = row % p.y.H;
+    const uint8_t *x = row_of(a, n, y), *with = row_of(b, n, y);
+    uint8_t* const to = p.y.data + n * p.y.image + y * p.y.row;
+    if (b.C == C && b.W == W) {
+      for (int64_t i = 0; i < W * C; i += 16) {
+        const __mmask16 mask = first_lanes(W * C - i);
+        join(x + i, join.right.load(with + i, mask), to + i, mask);
+      }
+    } else if (b.C == C) {
+      for (int64_t c = 0; c < C; c += 16) {
+        const __mmask16 mask = first_lanes(C - c);
+        const __m512 number = join.right.load(with + c, mask);
+        for (int64_t i = c; i < W * C; i += C) {
+          join(x + i, number, to + i, mask);
+        }
+      }
+    } else {
+      for (int64_t pixel = 0; pixel < W; ++pixel) {
+        const __m512 number = join.right.all(with[b.W == 1 ? 0 : pixel]);
+        for (int64_t c = 0; c < C; c += 16) {
+          join(x + pixel * C + c, number, to + pixel * C + c, first_lanes(C - c));
+        }
+      }
+    }
+  }
+}
+
+inline void binary_zmm(const Binary& p, int64_t first, int64_t last) {
+  // Neither has all pixels and all channels.
+  const bool is_plain = (p.a.W == p.y.W && p.a.C == p.y.C) || (p.b.W == p.y.W && p.b.C == p.y.C);
+  if (!is_plain) {
+    return binary_simple(p, first, last);
+  }
+  const auto lines = p.multiplies ? (p.divides ? binary_lines<true, true> : binary_lines<true, false>)
+                                  : (p.divides ? binary_lines<false, true> : binary_lines<false, false>);
+  lines(p, first, last);
+}
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_BINARY_ZMM_H_

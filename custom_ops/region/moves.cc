@@ -1,0 +1,369 @@
+#include "moves.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+namespace onnxq {
+namespace {
+
+constexpr int64_t kNoEnd = 1 << 24;           // as numbers of steps: further than any size
+constexpr int64_t kMostPicked = int64_t{1} << 31;
+constexpr int64_t kShortRun = 8;              // bytes, below which single ones are picked
+
+// By axis, the index in x of each index in y.
+using Maps = std::array<std::vector<int64_t>, 4>;
+
+struct Range {
+  int64_t start, step, count;
+};
+
+Range range_of(const Step& step, size_t axis, int64_t size) {
+  const int64_t by = step.steps[axis];
+  const auto bounded = [&](int64_t at, int64_t low, int64_t high) {
+    at = at >= kNoEnd ? INT64_MAX / 2 : at <= -kNoEnd ? INT64_MIN / 2 : at;
+    return std::min(std::max(at < 0 ? at + size : at, low), high);
+  };
+  const int64_t low = by > 0 ? 0 : -1, high = by > 0 ? size : size - 1;
+  const int64_t start = bounded(step.starts[axis], 0, high), stop = bounded(step.stops[axis], low, high);
+  const int64_t room = by > 0 ? stop - start : start - stop, each = by > 0 ? by : -by;
+  return {start, by, room > 0 ? (room + each - 1) / each : 0};
+}
+
+int64_t padded_index(const Step& step, size_t axis, int64_t i, int64_t size) {
+  i -= step.before[axis];
+  if (i >= 0 && i < size) {
+    return i;
+  }
+  constexpr int64_t kConstant = 0, kReflect = 1;
+  if (step.mode == kConstant) {
+    return kFill;
+  }
+  if (step.mode == kReflect) {
+    return i < 0 ? -i : 2 * (size - 1) - i;
+  }
+  return i < 0 ? 0 : size - 1;
+}
+
+// As ONNX's Resize: coordinate_transformation_mode and nearest_mode, in float32.
+int64_t nearest_index(const Step& step, int64_t i, float ratio, int64_t from, int64_t to) {
+  enum { kHalfPixel, kAsymmetric, kAlignCorners, kTorchHalfPixel };
+  enum { kPreferFloor, kPreferCeil, kFloor, kCeil };
+  if (ratio == 1.0f) {
+    return i;
+  }
+  const float at = static_cast<float>(i);
+  float x = (at + 0.5f) / ratio - 0.5f;
+  if (step.coordinates == kAsymmetric) {
+    x = at / ratio;
+  } else if (step.coordinates == kAlignCorners) {
+    x = to == 1 ? 0.0f : at * static_cast<float>(from - 1) / static_cast<float>(to - 1);
+  } else if (step.coordinates == kTorchHalfPixel && to <= 1) {
+    x = 0.0f;
+  }
+  const bool is_middle = x == std::floor(x) + 0.5f;
+  const float rounded = step.nearest == kFloor                        ? std::floor(x)
+                        : step.nearest == kCeil                       ? std::ceil(x)
+                        : step.nearest == kPreferFloor && is_middle   ? std::floor(x)
+                                                                      : std::round(x);
+  return std::min(std::max<int64_t>(static_cast<int64_t>(rounded), 0), from - 1);
+}
+
+// Of an axis of the tensor, its number as the operator counts; none, where it has no such axis.
+int64_t axis_in(int64_t rank, size_t axis) {
+  constexpr int64_t kPlaces[3][4] = {{-1, 1, -1, 0}, {0, 1, -1, 2}, {0, 1, 2, 3}};
+  return kPlaces[rank - 2][axis];
+}
+
+Maps maps_of(const Stage& stage, const Layout& x, const Layout& y) {
+  const Step& step = stage.step;
+  Maps maps;
+  for (size_t axis = 0; axis < 4; ++axis) {
+    const int64_t from = x.sizes[axis], to = y.sizes[axis];
+    maps[axis].resize(static_cast<size_t>(to));
+    const int64_t number = axis_in(x.rank, axis);
+    const float ratio = number < 0 || step.does != Does::kResize ? 1.0f
+                        : stage.ratios.empty()                   ? static_cast<float>(to) / static_cast<float>(from)
+                                                                 : stage.ratios[static_cast<size_t>(number)];
+    const Range range = step.does == Does::kSlice ? range_of(step, axis, from) : Range{};
+    for (int64_t i = 0; i < to; ++i) {
+      int64_t& found = maps[axis][static_cast<size_t>(i)];
+      found = step.does == Does::kSlice   ? range.start + i * range.step
+              : step.does == Does::kPad   ? padded_index(step, axis, i, from)
+                                          : nearest_index(step, i, ratio, from, to);
+    }
+  }
+  return maps;
+}
+
+void add_run(std::vector<Run>& runs, int64_t from, int64_t to, int64_t bytes) {
+  if (!runs.empty()) {
+    Run& last = runs.back();
+    const bool goes_on = from == kFill ? last.from == kFill : last.from != kFill && last.from + last.bytes == from;
+    if (goes_on && last.to + last.bytes == to) {
+      last.bytes += bytes;
+      return;
+    }
+  }
+  runs.push_back({from, to, bytes});
+}
+
+std::vector<Run> runs_of(const Maps& maps, const Layout& x, const Layout& y) {
+  std::vector<Run> channels, runs;
+  for (size_t c = 0; c < maps[1].size(); ++c) {
+    add_run(channels, maps[1][c], static_cast<int64_t>(c), 1);
+  }
+  for (int64_t n = 0; n < y.sizes[0]; ++n) {
+    for (int64_t row = 0; row < y.sizes[2]; ++row) {
+      for (int64_t column = 0; column < y.sizes[3]; ++column) {
+        const int64_t from_n = maps[0][static_cast<size_t>(n)], from_y = maps[2][static_cast<size_t>(row)];
+        const int64_t from_x = maps[3][static_cast<size_t>(column)];
+        const bool is_filled = from_n == kFill || from_y == kFill || from_x == kFill;
+        const int64_t from = from_n * x.image + from_y * x.row + from_x * x.sizes[1];
+        const int64_t to = n * y.image + row * y.row + column * y.sizes[1];
+        for (const Run& run : channels) {
+          add_run(runs, is_filled || run.from == kFill ? kFill : from + run.from, to + run.to, run.bytes);
+        }
+      }
+    }
+  }
+  return runs;
+}
+
+Dims dims_of(const Layout& t) {
+  const Sizes& s = t.sizes;
+  return t.rank == 2 ? Dims{s[3], s[1]} : t.rank == 3 ? Dims{s[0], s[1], s[3]} : Dims{s[0], s[1], s[2], s[3]};
+}
+
+// Calls visit(number in the order of the definition, offset) for every code of a tensor, in the order of its bytes.
+template <typename Visit>
+void visit(const Layout& t, const Visit& each) {
+  const auto [N, C, H, W] = t.sizes;
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t y = 0; y < H; ++y) {
+      for (int64_t x = 0; x < W; ++x) {
+        for (int64_t c = 0; c < C; ++c) {
+          const int64_t number = t.rank == 2 ? x * C + c : ((n * C + c) * H + y) * W + x;
+          each(number, n * t.image + y * t.row + x * C + c);
+        }
+      }
+    }
+  }
+}
+
+int64_t count(const Dims& dims) { return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<int64_t>()); }
+
+// As Reshape takes dimensions: 0 as in x, -1 what is left.
+Dims reshaped(size_t number, const Dims& x, const std::vector<int64_t>& asked) {
+  Dims made = asked;
+  int64_t open = -1, known = 1;
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (made[i] == 0 && i >= x.size()) {
+      refuse_stage(number, "copies a dimension that its input does not have");
+    }
+    made[i] = made[i] == 0 ? x[i] : made[i];
+    if (made[i] == -1 && open >= 0) {
+      refuse_stage(number, "leaves two dimensions open");
+    }
+    open = made[i] == -1 ? static_cast<int64_t>(i) : open;
+    if (made[i] > 0 && known > (int64_t{1} << 40) / made[i]) {
+      refuse_stage(number, "makes a shape that does not hold its input");
+    }
+    known *= made[i] == -1 ? 1 : made[i];
+  }
+  const int64_t all = count(x);
+  if (open >= 0) {
+    made[static_cast<size_t>(open)] = known ? all / known : 0;
+  }
+  if (count(made) != all) {
+    refuse_stage(number, "makes a shape that does not hold its input");
+  }
+  return made;
+}
+
+Dims transposed(size_t number, const Dims& x, const std::vector<int64_t>& perm) {
+  Dims made;
+  std::vector<bool> seen(x.size());
+  for (const int64_t axis : perm) {
+    if (axis >= static_cast<int64_t>(x.size()) || seen[static_cast<size_t>(axis)]) {
+      break;
+    }
+    seen[static_cast<size_t>(axis)] = true;
+    made.push_back(x[static_cast<size_t>(axis)]);
+  }
+  if (made.size() != x.size() || perm.size() != x.size()) {
+    refuse_stage(number, "transposes by what is no order of its dimensions");
+  }
+  return made;
+}
+
+Dims split(size_t number, const Step& step, const Dims& x) {
+  return step.split.empty() ? x : reshaped(number, x, step.split);
+}
+
+// DepthToSpace and SpaceToDepth as Reshape, Transpose and Reshape.
+Step unfolded(size_t number, const Step& given, const Dims& x) {
+  Step step = given;
+  const int64_t b = step.block;
+  if (b == 0) {
+    return step;
+  }
+  if (x.size() != 4) {
+    refuse_stage(number, "moves blocks of what is no image");
+  }
+  const int64_t area = b * b;
+  if (step.to_depth) {
+    step.split = {x[0], x[1], x[2] / b, b, x[3] / b, b};
+    step.perm = {0, 3, 5, 1, 2, 4};
+    step.shape = {x[0], x[1] * area, x[2] / b, x[3] / b};
+  } else {
+    const bool is_crd = step.mode != 0;
+    step.split = is_crd ? Dims{x[0], x[1] / area, b, b, x[2], x[3]} : Dims{x[0], b, b, x[1] / area, x[2], x[3]};
+    step.perm = is_crd ? Dims{0, 1, 4, 2, 5, 3} : Dims{0, 3, 4, 1, 5, 2};
+    step.shape = {x[0], x[1] / area, x[2] * b, x[3] * b};
+  }
+  if (count(step.split) != count(x)) {
+    refuse_stage(number, "moves blocks that its input does not consist of");
+  }
+  return step;
+}
+
+Moves arrange(const Step& given, const Layout& x, const Layout& y) {
+  const Step step = unfolded(0, given, dims_of(x));
+  if (x.image >= kMostPicked / x.sizes[0]) {
+    throw Refusal("attribute steps arranges more than 2147483647 codes, pads included");
+  }
+  const Dims dims = split(0, step, dims_of(x));
+  const int64_t all = count(dims);
+  std::vector<int32_t> from(static_cast<size_t>(all)), turned(static_cast<size_t>(all));
+  visit(x, [&](int64_t number, int64_t at) { from[static_cast<size_t>(number)] = static_cast<int32_t>(at); });
+  if (step.perm.empty()) {
+    turned = from;
+  } else {
+    std::vector<int64_t> strides(dims.size(), 1), at(dims.size(), 0);
+    for (size_t i = dims.size(); i-- > 1;) {
+      strides[i - 1] = strides[i] * dims[i];
+    }
+    for (int64_t number = 0; number < all; ++number) {
+      int64_t source = 0;
+      for (size_t i = 0; i < dims.size(); ++i) {
+        source += at[i] * strides[static_cast<size_t>(step.perm[i])];
+      }
+      turned[static_cast<size_t>(number)] = from[static_cast<size_t>(source)];
+      for (size_t i = dims.size(); i-- > 0;) {
+        if (++at[i] < dims[static_cast<size_t>(step.perm[i])]) {
+          break;
+        }
+        at[i] = 0;
+      }
+    }
+  }
+  Moves moves;
+  moves.picks.reserve(static_cast<size_t>(all));
+  visit(y, [&](int64_t number, int64_t to) {
+    const int64_t source = turned[static_cast<size_t>(number)];
+    moves.picks.push_back(static_cast<int32_t>(source));
+    add_run(moves.runs, source, to, 1);
+  });
+  if (static_cast<int64_t>(moves.runs.size()) * kShortRun <= all) {
+    moves.picks.clear();
+    return moves;
+  }
+  moves.runs.clear();
+  const int64_t C = y.sizes[1];
+  bool is_alike = x.sizes == y.sizes;
+  int64_t i = 0;
+  visit(y, [&](int64_t, int64_t to) {
+    // The place of the pixel in x, whose rows may be of another length.
+    const int64_t n = to / y.image, row = to % y.image / y.row, column = to % y.image % y.row / C;
+    const int64_t pixel = n * x.image + row * x.row + column * C;
+    is_alike = is_alike && moves.picks[static_cast<size_t>(i)] - pixel == moves.picks[static_cast<size_t>(i % C)];
+    ++i;
+  });
+  if (is_alike) {
+    moves.picks.resize(static_cast<size_t>(C));
+    moves.of_pixel = true;
+  }
+  return moves;
+}
+
+}  // namespace
+
+Sizes sliced(size_t number, const Step& step, const Sizes& x) {
+  Sizes made{};
+  for (size_t axis = 0; axis < 4; ++axis) {
+    if (step.steps[axis] == 0) {
+      refuse_stage(number, "slices in steps of 0");
+    }
+    made[axis] = range_of(step, axis, x[axis]).count;
+  }
+  return made;
+}
+
+Sizes padded(size_t number, const Step& step, const Sizes& x) {
+  Sizes made{};
+  for (size_t axis = 0; axis < 4; ++axis) {
+    const int64_t before = step.before[axis], behind = step.behind[axis], size = x[axis];
+    const bool reflects_all = before < size && behind < size;
+    made[axis] = before + size + behind;
+    const bool is_none = before == 0 && behind == 0;
+    if (made[axis] < 0 || (!is_none && (size == 0 || (step.mode == 1 && !reflects_all)))) {
+      refuse_stage(number, "pads by more than its input allows");
+    }
+    // Cropped before and padded behind, or the other way round, by more than all: nothing to repeat is left.
+    if (before < -size || behind < -size) {
+      refuse_stage(number, "pads by more than its input allows");
+    }
+  }
+  return made;
+}
+
+Sizes resized(size_t number, const Stage& stage, const Sizes& x, int64_t rank) {
+  Sizes made = x;
+  const bool by_sizes = !stage.sizes.empty();
+  if (static_cast<int64_t>(by_sizes ? stage.sizes.size() : stage.ratios.size()) != rank) {
+    refuse_stage(number, "resizes a tensor of rank " + std::to_string(rank) + " by another number of sizes");
+  }
+  for (size_t axis = 0; axis < 4; ++axis) {
+    const int64_t at = axis_in(rank, axis);
+    if (at < 0) {
+      continue;
+    }
+    const float ratio = by_sizes ? 1.0f : stage.ratios[static_cast<size_t>(at)];
+    const float size = std::floor(static_cast<float>(x[axis]) * ratio);
+    if (!(ratio > 0.0f) || !(size < 1e9f)) {
+      refuse_stage(number, "resizes to a size that is none");
+    }
+    made[axis] = by_sizes ? stage.sizes[static_cast<size_t>(at)] : static_cast<int64_t>(size);
+    if (made[axis] < 0 || made[axis] > (int64_t{1} << 30) || (made[axis] > 0 && x[axis] == 0)) {
+      refuse_stage(number, "resizes to a size that is none");
+    }
+  }
+  return made;
+}
+
+Dims arranged(size_t number, const Step& given, const Dims& x) {
+  const Step step = unfolded(number, given, x);
+  Dims dims = split(number, step, x);
+  if (!step.perm.empty()) {
+    dims = transposed(number, dims, step.perm);
+  }
+  dims = step.shape.empty() ? dims : reshaped(number, dims, step.shape);
+  if (dims.size() < 2 || dims.size() > 4) {
+    refuse_stage(number, "makes a tensor whose rank is not 2, 3 or 4");
+  }
+  if (count(dims) >= kMostPicked) {
+    refuse_stage(number, "arranges more than 2147483647 codes");
+  }
+  return dims;
+}
+
+Moves moves_of(const Stage& stage, const Layout& x, const Layout& y) {
+  if (stage.step.does == Does::kArrange) {
+    return arrange(stage.step, x, y);
+  }
+  return {runs_of(maps_of(stage, x, y), x, y), {}, false};
+}
+
+}  // namespace onnxq

@@ -1,0 +1,48 @@
+// Steps that only move codes: Slice, Pad, Resize to the nearest pixel, Transpose and Reshape. Where each byte comes from is
+// found once for inputs of given shapes.
+
+#ifndef ONNXQ_REGION_MOVES_H_
+#define ONNXQ_REGION_MOVES_H_
+
+#include <array>
+#include <vector>
+
+#include "stage.h"
+
+namespace onnxq {
+
+// Bytes that go from one place to another, counted from the first pixels; kFill: the zero point goes there.
+struct Run {
+  int64_t from, to, bytes;
+};
+constexpr int64_t kFill = -1;
+
+struct Moves {
+  std::vector<Run> runs;
+  // Or, where hardly any two bytes stay together: of each byte of y, by pixels, the byte of x. Of one pixel, where all
+  // pixels are alike and stay where they are.
+  std::vector<int32_t> picks;
+  bool of_pixel = false;
+};
+
+// A tensor as steps see it: n, c, y, x. Of matrices, x are the rows.
+using Sizes = std::array<int64_t, 4>;
+
+// Where it lies: bytes from one image, row and pixel to the next.
+struct Layout {
+  Sizes sizes;
+  int64_t rank, image, row;
+};
+
+// Shapes that steps make. Throws Refusal.
+Sizes sliced(size_t number, const Step& step, const Sizes& x);
+Sizes padded(size_t number, const Step& step, const Sizes& x);
+Sizes resized(size_t number, const Stage& stage, const Sizes& x, int64_t rank);
+Dims arranged(size_t number, const Step& step, const Dims& x);
+
+// How the bytes of x become those of y. Nothing is empty.
+Moves moves_of(const Stage& stage, const Layout& x, const Layout& y);
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_MOVES_H_

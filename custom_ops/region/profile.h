@@ -1,0 +1,77 @@
+// ONNXQ_PROFILE=1: how long each step took in its quickest run, on standard error when the session ends.
+
+#ifndef ONNXQ_REGION_PROFILE_H_
+#define ONNXQ_REGION_PROFILE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace onnxq {
+
+class Profile {
+ public:
+  Profile() {
+    const char* const asked = std::getenv("ONNXQ_PROFILE");
+    is_on_ = asked && std::string(asked) == "1";
+  }
+
+  bool is_on() const { return is_on_; }
+
+  // Called once, with the lines of the steps.
+  void begin(const std::vector<std::string>& lines) {
+    lines_ = lines;
+    least_ = std::vector<std::atomic<int64_t>>(lines.size());
+  }
+
+  template <typename Work>
+  void time(size_t step, const Work& work) {
+    if (!is_on_) {
+      work();
+      return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const auto took = std::chrono::steady_clock::now() - start;
+    const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
+    int64_t least = least_[step];
+    while ((least == 0 || now < least) && !least_[step].compare_exchange_weak(least, now)) {
+    }
+    runs_ += step == 0;
+  }
+
+  void write(const std::string& node, const char* isa) const {
+    if (!is_on_ || runs_ == 0) {
+      return;
+    }
+    int64_t all = 0;
+    for (const auto& each : least_) {
+      all += each;
+    }
+    std::string text = "onnxq node '" + node + "', " + isa + ", " + std::to_string(runs_) + " runs, least us of each step, together " +
+                       number(all) + "\n";
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      text += number(least_[i]) + "  " + std::to_string(i) + " " + lines_[i] + "\n";
+    }
+    std::fputs(text.c_str(), stderr);
+  }
+
+ private:
+  static std::string number(int64_t nanoseconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%9.2f", static_cast<double>(nanoseconds) / 1000.0);
+    return text;
+  }
+
+  bool is_on_ = false;
+  std::vector<std::string> lines_;
+  std::vector<std::atomic<int64_t>> least_;
+  std::atomic<int64_t> runs_{0};
+};
+
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_PROFILE_H_

@@ -1,0 +1,156 @@
+"""A checkpoint on disk: one file, or a folder as hubs lay them out, with what its configuration says.
+
+    model.safetensors                  one file, or
+    model.safetensors.index.json       {"weight_map": {tensor: file}} and the files that it names, or
+    *.gguf, *.npz
+    config.json, quantize_config.json  how its weights were quantized
+
+Source: huggingface's transformers (`load_sharded_checkpoint`) for the index; AutoGPTQ for `quantize_config.json`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnxq.boundary import typed
+from onnxq.checkpoints.gguf_file import Gguf
+from onnxq.checkpoints.tensors import Safetensors, open_checkpoint
+from onnxq.errors import BadData
+from onnxq.files import limits, schemas
+
+INDEX = "model.safetensors.index.json"
+#: Where tools say how they quantized, the later ones only where the earlier say nothing.
+CONFIGS = ("config.json", "quantize_config.json", "quant_config.json")
+#: What `config.json` calls it: transformers, compressed-tensors once, MLX.
+KEYS = ("quantization_config", "compression_config", "quantization")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint(Mapping[str, Any]):
+    """The tensors of a checkpoint by name, each read when it is asked for.
+
+    Attributes:
+        path: the file or folder that the user named.
+        shards: by tensor, the open file that holds it.
+        files: everything that is read.
+        config: how it was quantized, as it says itself; empty where it does not.
+        metadata: texts by key, of the file itself or of all of several.
+        is_gguf: whether tensors may be quantized ones.
+    """
+
+    path: Path
+    shards: Mapping[str, Mapping[str, Any]]
+    files: tuple[Path, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    is_gguf: bool = False
+
+    def __getitem__(self, name: str) -> Any:
+        return self.shards[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shards)
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+
+@typed
+def open_folder_or_file(path: str | Path) -> Checkpoint:
+    """The checkpoint at `path`: `.safetensors`, `.npz`, `.gguf`, an index, or a folder of such.
+
+    Raises:
+        BadData: there is none, it is damaged, or names files outside its folder.
+    """
+    path = Path(path)
+    if path.name.endswith(".index.json"):
+        return _of_index(path, path)
+    if not path.is_dir():
+        return _of_files(path, [path])
+    if os.path.lexists(path / INDEX):
+        return _of_index(path, path / INDEX)
+    if os.path.lexists(path / "model.safetensors"):
+        return _of_files(path, [path / "model.safetensors"])
+    for suffix in (".safetensors", ".gguf", ".npz"):
+        found = sorted(file for file in path.iterdir() if file.suffix == suffix and file.is_file())
+        if len(found) > 1 and suffix != ".safetensors":
+            names = ", ".join(file.name for file in found[:8])
+            raise BadData(f"'{path}' holds several checkpoints: name one of {names}")
+        if found:
+            return _of_files(path, found)
+    raise BadData(f"'{path}' is a folder without .safetensors, .gguf or .npz files")
+
+
+def _of_files(path: Path, files: list[Path]) -> Checkpoint:
+    shards: dict[str, Mapping[str, Any]] = {}
+    names: dict[str, Path] = {}
+    opened = [(file, _opened(file)) for file in files]
+    for file, tensors in opened:
+        for name in tensors:
+            if name in shards:
+                raise BadData(f"'{path}': tensor '{name}' is in '{names[name].name}' and in '{file.name}'")
+            shards[name], names[name] = tensors, file
+    config, read = _config(files[0]) if files[0].suffix == ".safetensors" else ({}, ())
+    is_gguf = isinstance(opened[0][1], Gguf)
+    return Checkpoint(path, shards, (*files, *read), config, _metadata(tensors for _, tensors in opened), is_gguf)
+
+
+def _metadata(opened: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all files; what the earlier ones say counts."""
+    said: dict[str, Any] = {}
+    for tensors in opened:
+        if isinstance(tensors, (Safetensors, Gguf)):
+            said = tensors.metadata | said
+    return said
+
+
+def _opened(file: Path) -> Mapping[str, Any]:
+    with limits.open_file(file, BadData) as raw:
+        is_gguf = raw.read(4) == b"GGUF"
+    return Gguf(file) if is_gguf else open_checkpoint(file)
+
+
+def _of_index(path: Path, index: Path) -> Checkpoint:
+    try:
+        said = limits.parse_json(limits.read_text(index, "the index ", error=BadData))
+        table = schemas.checked(said["weight_map"], dict[str, str])
+    except (ValueError, KeyError, TypeError):
+        raise BadData(f"'{index}' is not an index of tensors: it has no 'weight_map' of names and files") from None
+    opened: dict[str, Mapping[str, Any]] = {}
+    for name, word in table.items():
+        if word in ("", ".", "..") or any(mark in word for mark in "/\\\0:"):
+            raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', which is no file beside it")
+        if word not in opened:
+            opened[word] = _opened(index.parent / word)
+        if name not in opened[word]:
+            raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', which does not hold it")
+    if not table:
+        raise BadData(f"'{index}' names no tensors")
+    config, read = _config(index)
+    files = (index, *(index.parent / word for word in opened), *read)
+    shards = {name: opened[word] for name, word in table.items()}
+    return Checkpoint(path, shards, files, config, _metadata(opened.values()))
+
+
+def _config(beside: Path) -> tuple[Mapping[str, Any], tuple[Path, ...]]:
+    """What the files beside a checkpoint say of its quantization, and which of them were read."""
+    read: list[Path] = []
+    for word in CONFIGS:
+        file = beside.parent / word
+        if not os.path.lexists(file):
+            continue
+        read.append(file)
+        try:
+            said = limits.parse_json(limits.read_text(file, "the configuration ", error=BadData))
+        except ValueError as error:
+            raise BadData(f"the configuration '{file}' cannot be read: {error}") from None
+        if not isinstance(said, dict):
+            raise BadData(f"the configuration '{file}' is {limits.json_word(said)}, not an object")
+        found = next((said[key] for key in KEYS if key in said), None) if word == CONFIGS[0] else said
+        if isinstance(found, dict) and found:
+            return found, tuple(read)
+    return {}, tuple(read)

@@ -1,0 +1,293 @@
+"""Which layers of a checkpoint belong to which products and tables of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.checkpoints.matching import put, structure
+from onnxq.checkpoints.matching.bias import put_bias
+from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
+from onnxq.checkpoints.schemes import FLOATS
+from onnxq.checkpoints.stored import Layer, Stored
+from onnxq.encoding.lazy import GivenTensor
+from onnxq.errors import BadModel, one_line
+from onnxq.formats.kinds import arguments
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.origin import ORIGIN
+from onnxq.model.weights import Weight, weights_of
+from onnxq.plan import Choice, Method
+
+#: How layers are matched: by names and structure, by names alone, by structure without comparing numbers.
+WAYS = ("auto", "names", "unchecked")
+
+
+@dataclass
+class Match:
+    """What of a checkpoint goes where.
+
+    Attributes:
+        blocks: weights that share a scale in the model, by node.
+        prefixes: of the tensors, by node.
+        missing: products of the model that the checkpoint has nothing for.
+        surplus: layers of the checkpoint that the model has no product for.
+        misfits: sentences about tensors that do not fit.
+        unused: other tensors of the checkpoint.
+        formats: what the weights are in the model, by node; `float` where they are in floats.
+        proposed: how nodes were found whose names are others, by node.
+        rounded: where the model has no form for the codes: what they became, and SQNR in dB, by node.
+        constants: other constants of the model that were given the checkpoint's numbers.
+    """
+
+    blocks: dict[str, int | None] = field(default_factory=dict)
+    prefixes: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    surplus: list[str] = field(default_factory=list)
+    misfits: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    formats: dict[str, str] = field(default_factory=dict)
+    proposed: dict[str, str] = field(default_factory=dict)
+    rounded: dict[str, str] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What was found, and what becomes of the nodes."""
+
+    match: Match
+    choices: dict[str, Choice]
+
+
+def put_in(
+    model: ir.Model,
+    checkpoint: Mapping[str, Any],
+    layers: Sequence[Layer],
+    how: Placing,
+    way: str = "auto",
+    placed: Collection[str] = (),
+) -> Matched:
+    """Give the products and tables of a prepared model the weights and biases of `layers`.
+
+    A layer belongs to a product if its name is that of the node, of its weight, or of the constant its weight was made
+    from, slashes read as dots, without `.weight`, `/MatMul` and `/Gemm` at the end. A layer without a name is that of
+    the only product. What is left is proposed by `structure.py`, and taken if the numbers are alike.
+
+    Args:
+        way: one of `WAYS`.
+        placed: tensors of floats that constants of their own name and shape have already, whatever way they lie.
+    """
+    work = _Work(model, how, placed)
+    weights = list(_weights(model))
+    products = [weight for weight in weights if weight.node.op_type != "Gather"]
+    by_name = {_plain(layer.name): layer for layer in layers}
+    wanted: dict[str, list[Weight]] = {}
+    for weight in weights:
+        lone = [""] if len(products) == 1 and weight is products[0] else []
+        known = (by_name[name] for name in [*_names_of(weight), *lone] if name in by_name)
+        layer = next(known, None)
+        if layer is not None:
+            wanted.setdefault(layer.name, []).append(weight)
+    taken = {id(weight) for found in wanted.values() for weight in found}
+    free = [weight for weight in weights if id(weight) not in taken]
+    rest = []
+    for layer in layers:
+        if layer.name in wanted:
+            work.put_all(layer, wanted[layer.name])
+        else:
+            rest.append(layer)
+    rest = _propose(work, rest, free, way) if way != "names" and free else rest
+    for layer in rest:
+        work.leave(layer)
+    match = work.match
+    match.missing = [w.node.name or "" for w in products if w.node.name not in match.prefixes]
+    used = {name for layer in layers for name in layer.tensors if layer.name in work.used}
+    match.unused = [name for name in checkpoint if name not in used]
+    return Matched(match, work.choices)
+
+
+class _Work:
+    """What is done to one model."""
+
+    def __init__(self, model: ir.Model, how: Placing, placed: Collection[str]) -> None:
+        self.placed = placed
+        self.how, self.match, self.choices = how, Match(), dict[str, Choice]()
+        self.names = Names(model)
+        self.orders = Orders(self.names)
+        #: Names of layers whose tensors are accounted for.
+        self.used: set[str] = set()
+
+    def put_all(self, layer: Layer, weights: Sequence[Weight], rows: NDArray[np.int64] | None = None) -> None:
+        """Put a layer where it belongs."""
+        self.used.add(layer.name)
+        try:
+            stored = layer.open()
+        except BadModel as error:
+            self.match.misfits.append(str(error))
+            return
+        for weight in weights:
+            try:
+                self._put(weight, layer, stored, rows)
+            except BadModel as error:
+                self.match.misfits.append(str(error))
+
+    def leave(self, layer: Layer) -> None:
+        """A layer that goes nowhere; one of plain floats is like any other tensor."""
+        if layer.scheme == FLOATS:
+            return
+        try:
+            stored = layer.open()
+        except BadModel as error:
+            self.match.misfits.append(str(error))
+        else:
+            if stored.is_float:
+                return
+            self.match.surplus.append(layer.name or layer.tensors[0])
+        self.used.add(layer.name)
+
+    def _put(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
+        node, name, source = weight.node, weight.node.name or "", stored.source
+        n, k = _sizes(weight)
+        is_there = stored.is_float and source in self.placed
+        if stored.is_float and not is_there:
+            stored = _lying_right(weight, stored)
+        if stored.shape != (n, k) and not is_there:
+            raise BadModel(
+                f"'{source}' is of {stored.shape[0]} × {stored.shape[1]} weights, node '{name}' of {n} × {k}"
+            )
+        if graph.attribute_float(node, "alpha", 1.0) != 1.0:
+            raise BadModel(f"node '{name}' multiplies by an alpha, which packed weights have no place for")
+        if stored.order is not None and node.op_type == "Gather":
+            raise BadModel(f"'{source}' has its columns in another order, which a table has no place for")
+        choice = Choice(name, node.op_type, Method.KEEP, None, None, weight.elements, "float in the checkpoint")
+        form = error = None
+        if not stored.is_float:
+            choice, form, error = put.place(weight, stored, self.how)
+        if stored.bias is not None and node.op_type != "Gather" and stored.bias[0] not in self.placed:
+            put_bias(weight, *stored.bias, n, self.names, rows)
+        if form is None:
+            order = stored.order
+            tensor: ir.TensorProtocol = put.floats(weight, lambda: _rows_of(stored.floats(), rows))
+        else:
+            order = stored.order
+            tensor = put.given(weight, stored, form, rows)
+        if order is not None and form is not None:
+            self.orders.gather(node, order)
+        assert isinstance(weight.value.graph, ir.Graph)
+        if not is_there:
+            new = graph.add_constant(weight.value.graph, self.names.fresh(f"{layer.name or name}.weight"), tensor)
+            node.replace_input_with(weight.role.index, new)
+        self.choices[name] = choice
+        self.match.blocks[name], self.match.prefixes[name] = choice.block, layer.name
+        self.match.formats[name] = choice.format or "float"
+        if error is not None:
+            was = "" if stored.format is None else f"{stored.format.name} as "
+            self.match.rounded[name] = f"{was}{choice.format}, {error:.1f} dB"
+
+
+def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> list[Layer]:
+    """Put in what structure tells; the layers that are left."""
+    opened: dict[int, Stored] = {}
+    for i, layer in enumerate(layers):
+        try:
+            opened[i] = layer.open()
+        except BadModel:
+            continue
+    groups: dict[object, list[Weight]] = {}
+    for weight in free:  # a table that is also multiplied by is one layer
+        origin = weight.value.meta.get(ORIGIN, weight.value.name) or id(weight.value)
+        groups.setdefault((origin, _sizes(weight)), []).append(weight)
+    shared = list(groups.values())
+    here = [structure.Side(i, (_plain(layers[i].name),), stored.shape) for i, stored in opened.items()]
+    there = [structure.Side(i, _all_names(found), _sizes(found[0])) for i, found in enumerate(shared)]
+    names = {i: tuple(map(_plain, layer.aliases)) for i, layer in enumerate(layers)}
+    done: set[int] = set()
+    for proposal in structure.proposals(here, there, names):
+        layer, stored, weights = layers[proposal.layer], opened[proposal.layer], shared[proposal.weight]
+        node = weights[0].node.name or ""
+        likeness, rows = (None, stored.rows) if way == "unchecked" else _alike(weights[0], stored)
+        bits = 16 if stored.format is None else stored.format.bits
+        if likeness is not None and likeness < (LIKE if bits >= 4 else LIKE_COARSE):
+            if stored.is_float:
+                continue
+            done.add(proposal.layer)
+            work.used.add(layer.name)
+            work.match.misfits.append(
+                f"'{layer.name}' would go to node '{node}' {proposal.why}, but their weights are not alike "
+                f"({likeness:.1f} dB); give the layer the node's name, or --match unchecked if they need not be"
+            )
+            continue
+        if likeness is None and proposal.is_weak and way != "unchecked":
+            continue  # the model has no numbers of its own, and nothing else speaks for it
+        done.add(proposal.layer)
+        work.put_all(layer, weights, rows)
+        told = proposal.why if likeness is None else f"{proposal.why}, {likeness:.1f} dB"
+        for weight in weights:
+            if weight.node.name in work.match.prefixes:
+                work.match.proposed[weight.node.name or ""] = one_line(told)
+    return [layer for i, layer in enumerate(layers) if i not in done]
+
+
+def _lying_right(weight: Weight, stored: Stored) -> Stored:
+    """Floats as [out, in]: some frameworks keep them the other way (GPT-2's Conv1D); of squares numbers tell."""
+    n, k = _sizes(weight)
+    turned = replace(stored, shape=(n, k), read=lambda: np.asarray(stored.read()).T)
+    if stored.shape != (k, n):
+        return stored
+    if n == k:
+        plain, other = _alike(weight, stored)[0], _alike(weight, turned)[0]
+        return stored if plain is None or other is None or plain >= other else turned
+    return turned
+
+
+def _alike(weight: Weight, stored: Stored) -> tuple[float | None, NDArray[np.int64] | None]:
+    """(SQNR of the layer against the model's own weight, the order of rows that it is of); None: it has none."""
+    w = arguments.numbers(weight.tensor.numpy()).astype(np.float32)
+    w = w.T if weight.role.contraction == 0 else w
+    if isinstance(weight.tensor, GivenTensor) or not np.isfinite(w).all() or not np.ptp(w):
+        return None, stored.rows
+    found = stored.floats()
+    plain = put.sqnr(w, found)
+    if stored.rows is None:
+        return plain, None
+    sorted_rows = put.sqnr(w, found[stored.rows])
+    return (plain, None) if plain > sorted_rows else (sorted_rows, stored.rows)
+
+
+def _rows_of(w: NDArray, rows: NDArray[np.int64] | None) -> NDArray:
+    return w if rows is None else w[rows]
+
+
+def _weights(model: ir.Model) -> Iterator[Weight]:
+    """Products with a matrix on the right, and tables."""
+    for node in graph.nodes(model):
+        for weight in weights_of(node, least=1):
+            is_product = graph.is_op(node, "MatMul", "Gemm") and weight.role.index == 1
+            if (is_product or graph.is_op(node, "Gather")) and len(weight.shape) == 2:
+                yield weight
+
+
+def _sizes(weight: Weight) -> tuple[int, int]:
+    return weight.shape[weight.role.channel], weight.shape[weight.role.contraction]
+
+
+def _names_of(weight: Weight) -> list[str]:
+    """What a product may be called, its own name first: a value may be another's too, whose numbers are the same."""
+    names = (weight.node.name, weight.value.name, weight.value.meta.get(ORIGIN))
+    return [_plain(name.removesuffix(".weight")) for name in names if name]
+
+
+def _all_names(weights: Sequence[Weight]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for weight in weights for name in _names_of(weight)))
+
+
+def _plain(name: str) -> str:
+    for op in ("/MatMul", "/Gemm", "/Gather"):
+        name = name.removesuffix(op)
+    return name.strip("/").replace("/", ".")

@@ -1,0 +1,84 @@
+"""Constants of a model that get the numbers of tensors of the same name and shape: norms, biases, kernels, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.checkpoints.matching.put import LIKE, sqnr
+from onnxq.errors import BadModel
+from onnxq.formats.kinds import arguments
+from onnxq.model import graph
+
+
+def replace_constants(
+    model: ir.Model, tensors: Mapping[str, Any], aliases: Mapping[str, str], apart: Collection[str]
+) -> list[str]:
+    """Give constants of floats the numbers of tensors; the names of those that were given some.
+
+    A tensor of another name, by `aliases` or by an end with a number in it (`0.attn_norm.weight`), is taken where its
+    numbers are like those of the constant, or that is blank: converters change some, and models name others alike.
+
+    Args:
+        tensors: of the checkpoint.
+        aliases: tensors by other names that they are known by.
+        apart: tensors that are parts of something else.
+
+    Raises:
+        BadModel: a number is not finite, or too large for the constant's type.
+    """
+    found: list[str] = []
+    constants = {
+        name: value
+        for owner in graph.graphs(model)
+        for name, value in owner.initializers.items()
+        if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
+    }
+    same_ends = _by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
+    for name, value in constants.items():
+        tensor = graph.constant(value)
+        source = name if name in tensors else aliases.get(name, same_ends.get(name, ""))
+        if tensor is None or source in apart or source not in tensors:
+            continue
+        given = tensors[source]
+        if not isinstance(given, np.ndarray) or given.dtype.kind not in "fV" or given.shape != tensor.shape.numpy():
+            continue
+        made = _lazy(tensors, source, tensor, name)
+        if source == name or _is_like(tensor, made):
+            value.const_value = made
+            found.append(source)
+    return found
+
+
+def _by_ends(constants: Collection[str], tensors: Collection[str]) -> dict[str, str]:
+    """Tensors by the constant that alone ends like them, in a number and a word or more."""
+    ends: dict[str, tuple[list[str], list[str]]] = {}
+    for side, names in enumerate((constants, tensors)):
+        for name in names:
+            words = name.split(".")
+            for i in range(len(words) - 1):
+                if words[i].isdigit():
+                    ends.setdefault(".".join(words[i:]), ([], []))[side].append(name)
+    return {here[0]: there[0] for here, there in ends.values() if len(here) == len(there) == 1}
+
+
+def _is_like(tensor: ir.TensorProtocol, made: ir.TensorProtocol) -> bool:
+    own, given = (x.numpy().astype(np.float32) for x in (tensor, made))
+    return not own.size or not np.ptp(own) or sqnr(own, given) >= LIKE
+
+
+def _lazy(tensors: Mapping[str, Any], source: str, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    dtype = tensor.dtype
+    with np.errstate(over="ignore"):
+        numbers = arguments.numbers(tensors[source]).astype(dtype.numpy())
+        if not np.isfinite(numbers.astype(np.float32)).all():
+            raise BadModel(f"'{source}' holds numbers that are not finite, or too large for {dtype.name.lower()}")
+    del numbers
+
+    def evaluate() -> ir.TensorProtocol:
+        return ir.tensor(np.ascontiguousarray(arguments.numbers(tensors[source]).astype(dtype.numpy())))
+
+    return ir.LazyTensor(evaluate, dtype=dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)

@@ -1,0 +1,188 @@
+"""compressed-tensors (vLLM, llm-compressor), and what others store in the same parts.
+
+    NAME.weight_packed int32 [out, words], NAME.weight_scale [out, groups], NAME.weight_shape     pack-quantized
+        NAME.weight_zero_point int32, packed along the outputs; NAME.weight_g_idx [in]; codes are
+        those of int4 and the like + 2^(bits − 1)
+    NAME.weight int8, NAME.weight_scale, NAME.weight_zero_point int8                              int-quantized
+    NAME.weight float8, NAME.weight_scale of the tensor, its channels, groups, or squares         float-quantized
+    NAME.weight_packed uint8 [out, in / 2], NAME.weight_scale float8, NAME.weight_global_scale    nvfp4-pack-quantized
+        (a divisor; ModelOpt: NAME.weight, NAME.weight_scale_2, a factor)
+    NAME.weight_packed uint8, NAME.weight_scale uint8, powers of two                              mxfp4-pack-quantized
+    NAME.weight float8, NAME.weight_scale uint8                                                   mxfp8-quantized
+    NAME.weight float8, NAME.weight_scale_inv (a factor all the same) of squares of 128           fine-grained fp8
+
+Source: the compressors of the package compressed-tensors 0.20; transformers' fp8 quantizer for the last.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import formats
+from onnxq.checkpoints.checkpoint import Checkpoint
+from onnxq.checkpoints.schemes import _scaled
+from onnxq.checkpoints.schemes._order import column_order
+from onnxq.checkpoints.schemes._words import spaced, stream
+from onnxq.checkpoints.stored import (
+    Layer,
+    Stored,
+    bias_of,
+    group_of,
+    integers,
+    key,
+    names_with,
+    of_shape,
+    of_type,
+    required,
+)
+from onnxq.errors import BadModel
+from onnxq.formats import E8M0, Granularity, QuantizedTensor
+from onnxq.formats.kinds.super_blocks import StoredScales
+
+PACKED, WEIGHT, SCALE, INVERSE = "weight_packed", "weight", "weight_scale", "weight_scale_inv"
+GLOBAL, FACTOR = "weight_global_scale", "weight_scale_2"
+PARTS = (PACKED, WEIGHT, SCALE, INVERSE, GLOBAL, FACTOR, "weight_zero_point", "weight_shape", "weight_g_idx", "bias")
+#: Of activations, which are not ours.
+OTHERS = ("input_scale", "input_zero_point", "input_global_scale")
+
+
+def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
+    """Those with weight_packed, or with a scale beside their weight."""
+    names = [*names_with(checkpoint, PACKED), *names_with(checkpoint, SCALE), *names_with(checkpoint, INVERSE)]
+    for name in dict.fromkeys(names):
+        tensors = tuple(key(name, part) for part in (*PARTS, *OTHERS))
+        yield Layer(name, "compressed-tensors", tensors, functools.partial(_open, checkpoint, name))
+
+
+def _open(checkpoint: Checkpoint, name: str) -> Stored:
+    packed, weight = checkpoint.get(key(name, PACKED)), checkpoint.get(key(name, WEIGHT))
+    main, found = (WEIGHT, weight) if packed is None else (PACKED, packed)
+    if found is None:
+        raise BadModel(f"'{key(name, SCALE)}' has no {key(name, WEIGHT)} or {key(name, PACKED)}")
+    source, scale = key(name, main), SCALE if key(name, INVERSE) not in checkpoint else INVERSE
+    scales = required(checkpoint, name, main, scale)
+    if found.ndim != 2 or not found.size:
+        raise BadModel(f"'{source}' is of shape {list(found.shape)}, not a matrix")
+    bias, kind = bias_of(checkpoint, name), found.dtype
+    if kind == np.uint8:
+        return _fp4(checkpoint, name, source, bias)
+    if kind == np.int32 and main == PACKED:
+        return _packed(checkpoint, name, source, bias)
+    if kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        return _scaled.float8(source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], bias=bias)
+    if kind == np.int8:
+        where = key(name, "weight_zero_point")
+        zeros = None if where not in checkpoint else lambda: checkpoint[where]
+        return _scaled.bytes_(
+            source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], zeros, bias=bias
+        )
+    raise BadModel(f"'{source}' is of type {kind} beside scales of {scales.dtype}, no layout that onnxq reads")
+
+
+def _packed(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDArray] | None) -> Stored:
+    where, zero = key(name, "weight_shape"), key(name, "weight_zero_point")
+    said, columns, n = required(checkpoint, name, PACKED, "weight_shape"), checkpoint[source].shape[1], 0
+    if said.shape == (2,) and said.dtype.kind in "iu":
+        n, k = (int(size) for size in said)
+    if n != len(checkpoint[source]) or not 0 < k <= columns * 32:
+        raise BadModel(f"'{where}' is not the shape of '{source}', [{len(checkpoint[source])}, in]")
+    bits, is_dense = _bits(checkpoint, source, k, columns)
+    scales = _scaled.of_rows(key(name, SCALE), checkpoint[key(name, SCALE)], n)
+    groups, index = scales.shape[1], checkpoint.get(key(name, "weight_g_idx"))
+    group = group_of(source, k, groups, _said(checkpoint, "group_size"))
+    order = None
+    if isinstance(index, np.ndarray) and not (index < 0).all():
+        order = column_order(key(name, "weight_g_idx"), index, k, groups, group)
+    unpack = stream if is_dense else spaced
+
+    def codes() -> NDArray[np.uint8]:
+        found = unpack(checkpoint[source], bits, k)
+        return found if order is None else np.ascontiguousarray(found[:, order])
+
+    def points() -> NDArray:
+        return np.ascontiguousarray(unpack(np.ascontiguousarray(checkpoint[zero].T), bits, n).T)
+
+    if zero in checkpoint:
+        rows = -(-n * bits // 32) if is_dense else -(-n // (32 // bits))
+        of_shape(zero, of_type(zero, checkpoint[zero], np.int32), rows, groups)
+    return integers(
+        source,
+        bits,
+        group,
+        codes,
+        lambda: _scaled.of_rows(source, checkpoint[key(name, SCALE)], n),
+        points if zero in checkpoint else None,
+        (n, k),
+        bias=bias,
+        order=order,
+    )
+
+
+def _bits(checkpoint: Checkpoint, source: str, k: int, columns: int) -> tuple[int, bool]:
+    """(bits of a code, whether they go over the ends of words), by the words of a row and the configuration."""
+    fits = [(bits, True) for bits in range(1, 9) if -(-k * bits // 32) == columns]
+    fits += [(bits, False) for bits in (3, 5, 6, 7) if -(-k // (32 // bits)) == columns]
+    said = _said(checkpoint, "num_bits")
+    known = [each for each in fits if each[0] == said] or fits
+    if len({bits for bits, _ in known}) == 1:
+        return known[0]
+    raise BadModel(f"'{source}' has {columns} words a row for {k} inputs: of how many bits a code is cannot be told")
+
+
+def _said(checkpoint: Checkpoint, word: str) -> int | None:
+    """What the configuration says of all weights alike."""
+    groups = checkpoint.config.get("config_groups")
+    found = set()
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        number = weights.get(word) if isinstance(weights, dict) else None
+        found.add(number if isinstance(number, int) and number > 0 else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _fp4(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDArray] | None) -> Stored:
+    (n, half), where = checkpoint[source].shape, key(name, SCALE)
+    k, kind = 2 * half, checkpoint[where].dtype
+    word, block = ("mxfp4", 32) if kind == np.uint8 else ("nvfp4", 16)
+    format, granularity = formats.get(word), Granularity(1, block)
+    of_shape(where, of_type(where, checkpoint[where], np.uint8, ml_dtypes.float8_e4m3fn), n, -(-k // block))
+    limit = 255 if word == "mxfp4" else 127
+    if (checkpoint[where].view(np.uint8) == limit).any():
+        raise BadModel(f"'{where}' holds numbers that are not finite")
+    if word == "mxfp4":
+        return Stored(
+            source,
+            (n, k),
+            format,
+            granularity,
+            lambda: QuantizedTensor(
+                format, granularity, stream(checkpoint[source], 4, k), np.array(checkpoint[where]).view(E8M0)
+            ),
+            False,
+            bias,
+        )
+    factor = _factor(checkpoint, name)
+
+    def read() -> QuantizedTensor:
+        short = QuantizedTensor(formats.get("float8_e4m3"), Granularity(), np.array(checkpoint[where]), factor)
+        stored = StoredScales(short)
+        return QuantizedTensor(format, granularity, stream(checkpoint[source], 4, k), stored.values[0], None, stored)
+
+    return Stored(source, (n, k), format, granularity, read, False, bias)
+
+
+def _factor(checkpoint: Checkpoint, name: str) -> NDArray[np.float32]:
+    """Of all scales of a weight."""
+    where = key(name, GLOBAL if key(name, GLOBAL) in checkpoint else FACTOR)
+    found = checkpoint.get(where)
+    if not isinstance(found, np.ndarray):
+        return np.array(1, np.float32)
+    if found.size != 1 or found.dtype.kind != "f" or not np.isfinite(found).all() or float(found.reshape(-1)[0]) <= 0:
+        raise BadModel(f"'{where}' is no single positive number")
+    number = float(found.reshape(-1)[0])
+    return np.array(1 / number if where.endswith(GLOBAL) else number, np.float32)

@@ -1,0 +1,116 @@
+"""Cases of scores, labels, searches, evidence and the shapes of outputs (`every.py`)."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tiny
+from attack.hostile import Hostile
+from attack.mutants_options import CONSTANTS, sound_model
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from onnxq import cli
+
+CHECK = ("check", "model.onnx", "model.onnx", "--data", "data.npz")
+SEARCH = ("quantize", "model.onnx", "--effort", "quick", "-o", "out.onnx")
+BY_EVIDENCE = ("quantize", "model.onnx", "-w", "int3", "-t", "onnxq", "--data", "data.npz", "--evidence", "e.npz")
+
+
+def labelled(labels: NDArray, text: str = "") -> Callable[[Path], None]:
+    """Samples with these labels, of a model that decides nothing, or of `text`."""
+
+    def make(folder: Path) -> None:
+        sound_model(folder, t=labels)
+        tiny.save(tiny.model(text or "g (float[1, 16] x) => (y) { y = MatMul(x, w) }", CONSTANTS), folder)
+
+    return make
+
+
+def scored(word: str) -> tuple[str, ...]:
+    return (*CHECK, "--metric", word, "--labels", "t")
+
+
+def ending(end: str, opset: int = 17) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        text = f"g (float[1, 16] x) => (float y) {{ c = MatMul(x, w)  {end} }}"
+        tiny.save(tiny.model(text, CONSTANTS, opset=opset), folder)
+
+    return make
+
+
+def trapped(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Samples, and something in the place where a search keeps what it measured."""
+
+    def made(folder: Path) -> None:
+        sound_model(folder)
+        make(folder / "out.onnx.search")
+
+    return made
+
+
+def spoilt_evidence(folder: Path) -> None:
+    """Numbers that cannot be unpacked: what names and shapes say is right."""
+    text = "g (float[1, 256] x) => (y) { y = MatMul(x, w) }"
+    tiny.save(tiny.model(text, {"w": tiny.normal(256, 32)}), folder)
+    np.savez(folder / "data.npz", x=tiny.normal(12, 1, 256))
+    made = CliRunner().invoke(cli.main, [*BY_EVIDENCE, "--no-check", "-o", "out.onnx"])
+    assert made.exit_code == 0, made.output
+    (folder / "out.onnx").unlink()
+    with np.load(folder / "e.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    with zipfile.ZipFile(folder / "e.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array)
+        member_info = archive.getinfo("0.gram.npy")
+    raw = bytearray((folder / "e.npz").read_bytes())
+    # Behind the header of the member and of the array, so that only who reads all of it comes upon it.
+    middle = member_info.header_offset + 30 + len("0.gram.npy") + member_info.compress_size // 2
+    raw[middle : middle + 40] = bytes([0xFF] * 40)
+    (folder / "e.npz").write_bytes(raw)
+
+
+CASES = {
+    "labels of letters, where nothing is decided": Hostile(
+        labelled(np.full((12, 1, 32), "x")), "labels of type <U1 are no numbers", scored("f1")
+    ),
+    "labels that are no numbers": Hostile(
+        labelled(np.full((12, 1, 32), np.nan)), "labels must be finite numbers", scored("psnr")
+    ),
+    "labels of no number beside others": Hostile(
+        labelled(np.full((12, 1, 32), np.nan)), "labels must be finite numbers", scored("f1")
+    ),
+    "score of a sequence": Hostile(
+        labelled(
+            np.zeros((12, 2, 1, 32)),
+            "g (float[1, 16] x) => (seq(float[1, 32]) y) { a = MatMul(x, w)  y = SequenceConstruct(a, a) }",
+        ),
+        "output 'y' is no tensor of numbers",
+        scored("psnr"),
+    ),
+    "softmax along an axis that is none": Hostile(ending("y = Softmax<axis = -9>(c)"), "", CHECK[:3]),
+    "softmax along an axis beyond all": Hostile(
+        ending("s = Shape(c)  d = Reshape(c, s)  y = LogSoftmax<axis = 1099511627776>(d)", 11), "", CHECK[:3], 0
+    ),
+    "pipe in the place of a search's progress": Hostile(
+        trapped(os.mkfifo), "'out.onnx.search' is not a file", (*SEARCH, "--budget", "bits=9")
+    ),
+    "something else in the place of a search's progress": Hostile(
+        trapped(lambda path: path.write_text("precious")),
+        "'out.onnx.search' exists",
+        (*SEARCH, "--budget", "bits=9"),
+    ),
+    "link in the place of a search's progress": Hostile(
+        trapped(lambda path: path.symlink_to("data.npz")),
+        "cannot be the output",
+        (*SEARCH, "--budget", "bits=9", "--data", "data.npz"),
+    ),
+    "evidence that cannot be unpacked": Hostile(
+        spoilt_evidence, "'e.npz' cannot be read", (*BY_EVIDENCE, "-o", "out.onnx")
+    ),
+}

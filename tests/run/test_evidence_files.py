@@ -1,0 +1,166 @@
+"""What data say of layers, in a file: used without the data, gathered in parts, and gone on with after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from click.testing import CliRunner, Result
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from onnxq import Recipe, quantize
+from onnxq.calibration import look_at_inputs
+from onnxq.cli import main
+from onnxq.errors import BadRecipe
+from onnxq.summaries.evidence import Index, add_arrays, add_index
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+BODY = "m (float[N, 48] x) => (float[N, 32] y) { h = MatMul(x, W1) r = Relu(h) y = MatMul(r, W2) }"
+SAMPLES = 13
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and samples of very different sizes."""
+    made = tmp_path_factory.mktemp("evidence")
+    tiny.save(tiny.model(BODY, {"W1": tiny.normal(48, 64), "W2": tiny.normal(64, 32, seed=1)}), made)
+    rng = np.random.default_rng(0)
+    mix = rng.standard_normal((48, 48)) * rng.gamma(1, 1, 48)
+    x = rng.standard_normal((SAMPLES, 30, 48)) @ mix * 10.0 ** rng.uniform(-2, 2, (SAMPLES, 1, 1))
+    np.savez(made / "data.npz", x=x.astype(np.float32))
+    return made
+
+
+def invoked(folder: Path, evidence: Path, *words: str) -> Result:
+    given = ["calibrate", str(folder / "model.onnx"), "--data", str(folder / "data.npz"), "-t", "onnxq"]
+    return CliRunner().invoke(main, [*given, "--evidence", str(evidence), *words])
+
+
+def calibrate(folder: Path, evidence: Path, *words: str) -> None:
+    done = invoked(folder, evidence, *words)
+    assert done.exit_code == 0, done.output
+
+
+def merge(output: Path, parts: Sequence[Path]) -> str:
+    done = CliRunner().invoke(main, ["calibrate", "--merge", *map(str, parts), "--evidence", str(output)])
+    assert not output.exists() or done.exit_code == 0
+    return done.output
+
+
+def arrays(file: Path) -> Mapping[str, NDArray]:
+    with np.load(file) as found:
+        return dict(found)
+
+
+def quantized(folder: Path, output: Path, word: str = "int4", **how: object) -> bytes:
+    recipe = Recipe(word, algorithm="gptq", balance=False)
+    done = quantize(folder / "model.onnx", output, recipe, target="onnxq", check=False, force=True, **how)
+    return done.output.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    calibrate(folder, folder / "whole.npz")
+    return folder / "whole.npz"
+
+
+def test_without_the_data_their_evidence_gives_the_same_file(folder: Path, whole: Path, tmp_path: Path) -> None:
+    for word in ("int4", "int3", "nf4"):
+        without = quantized(folder, tmp_path / "a.onnx", word, evidence=whole)
+        assert without == quantized(folder, tmp_path / "b.onnx", word, data=folder / "data.npz"), word
+    quantize(folder / "model.onnx", tmp_path / "c.onnx", Recipe("nf4", algorithm="mse"), target="onnxq", check=False)
+    codes = [
+        {i.name: numpy_helper.to_array(i) for i in onnx.load(tmp_path / file).graph.initializer}
+        for file in ("b.onnx", "c.onnx")
+    ]
+    assert not all(np.array_equal(codes[0][name], codes[1][name]) for name in codes[1])  # data have a say
+
+
+def test_three_shards_are_one_run(folder: Path, whole: Path, tmp_path: Path) -> None:
+    parts = [tmp_path / f"part{i}.npz" for i in (1, 2, 3)]
+    for i, part in enumerate(parts, 1):
+        calibrate(folder, part, "--shard", f"{i}/3")
+    merge(tmp_path / "merged.npz", [parts[1], parts[2], parts[0]])
+    one, three = arrays(whole), arrays(tmp_path / "merged.npz")
+    assert one.keys() == three.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], three[name], err_msg=name)
+    found = [quantized(folder, tmp_path / "o.onnx", evidence=each) for each in (whole, tmp_path / "merged.npz")]
+    assert found[0] == found[1]
+    with pytest.raises(BadRecipe, match=r"is of a part of the data: merge all parts by 'onnxq calibrate --merge'"):
+        quantized(folder, tmp_path / "p.onnx", evidence=parts[0])
+    assert "shard 2 of 3 is missing" in merge(tmp_path / "m.npz", [parts[0], parts[2]])
+    assert "shard 1 of 3 is given twice" in merge(tmp_path / "m.npz", [*parts, parts[0]])
+    assert "is not a shard" in merge(tmp_path / "m.npz", [whole, *parts])
+
+
+@pytest.mark.parametrize("memory", ["512MB", "1"], ids=["one-pass", "several-passes"])
+@pytest.mark.parametrize("shard", [(), ("--shard", "2/2")], ids=["all", "shard"])
+def test_a_stopped_run_goes_on(
+    folder: Path, tmp_path: Path, memory: str, shard: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--checkpoint-every", "2", "--max-memory", memory, *shard)
+    calibrate(folder, tmp_path / "whole.npz", *words)
+    ran, real, stop = [], look_at_inputs.runner, [0]
+
+    def counted(*given: object) -> object:
+        run = real(*given)  # type: ignore[arg-type]
+
+        def one_by_one(samples: Iterator[dict[str, NDArray]]) -> Iterator[dict[str, NDArray]]:
+            for found in run(samples):
+                if len(ran) == stop[0]:
+                    raise KeyboardInterrupt
+                ran.append(1)
+                yield found
+
+        return one_by_one
+
+    monkeypatch.setattr(look_at_inputs, "runner", counted)
+    stop[0] = -1
+    calibrate(folder, tmp_path / "again.npz", *words)
+    usual = len(ran)
+    ran.clear()
+    stop[0] = usual - 2
+    assert invoked(folder, tmp_path / "b.npz", *words).exit_code != 0 and not (tmp_path / "b.npz").exists()
+    assert list(tmp_path.glob("b.npz.partial.*"))
+    ran.clear()
+    stop[0] = -1
+    calibrate(folder, tmp_path / "b.npz", *words)
+    assert 0 < len(ran) <= 4 < usual
+    assert not list(tmp_path.glob("b.npz.partial.*"))
+    first, second = arrays(tmp_path / "whole.npz"), arrays(tmp_path / "b.npz")
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("wrong", ["kept", "shape", "type", "shard", "version", "turns"])
+def test_damaged_parts_are_one_sentence(wrong: str, tmp_path: Path) -> None:
+    index = Index("m", "d", ["x"], shard=(3, 2) if wrong == "shard" else (1, 1), version=7 if wrong == "version" else 1)
+    good = {
+        "gram": np.zeros((1, 3, 3), np.float32 if wrong == "type" else np.float64),
+        "rows": np.zeros((4, 1, 2 if wrong == "shape" else 3), np.float32),
+        "kept": np.array([9, -5] if wrong == "kept" else [4]),
+    }
+    add_arrays(tmp_path / "p.npz", 0, good)
+    if wrong == "turns":
+        index = Index("m", "d", ["x"], shard=(1, 2))
+        other = good | {"rows": np.zeros((8, 1, 3), np.float32), "kept": np.array([2, 2, 4])}
+        add_arrays(tmp_path / "q.npz", 0, other)
+        add_index(tmp_path / "q.npz", Index("m", "d", ["x"], shard=(2, 2)))
+    add_index(tmp_path / "p.npz", index)
+    said = merge(tmp_path / "o.npz", sorted(tmp_path.glob("*.npz")))
+    assert not (tmp_path / "o.npz").exists()
+    assert "bug" not in said and len(said.strip().splitlines()) == 1, said
+
+
+def test_one_thing_is_written_at_a_time(folder: Path, tmp_path: Path) -> None:
+    given = ["calibrate", str(folder / "model.onnx"), "--data", str(folder / "data.npz")]
+    for words in ([], ["-o", str(tmp_path / "a.ranges"), "--evidence", str(tmp_path / "a.npz")]):
+        done = CliRunner().invoke(main, [*given, *words])
+        assert done.exit_code == 1 and "name what to write" in done.output

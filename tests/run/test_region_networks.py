@@ -1,0 +1,86 @@
+"""What real networks have between their convolutions becomes part of a region: gates, shuffles, necks and heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from tiny import sqnr
+
+import onnxq
+from onnxq.runtime import native
+
+ort = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("quick")
+
+IN = "float[n, 8, 12, 12] x"
+FIRST = "a = Conv<pads = [1, 1, 1, 1]>(x, w)"
+LAST = "y = Conv(z, u)"
+#: From `a`, [n, 16, 12, 12], to `z`, which has as many channels.
+NETWORKS = {
+    "gate": "p = GlobalAveragePool(a)  q = Conv(p, u)  r = Relu(q)  s = Conv(r, v)  g = HardSigmoid(s)  z = Mul(a, g)",
+    "swish": "s = Sigmoid(a)  z = Mul(a, s)",
+    "hard swish": "b = Add(a, three)  c = Clip(b, zero, six)  d = Mul(a, c)  z = Div(d, six)",
+    "gelu": "b = Div(a, root)  c = Erf(b)  d = Add(c, one)  e = Mul(a, d)  z = Mul(e, half)",
+    "slopes": "z = PRelu(a, slopes)",
+    "normalization": """b = Conv(a, u)  c = Concat<axis = 1>(a, b)  d = Mul(c, gains)  e = Add(d, gains)  f = Relu(e)
+                        z = Conv(f, t)""",
+    "shuffle": "b = Reshape(a, groups)  c = Transpose<perm = [0, 2, 1, 3, 4]>(b)  z = Reshape(c, image)",
+    "split": "b, c = Split<axis = 1>(a, parts)  d = Conv<pads = [1, 1, 1, 1]>(c, wide)  z = Concat<axis = 1>(d, b)",
+    "neck": """b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)  c = Conv(b, u)
+               d = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(c, , twice)
+               z = Add(a, d)""",
+    "crop": """b = Slice(a, from, to, axes)  c = Pad<mode = "reflect">(b, pads)  z = Sub(a, c)""",
+    "blocks": "b = DepthToSpace<blocksize = 2>(a)  c = SpaceToDepth<blocksize = 2>(b)  z = Add(a, c)",
+}
+
+
+def _constants() -> dict[str, np.ndarray]:
+    ints = {"groups": [0, 4, 4, 12, 12], "image": [0, -1, 12, 12], "parts": [8, 8]}
+    ints |= {"from": [1], "to": [11], "axes": [2], "pads": [0, 0, 1, 0, 0, 0, 1, 0]}
+    floats = {"zero": 0, "three": 3, "six": 6, "one": 1, "half": 0.5, "root": 1.4142135, "twice": [1, 1, 2, 2]}
+    made = {name: np.array(value, np.int64) for name, value in ints.items()}
+    made |= {name: np.array(value, np.float32) for name, value in floats.items()}
+    made |= {"w": tiny.normal(16, 8, 3, 3) / 8, "u": tiny.normal(16, 16, 1, 1, seed=1) / 4}
+    made |= {"v": tiny.normal(16, 16, 1, 1, seed=2) / 4, "wide": tiny.normal(8, 8, 3, 3, seed=3) / 8}
+    made |= {"t": tiny.normal(16, 32, 1, 1, seed=4) / 6, "slopes": np.abs(tiny.normal(16, 1, 1, seed=5))}
+    return made | {"gains": tiny.normal(32, 1, 1, seed=6)}
+
+
+def _quantized(folder: Path, text: str) -> tuple[list[str], float, float]:
+    """Operators of the file; its distance from float, and from its own body, in dB."""
+    constants = {name: array for name, array in _constants().items() if f"{name})" in text or f"{name}," in text}
+    path, out = tiny.save(tiny.model(text, constants), folder), folder / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, check=False)
+    bare = ort.InferenceSession(str(out)).run(None, data[0])[0]
+    found = onnxq.session(out).run(None, data[0])[0]
+    wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
+    return [node.op_type for node in onnx.load(out).graph.node], sqnr(wanted, found), sqnr(bare, found)
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.parametrize("word", NETWORKS)
+def test_one_region_takes_it_all(tmp_path: Path, word: str) -> None:
+    text = f"g ({IN}) => (float[n, 16, 12, 12] y) {{ {FIRST}  {NETWORKS[word]}  {LAST} }}"
+    ops, of_float, of_body = _quantized(tmp_path, text)
+    assert ops == ["Region"]
+    assert of_float > 22 and of_body > 28
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+def test_heads_are_put_into_the_order_of_boxes(tmp_path: Path) -> None:
+    text = f"""g ({IN}) => (float[n, boxes, 4] y) {{ {FIRST}  b = Relu(a)  c = Conv(b, u)
+        d = Transpose<perm = [0, 2, 3, 1]>(c)  e = Reshape(d, boxes)  f = Conv(b, v)
+        h = Transpose<perm = [0, 2, 3, 1]>(f)  i = Reshape(h, boxes)  y = Concat<axis = 1>(e, i) }}"""
+    made = _constants() | {"boxes": np.array([0, -1, 4], np.int64)}
+    constants = {name: made[name] for name in ("w", "u", "v", "boxes")}
+    path, out = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, check=False)
+    assert onnx.load(out).graph.node[0].op_type == "Region"
+    wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
+    assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25
