@@ -26,13 +26,15 @@ class Method(StrEnum):
     STATIC = "static"  # int8 kernel, activation ranges from calibration (QuantizeLinear/DequantizeLinear)
     DYNAMIC = "dynamic"  # int8 kernel, activation range measured in every run
     PACKED = "packed"  # a kernel that reads the packed weight, float activations
+    FUSED = "fused"  # with the nodes around it one kernel, which reads float activations
     STORED = "stored"  # weight unpacked to float when the model is loaded, float kernel
     HALF = "half"  # the whole node in float16
     KEEP = "keep"  # as it was
 
 
-#: Methods that have a float alternative worth weighing: the same weight, unpacked when the model loads.
-COMPUTING = (Method.STATIC, Method.DYNAMIC, Method.PACKED)
+#: Methods that have a float alternative worth weighing: the same weight, unpacked when the model loads, or the nodes as
+#: they were.
+COMPUTING = (Method.STATIC, Method.DYNAMIC, Method.PACKED, Method.FUSED)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Choice:
         """The choice in a few words, for tables."""
         if self.method in (Method.KEEP, Method.HALF):
             return "float" if self.method is Method.KEEP else "float16"
+        if self.method is Method.FUSED:
+            return "fused"
         if self.format is None:
             return "int8"
         block = f" {self.granularity}" if self.granularity else f" b{self.block}" if self.block else ""
@@ -238,6 +242,8 @@ def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
         return ("int8", None)
     if method is Method.DYNAMIC:
         return ("int8",)
+    if method is Method.FUSED:
+        return (None,)
     if method not in (Method.PACKED, Method.STORED):
         return (given,)
     known = given is not None and isinstance(given, str) and formats.get(given).name == given

@@ -77,7 +77,8 @@ struct OrtApi {
   void* from_70[5];
   OrtStatus* (*AllocatorAlloc)(OrtAllocator* allocator, size_t bytes, void** out);
   OrtStatus* (*AllocatorFree)(OrtAllocator* allocator, void* memory);
-  void* from_77[9];
+  void* from_77[8];
+  OrtStatus* (*KernelInfoGetAttribute_float)(const OrtKernelInfo* info, const char* name, float* out);
   OrtStatus* (*KernelInfoGetAttribute_int64)(const OrtKernelInfo* info, const char* name, int64_t* out);
   OrtStatus* (*KernelInfoGetAttribute_string)(const OrtKernelInfo* info, const char* name, char* out, size_t* size);
   OrtStatus* (*KernelContext_GetInputCount)(const OrtKernelContext* context, size_t* out);
@@ -173,6 +174,7 @@ struct OrtCustomOp {
   SLOT(CreateCpuMemoryInfo, 69)                   \
   SLOT(AllocatorAlloc, 75)                        \
   SLOT(AllocatorFree, 76)                         \
+  SLOT(KernelInfoGetAttribute_float, 85)          \
   SLOT(KernelInfoGetAttribute_int64, 86)          \
   SLOT(KernelInfoGetAttribute_string, 87)         \
   SLOT(KernelContext_GetInputCount, 88)           \

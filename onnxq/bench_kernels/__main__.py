@@ -1,6 +1,6 @@
 """What this machine's kernels reach, against onnxruntime's own: checks every answer, then times all in turns.
 
-    python -m onnxq.bench_kernels [--quick | --all | --sweep] [--threads 2] [--isa avx2] [--output results.md]
+    python -m onnxq.bench_kernels [--quick | --all | --sweep | --attention] [--threads 2] [--isa avx2] [--output r.md]
 
 Every number comes through an onnxruntime session, ours and theirs, in the same run: product after product in turns,
 so that whatever else the machine does meets all of them, and so that no weight is left in the cache by its last turn,
@@ -19,6 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
+from onnxq.bench_kernels import attention
 from onnxq.bench_kernels.ceilings import Ceilings, run_on
 from onnxq.bench_kernels.contenders import CPUS, FORCE, check, contenders, time_in_turns
 from onnxq.bench_kernels.tables import HEAD, Row, cells, describe, markdown, sweep_line, sweep_summary
@@ -92,6 +93,18 @@ def errors(threads: int) -> list[str]:
     return lines
 
 
+def attend(shapes: Sequence[tuple[int, int, int, int]], seconds: float, threads: int, output: Path | None) -> None:
+    """Print the table of attention, and write it to `output`."""
+    table = [attention.HEAD]
+    print(*attention.HEAD, sep="  ")
+    for row in attention.lines(shapes, seconds, threads):
+        table.append(row)
+        print(*row, sep="  ", flush=True)
+    if output:
+        rows = ["| " + " | ".join(cells) + " |" for cells in (table[0], ["---"] * len(table[0]), *table[1:])]
+        output.write_text("\n".join([*rows, ""]), encoding="utf-8")
+
+
 class Numbers(click.ParamType):
     """1,8,128"""
 
@@ -127,6 +140,7 @@ class Formats(click.ParamType):
 @click.option(
     "--sweep", "swept", is_flag=True, help="Every number of rows up to 24 and some up to 512, small shapes too."
 )
+@click.option("--attention", "attended", is_flag=True, help="Attention in the place of products.")
 @click.option("--threads", default=2, show_default=True)
 @click.option(
     "--seconds", type=float, help="For one number of rows at one shape (few rows: three times that).  [default: 2]"
@@ -143,6 +157,7 @@ def main(
     quick: bool,
     all_: bool,
     swept: bool,
+    attended: bool,
     threads: int,
     seconds: float | None,
     shape: tuple[tuple[int, int], ...],
@@ -158,6 +173,9 @@ def main(
     library = native.library()
     if library is None:
         raise SystemExit(1)
+    if attended:
+        attend(attention.QUICK if quick else attention.SHAPES, seconds or 1.0, threads, output)
+        return
     small = ((256, 512),)
     if swept:
         shapes = shape or (small if quick else SWEPT_SHAPES)

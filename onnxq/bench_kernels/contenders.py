@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from onnxq.bench_kernels import products
 from onnxq.runtime import library
 from onnxq.runtime import session as runtime
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 CPUS: frozenset[int] = frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ())
 CHECKED_COLUMNS = 128
@@ -69,6 +73,12 @@ def contenders(
 
 
 def _runner(model: onnx.ModelProto, threads: int, isa: str) -> Callable[[NDArray], list[NDArray]]:
+    session = session_of(model, threads, isa)
+    return lambda x: session.run(None, {"x": x})
+
+
+def session_of(model: onnx.ModelProto, threads: int, isa: str) -> onnxruntime.InferenceSession:
+    """Whose threads stay where they are and wait without spinning; "" for `isa`: the kernel that it takes anyway."""
     options = runtime.require().SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -78,8 +88,7 @@ def _runner(model: onnx.ModelProto, threads: int, isa: str) -> Callable[[NDArray
         others = [str(cpu + 1) for cpu in sorted(CPUS)[1:threads]]
         options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(others))
     with _forced(isa):
-        session = library.session(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    return lambda x: session.run(None, {"x": x})
+        return library.session(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
 @contextmanager

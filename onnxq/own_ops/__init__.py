@@ -1,7 +1,8 @@
 """What the operators of the onnxq domain compute, in standard ONNX: the model-local functions that every file carries.
 
-`MatMulNBits`, `DenseMatMul` and `GatherNBits` are compiled kernels where their library is registered. Where it is not,
-a runtime calls the function of the same domain, name and overload, so that the file opens in any onnxruntime.
+`MatMulNBits`, `DenseMatMul`, `GatherNBits` and `Attention` are compiled kernels where their library is registered.
+Where it is not, a runtime calls the function of the same domain, name and overload, so that the file opens in any
+onnxruntime.
 `DequantizeNBits` and `NestedScales` are functions everywhere: runtimes fold them when they load the model. One body
 serves all shapes: sizes come from the attributes of the node and the shapes of its inputs. The overload names the
 variant:
@@ -9,6 +10,7 @@ variant:
     MatMulNBits        FORMAT[_zp][_bias][_exact]
     DenseMatMul        FORMAT[_bias][_exact]
     GatherNBits        FORMAT[_zp]
+    Attention          softmax[_mask][_exact][_turnedRANK]
     DequantizeNBits    FORMAT[_turned|_shaped|_scales|_minima]
     NestedScales       FORMAT
 
@@ -30,12 +32,19 @@ from onnxq.formats import Format
 
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
-DENSE = "DenseMatMul"
+DENSE, ATTENTION = "DenseMatMul", "Attention"
 #: Their bodies are islands of models (`passes/regions`).
 REGION, BF16_REGION = "Region", "Bf16Region"
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
 IR_VERSION, OPSET = 10, 21
-_FILES = {MATMUL: "_matmul", DENSE: "_dense", GATHER: "_gather", DEQUANTIZE: "_dequantize", NESTED: "_nested"}
+_FILES = {
+    MATMUL: "_matmul",
+    DENSE: "_dense",
+    GATHER: "_gather",
+    ATTENTION: "_attention",
+    DEQUANTIZE: "_dequantize",
+    NESTED: "_nested",
+}
 
 
 @dataclass(frozen=True)
@@ -44,11 +53,14 @@ class Variant:
 
     Attributes:
         op: one of the operators.
-        format: `kernel` of the weight's format; of the operators without kernels, the format's own word.
+        format: `kernel` of the weight's format; of the operators without kernels, the format's own word; of an
+            attention `softmax`.
         zero_points, bias: whether the node has that input.
         exact: activations are not rounded, whoever computes.
         moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank); or which
-            part of a weight in a format of two levels it is that it makes, `scales` or `minima`.
+            part of a weight in a format of two levels it is that it makes, `scales` or `minima`. Of an attention,
+            `turned` and the rank of k, where that is [..., T, D].
+        mask: whether an attention has that input.
     """
 
     op: str
@@ -57,10 +69,12 @@ class Variant:
     bias: bool = False
     exact: bool = False
     moved: str = ""
+    mask: bool = False
 
     @property
     def overload(self) -> str:
-        words = [self.format, "zp" * self.zero_points, "bias" * self.bias, "exact" * self.exact, self.moved]
+        inputs = ["zp" * self.zero_points, "bias" * self.bias, "mask" * self.mask]
+        words = [self.format, *inputs, "exact" * self.exact, self.moved]
         return "_".join(word for word in words if word)
 
     @property

@@ -9,9 +9,11 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 from onnxq import passes
 from onnxq.model import graph
 from onnxq.model.weights import find_weights
+from onnxq.passes.fusing.fuse_attention import FuseAttention
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
+from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.quantize.store_halves import StoreHalves
 from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
 from onnxq.passes.regions.make_regions import MakeRegions
@@ -43,12 +45,14 @@ def rewrite(
     """
     names = frozenset(node.name or "" for node in graph.nodes(model))
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence, is_final)
+    exact = recipe.accuracy_level < EXACT_BELOW
+    fusing: list[ir.passes.PassBase] = [FuseAttention(plan, exact=exact)] if plan.those(Method.FUSED) else []
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if target.has_onnxq_ops and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
     if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
         tidy.insert(1, MakeBf16Regions(types_of(model), _in_bfloat16(model, plan, recipe)))
-    return PassManager([*_of_target(work, model), *tidy])(model.clone()).model
+    return PassManager([*_of_target(work, model), *fusing, *tidy])(model.clone()).model
 
 
 def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:

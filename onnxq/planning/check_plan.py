@@ -12,6 +12,7 @@ from onnxq.model import graph
 from onnxq.model.weights import weights_of
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.planning import experts
+from onnxq.planning.attention import attention_at
 from onnxq.targets import Target
 
 
@@ -31,6 +32,8 @@ def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) ->
             raise BadRecipe(f"the plan names node '{choice.node}', which '{path}' does not have")
         if choice.format is not None:
             targets.require_format(target, choice.format)
+        if choice.method is Method.FUSED and not (target.has_onnxq_ops and attention_at(node)):
+            raise BadRecipe(f"the plan: node '{choice.node}' cannot be fused: only attention on target onnxq is")
         if choice.format is not None and choice.method in COMPUTING and (why := _refusal(choice, node, target)):
             raise BadRecipe(f"the plan: node '{choice.node}' cannot be {choice.method} in {choice.format}: {why}")
 

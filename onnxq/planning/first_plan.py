@@ -22,6 +22,7 @@ from onnxq.model.weights import (
 )
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import experts, int8_regions, shared_weights, weight_form
+from onnxq.planning.fused import with_attention
 from onnxq.recipe import KEEP, Recipe, twin
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
 from onnxq.targets import Target
@@ -80,7 +81,8 @@ def make_plan(
         ):
             choices[node.name or ""] = Choice(node.name or "", node.op_type, Method.KEEP, reason=reason)
     plan = shared_weights.reconciled(Plan(recipe.scheme, target.name, choices), model)
-    return shared_weights.marked(int8_regions.add_to(plan, model, recipe, types), model)
+    plan = shared_weights.marked(int8_regions.add_to(plan, model, recipe, types), model)
+    return with_attention(plan, model, recipe, target, types)
 
 
 def _in_several_graphs(values: Iterable[ir.Value]) -> set[ir.Value]:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
+from onnxq.planning.attention import attention_at
 from onnxq.runtime import known
 from onnxq.runtime.session import Kernel
 from onnxq.tuning.mincut import Cut
@@ -76,13 +77,16 @@ def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
     """The node of the plan that a kernel belongs to, by the name onnxruntime gives the kernel.
 
     That is the node's name, or the name of the value it makes, which for a fused activation function is the value
-    behind it.
+    behind it. An attention has the kernels of all its nodes.
     """
     found: dict[str, str] = {}
     for node in graph.nodes(model):
         choice = plan.choices.get(node.name or "")
         if choice is None:
             continue
+        attention = attention_at(node) if choice.method is Method.FUSED else None
+        for part in () if attention is None else attention.inner:
+            found.update(dict.fromkeys((part.name or "", part.outputs[0].name or ""), choice.node))
         final = int8_regions.final_output(node) if len(node.outputs) == 1 else node.outputs[0]
         behind = final.producer()
         for name in (choice.node, node.outputs[0].name, final.name, None if behind is None else behind.name):

@@ -33,10 +33,10 @@ def words_of(model: ir.Model, trace: Sequence[NodeRun]) -> dict[str, str]:
 
 def form_of(choice: Choice, target: str, accuracy_level: int) -> str:
     """How a choice computes, in words; the level is MatMulNBits'."""
-    words = [choice.method, choice.format or "int8"]
+    words = [choice.method, choice.format or ("float" if choice.method is Method.FUSED else "int8")]
     if choice.block is not None:
         words.append(f"b{choice.block}")
-    if choice.method is Method.PACKED:
+    if choice.method in (Method.PACKED, Method.FUSED):
         words.append(f"level {accuracy_level}")
     return " ".join([*words, target])
 

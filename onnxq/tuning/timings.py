@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from onnxq.calibration import calibrate
 from onnxq.errors import BadRecipe
-from onnxq.plan import COMPUTING, Choice, Plan
+from onnxq.model import graph
+from onnxq.plan import COMPUTING, Choice, Method, Plan
+from onnxq.planning.attention import attention_at
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.session import Kernel
 from onnxq.runtime.timing import is_below
@@ -144,8 +146,20 @@ class Timings:
 
     def _keys(self, choice: Choice, target: str) -> tuple[str, ...]:
         """(key of the float kernel, of the quantized one); nothing for a node that did not run."""
-        words = self._words.get(choice.node)
+        words = self._words_of(choice)
         return () if words is None else (f"{words} | float", f"{words} | {form_of(choice, target, self._level)}")
+
+    def _words_of(self, choice: Choice) -> str | None:
+        if choice.method is not Method.FUSED:
+            return self._words.get(choice.node)
+        found = [self._words[node] for node in self._fused.get(choice.node, ()) if node in self._words]
+        return " ".join(found) if found else None
+
+    @functools.cached_property
+    def _fused(self) -> dict[str, list[str]]:
+        """By the node that it is called after, the nodes of each attention."""
+        found = filter(None, map(attention_at, graph.nodes(self._bench.model)))
+        return {each.softmax.name or "": [node.name or "" for node in each.inner] for each in found}
 
     @functools.cached_property
     def _words(self) -> dict[str, str]:

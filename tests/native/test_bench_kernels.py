@@ -8,14 +8,24 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxq.bench_kernels import products
+from onnxq.bench_kernels import attention, products
 from onnxq.bench_kernels.__main__ import FORMATS
-from onnxq.bench_kernels.contenders import Contender, check, contenders
+from onnxq.bench_kernels.contenders import MOST, Contender, check, contenders
 from onnxq.runtime import native
 
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 
 COPIES = 3
+
+
+def test_attention_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each kernel, with a mask and without; one that computes something else ends the measurement."""
+    found = list(attention.lines(attention.QUICK[:1], 0.01, 1))
+    names = ["ours fast", "ours exact", "nodes", "MultiHeadAttention"]
+    assert [(cells[1], cells[2]) for cells in found] == [(mask, name) for mask in ("none", "causal") for name in names]
+    monkeypatch.setitem(MOST, "fast", 1e-9)
+    with pytest.raises(SystemExit, match=r"ours fast .*: relative error"):
+        list(attention.lines(attention.QUICK, 0.01, 1))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,210 @@
+// onnxq::Attention: y = softmax(scale · q kᵀ + mask) v, of any number of heads, in the type of q.
+
+#include <algorithm>
+#include <string>
+
+#include "../abi/nodes.h"
+#include "../abi/ops.h"
+#include "../cpu/isa.h"
+#include "../cpu/run.h"
+#include "choose.h"
+
+namespace onnxq {
+namespace {
+
+using namespace ort;
+
+enum Input : size_t { kQ, kK, kV, kMask, kInputs };
+constexpr const char* kInputNames[] = {"q", "k", "v", "mask"};
+
+class Heads {
+ public:
+  Heads(const OrtApi* api, const OrtKernelInfo* info) : api_(api), name_(node_name(api, info)) {
+    if (const char* const isa = forced_isa()) {
+      isa_ = isa;
+      if (const std::string reason = why_not(isa); !reason.empty()) {
+        refuse("ONNXQ_FORCE_ISA = " + reason);
+      }
+    }
+    const std::string activations = string_attribute(api, info, "activations", "fast");
+    exact_ = activations == "exact";
+    if (!exact_ && activations != "fast") {
+      refuse("attribute activations is '" + activations + "', but must be fast or exact");
+    }
+    const int64_t turned = int_attribute(api, info, "transK", 0);
+    if (turned != 0 && turned != 1) {
+      refuse("attribute transK must be 0 or 1");
+    }
+    turned_ = turned == 1;
+    has_mask_ = has_input(api, info, kMask);
+    if (OrtStatus* const missing = api->KernelInfoGetAttribute_float(info, "scale", &scale_)) {
+      api->ReleaseStatus(missing);
+      scale_ = 1.0f;
+    }
+  }
+
+  void compute(OrtKernelContext* context) {
+    const Place place(api_, context);
+    std::array<Tensor, kInputs> in;
+    for (size_t i = 0; i < (has_mask_ ? kInputs : kMask); ++i) {
+      in[i] = given_input(api_, context, i);
+      if (!is_aligned(in[i])) {
+        refuse(std::string(kInputNames[i]) + " begins at an address that is no multiple of the size of its elements");
+      }
+    }
+    Attention p{};
+    const std::vector<int64_t> lead = read_sizes(in, p);
+    std::vector<int64_t> shape = lead;
+    shape.push_back(p.S);
+    shape.push_back(p.E);
+    void* const y = output_data(api_, context, 0, shape);
+    if (p.heads * p.S * p.E == 0) {
+      return;
+    }
+    if (p.T == 0 || p.D == 0) {
+      refuse("k has shape " + text(in[kK].shape) + ": there is nothing to attend to");
+    }
+    in_float32(place, in, lead, p, y);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& reason) const { throw Refusal("onnxq node '" + name_ + "': " + reason); }
+
+  // All of `p` that shapes say; the dimensions of y before the last two.
+  std::vector<int64_t> read_sizes(const std::array<Tensor, kInputs>& in, Attention& p) const {
+    std::vector<int64_t> lead;
+    for (size_t i = 0; i < kInputs; ++i) {
+      const std::vector<int64_t>& shape = in[i].shape;
+      if (i != kMask && shape.size() < 2) {
+        refuse(std::string(kInputNames[i]) + " has shape " + text(shape) + ", but must have two dimensions at least");
+      }
+      const size_t rank = shape.size() < 2 ? 0 : shape.size() - 2;
+      lead.insert(lead.begin(), rank > lead.size() ? rank - lead.size() : 0, 1);
+      for (size_t d = 0; d < rank; ++d) {
+        int64_t& size = lead[lead.size() - rank + d];
+        if (size != shape[d] && size != 1 && shape[d] != 1) {
+          refuse(std::string(kInputNames[i]) + " has shape " + text(shape) + ", which cannot be broadcast with the others");
+        }
+        size = size == 1 ? shape[d] : size;
+      }
+    }
+    const auto last = [&](size_t i, size_t back) {
+      return in[i].shape.size() < back ? 1 : in[i].shape[in[i].shape.size() - back];
+    };
+    const int64_t rows = last(kQ, 2), mask_rows = last(kMask, 2), mask_tokens = last(kMask, 1);
+    p.T = last(kV, 2), p.D = last(kQ, 1), p.E = last(kV, 1);
+    p.S = rows == 1 ? mask_rows : rows;
+    const bool fits = last(kK, turned_ ? 2 : 1) == p.T && last(kK, turned_ ? 1 : 2) == p.D;
+    if (!fits || (mask_rows != 1 && mask_rows != p.S) || (mask_tokens != 1 && mask_tokens != p.T)) {
+      refuse("shapes do not fit together: q " + text(in[kQ].shape) + ", k " + text(in[kK].shape) + ", v " +
+             text(in[kV].shape) + (has_mask_ ? ", mask " + text(in[kMask].shape) : ""));
+    }
+    p.q_row = rows == 1 && p.S != 1 ? 0 : p.D;
+    p.k_token = turned_ ? p.D : 1, p.k_number = turned_ ? 1 : p.T;
+    p.mask_row = mask_rows == 1 ? 0 : mask_tokens, p.mask_token = mask_tokens == 1 ? 0 : 1;
+    p.scale = scale_, p.exact = exact_;
+    p.heads = 1;
+    for (const int64_t size : lead) {
+      p.heads *= size;
+    }
+    return lead;
+  }
+
+  // Where the arrays of each head begin: those of inputs with fewer heads serve several.
+  static std::vector<Head> heads(const std::array<Tensor, kInputs>& in, const std::array<const float*, kInputs>& data,
+                                 const std::vector<int64_t>& lead, int64_t count) {
+    std::vector<Head> made(static_cast<size_t>(count));
+    for (int64_t head = 0; head < count; ++head) {
+      std::array<const float*, kInputs> at = data;
+      for (size_t i = 0; i < kInputs; ++i) {
+        const std::vector<int64_t>& shape = in[i].shape;
+        const size_t rank = shape.size() < 2 ? 0 : shape.size() - 2;
+        int64_t rest = head, step = shape.size() < 2 ? 0 : shape[rank] * shape[rank + 1], offset = 0;
+        for (size_t d = 0; d < rank; ++d) {  // from the last dimension on
+          const int64_t size = lead[lead.size() - 1 - d], mine = shape[rank - 1 - d];
+          offset += (mine == 1 ? 0 : rest % size) * step;
+          rest /= size;
+          step *= mine;
+        }
+        at[i] = at[i] ? at[i] + offset : nullptr;
+      }
+      made[static_cast<size_t>(head)] = {at[kQ], at[kK], at[kV], at[kMask]};
+    }
+    return made;
+  }
+
+  void in_float32(const Place& place, const std::array<Tensor, kInputs>& in, const std::vector<int64_t>& lead, Attention& p,
+                  void* y) const {
+    const bool converts = in[kQ].type != kFloat;
+    const AttentionKernel& kernel = *attention_kernel_for(isa_.c_str(), p);
+    const int64_t workspace = kernel.workspace(p), y_size = p.heads * p.S * p.E;
+    int64_t bytes = round_up_to_line(workspace);
+    for (size_t i = 0; converts && i < kInputs; ++i) {
+      bytes += round_up_to_line(4 * in[i].size());
+    }
+    Scratch scratch(place, bytes + (converts ? round_up_to_line(4 * y_size) : 0));
+    void* const shared = scratch.take(workspace);
+    std::array<const float*, kInputs> data{};
+    for (size_t i = 0; i < (has_mask_ ? kInputs : kMask); ++i) {
+      data[i] = static_cast<const float*>(in[i].data);
+      if (converts) {
+        float* const made = static_cast<float*>(scratch.take(4 * in[i].size()));
+        to_float(place, in[i].type, in[i].data, made, in[i].size());
+        data[i] = made;
+      }
+    }
+    const std::vector<Head> all = heads(in, data, lead, p.heads);
+    p.head = all.data();
+    p.y = static_cast<float*>(converts ? scratch.take(4 * y_size) : y);
+    for (int phase = 0; const int64_t tasks = kernel.tasks(p, phase, threads()); ++phase) {
+      place.parallel(tasks, [&](int64_t task) { kernel.run(p, phase, task, tasks, shared); });
+    }
+    if (converts) {
+      from_float(place, in[kQ].type, p.y, y, y_size);
+    }
+  }
+
+  const OrtApi* api_;
+  std::string name_, isa_;
+  bool exact_ = false, turned_ = false, has_mask_ = false;
+  float scale_ = 1.0f;
+};
+
+template <ElementType type>
+struct AttentionOp {
+  using Kernel = Heads;
+  static constexpr const char* name = "Attention";
+  static constexpr const char* provider = "CPUExecutionProvider";
+  static constexpr std::array<Parameter, 4> inputs = {{{type}, {type}, {type}, {type, kOptional}}};
+  static constexpr std::array<Parameter, 1> outputs = {{{type}}};
+
+  // Of the usual kind alone: q, k and v of the same heads, and a mask of no more.
+  static void infer(const OrtApi* api, const OrtShapeInferContext* context) {
+    Shape y = inferred_input(api, context, kQ);
+    const Shape v = inferred_input(api, context, kV), mask = inferred_input(api, context, kMask);
+    const size_t rank = y.dims.size();
+    if (rank < 2 || v.dims.size() != rank || mask.dims.size() > rank) {
+      return;
+    }
+    for (size_t d = 0; d + 2 < rank; ++d) {
+      if (y.dims[d] != v.dims[d] || y.names[d] != v.names[d] || y.dims[d] == 1 || (y.dims[d] < 0 && y.names[d].empty())) {
+        return;
+      }
+    }
+    if (y.dims[rank - 2] == 1) {
+      return;  // a mask may have more rows
+    }
+    y.dims[rank - 1] = v.dims[rank - 1];
+    y.names[rank - 1] = v.names[rank - 1];
+    infer_output(api, context, 0, y);
+  }
+};
+
+constexpr OrtCustomOp kOps[] = {make_op<AttentionOp<kFloat>>(), make_op<AttentionOp<kFloat16>>(),
+                                make_op<AttentionOp<kBFloat16>>()};
+
+}  // namespace
+
+constexpr Ops kAttention = {kOps, 3};
+
+}  // namespace onnxq
