@@ -200,7 +200,7 @@ def _spoil_array(arrays: dict[str, NDArray], r: random.Random) -> None:
         arrays[name] = x.reshape(-1)
     elif how == 2:
         arrays[name] = np.zeros((0, *x.shape[1:]), x.dtype)
-    elif x.dtype == np.float32:
+    elif x.dtype == np.float32 and x.size:
         values = (np.nan, np.inf, -np.inf, 0.0, -1.0, 1e38, 3e38, 1e-45, -1e38)
         x[r.choice([np.s_[:], np.s_[..., 0], np.s_[0], np.s_[..., 1:3]])] = r.choice(values)
         arrays[name] = x
