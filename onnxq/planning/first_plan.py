@@ -22,7 +22,7 @@ from onnxq.model.weights import (
 )
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import experts, int8_regions, shared_weights, weight_form
-from onnxq.planning.fused import with_attention
+from onnxq.planning.attention import with_attention
 from onnxq.recipe import KEEP, Recipe, twin
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
 from onnxq.targets import Target

@@ -1,4 +1,4 @@
 """Nodes in float that become one node of the onnxq domain, with or without weights among them.
 
-`planning/` says which: `planning/attention.py` how they are spelled, `planning/fused.py` where that is wished for.
+`planning/attention.py` says how they are spelled, and where that is wished for.
 """
