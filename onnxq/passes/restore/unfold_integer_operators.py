@@ -121,9 +121,12 @@ def _bias(node: ir.Node, spelling: _Spelling, restored: Restored) -> ir.Value | 
     if source is None or codes is None or None in scales:
         return None
 
+    # Of QGemm the sums, the bias among them, are multiplied by alpha; of Gemm the product alone.
+    alpha = np.float32(node.attributes["alpha"].as_float() if "alpha" in node.attributes else 1)
+
     def evaluate() -> NDArray:
         x, w = (array_of(scale) for scale in scales)
         assert x is not None and w is not None
-        return codes.numpy().astype(np.float32) * (x.reshape(-1) * w.reshape(-1)).astype(np.float32)
+        return codes.numpy().astype(np.float32) * (x.reshape(-1) * w.reshape(-1) * alpha).astype(np.float32)
 
     return restored.floats(node, source, evaluate, tuple(codes.shape.numpy()), ir.DataType.FLOAT)
