@@ -121,3 +121,24 @@ def test_blocks_that_lie_along_another_axis_stay_standard_operators(tmp_path: Pa
         assert {"v", "u"} <= kept and "w" not in kept
         for a, b in zip(run(model, feed), run(out, feed), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort-cpu", "onnxq"])
+def test_codes_of_2_bits_and_tables_of_halves(target: str, tmp_path: Path) -> None:
+    """Where a target unpacks codes by a function of its own, or rounds what it has looked up."""
+    text = """g (float[n, 64] x, int64[n] i) => (float[n, 24] y, float16[n, 32] t) {
+        y = com.microsoft.MatMulNBits <bits = 2, block_size = 32, N = 24, K = 64> (x, w, s)
+        t = com.microsoft.GatherBlockQuantized <bits = 4, block_size = 32, gather_axis = 0, quantize_axis = 1> (b, i, r)
+    }"""
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.integers(0, 255, (24, 2, 8)).astype(np.uint8), "s": np.abs(normal(48))}
+    constants |= {"b": rng.integers(0, 255, (40, 16)).astype(np.uint8), "r": np.abs(normal(40, 1, dtype=np.float16))}
+    model, out = tiny.save(tiny.model(text, constants, opset=21), tmp_path), tmp_path / f"{target}.onnx"
+    done = convert(model, target, out, accuracy_level=0)
+    assert len(done.kept) == 2 and not done.again
+    back = tmp_path / "back.onnx"
+    dequantize(out, back)
+    feed = {"x": normal(3, 64), "i": np.array([0, 39, 7])}
+    for a, b in zip(run(model, feed), run(back, feed), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert np.array_equal(run(model, feed)[1], run(back, feed)[1])
