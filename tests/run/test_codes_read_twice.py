@@ -12,8 +12,13 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal
 
+from onnxq import quantize
+from onnxq.checkpoints.import_weights import import_weights
 from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
+from onnxq.conversion.export_weights import export_weights
+from onnxq.errors import BadModel
+from onnxq.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("quick")
 CODES = np.random.default_rng(3).integers(-127, 127, (16, 16)).astype(np.int8)
@@ -142,3 +147,14 @@ def test_codes_of_2_bits_and_tables_of_halves(target: str, tmp_path: Path) -> No
     for a, b in zip(run(model, feed), run(back, feed), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     assert np.array_equal(run(model, feed)[1], run(back, feed)[1])
+
+
+def test_codes_as_onnxq_exports_them_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    text = "g (float[n, 64] x) => (float[n, 64] y) { h = MatMul (x, w)  y = Add (h, c) }"
+    constants = {"w": normal(64, 64), "c": normal(8, 64)[0]}
+    model = tiny.save(tiny.model(text, constants), tmp_path)
+    small, apart = tmp_path / "small.onnx", tmp_path / "w.safetensors"
+    quantize(model, small, Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True), check=False)
+    export_weights(small, apart)
+    with pytest.raises(BadModel, match="the codes of w are as onnxq writes them"):
+        import_weights(model, apart, tmp_path / "back.onnx")
