@@ -213,7 +213,8 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
     if match.surplus:
         more = f" and {len(match.surplus) - MOST} others" if len(match.surplus) > MOST else ""
         problems.append(f"the model has no product called {', '.join(match.surplus[:MOST])}{more}")
-    own = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
+    codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
+    own = [name for name in codes if f"{name}.codebooks" not in match.unused]
     if own:
         problems.append(
             f"the codes of {', '.join(own[:MOST])} are as onnxq writes them: `onnxq decode` makes floats of them"

@@ -17,7 +17,7 @@ from onnxq.checkpoints.import_weights import import_weights
 from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
 from onnxq.conversion.export_weights import export_weights
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, NothingToDo
 from onnxq.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -104,6 +104,29 @@ def test_alpha_is_a_factor_of_the_bias_in_counts(tmp_path: Path) -> None:
     wanted, got, ops = both(text, constants, feed, tmp_path)
     assert "QGemm" not in ops
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_operators_on_codes_that_floats_have_no_word_for_stay(opset: int, tmp_path: Path) -> None:
+    text = f"""g (uint8[2, 3, 4] x) => (float[2, 3, 4] y, float[2, 3, 8] z) {{
+        a = com.microsoft.QLinearSoftmax <axis = 1, opset = {opset}> (x, s, m, r, o)  y = DequantizeLinear (a, r, o)
+        b = QLinearMatMul (x, s, m, w, sw, zw, s, m)  z = DequantizeLinear (b, s, m)
+    }}"""
+    rng = np.random.default_rng(0)
+    constants = {"s": np.float32(0.1), "m": np.uint8(128), "r": np.float32(1 / 256), "o": np.uint8(0)}
+    constants |= {"w": rng.integers(90, 110, (2, 4, 8)).astype(np.uint8), "zw": np.full((2, 1, 8), 100, np.uint8)}
+    constants["sw"] = np.abs(normal(2, 1, 8)) / 100
+    feed = {"x": rng.integers(0, 255, (2, 3, 4)).astype(np.uint8)}
+    if opset == 11:
+        with pytest.raises(NothingToDo, match="has QLinearMatMul, QLinearSoftmax in a form that has none in floats"):
+            both(text, constants, feed, tmp_path)
+        text = text.replace(" z)", " z, float[2, 4, 8] c)").replace(
+            "z = Deq", "c = DequantizeLinear (w, s, m)  z = Deq"
+        )
+    wanted, got, ops = both(text, constants, feed, tmp_path)
+    assert "QLinearMatMul" in ops and ("Softmax" in ops) == (opset == 13)
+    np.testing.assert_allclose(got[0], wanted[0], atol=0.01)
+    np.testing.assert_allclose(got[1], wanted[1], atol=0.1)
 
 
 def test_blocks_that_lie_along_another_axis_stay_standard_operators(tmp_path: Path) -> None:
