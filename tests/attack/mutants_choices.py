@@ -133,12 +133,13 @@ def searched(case: Case, folder: Path) -> list[str]:
     value = json.loads(text)
     for seed in case.seeds:
         r = random.Random(seed)
-        if value.get("plans") and r.random() < 0.7 if isinstance(value, dict) else False:
-            name = r.choice(list(value["plans"]))
-            value["plans"][name] = mutate.spoil_json(value["plans"][name], r)
+        plans = value.get("plans") if isinstance(value, dict) else None
+        if isinstance(plans, dict) and plans and r.random() < 0.7:
+            name = r.choice(list(plans))
+            plans[name] = mutate.spoil_json(plans[name], r)
             numbers = (0, -1, 1e308, 1e-320, -1e308, 10**40)
-            if isinstance(value["plans"][name], dict):
-                value["plans"][name]["harm"] = r.choice(numbers)
+            if isinstance(plans[name], dict):
+                plans[name]["harm"] = r.choice(numbers)
         else:
             value = mutate.spoil_json(value, r)
     raw = json.dumps(value).encode()
