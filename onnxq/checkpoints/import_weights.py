@@ -213,6 +213,12 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
     if match.surplus:
         more = f" and {len(match.surplus) - MOST} others" if len(match.surplus) > MOST else ""
         problems.append(f"the model has no product called {', '.join(match.surplus[:MOST])}{more}")
+    codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
+    own = [name for name in codes if f"{name}.codebooks" not in match.unused]
+    if own:
+        problems.append(
+            f"the codes of {', '.join(own[:MOST])} are as onnxq writes them: `onnxq decode` makes floats of them"
+        )
     if not match.blocks and not match.constants:
         names = ", ".join(match.missing[:MOST]) or "none"
         why = "; ".join(problems) or "it holds no tensors of a kind that onnxq reads"

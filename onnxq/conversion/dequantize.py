@@ -99,6 +99,9 @@ def dequantize(
     restore_all(loaded)
     prepare.run([FoldConstants(GROWTH), RemoveUnused()], loaded)
     if nodes == {id(node) for node in graph.nodes(loaded)}:
+        left = sorted({node.op_type for node in graph.nodes(loaded) if node.op_type.startswith(_ROUNDING)})
+        if left:
+            raise NothingToDo(f"'{path}' has {', '.join(left)} in a form that has none in floats: it stays what it is")
         raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")
     in_type = _shortened(loaded, dtype) if dtype != "float32" else loaded
     in_type.metadata_props.clear()

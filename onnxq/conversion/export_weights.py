@@ -30,7 +30,9 @@ from onnxq.model.weights import Weight, find_weights
 from onnxq.version import __version__
 
 #: What quantizers hang on the name of a weight for its codes.
-_SUFFIX = re.compile(r"(_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|rows_\w+|[a-z]+\d+(_\w+)?))$")
+_SUFFIX = re.compile(
+    rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())}))(_\d+)?$"
+)
 #: Of whole numbers, GGUF's formats by bits and whether they are symmetric.
 _WHOLE = {(4, True): "q4_0", (8, True): "q8_0", (4, False): "q4_1"}
 

@@ -45,7 +45,11 @@ def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool
     Raises:
         BadModel: the graph cannot be read.
     """
-    others = [*_PACKED, *[ReadChannels()] * channels, ReadDequantizeLinear(_is_of_product)]
+    others = [
+        *_PACKED,
+        *[ReadChannels()] * channels,
+        ReadDequantizeLinear(_is_of_product if channels else _lies_as_read),
+    ]
     _run(model, others, keeps_own=keeps_own)
 
 
@@ -86,9 +90,38 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
 
 def _is_of_product(dequantize: ir.Node) -> bool:
     """Whether a DequantizeLinear makes blocks of codes the weight of products that multiply floats, and only that."""
-    if not graph.attribute_int(dequantize, "block_size", 0):
+    made, _ = _readers(dequantize)
+    operators = all(graph.is_op(use.node, "MatMul", "Gemm", "Gather") for use in made.uses())
+    has_blocks = graph.attribute_int(dequantize, "block_size", 0) > 0
+    return has_blocks and bool(made.uses()) and not made.is_graph_output() and operators
+
+
+def _lies_as_read(dequantize: ir.Node) -> bool:
+    """Whether, besides, the blocks lie along what each product sums over, and along the rows of a table."""
+    codes = graph.constant(dequantize.inputs[0])
+    if codes is None or not _is_of_product(dequantize):
         return False
-    readers = [use.node for use in dequantize.outputs[0].uses()]
-    if len(readers) == 1 and graph.is_op(readers[0], "Transpose"):
-        readers = [use.node for use in readers[0].outputs[0].uses()]
-    return bool(readers) and all(graph.is_op(node, "MatMul", "Gemm", "Gather") for node in readers)
+    rank, (made, moved) = len(codes.shape), _readers(dequantize)
+    axis, order = graph.attribute_int(dequantize, "axis", 1) % rank, list(range(rank))
+    if moved is not None:
+        order = list(moved.attributes["perm"].as_ints()) if "perm" in moved.attributes else order[::-1]
+    return all(_summed(use.node, use.idx, rank) == order.index(axis) for use in made.uses())
+
+
+def _readers(dequantize: ir.Node) -> tuple[ir.Value, ir.Node | None]:
+    """What products read of a DequantizeLinear, and the Transpose between, if there is one."""
+    reader = graph.only_consumer(dequantize.outputs[0])
+    if reader is not None and graph.is_op(reader, "Transpose"):
+        return reader.outputs[0], reader
+    return dequantize.outputs[0], None
+
+
+def _summed(node: ir.Node, index: int, rank: int) -> int | None:
+    """The axis of a weight that a product sums over, or that a lookup takes whole; None where it takes no rows."""
+    if graph.is_op(node, "Gather"):
+        is_of_rows = index == 0 and graph.attribute_int(node, "axis", 0) in (0, -rank)
+        return rank - 1 if is_of_rows else None
+    if graph.is_op(node, "Gemm"):
+        is_turned = graph.attribute_int(node, ("transA", "transB")[index], 0) if index < 2 else 0
+        return (1 - index if not is_turned else index) if index < 2 else None
+    return rank - 2 + (index == 0)

@@ -173,3 +173,16 @@ def test_command(tmp_path: Path) -> None:
     assert any(name.endswith("_nbits") for name in stored)
     done = CliRunner().invoke(main, ["convert", str(small), "--to", "gguf", "-o", str(tmp_path / "w.gguf")])
     assert done.exit_code == 0 and "table  64×96  q4_0  same" in done.output, done.output
+
+
+def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:
+    """Only what quantizers hang on a name goes, not the layer that the name is of."""
+    names = ("enc_layer1_q_weight", "enc_layer2_q_weight", "lstm4")
+    products = [f"{b} = MatMul ({a}, {w})" for a, b, w in zip("xpq", "pqy", names, strict=True)]
+    text = f"g (float[n, 64] x) => (float[n, 64] y) {{ {' '.join(products)} }}"
+    model = tiny.save(tiny.model(text, {name: normal(64, 64, seed=i) for i, name in enumerate(names)}), tmp_path)
+    for target in TARGETS:
+        small = tmp_path / f"{target}.onnx"
+        quantize(model, small, Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True), target=target, check=False)
+        rows = export_weights(small, tmp_path / f"{target}.npz")
+        assert {row.name for row in rows if row.format is not None} == set(names)

@@ -33,6 +33,7 @@ class Stored:
         shape: of the weight.
         read: makes it.
         half_scales: whether its scales are of float16.
+        order: of its axes, which of those that are stored each one was; (): as they are stored.
     """
 
     format: Format
@@ -40,6 +41,7 @@ class Stored:
     shape: tuple[int, ...]
     read: Callable[[], QuantizedTensor]
     half_scales: bool = False
+    order: tuple[int, ...] = ()
 
     def transposed(self, order: Sequence[int]) -> Stored:
         """The same weight with its axes in another order.
@@ -59,7 +61,9 @@ class Stored:
             parts = (turned(q.scales), turned(q.zero_points), q.nested if len(self.shape) == 2 else None)
             return QuantizedTensor(q.format, moved, q.codes.transpose(order), *parts)
 
-        return dataclasses.replace(self, granularity=moved, shape=tuple(self.shape[axis] for axis in order), read=read)
+        before, shape = self.order or range(len(order)), tuple(self.shape[axis] for axis in order)
+        moves = tuple(before[axis] for axis in order)
+        return dataclasses.replace(self, granularity=moved, shape=shape, read=read, order=moves)
 
 
 class RestorePass(Pass):
@@ -91,10 +95,16 @@ class Restored:
                 return dtype
         return ir.DataType.FLOAT
 
-    def weight(self, node: ir.Node, source: ir.Value, stored: Stored, dtype: ir.DataType) -> ir.Value:
-        """The float weight that `node` is to read in the place of the codes in `source`, and what belongs to them."""
-        others = tuple(id(value) for value in node.inputs if graph.constant(value) is not None)
-        key = (id(source), others, dtype, stored.granularity, stored.shape)
+    def weight(
+        self, node: ir.Node, source: ir.Value, stored: Stored, dtype: ir.DataType, *others: ir.Value | None
+    ) -> ir.Value:
+        """The float weight that `node` is to read in the place of the codes in `source`, and what belongs to them.
+
+        Args:
+            others: constants that belong to them too, where `node` does not read them itself.
+        """
+        beside = tuple(id(value) for value in (*node.inputs, *others) if graph.constant(value) is not None)
+        key = (id(source), beside, dtype, stored.format, stored.granularity, stored.shape, stored.order)
         if key not in self._made:
             read, form = _told(stored.read, node), (stored.format, stored.granularity)
             given = GivenTensor(read, stored.shape, dtype, half_scales=stored.half_scales, form=form)
@@ -147,6 +157,20 @@ def replace(node: ir.Node, y: ir.Value) -> None:
     graph.replace_value(node.outputs[0], y)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
+
+
+def read_instead(node: ir.Node, x: ir.Value, restored: Restored) -> None:
+    """Let the readers of the only output of `node`, the caller of the model included, read `x`."""
+    y = node.outputs[0]
+    if not y.is_graph_output():
+        y.replace_all_uses_with(x)
+        return
+    for use in y.uses():
+        use.node.replace_input_with(use.idx, x)
+    if x.is_graph_input() or x.is_initializer() or x.is_graph_output() or x.graph is not node.graph:
+        name = restored.names.fresh(f"{node.name}_same")
+        x = graph.add_node(node, "Identity", [x], name, restored.names.fresh(f"{name}_out"))
+    graph.replace_value(y, x)
 
 
 def input_of(node: ir.Node, index: int) -> ir.Value | None:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.model import graph
-from onnxq.passes.restore._restored import Restored, RestorePass, array_of, input_of
+from onnxq.passes.restore._restored import Restored, RestorePass, array_of, input_of, read_instead
 
 #: Operators whose results are not below zero, and do not need to be cut off there again.
 _NOT_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "Abs", "HardSigmoid", "Exp", "Sqrt", "Clip", "ReduceL2")
@@ -21,10 +21,11 @@ class DropActivationPairs(RestorePass):
     1. Between the two there may be operators that only move numbers, which then move floats.
     2. Quantizers leave out a Relu or Clip where the range of the codes does the same. So if zero is the lowest code, a
        Clip to the range of the codes takes the place of the pair, unless what is rounded cannot be negative.
+    3. Of a constant it is no activation: a weight is what its codes stand for, also where a file has it in floats.
     """
 
     def restore(self, node: ir.Node, restored: Restored) -> bool:
-        if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
+        if node.op_type != "QuantizeLinear" or node.inputs[0] is None or _is_known(node.inputs[0]):
             return False
         ends, moving = _ends(node, node.outputs[0])
         if ends is None:  # somebody computes with the codes; who makes floats of them at once need not
@@ -39,7 +40,9 @@ class DropActivationPairs(RestorePass):
             if each.inputs[0] is node.outputs[0]:
                 each.replace_input_with(0, x)
         for end in ends:
-            _read_instead(end, x if end.inputs[0] is node.outputs[0] else end.inputs[0], restored)
+            y = x if end.inputs[0] is node.outputs[0] else end.inputs[0]
+            assert y is not None
+            read_instead(end, y, restored)
         return True
 
 
@@ -78,17 +81,13 @@ def _in_range(quantize: ir.Node, restored: Restored) -> ir.Value:
     return graph.add_node(quantize, "Clip", [x, *limits], name, restored.names.fresh(f"{name}_out"))
 
 
-def _read_instead(node: ir.Node, x: ir.Value | None, restored: Restored) -> None:
-    """Let the readers of `node`, the caller of the model included, read `x`."""
-    y = node.outputs[0]
-    assert x is not None
-    if not y.is_graph_output():
-        y.replace_all_uses_with(x)
-        return
-    if x.is_graph_input() or x.is_initializer() or x.is_graph_output() or x.graph is not node.graph:
-        name = restored.names.fresh(f"{node.name}_same")
-        x = graph.add_node(node, "Identity", [x], name, restored.names.fresh(f"{name}_out"))
-    graph.replace_value(y, x)
+def _is_known(value: ir.Value, depth: int = 8) -> bool:
+    """Whether a value is a constant, or computed from constants alone by no more than `depth` nodes in a row."""
+    node = value.producer()
+    if node is None:
+        return graph.constant(value) is not None
+    is_plain = depth > 0 and bool(node.inputs) and not graph.has_body(node)
+    return is_plain and all(x is None or _is_known(x, depth - 1) for x in node.inputs)
 
 
 def _producer(value: ir.Value | None) -> ir.Node | None:
@@ -109,8 +108,9 @@ def _bounds(quantize: ir.Node) -> tuple[NDArray, NDArray] | None:
     scale, zero = (array_of(graph.constant(input_of(quantize, i))) for i in (1, 2))
     if scale is None or scale.size != 1 or scale.dtype.kind != "f":
         return None
-    kind = np.dtype(np.uint8) if zero is None else zero.dtype
-    if kind.kind not in "iu" or (zero is not None and int(zero.item()) != np.iinfo(kind).min):
+    named = ir.DataType(graph.attribute_int(quantize, "output_dtype", 0) or int(ir.DataType.UINT8))
+    kind = named.numpy() if zero is None else zero.dtype
+    if kind.kind not in "iu" or (0 if zero is None else int(zero.item())) != np.iinfo(kind).min:
         return None
     reach = float(scale.item()) * (int(np.iinfo(kind).max) - int(np.iinfo(kind).min))
     return np.zeros((), scale.dtype), np.asarray(reach, scale.dtype)

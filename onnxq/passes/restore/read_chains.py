@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnxq import formats
 from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.model import graph
-from onnxq.passes.restore._restored import Restored, RestorePass, Stored, array_of, before_cast
+from onnxq.passes.restore._restored import Restored, RestorePass, Stored, array_of, before_cast, read_instead
 
 _BYTE_TYPES = {ir.DataType.INT8: "int8", ir.DataType.UINT8: "uint8"}
 
@@ -67,7 +67,9 @@ class ReadChains(RestorePass):
             return QuantizedTensor(format, how, flat, steps, None if zeros is None else zeros.reshape(steps.shape))
 
         stored = Stored(format, how, (*rest, k), weight).transposed(order)
-        last.outputs[0].replace_all_uses_with(restored.weight(node, source, stored, ir.DataType.FLOAT))
+        above = value.producer()
+        zeros = before_cast(above.inputs[1]) if above is not None and graph.is_op(above, "Sub") else None
+        read_instead(last, restored.weight(node, source, stored, ir.DataType.FLOAT, zeros), restored)
         return True
 
 

@@ -12,6 +12,7 @@ from onnxq.passes.restore._restored import (
     Stored,
     array_of,
     before_cast,
+    read_instead,
     whole,
     whole_format,
 )
@@ -25,11 +26,12 @@ class ReadChannels(RestorePass):
     def restore(self, node: ir.Node, restored: Restored) -> bool:
         if not graph.is_op(node, "Mul") or len(node.inputs) != 2 or node.inputs[0] is None:
             return False
-        scales, zeros = graph.constant(node.inputs[1]), None
+        scales, zeros, offset = graph.constant(node.inputs[1]), None, None
         inner: ir.Value | None = node.inputs[0]
         sub = node.inputs[0].producer()
         if sub is not None and graph.is_op(sub, "Sub"):
-            inner, zeros = sub.inputs[0], graph.constant(before_cast(sub.inputs[1]))
+            inner, offset = sub.inputs[0], before_cast(sub.inputs[1])
+            zeros = graph.constant(offset)
             if zeros is None or zeros.dtype in graph.FLOATS:
                 return False
         source = before_cast(inner)
@@ -48,6 +50,6 @@ class ReadChannels(RestorePass):
             steps = scales.numpy().reshape(how.scale_shape(shape))
             return whole(format, codes.numpy(), steps, offsets, how, is_signed=is_signed)
 
-        w = restored.weight(node, source, Stored(format, how, shape, weight), ir.DataType.FLOAT)
-        node.outputs[0].replace_all_uses_with(w)
+        w = restored.weight(node, source, Stored(format, how, shape, weight), ir.DataType.FLOAT, offset)
+        read_instead(node, w, restored)
         return True

@@ -18,6 +18,7 @@ from onnxq.passes.restore._restored import (
     constants_of,
     input_of,
     plain,
+    read_instead,
     whole,
     whole_format,
 )
@@ -43,7 +44,7 @@ class ReadDequantizeLinear(RestorePass):
         if node.op_type != "DequantizeLinear" or not found or source is None or not self.reads(node):
             return False
         codes, scales, zeros = found
-        if node.domain not in ("", graph.MICROSOFT) or node.outputs[0].is_graph_output():
+        if node.domain not in ("", graph.MICROSOFT):
             return False
         if codes is None or scales is None or scales.dtype not in graph.FLOATS:
             return False
@@ -61,7 +62,7 @@ class ReadDequantizeLinear(RestorePass):
                 order = read.attributes["perm"].as_ints() if "perm" in read.attributes else None
                 stored = stored.transposed(order or range(len(stored.shape))[::-1])
             w = restored.weight(node, source, stored, dtype)
-        read.outputs[0].replace_all_uses_with(w)
+        read_instead(read, w, restored)
         return True
 
 

@@ -31,11 +31,14 @@ def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
     source, stored = input_of(node, first), _stored(node, first)
     if source is None or stored is None:
         return False
+    scales = input_of(node, first + 1)
+    made = None if scales is None else scales.producer()  # of scales in 8 bits
+    parts = () if made is None else made.inputs
     if first == 0:
         dtype = ir.DataType(graph.attribute_int(node, "dtype", int(ir.DataType.FLOAT)))
-        restored.lookup(node, restored.weight(node, source, stored, dtype), input_of(node, 3))
+        restored.lookup(node, restored.weight(node, source, stored, dtype, *parts), input_of(node, 3))
     else:
-        w = restored.weight(node, source, stored.transposed((1, 0)), restored.float_type(node))
+        w = restored.weight(node, source, stored.transposed((1, 0)), restored.float_type(node), *parts)
         restored.product(node, w, input_of(node, 4))
     return True
 

@@ -43,7 +43,7 @@ class RestoreDynamicProducts(RestorePass):
         if stored is None:
             return False
         source = node.inputs[1]
-        w = restored.weight(node, source, stored, ir.DataType.FLOAT)
+        w = restored.weight(node, source, stored, ir.DataType.FLOAT, steps)
         name, node.name = node.name or "", restored.names.fresh(f"{node.name}_quantized")
         op, out = _FLOAT_OPS[node.op_type], restored.names.fresh(f"{name}_out")
         y = graph.add_node(scaled, op, [dynamic.inputs[0], w], name, out)

@@ -37,7 +37,7 @@ class _Spelling:
 _TWO, _ONE = (0, 3), (0,)
 _SPELLINGS = {
     ("", "QLinearConv"): _Spelling("Conv", _TWO, 6, bias=8),
-    ("", "QLinearMatMul"): _Spelling("MatMul", _TWO, 6, weight_axis=1),
+    ("", "QLinearMatMul"): _Spelling("MatMul", _TWO, 6, weight_axis=-1),
     (graph.MICROSOFT, "QGemm"): _Spelling("Gemm", _TWO, 7, bias=6, weight_axis=1),
     (graph.MICROSOFT, "QLinearAdd"): _Spelling("Add", _TWO, 6),
     (graph.MICROSOFT, "QLinearMul"): _Spelling("Mul", _TWO, 6),
@@ -52,13 +52,17 @@ _THEIR_OWN = ("channels_last", "opset")
 
 
 class UnfoldIntegerOperators(RestorePass):
-    """See above; with channels last, or with biases whose scales are computed, an operator stays as it is."""
+    """See above. What floats have no spelling for stays as it is: channels last, biases whose scales are computed,
+    scales of each of several matrices, a Softmax over more than one axis.
+    """
 
     def restore(self, node: ir.Node, restored: Restored) -> bool:
         if node.op_type == "QLinearConcat" and node.domain == graph.MICROSOFT:
             return _concat(node, restored)
         spelling = _SPELLINGS.get((node.domain, node.op_type))
         if spelling is None or graph.attribute_int(node, "channels_last", 0):
+            return False
+        if _is_old_softmax(node) or any(_rank(node, first + 1) > 1 for first in spelling.reads):
             return False
         bias = None
         if spelling.bias is not None and input_of(node, spelling.bias) is not None:
@@ -72,6 +76,18 @@ class UnfoldIntegerOperators(RestorePass):
             inputs.append(bias)
         _finish(node, spelling.op, inputs, attributes, spelling.made, restored)
         return True
+
+
+def _is_old_softmax(node: ir.Node) -> bool:
+    """Whether it is over more than one axis, as it was before opset 13."""
+    is_old = node.op_type == "QLinearSoftmax" and graph.attribute_int(node, "opset", 0) < 13
+    return is_old and graph.attribute_int(node, "axis", -1) != -1
+
+
+def _rank(node: ir.Node, index: int) -> int:
+    """Of a constant that a node reads there; 0 where there is none."""
+    tensor = graph.constant(input_of(node, index))
+    return 0 if tensor is None else len(tensor.shape)
 
 
 def _weight_axis(node: ir.Node, spelling: _Spelling) -> int:
@@ -121,9 +137,12 @@ def _bias(node: ir.Node, spelling: _Spelling, restored: Restored) -> ir.Value | 
     if source is None or codes is None or None in scales:
         return None
 
+    # Of QGemm the sums, the bias among them, are multiplied by alpha; of Gemm the product alone.
+    alpha = np.float32(node.attributes["alpha"].as_float() if "alpha" in node.attributes else 1)
+
     def evaluate() -> NDArray:
         x, w = (array_of(scale) for scale in scales)
         assert x is not None and w is not None
-        return codes.numpy().astype(np.float32) * (x.reshape(-1) * w.reshape(-1)).astype(np.float32)
+        return codes.numpy().astype(np.float32) * (x.reshape(-1) * w.reshape(-1) * alpha).astype(np.float32)
 
     return restored.floats(node, source, evaluate, tuple(codes.shape.numpy()), ir.DataType.FLOAT)
