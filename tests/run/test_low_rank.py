@@ -150,7 +150,18 @@ def test_rules_spell_it(text: str, algorithm: str | None, rank: int) -> None:
     assert kept.rank == rank and kept.algorithm == (None if algorithm == "gptq" else algorithm)
 
 
-@pytest.mark.parametrize("text", ["int3+rank0", "int3+rank", "int3+rank12345", "int3+gptq+mse", "int3+rank1+rank2"])
-def test_what_is_no_rank_is_refused(text: str) -> None:
-    with pytest.raises(BadRecipe):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("int3+rank0", "write 'rank1' to 'rank9999'"),
+        ("int3+rank", "write 'rank1' to 'rank9999'"),
+        ("int3+Rank4", "write 'rank1' to 'rank9999'"),
+        ("int3+rank12345", "write 'rank1' to 'rank9999'"),
+        ("int3+gptq+mse", "names two of a kind"),
+        ("int3+rank1+rank2", "names two of a kind"),
+        ("keep+rank4", "keeps nodes in float"),
+    ],
+)
+def test_what_is_no_rank_is_refused(text: str, why: str) -> None:
+    with pytest.raises(BadRecipe, match=why):
         parse_set(f"*={text}")
