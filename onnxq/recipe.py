@@ -91,7 +91,9 @@ class Rule:
         ranks = [word for word in words if _RANK.fullmatch(word)]
         for word in words:
             if word not in ranks and word[:4].lower() == "rank":
-                raise BadRecipe(f"the rule '{self.set[:80]}' has no rank: write 'rank1' to 'rank9999', as 'int3+rank16'")
+                raise BadRecipe(
+                    f"the rule '{self.set[:80]}' has no rank: write 'rank1' to 'rank9999', as 'int3+rank16'"
+                )
             if word not in ranks:
                 algorithms.require(word)
         if len(ranks) > 1 or len(words) - len(ranks) > 1:
