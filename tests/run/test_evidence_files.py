@@ -175,4 +175,5 @@ def test_evidence_of_one_target_serves_others(folder: Path, tmp_path: Path) -> N
     words = ["calibrate", str(path), "--data", str(folder / "data.npz"), "--evidence", str(tmp_path / "e.npz")]
     assert CliRunner().invoke(main, words).exit_code == 0
     for target in ("ort-cpu", "onnx", "onnxq"):
-        quantize(path, tmp_path / f"{target}.onnx", Recipe("int4"), target=target, evidence=tmp_path / "e.npz", check=False)
+        out = tmp_path / f"{target}.onnx"
+        quantize(path, out, Recipe("int4"), target=target, evidence=tmp_path / "e.npz", check=False)
