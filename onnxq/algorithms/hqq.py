@@ -43,12 +43,10 @@ def quantize(
     if scales is not None or best.scales is None or format.powers_of_two or not w.size:
         return best
     least, now = errors_of(w, best), best
-    for turn in range(TURNS):
+    for turn in range(TURNS):  # all of them: when one group is done says nothing of those beside it
         now = _next(w, now, np.float32(WEIGHT * GROWTH**turn))
         found = errors_of(w, now)
         better = found < least
-        if not better.any():
-            break
         least = np.where(better, found, least)
         assert now.scales is not None and best.scales is not None
         kept = np.where(better, now.scales, best.scales)

@@ -160,7 +160,11 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
             raise BadData(f"'{path}' is damaged: tensors '{both[0]}' and '{both[1]}' share bytes")
 
     def outline(self, name: str) -> tuple[tuple[int, ...], formats.Format | None]:
-        """Shape and format of a tensor that is not read yet; plain arrays, and those decoded by others, have none."""
+        """Shape and format of a tensor that is not read yet; plain arrays, and those decoded by others, have none.
+
+        Args:
+            name: of the tensor.
+        """
         entry = self._entries[name]
         if entry.number in foreign.BLOCKS:
             return entry.shape, foreign.format_of(entry.number)
@@ -168,7 +172,11 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         return entry.shape, kind if isinstance(kind, formats.Format) else None
 
     def is_foreign(self, name: str) -> bool:
-        """Whether a tensor is of a type that is no format of onnxq."""
+        """Whether a tensor is of a type that is no format of onnxq.
+
+        Args:
+            name: of the tensor.
+        """
         return self._entries[name].number in foreign.BLOCKS
 
     def __getitem__(self, name: str) -> QuantizedTensor | NDArray:

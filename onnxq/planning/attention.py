@@ -181,13 +181,14 @@ def _hides(value: ir.Value | None) -> bool:
 
 
 def _is_of_rows(softmax: ir.Node, turn: ir.Node | None) -> bool:
-    """Whether it sums over the last axis alone."""
+    """Whether it sums over the last axis alone; where the rank is not known, whether it may."""
     if "axis" not in softmax.attributes:
         assert isinstance(softmax.graph, ir.Graph)
         return softmax.graph.opset_imports.get("", 1) >= ONE_AXIS
     axis, shape = graph.attribute_int(softmax, "axis", -1), softmax.outputs[0].shape
-    rank = len(_axes(turn)) if turn is not None else None if shape is None else len(shape)
-    return axis == -1 or (rank is not None and axis == rank - 1)
+    if axis == -1 or shape is not None:
+        return axis == -1 or (shape is not None and axis == len(shape) - 1)
+    return turn is not None and axis >= max(1, len(_axes(turn)) - 1)  # q and the mask may have more dimensions than k
 
 
 def with_attention(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, types: Types) -> Plan:
@@ -205,7 +206,8 @@ def with_attention(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, 
 
 
 def _is_float32(found: Attention, types: Types) -> bool:
-    """Whether it is known to be, of operands that are known to be matrices."""
+    """Whether it is known to be, over the last axis, of operands that are known to be matrices."""
     made = types.of(found.softmax.outputs[0])
     ranks = [types.of(value).rank for value in (found.q, found.v, found.softmax.outputs[0])]
-    return made.dtype is ir.DataType.FLOAT and all(rank is not None and rank >= 2 for rank in ranks)
+    is_of_rows = made.rank is not None and graph.attribute_int(found.softmax, "axis", -1) in (-1, made.rank - 1)
+    return is_of_rows and made.dtype is ir.DataType.FLOAT and all(rank is not None and rank >= 2 for rank in ranks)

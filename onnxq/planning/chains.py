@@ -52,6 +52,12 @@ class Chain:
         """Where it reads its root: node and number of the input."""
         return [(node, i) for node in self.nodes for i, value in enumerate(node.inputs) if value is self.root]
 
+    def keeps_shape(self, rank: int | None) -> bool:
+        """Whether functions of a value of so many dimensions have its shape: constants of more would add some."""
+        tensors = [graph.constant(value) for node in self.nodes for value in node.inputs]
+        widest = max((len(tensor.shape) for tensor in tensors if tensor is not None), default=0)
+        return widest <= (2 if rank is None else rank) and (self.channels == 1 or self.rank in (None, rank))
+
     @property
     def is_function(self) -> bool:
         return self.nodes[-1].op_type in FUNCTIONS

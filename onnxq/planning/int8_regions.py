@@ -100,7 +100,7 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
         if not chain.is_function:
             return moves.order_of(chain, root.rank) is not None
         has_channels = root.shape is not None and len(root.shape) in moves.RANKS and root.shape[1] == chain.channels
-        return chain.channels == 1 or (has_channels and chain.rank in (None, root.rank))
+        return (chain.channels == 1 or has_channels) and chain.keeps_shape(root.rank)
     if is_linked or node.domain != "":
         return False
     rank = types.of(node.outputs[0]).rank

@@ -53,9 +53,13 @@ SPELLINGS = {
         a = Where (seen, s, low)  w = Softmax (a)""",
     "hidden, the other way round": """kt = Transpose <perm = [0, 1, 3, 2]> (k)  p = MatMul (q, kt)
         a = Where (hidden, low, p)  w = Softmax (a)""",
+    "k of fewer dimensions": """k3 = ReduceMax <keepdims = 0> (k, zero)  kt = Transpose <perm = [0, 2, 1]> (k3)
+        p = MatMul (q, kt)  w = Softmax <axis = 3> (p)""",
 }
 OTHERS = {
     "another axis": "kt = Transpose <perm = [0, 1, 3, 2]> (k)  p = MatMul (q, kt)  w = Softmax <axis = 2> (p)",
+    "an axis that is the last one of k alone": """k3 = ReduceMax <keepdims = 0> (k, zero)
+        kt = Transpose <perm = [0, 2, 1]> (k3)  p = MatMul (q, kt)  w = Softmax <axis = 2> (p)""",
     "scaled behind the mask": """kt = Transpose <perm = [0, 1, 3, 2]> (k)  p = MatMul (q, kt)  a = Add (p, mask)
         s = Div (a, eight)  w = Softmax (s)""",
     "a number that does not hide": """kt = Transpose <perm = [0, 1, 3, 2]> (k)  p = MatMul (q, kt)

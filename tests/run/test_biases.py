@@ -91,6 +91,13 @@ def test_groups_of_a_convolution_have_biases_of_their_own(tmp_path: Path) -> Non
     assert noise["after"].mean() < 0.3 * noise["before"].mean()
 
 
+def test_rows_that_are_all_nan_correct_nothing(tmp_path: Path) -> None:
+    text = "m (float[1, 8, 9, 9] x) => (float[1, 64, 7, 7] y) { z = Neg (x)  s = Sqrt (z)  y = Conv (s, K) }"
+    path = tiny.save(tiny.model(text, {"K": tiny.normal(64, 8, 3, 3)}), tmp_path)
+    job = open_job(path, Recipe("int8", algorithm="mse"), "onnx", samples())
+    assert biases_corrected(job, job.plan, NO_RANGES).job is job
+
+
 def test_rtn_leaves_biases_as_they_are(tmp_path: Path) -> None:
     job = open_job(model(tmp_path), Recipe("int8", algorithm="rtn"), "onnx", samples())
     assert biases_corrected(job, job.plan, NO_RANGES).job is job

@@ -85,6 +85,8 @@ def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
         assert set(check.kernels) == kernels[model == TEXT]
     elif target == "onnx":
         assert domains == {""}
+    elif target == "openvino":
+        assert domains <= {"", "com.microsoft"} and not saved.functions
     else:
         has_regions = scheme == "w8a8" and model == DIGITS  # which convolves
         assert domains == ({"", "onnxq"} if scheme in PACKED_PRODUCTS or has_regions else {""})

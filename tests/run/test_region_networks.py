@@ -84,3 +84,17 @@ def test_heads_are_put_into_the_order_of_boxes(tmp_path: Path) -> None:
     assert onnx.load(out).graph.node[0].op_type == "Region"
     wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
     assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.parametrize("size", [1, 16])
+def test_functions_that_add_dimensions_are_no_tables(tmp_path: Path, size: int) -> None:
+    body = "b = Mul(a, k)  c = Squeeze(b, first)  y = Conv(c, u)"
+    text = f"g ({IN}) => (float[n, 16, 12, 12] y) {{ {FIRST}  {body} }}"
+    constants = {name: _constants()[name] for name in ("w", "u")} | {"first": np.array([0], np.int64)}
+    k = np.linspace(0.5, 1.5, size, dtype=np.float32).reshape(1, 1, size, 1, 1)
+    path, out = tiny.save(tiny.model(text, constants | {"k": k}), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, check=False)
+    wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
+    assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25

@@ -114,6 +114,18 @@ def test_bf16_without_data_writes_regions(tmp_path: Path, target: str) -> None:
         assert sqnr(wanted, onnxq.session(out).run(None, {"x": x})[0]) > 35
 
 
+def test_bf16_constants_that_add_channels_stay_outside(tmp_path: Path) -> None:
+    text = """g (float[n, 16, h, w] x) => (float[n, 16, h, w] y) {
+        a = Conv(x, one)  b = Add(a, k)  c = Relu(b)  y = Conv(c, u) }"""
+    constants = {"one": tiny.normal(1, 16, 5, 5), "k": tiny.normal(16, 1, 1), "u": tiny.normal(16, 16, 1, 1, seed=1)}
+    path, out = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "q.onnx"
+    onnxq.quantize(path, out, "bf16", target="onnxq", check=False)
+    assert operators(out).count("Bf16Region") == 2 and "Add" in operators(out)
+    x = {"x": tiny.normal(2, 16, 9, 9, seed=2)}
+    wanted = ort.InferenceSession(str(path)).run(None, x)[0]
+    assert sqnr(wanted, onnxq.session(out).run(None, x)[0]) > 35
+
+
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_bf16_regions_stay_where_they_are_not_slower_than_float(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from onnxq.checking.metrics import WORDS
 from onnxq.cli import main
+from onnxq.schemes import INTEGER_SCHEMES
 from onnxq.searching import options, space
 from onnxq.searching.budget import QUANTITIES
 
@@ -55,7 +56,7 @@ def test_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.exit_code == 0 or is_refused, f"onnxq {command}\n{done.output}"
 
 
-@pytest.mark.parametrize("word", [*WORDS, *options.WORDS, *options.FAST_WORDS])
+@pytest.mark.parametrize("word", [*WORDS, *options.WORDS, *INTEGER_SCHEMES])
 def test_every_word_is_explained(word: str) -> None:
     assert f"`{word}`" in PAGE
 

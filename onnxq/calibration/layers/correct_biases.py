@@ -56,8 +56,8 @@ class _Errors:
     def add(self, to: list[NDArray[np.float64]], x: NDArray) -> None:
         """Rows [rows, groups, K]."""
         x = finite_rows(x)
-        errors = np.matmul(x.transpose(1, 0, 2), self.error).transpose(1, 0, 2).reshape(len(x), -1)
-        new = np.array(len(x), np.float64), errors.sum(axis=0, dtype=np.float64)
+        errors = np.matmul(x.transpose(1, 0, 2), self.error).transpose(1, 0, 2)
+        new = np.array(len(x), np.float64), errors.sum(axis=0, dtype=np.float64).ravel()
         to[:] = [a + b for a, b in zip(to, new, strict=True)] if to else new
 
     def shift(self) -> NDArray[np.float32]:

@@ -80,16 +80,14 @@ class InsertQDQ(PlanPass):
 
 @dataclass(frozen=True)
 class _Read:
-    """Where an int8 kernel reads an activation, and which, by the names that the plan knows."""
+    """Where an int8 kernel reads an activation, by what the plan knows of the graph."""
 
     node: ir.Node
     index: int
-    value: ir.Value
 
     @classmethod
     def of(cls, node: ir.Node, regions: bool) -> list[_Read]:
-        found = int8_regions.reads(node, regions)
-        return [cls(each, i, value) for each, i in found if (value := each.inputs[i]) is not None]
+        return [cls(each, i) for each, i in int8_regions.reads(node, regions) if each.inputs[i] is not None]
 
 
 class _Writer:
@@ -102,6 +100,7 @@ class _Writer:
         self.names = self.constants.names
         self.activations, self.reduce_range = activations, reduce_range
         self._pairs: dict[int, ir.Value] = {}
+        self._made: set[ir.Value] = set()
         self._encodings: dict[tuple[int, int | None], Encoding] = {}
         self._scales_seen: dict[tuple[int, int | None], FloatArray] = {}
 
@@ -110,8 +109,12 @@ class _Writer:
             self._plain_gemm(node)
         x = node.inputs[0]
         for each in read:
-            constant = graph.constant(each.value)
-            made = self._dequantized(each.value) if constant is None else self._constant_operand(node, each.value)
+            value = each.node.inputs[each.index]
+            assert value is not None
+            if value in self._made:  # two kernels read it through one node
+                continue
+            made = self._dequantized(value) if graph.constant(value) is None else self._constant_operand(node, value)
+            self._made.add(made)
             each.node.replace_input_with(each.index, made)
         for weight in weights_of(node) if node.op_type in ("Conv", "MatMul", "Gemm") else ():
             if weight.role.index == 1 and x is not None:

@@ -289,9 +289,12 @@ def _binary(node: ir.Node, types: Types) -> Group | None:
         return _of(node.op_type.lower(), node, [a, b], {}) if node.op_type in ("Add", "Mul") else None
     number = 0 if arrays[1] is not None else 1
     x, array = node.inputs[number], arrays[1 - number]
-    rank = None if x is None else types.of(x).rank
-    if array is None or rank is None or arrays[number] is not None or array.ndim > rank:
+    shape = None if x is None else types.of(x).shape
+    if array is None or shape is None or arrays[number] is not None or array.ndim > len(shape):
         return None
+    if len(shape) < 2 or array.size not in (1, shape[1]):  # of one channel a constant would make more
+        return None
+    rank = len(shape)
     sizes = (1,) * (rank - array.ndim) + array.shape
     if array.size == 0 or any(size != 1 for axis, size in enumerate(sizes) if axis != 1):
         return None

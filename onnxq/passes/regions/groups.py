@@ -144,7 +144,7 @@ def _chain_group(quantize: ir.Node, ranks: Ranks) -> Group | None:
     if any(node.graph is not quantize.graph for node in nodes) or rank not in moves.RANKS:
         return None
     if chain.is_function:
-        fits = chain.channels == 1 or chain.rank in (None, rank)
+        fits = chain.keeps_shape(rank)
         return Group("table", (dequantize,), nodes, (source,), _codes(quantize), chain) if fits else None
     move = moves.order_of(chain, rank)
     if move is None or not _are_equal(quantize, source):
