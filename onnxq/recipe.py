@@ -83,17 +83,21 @@ class Rule:
         require_types(Rule, vars(self))
         if self.scheme == "auto":
             raise BadRecipe("a rule cannot set 'auto', which is for whole models; choose another scheme")
+        words = self.set.split("+")[1:]
+        if words and self.scheme == KEEP:
+            raise BadRecipe(f"the rule '{self.set[:80]}' keeps nodes in float, where nothing is left to choose")
         if self.set != KEEP:
             require_scheme(self.scheme)
-        words = self.set.split("+")[1:]
         ranks = [word for word in words if _RANK.fullmatch(word)]
         for word in words:
+            if word not in ranks and word[:4].lower() == "rank":
+                raise BadRecipe(
+                    f"the rule '{self.set[:80]}' has no rank: write 'rank1' to 'rank9999', as 'int3+rank16'"
+                )
             if word not in ranks:
                 algorithms.require(word)
         if len(ranks) > 1 or len(words) - len(ranks) > 1:
             raise BadRecipe(f"the rule '{self.set[:80]}' names two of a kind: one algorithm and one rank are enough")
-        if words and self.scheme == KEEP:
-            raise BadRecipe(f"the rule '{self.set[:80]}' keeps nodes in float, where nothing is left to choose")
         if len(self.nodes) > LONGEST_PATTERN:
             raise BadRecipe(f"the rule '{self.nodes[:40]}…' is longer than {LONGEST_PATTERN} characters")
         if self.nodes.startswith("re:"):

@@ -172,10 +172,13 @@ def _groups(model: ir.Model, names: Sequence[str], data: Data, means: Means) -> 
 
 
 def hash_model(model: ir.Model) -> str:
-    """A hash of the graph and of its constants; of large weights a sample counts, and none of those made when read."""
+    """A hash of the graph and of its constants; of large weights a sample counts, and none of those made when read.
+
+    In which order a graph names its constants does not count: it may change with the opset, which targets raise.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for each in (model.graph, *model.graph.subgraphs()):
-        for value in each.initializers.values():
+        for _, value in sorted(each.initializers.items()):
             tensor = value.const_value
             digest.update(f"{value.name} {value.dtype} {value.shape}".encode())
             if tensor is not None and (tensor.nbytes <= SAMPLED_BYTES or not isinstance(tensor, ir.LazyTensor)):

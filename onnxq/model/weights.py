@@ -52,6 +52,13 @@ class Weight:
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether every output is a sum over all inputs: two dimensions, or a kernel of no groups."""
+        if self.node.op_type == "Conv":
+            return graph.attribute_int(self.node, "group", 1) == 1
+        return len(self.shape) == 2
+
 
 def find_weights(model: ir.Model) -> Iterator[Weight]:
     """Every weight of at least `MIN_ELEMENTS` elements, in the order of execution."""

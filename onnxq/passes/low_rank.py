@@ -38,12 +38,10 @@ def beside(p: Product, y: ir.Value, encoding: Encoding, rank: int, constants: We
 def onto(x: ir.Value, weight: Weight, encoding: Encoding, rank: int, constants: WeightForms) -> ir.Value:
     """`x`, the weight as it is unpacked when the model is loaded, and where there is a `rank` + A · B, added then."""
     shape, is_kernel = weight.shape, weight.node.op_type == "Conv"
-    if not rank or (len(shape) != 2 and not is_kernel):
+    if not rank or not weight.is_matrix:
         return x
     k_axis = 1 if is_kernel else weight.role.contraction
     k, n = (shape[0], shape[1]) if k_axis == 0 else (math.prod(shape[1:]), shape[0])
-    if is_kernel and graph.attribute_int(weight.node, "group", 1) != 1:
-        return x
     factors = _factors(weight.value, encoding, (k, n), (k_axis, k_axis == 1), rank, constants, weight.tensor.dtype)
     added = _after(x, "MatMul", factors if k_axis == 0 else factors[::-1], constants)
     if is_kernel:

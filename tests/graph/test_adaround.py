@@ -145,8 +145,8 @@ sys.path[:0] = sys.argv[1:]
 from test_adaround import inputs, layer
 from onnxq import formats
 from onnxq.algorithms import adaround
-w = np.random.default_rng(0).standard_normal((64, 300)).astype(np.float32)
-q = adaround.quantize(w, formats.get("int4"), formats.Granularity(1, 32), layer=layer(inputs(400, 300), 0))
+w = np.random.default_rng(0).standard_normal((24, 192)).astype(np.float32)
+q = adaround.quantize(w, formats.get("int4"), formats.Granularity(1, 32), layer=layer(inputs(300, 192), 0))
 print(q.codes.astype(int).tobytes().hex()[:2000], hash(q.codes.tobytes() + q.scales.tobytes()))
 """
 

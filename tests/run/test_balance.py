@@ -212,6 +212,16 @@ def test_the_trial_is_with_the_codes_that_the_layer_will_have() -> None:
     assert by_data[1] == pytest.approx(np.square(noise).sum() / np.square(held_back[:, 0] @ w[0].T).sum(), rel=1e-3)
 
 
+def test_activations_of_any_size_are_tried() -> None:
+    rows, w = tiny.normal(40, 1, 64), tiny.normal(1, 48, 64)
+    found = []
+    for size in (1.0, 2.0**80):  # its square is no float32
+        x, high = rows * np.float32(size), np.full(64, 9.0)
+        trial = ChannelTrial(64, [w], [(formats.get("int4"), Granularity(1, 32))], [(x, x)], (-high, high), None)
+        found.append(trial.errors(vector(64)))
+    assert found[0] == pytest.approx(found[1]) and found[0][0] > 0
+
+
 def test_in_little_memory_places_are_looked_at_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gain = np.where(np.arange(64) % 32 == 7, np.float32(100), np.float32(1))
     text = """m (float[N, 64] x) => (float[N, 64] y) {

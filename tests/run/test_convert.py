@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -58,9 +59,18 @@ def quantized(folder: Path, word: str, target: str) -> Path:
     return small
 
 
-@pytest.mark.parametrize("end", TARGETS)
-@pytest.mark.parametrize("start", TARGETS)
-@pytest.mark.parametrize("word", ["int4", "uint4", "int8", "nf4", "bfloat16"])
+#: Every pair of targets; and a round of them, which with the way back is every pair of two.
+PAIRS = list(itertools.product(TARGETS, TARGETS))
+ROUND = list(zip(TARGETS, TARGETS[1:] + TARGETS[:1], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("word", "start", "end"),
+    [("int4", *pair) for pair in PAIRS]
+    + [(word, *pair) for word in ("uint4", "int8", "nf4") for pair in ROUND]
+    + [("bfloat16", "onnxq", end) for end in TARGETS]
+    + [("bfloat16", "onnx", "onnxq")],
+)
 def test_the_same_numbers(word: str, start: str, end: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, start)
     if word == "bfloat16" and start != "onnxq":
@@ -90,8 +100,7 @@ def test_formats_that_a_target_lacks_are_rounded_again_and_told(tmp_path: Path) 
     assert tiny.sqnr(run(small), run(done.output)) > 30
 
 
-@pytest.mark.parametrize("block", [16, 128, 256])
-@pytest.mark.parametrize("is_symmetric", [True, False])
+@pytest.mark.parametrize(("block", "is_symmetric"), [(16, True), (128, False), (256, True)])
 def test_models_of_onnxruntime(is_symmetric: bool, block: int, tmp_path: Path) -> None:
     quantizer = MatMulNBitsQuantizer(
         tiny.model(TEXT, CONSTANTS, opset=21, ir_version=10), block_size=block, is_symmetric=is_symmetric,

@@ -164,3 +164,16 @@ def test_one_thing_is_written_at_a_time(folder: Path, tmp_path: Path) -> None:
     for words in ([], ["-o", str(tmp_path / "a.ranges"), "--evidence", str(tmp_path / "a.npz")]):
         done = CliRunner().invoke(main, [*given, *words])
         assert done.exit_code == 1 and "name what to write" in done.output
+
+
+def test_evidence_of_one_target_serves_others(folder: Path, tmp_path: Path) -> None:
+    """Though a target raises the opset, and converting a model changes the order of what it holds."""
+    body = """m (float[N, 48] x) => (float[N, 32] y) {
+        h = Gemm (x, W1, B1) r = Relu (h) y = Gemm <transB = 1> (r, W2, B2) }"""
+    constants = {"W1": tiny.normal(48, 64), "B1": tiny.normal(64), "W2": tiny.normal(32, 64), "B2": tiny.normal(32)}
+    path = tiny.save(tiny.model(body, constants), tmp_path)
+    words = ["calibrate", str(path), "--data", str(folder / "data.npz"), "--evidence", str(tmp_path / "e.npz")]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    for target in ("ort-cpu", "onnx", "onnxq"):
+        out = tmp_path / f"{target}.onnx"
+        quantize(path, out, Recipe("int4"), target=target, evidence=tmp_path / "e.npz", check=False)

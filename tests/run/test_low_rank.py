@@ -139,6 +139,14 @@ def test_the_rank_is_that_of_the_nodes_that_the_rule_is_for(tmp_path: Path) -> N
         )  # fmt: skip
 
 
+def test_a_rank_that_only_kernels_with_groups_have_is_told(tmp_path: Path) -> None:
+    text = "m (float[1, 32, 9, 9] x) => (float[1, 32, 9, 9] y) { y = Conv <group = 2> (x, K) }"
+    path = tiny.save(tiny.model(text, {"K": tiny.normal(32, 16, 1, 1)}), tmp_path)
+    recipe = Recipe("int4", (parse_set("*=int4+rank4"),), min_sqnr=float("-inf"))
+    with pytest.warns(UnusedOption, match="without groups or stacks"):
+        quantize(path, tmp_path / "q.onnx", recipe, data=[{"x": tiny.normal(1, 32, 9, 9)}], check=False)
+
+
 @pytest.mark.parametrize(
     ("text", "algorithm", "rank"),
     [("int3", None, 0), ("int3+gptq", "gptq", 0), ("int3+rank16", None, 16), ("int3+rank8+mse", "mse", 8)],
@@ -150,7 +158,18 @@ def test_rules_spell_it(text: str, algorithm: str | None, rank: int) -> None:
     assert kept.rank == rank and kept.algorithm == (None if algorithm == "gptq" else algorithm)
 
 
-@pytest.mark.parametrize("text", ["int3+rank0", "int3+rank", "int3+rank12345", "int3+gptq+mse", "int3+rank1+rank2"])
-def test_what_is_no_rank_is_refused(text: str) -> None:
-    with pytest.raises(BadRecipe):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("int3+rank0", "write 'rank1' to 'rank9999'"),
+        ("int3+rank", "write 'rank1' to 'rank9999'"),
+        ("int3+Rank4", "write 'rank1' to 'rank9999'"),
+        ("int3+rank12345", "write 'rank1' to 'rank9999'"),
+        ("int3+gptq+mse", "names two of a kind"),
+        ("int3+rank1+rank2", "names two of a kind"),
+        ("keep+rank4", "keeps nodes in float"),
+    ],
+)
+def test_what_is_no_rank_is_refused(text: str, why: str) -> None:
+    with pytest.raises(BadRecipe, match=why):
         parse_set(f"*={text}")

@@ -59,8 +59,8 @@ class ChannelTrial:
                 x = rows.transpose(1, 0, 2)
                 wanted = x @ w.swapaxes(1, 2)
                 noise = self._rounded(x / along, factors) @ q.swapaxes(1, 2) - wanted
-                power = float(np.square(wanted).sum(dtype=np.float64))
-                errors[kind] += float(np.square(noise).sum(dtype=np.float64)) / power if power else 0.0
+                power = float(np.square(wanted, dtype=np.float64).sum())
+                errors[kind] += float(np.square(noise, dtype=np.float64).sum()) / power if power else 0.0
         return tuple(errors)
 
     def _coded(
