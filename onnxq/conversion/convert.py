@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +12,13 @@ from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
 from onnxq.conversion.dequantize import GROWTH
+from onnxq.conversion.files import opened, sign
 from onnxq.conversion.plan_codes import Codes, plan_codes
 from onnxq.conversion.proof import prove
 from onnxq.conversion.restore import restore_products, weights_by_node
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
-from onnxq.model.load import external_tensors, load_model
+from onnxq.model.load import load_model
 from onnxq.model.types import infer_types
 from onnxq.output import write
 from onnxq.passes import prepare
@@ -32,7 +32,6 @@ from onnxq.recipe import Recipe
 from onnxq.runtime import known
 from onnxq.summaries.ranges import NO_RANGES
 from onnxq.targets import Target
-from onnxq.version import __version__
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,7 @@ def convert(
     guard, progress = environment.guard, environment.progress
     destination = Path(output) if output is not None else Path(f"{path.stem}.{to}.onnx")
     write.require_onnx(destination)
-    guard.reads(path)
-    guard.writes(destination)
-    progress.start("loading")
-    loaded = load_model(path)
-    files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
-    guard.reads(*files)
+    loaded, total = opened(path, destination, environment)
     restore_products(loaded, keeps_own=target.has_onnxq_ops)
     before = weights_by_node(loaded)
     codes = plan_codes(loaded, target)
@@ -107,7 +101,6 @@ def convert(
         kept, again = _compared(staged, before, codes)
         proof = prove(path, loaded, staged, environment) if check else None
         guard.publish(staged, destination)
-    total = sum(file.stat().st_size for file in files)
     return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
 
 
@@ -119,10 +112,7 @@ def _rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe) ->
     if target.has_onnxq_ops:
         types = infer_types(made)
         prepare.run([MakeRegions({name: found.rank for name, found in types.items() if found.rank is not None})], made)
-    made.metadata_props.clear()
-    said = {"version": __version__, "target": target.name, "converted": True}
-    made.metadata_props["onnxq"] = json.dumps(said, sort_keys=True)
-    made.producer_name, made.producer_version = "onnxq", __version__
+    sign(made, {"target": target.name, "converted": True})
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +10,13 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
+from onnxq.conversion.files import opened, sign
 from onnxq.conversion.proof import prove
 from onnxq.conversion.restore import restore_all
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadRecipe, NothingToDo
 from onnxq.job import Environment
 from onnxq.model import graph
-from onnxq.model.load import external_tensors, load_model
 from onnxq.model.weights import find_weights
 from onnxq.output import write
 from onnxq.passes import prepare
@@ -29,7 +28,6 @@ from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
 from onnxq.summaries.ranges import NO_RANGES
-from onnxq.version import __version__
 
 #: How many times longer than its codes a weight may be: those of a bit are 32, on the way there are indices of 64 bits.
 GROWTH = 64
@@ -88,12 +86,7 @@ def dequantize(
     guard, progress = environment.guard, environment.progress
     destination = Path(output) if output is not None else Path(f"{path.stem}.{dtype}.onnx")
     write.require_onnx(destination)
-    guard.reads(path)
-    guard.writes(destination)
-    progress.start("loading")
-    loaded = load_model(path)
-    files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
-    guard.reads(*files)
+    loaded, before = opened(path, destination, environment)
     nodes = {id(node) for node in graph.nodes(loaded)}
     rounds = any(node.op_type.startswith(_ROUNDING) for node in graph.nodes(loaded))
     restore_all(loaded)
@@ -104,9 +97,7 @@ def dequantize(
             raise NothingToDo(f"'{path}' has {', '.join(left)} in a form that has none in floats: it stays what it is")
         raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")
     in_type = _shortened(loaded, dtype) if dtype != "float32" else loaded
-    in_type.metadata_props.clear()
-    in_type.metadata_props["onnxq"] = json.dumps({"version": __version__, "dequantized": dtype}, sort_keys=True)
-    in_type.producer_name, in_type.producer_version = "onnxq", __version__
+    sign(in_type, {"dequantized": dtype})
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(in_type))
@@ -115,7 +106,7 @@ def dequantize(
         if proof is not None and rounds:
             proof = proof.noting(_ROUNDS)
         guard.publish(staged, destination)
-    return Dequantized(destination, dtype, sum(file.stat().st_size for file in files), nbytes, proof)
+    return Dequantized(destination, dtype, before, nbytes, proof)
 
 
 def _shortened(model: ir.Model, dtype: str) -> ir.Model:

@@ -17,6 +17,7 @@ from onnxq import formats
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import SUFFIXES, Tensor, write_weights
 from onnxq.checkpoints.gguf_file import ARRAYS, MOST_AXES
+from onnxq.conversion.files import opened
 from onnxq.conversion.restore import restore_products
 from onnxq.encoding.lazy import GivenTensor, in_blocks
 from onnxq.errors import BadRecipe, NothingToDo
@@ -24,7 +25,6 @@ from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.job import Environment
 from onnxq.layouts import gguf_block
 from onnxq.model import graph
-from onnxq.model.load import external_tensors, load_model
 from onnxq.model.origin import ORIGIN, RESTORED
 from onnxq.model.weights import Weight, find_weights
 from onnxq.version import __version__
@@ -66,22 +66,17 @@ def export_weights(model: str | Path, output: str | Path, *, environment: Enviro
         NothingToDo: no product or lookup of the model has packed weights.
     """
     path, output, environment = Path(model), Path(output), environment or Environment()
-    guard, progress = environment.guard, environment.progress
     if output.suffix not in SUFFIXES:
         raise BadRecipe(f"'{output}' is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
-    guard.reads(path)
-    guard.writes(output)
-    progress.start("loading")
-    loaded = load_model(path)
-    guard.reads(path, *(Path(tensor.path) for tensor in external_tensors(loaded)))
+    loaded, _ = opened(path, output, environment)
     restore_products(loaded, channels=True)
     rows: list[Row] = []
     tensors = [(name, functools.partial(_made, name, read, output.suffix, rows)) for name, read in _weights(loaded)]
     if not any(isinstance(value.const_value, GivenTensor) for value in _constants(loaded)):
         raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to export")
-    progress.start("writing")
+    environment.progress.start("writing")
     about = {"general.architecture": "onnx", "general.name": path.stem} if output.suffix == ".gguf" else {}
-    write_weights(output, tensors, about | {"onnxq.version": __version__}, replace=guard.force)
+    write_weights(output, tensors, about | {"onnxq.version": __version__}, replace=environment.guard.force)
     return rows
 
 
