@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxq import formats
 from onnxq.encoding.lazy import GivenTensor, in_blocks
-from onnxq.formats import Format, Granularity
+from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.weights import Weight, find_weights
 from onnxq.plan import Choice, Method, Plan, in_float
@@ -45,6 +45,7 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
             continue
         node = weight.node.name or ""
         _fit_blocks(weight)
+        _unnest(weight, target)
         assert weight.value.const_value is not None
         tensor = weight.value.const_value
         assert isinstance(tensor, GivenTensor) and tensor.form is not None
@@ -83,6 +84,25 @@ def _placed(weight: Weight, wish: Choice, how: Granularity, target: Target) -> C
 def _ends_inside(weight: Weight, how: Granularity) -> bool:
     """Whether the last block of a row is not a full one."""
     return how.block is not None and how.axis is not None and weight.shape[how.axis] % how.block > 0
+
+
+def _unnest(weight: Weight, target: Target) -> None:
+    """Where nothing reads scales in 8 bits, the same codes with the floats that those stand for."""
+    tensor = weight.value.const_value
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    format, how = tensor.form
+    base = format.base
+    if base is None or format.nested_type is None or not target.refusal(format.name) or target.refusal(base.name):
+        return
+    given = tensor.given
+
+    def plain() -> QuantizedTensor:
+        q = given()
+        return QuantizedTensor(base, how, q.codes, q.scales, q.zero_points)
+
+    weight.value.const_value = GivenTensor(
+        plain, weight.shape, tensor.dtype, half_scales=tensor.half_scales, form=(base, how)
+    )
 
 
 def _fit_blocks(weight: Weight) -> None:

@@ -92,6 +92,15 @@ def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(small), run(done.output))
 
 
+@pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
+@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq"])
+def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, target: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "onnxq")
+    done = convert(small, target, tmp_path / "end.onnx", accuracy_level=0)
+    assert len(done.kept) == 4 and not done.again
+    assert tiny.sqnr(run(small), run(done.output)) > 120
+
+
 def test_formats_that_a_target_lacks_are_rounded_again_and_told(tmp_path: Path) -> None:
     small = quantized(tmp_path, "mxfp4", "onnxq")
     done = convert(small, "ort-cpu", tmp_path / "end.onnx", accuracy_level=0)
