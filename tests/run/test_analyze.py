@@ -232,6 +232,7 @@ def test_analyze_with_data() -> None:
     assert "on 2 samples" in run("analyze", DIGITS, "-w", "int8", "--data", DATA, "--limit", 2)
 
 
+@pytest.mark.sweep  # takes seconds
 def test_benchmark_of_synthetic_weights() -> None:
     text, table = run("benchmark"), json.loads(run("benchmark", "--json"))
     assert list(table["tables"]) == list(analysis.synthetic.SUITE)
@@ -299,6 +300,7 @@ def test_wrong_words_are_one_sentence(words: tuple[str, ...]) -> None:
         assert error.count("\n") == 1
 
 
+@pytest.mark.sweep  # takes seconds
 def test_a_transformer_of_ten_million_weights() -> None:
     model, data = SHARED / "models" / "charlm.onnx", SHARED / "data" / "charlm" / "charlm_valid.npz"
     if not model.exists() or not data.exists():
