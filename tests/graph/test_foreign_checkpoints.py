@@ -20,7 +20,7 @@ from onnxq.checkpoints.stored import Stored
 from onnxq.errors import BadModel
 from onnxq.formats import QuantizedTensor
 
-with np.load(Path(__file__).with_name("foreign_checkpoints.npz")) as file:
+with np.load(Path(__file__).parents[2] / "models" / "foreign_checkpoints.npz") as file:
     FILES = dict(file)
 CASES = sorted(name.removesuffix(".wanted") for name in FILES if name.endswith(".wanted"))
 #: What each is, where its name does not begin with it.

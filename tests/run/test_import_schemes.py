@@ -24,7 +24,7 @@ from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 EXACT = ImportOptions(accuracy_level=0)
-FOREIGN = Path(__file__).parents[1] / "graph" / "foreign_checkpoints.npz"
+FOREIGN = Path(__file__).parents[2] / "models" / "foreign_checkpoints.npz"
 
 
 def foreign(case: str, folder: Path) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """Small checkpoints made by the code of other projects, with what that code decodes them to.
 
-    python tests/zoo/foreign_checkpoints.py tests/graph/foreign_checkpoints.npz AUTO_GPTQ AUTOAWQ
+    python tests/zoo/foreign_checkpoints.py models/foreign_checkpoints.npz AUTO_GPTQ AUTOAWQ
 
 Wants compressed-tensors 0.20, bitsandbytes 0.50, hqq 0.2, torchao 0.18, mlx 0.32 with mlx-cpu, and torch, on a
 processor; AUTO_GPTQ and AUTOAWQ are folders with the unpacked files of auto-gptq 0.7.1 and autoawq 0.2.9, whose layers
