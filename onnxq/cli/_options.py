@@ -104,6 +104,13 @@ THREADS_OPTION = click.option(
     show_default=True,
     help="Threads for timing; 0: onnxruntime's default.",
 )
+ACCURACY_LEVEL_OPTION = click.option(
+    "--accuracy-level",
+    type=click.IntRange(0, 4),
+    default=Recipe.accuracy_level,
+    show_default=True,
+    help="Of products: 4 rounds activations to int8 inside and is fast, 0 computes in float.",
+)
 LOGITS_OPTION = click.option(
     "--logits",
     multiple=True,

@@ -13,12 +13,11 @@ from onnxq import targets
 from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console, say
-from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import one_line
 from onnxq.job import Environment
-from onnxq.recipe import Recipe
 
 
 @click.command(short_help="Write a quantized model for another target, same codes.")
@@ -30,13 +29,7 @@ from onnxq.recipe import Recipe
     help="Where it will run; or the file in which to write its weights alone.",
 )
 @click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with that word in it]")
-@click.option(
-    "--accuracy-level",
-    type=click.IntRange(0, 4),
-    default=Recipe.accuracy_level,
-    show_default=True,
-    help="Of products: 4 rounds activations to int8 inside and is fast, 0 computes in float.",
-)
+@ACCURACY_LEVEL_OPTION
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
 @FORCE_OPTION

@@ -15,7 +15,7 @@ from onnxq.checkpoints.import_weights import import_weights as put_in
 from onnxq.checkpoints.matching.match import WAYS
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
 from onnxq.errors import one_line
 from onnxq.job import Environment
 
@@ -48,13 +48,7 @@ from onnxq.job import Environment
     help="How layers are found: by names, and where those differ by structure if their numbers are like the model's "
     "own (auto); by names alone; or by structure whatever the numbers (unchecked).",
 )
-@click.option(
-    "--accuracy-level",
-    type=click.IntRange(0, 4),
-    default=ImportOptions.accuracy_level,
-    show_default=True,
-    help="Of products: 4 rounds activations to int8 inside and is fast, 0 computes in float.",
-)
+@ACCURACY_LEVEL_OPTION
 @click.option(
     "--add",
     multiple=True,

@@ -14,7 +14,7 @@ from onnxq.checking.models import Check
 from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
 from onnxq.conversion.plan_codes import Codes, plan_codes
-from onnxq.conversion.proof import prove
+from onnxq.conversion.proof import decibels, prove
 from onnxq.conversion.restore import restore_products, weights_by_node
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
@@ -136,9 +136,7 @@ def _compared(
         if np.array_equal(wanted, got.astype(wanted.dtype, copy=False)):
             kept.append(name)
             continue
-        wide = wanted.astype(np.float64)
-        noise = float(np.square(wide - got.astype(np.float64)).sum())
-        sqnr = 10 * float(np.log10(max(float(np.square(wide).sum()), 1e-30) / noise))
+        sqnr = decibels(wanted, got)
         if name not in codes.again:
             raise CheckFailed(f"node '{name}' of the saved file has another weight ({sqnr:.1f} dB): it was not kept")
         again[name] = codes.again[name], sqnr

@@ -18,6 +18,7 @@ from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import SUFFIXES, Tensor, write_weights
 from onnxq.checkpoints.gguf_file import ARRAYS, MOST_AXES
 from onnxq.conversion.files import opened
+from onnxq.conversion.proof import decibels
 from onnxq.conversion.restore import restore_products
 from onnxq.encoding.lazy import GivenTensor, in_blocks
 from onnxq.errors import BadRecipe, NothingToDo
@@ -175,9 +176,7 @@ def _distance(before: Tensor, after: Tensor) -> float | None:
     a, b = (_floats(tensor).reshape(-1) for tensor in (before, after))
     if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
         return None
-    wide = a.astype(np.float64)
-    noise = float(np.square(wide - b.astype(np.float64)).sum())
-    return 10 * float(np.log10(max(float(np.square(wide).sum()), 1e-30) / noise))
+    return decibels(a, b)
 
 
 def _floats(tensor: Tensor) -> NDArray:

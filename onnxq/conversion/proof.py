@@ -1,10 +1,12 @@
-"""Run a written model beside the quantized one that it was made of."""
+"""Compare what was written with the quantized model that it was made of: by running both, and weight by weight."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.checking.models import Check, check_models
 from onnxq.job import Environment
@@ -31,3 +33,10 @@ def prove(model: Path, restored: ir.Model, staged: Path, environment: Environmen
         return None
     trials = make_up(restored, scout(restored))
     return check_models(Session(model, threads=environment.threads), staged, trials, threads=environment.threads)
+
+
+def decibels(wanted: NDArray, got: NDArray) -> float:
+    """How near numbers are to others that they are not equal to: signal over noise, in dB."""
+    wide = wanted.astype(np.float64)
+    noise = float(np.square(wide - got.astype(np.float64)).sum())
+    return 10 * float(np.log10(max(float(np.square(wide).sum()), 1e-30) / noise))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,13 +140,25 @@ class GivenTensor(ir.LazyTensor):
 
 
 def turned(q: QuantizedTensor) -> QuantizedTensor:
-    """A matrix with its axes exchanged; scales in 8 bits are counted by rows of blocks, and stay as they are."""
-    axis = None if q.granularity.axis is None else 1 - q.granularity.axis
-    nested = q.nested
-    if isinstance(nested, StoredScales):
-        nested = StoredScales(turned(nested.scales), None if nested.minima is None else turned(nested.minima))
-    scales, zeros = (None if part is None else part.T for part in (q.scales, q.zero_points))
-    return QuantizedTensor(q.format, replace(q.granularity, axis=axis), q.codes.T, scales, zeros, nested)
+    """A matrix with its axes exchanged."""
+    return transposed(q, (1, 0))
+
+
+def transposed(q: QuantizedTensor, order: Sequence[int]) -> QuantizedTensor:
+    """A weight with its axes in another order.
+
+    Args:
+        order: for each axis of the result the one that it was.
+    """
+    how, nested = q.granularity, q.nested
+    axis = None if how.axis is None else list(order).index(how.axis)
+    if len(order) != 2:
+        nested = None
+    elif isinstance(nested, StoredScales):  # others are counted by rows, which of a matrix are the same either way
+        minima = None if nested.minima is None else transposed(nested.minima, order)
+        nested = StoredScales(transposed(nested.scales, order), minima)
+    scales, zeros = (x if x is None or how.block is None else x.transpose(order) for x in (q.scales, q.zero_points))
+    return QuantizedTensor(q.format, replace(how, axis=axis), q.codes.transpose(order), scales, zeros, nested)
 
 
 def _key(encoding: Encoding) -> Hashable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -12,13 +13,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import formats
-from onnxq.encoding.lazy import GivenTensor
+from onnxq.encoding.lazy import GivenTensor, transposed
 from onnxq.errors import BadModel
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, RESTORED
-from onnxq.model.types import infer_types
+from onnxq.model.types import Types, infer_types
 from onnxq.passes import Pass
 
 P = ParamSpec("P")
@@ -52,18 +53,12 @@ class Stored:
         how = self.granularity.within(len(self.shape))
         moved = how if how.axis is None else Granularity(list(order).index(how.axis), how.block)
 
-        def turned(array: NDArray | None) -> NDArray | None:
-            return array if array is None or how.block is None else np.transpose(array, order)
-
-        def read() -> QuantizedTensor:
-            q = self.read()
-            # Nested scales are counted by rows, which of a matrix are the same either way.
-            parts = (turned(q.scales), turned(q.zero_points), q.nested if len(self.shape) == 2 else None)
-            return QuantizedTensor(q.format, moved, q.codes.transpose(order), *parts)
-
         before, shape = self.order or range(len(order)), tuple(self.shape[axis] for axis in order)
         moves = tuple(before[axis] for axis in order)
-        return dataclasses.replace(self, granularity=moved, shape=shape, read=read, order=moves)
+        given = self.read
+        return dataclasses.replace(
+            self, granularity=moved, shape=shape, read=lambda: transposed(given(), order), order=moves
+        )
 
 
 class RestorePass(Pass):
@@ -84,8 +79,13 @@ class Restored:
 
     def __init__(self, model: ir.Model) -> None:
         self.names = Names(model)
-        self._types = infer_types(model, guess=True)
+        self._model = model
         self._made: dict[Hashable, ir.Value] = {}
+
+    @functools.cached_property
+    def _types(self) -> Types:
+        """Of the model's values; most spellings say themselves in which type they compute."""
+        return infer_types(self._model, guess=True)
 
     def float_type(self, node: ir.Node) -> ir.DataType:
         """In which a product computes: that of what it multiplies, where that is known, else float32."""
