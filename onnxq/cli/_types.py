@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onnxq.calibration.resume import Every
+from onnxq.checking.layers.floor import BY_LAYER, parse_floors
 from onnxq.errors import BadRecipe
 
 _NUMBER = r"(\d{1,18}(?:\.\d{0,18})?)"
@@ -69,3 +70,13 @@ class Shard(_Word):
         if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
             return None
         return int(number), int(count)
+
+
+class Floors(_Word):
+    """The least that figures of a comparison may be: sqnr=30,cosine=0.99."""
+
+    name = "word=number"
+    what, example = "floor", f"example: sqnr=30; words: {', '.join(BY_LAYER)}"
+
+    def meaning(self, text: str) -> dict[str, float] | None:
+        return parse_floors(text)

@@ -9,26 +9,59 @@ from typing import Any
 import click
 
 from onnxq.checking.compare import LIMIT, compare
+from onnxq.checking.layers.by_layer import by_layer
+from onnxq.checking.layers.floor import require_floors, require_output_floor
 from onnxq.cli import _tables
-from onnxq.cli._console import console
+from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
+from onnxq.cli._layers import layers_table
 from onnxq.cli._options import METRIC_OPTIONS, MODEL, THREADS_OPTION, data_options, sampling_of
+from onnxq.cli._types import Floors, Size
+from onnxq.errors import BadRecipe
+from onnxq.samples.sampling import Sampling
 
 
-@click.command(short_help="Compare two models: error, kernels, speed.")
+@click.command(short_help="Compare two models: error, kernels, speed; or layer by layer.")
 @click.argument("a", type=MODEL)
 @click.argument("b", type=MODEL)
 @data_options(limit=LIMIT)
 @METRIC_OPTIONS
+@click.option("--by-layer", is_flag=True, help="Compare the values inside: where error comes in, what passes it on.")
+@click.option(
+    "--max-memory",
+    type=Size(),
+    help="Of --by-layer: what values may take at a time, e.g. 200MB; where they need more there are several passes "
+    "over the samples.  [default: 512MB]",
+)
+@click.option(
+    "--fail-below",
+    type=Floors(),
+    help="End with exit status 1 if the outputs, or any layer with --by-layer, are below: 'sqnr=30', of layers "
+    "'local_sqnr=35' and 'cosine=0.99' too, several with commas.",
+)
 @THREADS_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(a: Path, b: Path, **options: Any) -> None:
-    """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns."""
+    """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns.
+
+    With --by-layer the values inside, which are paired by name and by what computes them: SQNR, cosine and largest
+    error of each, once with all error before it and once with its own alone.
+
+    \b
+    onnxq check model.onnx model.w8a8.onnx --data samples.npz
+    onnxq check model.onnx model.w8a8.onnx --data samples.npz --by-layer --fail-below sqnr=20
+    """
     refuse_folders(a, b)
+    sampling = sampling_of(options)
+    if options["by_layer"]:
+        _by_layer(a, b, sampling, options)
+        return
+    if options["max_memory"] is not None:
+        raise BadRecipe("--max-memory goes with --by-layer")
     found = compare(
         a,
         b,
-        sampling_of(options),
+        sampling,
         threads=options["threads"],
         metric=options["metric"],
         logits=options["logits"],
@@ -37,3 +70,18 @@ def check(a: Path, b: Path, **options: Any) -> None:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
         console().print(_tables.check_table(found))
+    if options["fail_below"]:
+        require_output_floor(found.sqnr, options["fail_below"])
+
+
+def _by_layer(a: Path, b: Path, sampling: Sampling, options: dict[str, Any]) -> None:
+    if options["metric"] or options["logits"]:
+        raise BadRecipe("--metric and --logits are of outputs: leave them out, or --by-layer")
+    with Bars(console(stderr=True)) as bars:
+        found = by_layer(a, b, sampling, memory=options["max_memory"], threads=options["threads"], progress=bars)
+    if options["as_json"]:
+        click.echo(json.dumps(found.to_dict(), indent=1))
+    else:
+        console().print(layers_table(found))
+    if options["fail_below"]:
+        require_floors(found, options["fail_below"])

@@ -1,0 +1,264 @@
+"""`check --by-layer`: two models, whoever made them, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.boundary import bounded
+from onnxq.calibration.calibrate import element_counts
+from onnxq.calibration.memory import in_groups
+from onnxq.checking.layers.difference import Difference, axes_between, difference, turned, turned_back
+from onnxq.checking.layers.forced import Forced
+from onnxq.checking.layers.pairing import Pair, Pairs
+from onnxq.checking.layers.result import ByLayer, LayerError, role_of
+from onnxq.checking.layers.side import Side
+from onnxq.errors import BadModel
+from onnxq.made_up import make_up
+from onnxq.made_up.scout import scout
+from onnxq.model.types import infer_types
+from onnxq.passes.observe.expose_values import ExposeValues
+from onnxq.progress import QUIET, Progress
+from onnxq.runtime.session import THREADS, Feed, Session
+from onnxq.samples.sampling import Sampling
+from onnxq.samples.source import inputs_of
+from onnxq.samples.trials import Trials
+
+#: Bytes of a number of A, with those of B, of B's layer alone, of what that reads, and of comparing them.
+_BYTES = 32
+#: Values paired by the order of execution alone are the same if they look like it.
+_GUESSED = 0.5
+NO_VALUES = "no sample could be made up: give --data"
+
+
+@dataclass
+class _Row:
+    """A pair with where its values are read, and what was seen of them."""
+
+    pair: Pair
+    in_a: str
+    in_b: str
+    axes: tuple[int, ...] | None = None
+    whole: Difference = field(default_factory=Difference)
+    alone: Difference = field(default_factory=Difference)
+    is_conditional: bool = False
+
+    @property
+    def root(self) -> str:
+        return self.pair.b.name or ""
+
+
+@bounded
+def by_layer(
+    a: str | Path,
+    b: str | Path,
+    sampling: Sampling | None = None,
+    *,
+    memory: int | None = None,
+    threads: int = THREADS,
+    progress: Progress = QUIET,
+) -> ByLayer:
+    """Compare the values of the model at `b` with those of the model at `a`, of which it has the inputs.
+
+    Args:
+        sampling: samples; without, or where it names none, some are made up.
+        memory: bytes that values may take at a time. Where they need more there are several passes over the samples.
+            None: 512 MiB.
+
+    Raises:
+        OnnxqError: a model or the data cannot be read or run, or the models have other inputs.
+    """
+    progress.start("pairing the layers")
+    one, other = Side(Path(a)), Side(Path(b))
+    trials = _trials(one, other, sampling or Sampling())
+    pairs = Pairs(one, other).in_order()
+    notes = list(trials.notes) if trials.samples else [NO_VALUES]
+    rows = _rows(one, other, pairs)
+    layers: list[LayerError] = []
+    if trials.samples:
+        layers, lost = _Comparison(one, other, trials.feeds, threads).compare(rows, memory, progress)
+        notes += lost
+    return ByLayer(
+        str(a),
+        str(b),
+        trials.words,
+        trials.proves,
+        len(trials.samples),
+        tuple(layers),
+        _unpaired(one, {pair.a.name or "" for pair in pairs}),
+        _unpaired(other, {pair.b.name or "" for pair in pairs}),
+        tuple(notes),
+    )
+
+
+def _trials(one: Side, other: Side, sampling: Sampling) -> Trials:
+    names, others = ({i.name for i in inputs_of(side.model)} for side in (one, other))
+    if names != others:
+        words = [f"{side.path} takes {', '.join(i.name for i in inputs_of(side.model))}" for side in (one, other)]
+        raise BadModel(f"the models cannot be compared: {' and '.join(words)}")
+    if sampling.source is not None:
+        feeds = list(sampling.open(one.model, one.path) or ())
+        return Trials.given(feeds, f"{len(feeds)} samples")
+    return make_up(one.model, scout(one.model))
+
+
+def _rows(one: Side, other: Side, pairs: Sequence[Pair]) -> list[_Row]:
+    """Those that can be read as floats in both models, and are not simply what goes in."""
+    rows = []
+    for pair in pairs:
+        x, y = one.stand(pair.a), other.stand(pair.b)
+        if x is not None and y is not None and not (x.is_graph_input() and y.is_graph_input()):
+            is_conditional = any(value.graph is not side.model.graph for value, side in ((x, one), (y, other)))
+            rows.append(_Row(pair, x.name or "", y.name or "", is_conditional=is_conditional))
+    return rows
+
+
+def _unpaired(side: Side, paired: set[str]) -> tuple[str, ...]:
+    return tuple(node.name or node.op_type for node in side.nodes if side.made_by(node).name not in paired)
+
+
+class _Comparison:
+    def __init__(self, a: Side, b: Side, feeds: Sequence[Feed], threads: int) -> None:
+        self._a, self._b, self._feeds, self._threads = a, b, feeds, threads
+
+    def compare(
+        self, rows: Sequence[_Row], memory: int | None, progress: Progress
+    ) -> tuple[list[LayerError], list[str]]:
+        """Each row's error, of those that were ever computed; and what could not be found, in sentences."""
+        largest = max(self._feeds, key=lambda feed: sum(x.size for x in feed.values()))
+        counts = element_counts(self._a.model, list(dict.fromkeys(row.in_a for row in rows)), largest, self._threads)
+
+        def groups_of(rows: Sequence[_Row]) -> list[list[_Row]]:
+            return in_groups(rows, lambda row: _BYTES * max(1, counts[row.in_a]), memory)
+
+        groups = groups_of(rows)
+        progress.start("comparing layers", len(groups) * (len(self._feeds) + 1), "samples")
+        for group in groups:
+            self._look(group)
+            progress.advance(1)
+        rows = [row for row in rows if row.axes is not None]
+        self._force([row for row in rows if not self._b.values[row.root].is_graph_input() or row.in_b != row.root])
+        found: list[LayerError] = []
+        problems: list[str] = []
+        for group in groups_of(rows):
+            problem = self._run(group, progress)
+            if problem:
+                problems.append(problem)
+            found += [self._error(row) for row in group if row.whole.count or row.whole.broken]
+        return found, list(dict.fromkeys(problems))
+
+    def _look(self, group: Sequence[_Row]) -> None:
+        """How B's values lie, by the first samples in which they are computed; pairs that are none are told by it."""
+        ours = _Watched(self._a, [row.in_a for row in group], self._threads)
+        theirs = _Watched(self._b, [row.in_b for row in group], self._threads)
+        unseen = list(group)
+        for feed in self._feeds:
+            x, y = ours.run(feed), theirs.run(feed)
+            seen = [row for row in unseen if _is_float(x.get(row.in_a)) and _is_float(y.get(row.in_b))]
+            for row in seen:
+                row.axes = axes_between(x[row.in_a], y[row.in_b])
+                if row.axes is not None and row.pair.how == "order":
+                    is_alike = difference(x[row.in_a], turned(y[row.in_b], row.axes)).cosine >= _GUESSED
+                    row.axes = row.axes if is_alike else None
+            unseen = [row for row in unseen if row not in seen]
+            if not any(row.is_conditional for row in unseen):
+                return
+
+    def _force(self, rows: Sequence[_Row]) -> None:
+        self._forced = Forced(self._b, [row.pair for row in rows], infer_types(self._b.model, guess=True))
+        self._given = {self._forced.inputs[row.root]: row for row in rows if row.root in self._forced.inputs}
+
+    def _run(self, group: Sequence[_Row], progress: Progress) -> str:
+        """All samples through both models and the cut one; what went wrong with that, in a sentence."""
+        piece, names = self._forced.piece([row.in_b for row in group])
+        taken = {value.name or "" for value in piece.graph.inputs}
+        given = {name: row for name, row in self._given.items() if name in taken}
+        theirs = _Watched(self._b, [row.in_b for row in group], self._threads)
+        ours = _Watched(self._a, [row.in_a for row in (*group, *given.values())], self._threads)
+        problem, alone = "", None
+        try:
+            alone = Session(piece, threads=self._threads)
+        except BadModel as error:
+            problem = _without(group, error)
+        for feed in self._feeds:
+            x, y = ours.run(feed), theirs.run(feed)
+            for row in group:
+                _take(row.whole, row, x.get(row.in_a), y.get(row.in_b))
+            if alone is not None:
+                try:
+                    more = {name: _as_in_b(row, x.get(row.in_a)) for name, row in given.items()}
+                    outputs = list(dict.fromkeys(name for name in names if name is not None))
+                    fed = {name: array for name, array in (feed | more).items() if name in taken}
+                    found = dict(zip(outputs, alone.run(fed, outputs), strict=True))
+                    for row, name in zip(group, names, strict=True):
+                        _take(row.alone, row, x.get(row.in_a), found.get(name or ""))
+                except BadModel as error:
+                    problem, alone = _without(group, error), None
+            progress.advance(1)
+        if alone is None:
+            for row in group:
+                row.alone = Difference()
+        return problem
+
+    @staticmethod
+    def _error(row: _Row) -> LayerError:
+        alone = row.alone if row.alone.count or row.alone.broken else None
+        local = None if alone is None else alone.sqnr
+        makers = [value.producer() for value in (row.pair.a, row.pair.b)]
+        names = [("", "input") if node is None else (node.name or "", node.op_type) for node in makers]
+        return LayerError(
+            row.pair.a.name or "",
+            row.pair.b.name or "",
+            *names[0],
+            *names[1],
+            row.pair.how,
+            row.axes or (),
+            row.whole.count,
+            row.whole.sqnr,
+            local,
+            row.whole.cosine,
+            row.whole.max_error,
+            None if alone is None else alone.max_error,
+            role_of(row.whole.sqnr, local),
+        )
+
+
+class _Watched:
+    """A model that gives some of its values, in bodies of If too."""
+
+    def __init__(self, side: Side, names: Sequence[str], threads: int) -> None:
+        wanted = list(dict.fromkeys(names))
+        model = side.model.clone()
+        expose = ExposeValues(wanted)
+        expose(model)
+        self._names = {name: out for name, out in zip(wanted, expose.outputs, strict=True) if out is not None}
+        self._session = Session(model, threads=threads)
+        self._inputs = {i.name for i in self._session.inputs}
+
+    def run(self, feed: Feed) -> dict[str, NDArray]:
+        outputs = list(dict.fromkeys(self._names.values()))
+        given = {name: x for name, x in feed.items() if name in self._inputs}
+        by_output = dict(zip(outputs, self._session.run(given, outputs), strict=True))
+        return {name: by_output[out] for name, out in self._names.items()}
+
+
+def _as_in_b(row: _Row, x: NDArray | None) -> NDArray:
+    """What the cut model is given in the place of a value of B: that of A, as it lies in B; nothing, if A has none."""
+    return np.zeros(0, np.float32) if x is None else turned_back(x.astype(np.float32), row.axes or ())
+
+
+def _without(group: Sequence[_Row], error: BadModel) -> str:
+    return f"what {len(group)} layers add themselves is not known, as they do not run alone: {error}"
+
+
+def _is_float(x: object) -> bool:
+    return isinstance(x, np.ndarray) and x.size > 0 and x.dtype.kind in "fV"
+
+
+def _take(found: Difference, row: _Row, x: NDArray | None, y: NDArray | None) -> None:
+    if x is not None and y is not None and _is_float(x) and _is_float(y) and x.size == y.size:
+        found.add(x, turned(y, row.axes or ()))

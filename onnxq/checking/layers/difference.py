@@ -1,0 +1,115 @@
+"""How far apart two arrays of numbers are, summed over samples; how one has to be turned to be the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.quality import MAX_DB
+
+#: Arrays whose cosine is at least so much are the same, as far as their order goes.
+ALIKE = 0.9
+#: More axes are not tried in every order.
+_MOST_AXES = 4
+
+
+@dataclass
+class Difference:
+    """Sums over all numbers of all samples.
+
+    Attributes:
+        broken: the other one had numbers that are not finite where the first one's were.
+    """
+
+    signal: float = 0.0
+    power: float = 0.0
+    product: float = 0.0
+    noise: float = 0.0
+    largest: float = 0.0
+    count: int = 0
+    broken: bool = False
+
+    def add(self, wanted: NDArray, got: NDArray) -> None:
+        """Of two arrays of one size, in the same order."""
+        x, y = wanted.astype(np.float64).reshape(-1), got.astype(np.float64).reshape(-1)
+        known = np.isfinite(x)
+        if not known.all():
+            x, y = x[known], y[known]
+        if not np.isfinite(y).all():
+            self.broken = True
+            return
+        self.count += x.size
+        apart = np.abs(x - y)
+        self.signal += float(x @ x)
+        self.power += float(y @ y)
+        self.product += float(x @ y)
+        self.noise += float(apart @ apart)
+        self.largest = max(self.largest, float(apart.max(initial=0.0)))
+
+    @property
+    def sqnr(self) -> float:
+        """dB, between -120 and 120."""
+        if self.broken or (self.noise > 0 and self.signal == 0):
+            return -MAX_DB
+        if self.noise == 0:
+            return MAX_DB
+        return max(-MAX_DB, min(MAX_DB, 10 * math.log10(self.signal / self.noise)))
+
+    @property
+    def cosine(self) -> float:
+        """1 for two arrays of zeros, 0 where one of them is."""
+        if self.broken:
+            return 0.0
+        if self.signal == 0 or self.power == 0:
+            return float(self.signal == self.power)
+        return max(-1.0, min(1.0, self.product / math.sqrt(self.signal) / math.sqrt(self.power)))
+
+    @property
+    def max_error(self) -> float:
+        return math.inf if self.broken else self.largest
+
+
+def difference(wanted: NDArray, got: NDArray) -> Difference:
+    found = Difference()
+    found.add(wanted, got)
+    return found
+
+
+def axes_between(wanted: NDArray, got: NDArray) -> tuple[int, ...] | None:
+    """The order of `got`'s axes in which it is `wanted`, () for its own; None if it cannot be.
+
+    Shapes that differ by dimensions of 1, or by how axes are folded, are the same in their own order. Where several
+    orders give the right shape, as of square images with the channels last, the one that looks alike is taken.
+    """
+    if wanted.size != got.size:
+        return None
+    same = wanted.shape == got.shape or _folded(wanted) == _folded(got) or wanted.ndim != got.ndim
+    if same and (wanted.ndim < 2 or difference(wanted, got).cosine >= ALIKE):
+        return ()
+    best: tuple[int, ...] | None = () if same else None
+    closest = difference(wanted, got).cosine if same else -2.0
+    if wanted.ndim == got.ndim <= _MOST_AXES:
+        for order in itertools.permutations(range(got.ndim)):
+            turned = got.transpose(order)
+            if turned.shape == wanted.shape and order != tuple(range(got.ndim)):
+                cosine = difference(wanted, turned).cosine
+                if cosine > closest and (not same or cosine >= ALIKE):
+                    best, closest = order, cosine
+    return best
+
+
+def _folded(x: NDArray) -> tuple[int, ...]:
+    return tuple(size for size in x.shape if size != 1)
+
+
+def turned(x: NDArray, axes: tuple[int, ...]) -> NDArray:
+    return x.transpose(axes) if axes else x
+
+
+def turned_back(x: NDArray, axes: tuple[int, ...]) -> NDArray:
+    """The array that `turned` by the same axes gives `x`."""
+    return np.ascontiguousarray(x.transpose(np.argsort(axes))) if axes else x

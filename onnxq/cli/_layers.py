@@ -1,0 +1,61 @@
+"""A comparison layer by layer, as a person is shown it."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from onnxq.checking.layers.result import ByLayer, LayerError
+from onnxq.errors import one_line
+from onnxq.quality import MAX_DB
+
+#: Layers that are named below the table.
+_NAMED = 5
+
+
+def layers_table(found: ByLayer) -> Group:
+    """A line a layer, in the order of execution, and what follows from them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("operator", "value", "in B", "SQNR", "its own", "cosine", "max error", ""):
+        is_number = column in ("SQNR", "its own", "cosine", "max error")
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    for layer in found.layers:
+        table.add_row(*_row(layer))
+    return Group(table, Text(), *(Text(one_line(line)) for line in _sentences(found)))
+
+
+def _row(layer: LayerError) -> tuple[str | Text, ...]:
+    op = layer.op if layer.op == layer.op_b else f"{layer.op} → {layer.op_b}"
+    there = "" if layer.b == layer.a else layer.b
+    if layer.pairing != "name":
+        there += f" (by {layer.pairing})"
+    if layer.axes:
+        there += f" axes {','.join(map(str, layer.axes))}"
+    own = "" if layer.local_sqnr is None else _decibel(layer.local_sqnr)
+    role = Text(layer.role or "", style="bold yellow" if layer.role == "adds" else "")
+    return op, layer.a, there, _decibel(layer.sqnr), own, f"{layer.cosine:.5f}", f"{layer.max_error:.3g}", role
+
+
+def _sentences(found: ByLayer) -> list[str]:
+    proof = "" if found.proves else ", which show weak points, not how good it is: give --data"
+    lines = [f"{len(found.layers)} layers compared on {found.inputs}{proof}"]
+    if found.first_apart is not None:
+        first = found.first_apart
+        lines.append(f"part first at '{first.a}' ({first.op}): {_decibel(first.sqnr)}")
+    elif found.layers:
+        lines.append("the same throughout")
+    if found.adding:
+        named = ", ".join(f"'{layer.a}' ({_decibel(layer.local_sqnr or 0)})" for layer in found.adding[:_NAMED])
+        more = len(found.adding) - _NAMED
+        lines.append(f"add error themselves: {named}{f' and {more} more' if more > 0 else ''}")
+    for which, names in (("A", found.unpaired_a), ("B", found.unpaired_b)):
+        if names:
+            shown, more = ", ".join(names[:_NAMED]), len(names) - _NAMED
+            rest = f" and {more} more" if more > 0 else ""
+            lines.append(f"of {which} without a partner, fused or rewritten: {shown}{rest}")
+    return [*lines, *(f"note: {note}" for note in found.notes)]
+
+
+def _decibel(x: float) -> str:
+    return "same" if x >= MAX_DB else f"{x:.1f} dB"
