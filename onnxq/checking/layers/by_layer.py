@@ -204,11 +204,10 @@ class _Comparison:
                 row.alone = Difference()
         return problem
 
-    @staticmethod
-    def _error(row: _Row) -> LayerError:
+    def _error(self, row: _Row) -> LayerError:
         alone = row.alone if row.alone.count or row.alone.broken else None
         local = None if alone is None else alone.sqnr
-        makers = [value.producer() for value in (row.pair.a, row.pair.b)]
+        makers = [self._a.maker.get(row.pair.a.name or ""), self._b.maker.get(row.root)]
         names = [("", "input") if node is None else (node.name or "", node.op_type) for node in makers]
         return LayerError(
             row.pair.a.name or "",
