@@ -85,11 +85,12 @@ def mend(
 
 
 def _mended(rule: Rule, model: ir.Model) -> bool:
-    before = {id(node) for node in graph.nodes(model)}
+    """Whether there was something to mend. Constants that nothing reads any more go with it."""
+    read = [value for each in graph.graphs(model) for value in each.initializers.values() if value.uses()]
     is_mended = rule.mend(model)
-    for node in graph.nodes(model) if is_mended else ():
-        if id(node) not in before and not node.name:
-            node.name = node.outputs[0].name
+    for value in read:
+        if not value.uses() and not value.is_graph_output() and isinstance(value.graph, ir.Graph):
+            value.graph.initializers.pop(value.name or "", None)
     return is_mended
 
 

@@ -44,7 +44,7 @@ class Saturation(Rule):
                 where = "here" if is_here else "on processors without VNNI (not here)"
                 yield self.at(
                     weight.place,
-                    f"{cut} of {low.size} pairs of weights in '{weight.value.name}' can add up to {largest}: cut off at "
+                    f"{cut} of {low.size} pairs of weights in '{weight.value.name}' can add up to {largest}, cut at "
                     f"{_MOST} {where}",
                     severity=self.severity if is_here else Severity.NOTE,
                 )
