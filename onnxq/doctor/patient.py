@@ -13,7 +13,7 @@ from onnxq import targets
 from onnxq.calibration.calibrate import Keep, observe
 from onnxq.doctor.stored import StoredWeight, stored_weights
 from onnxq.errors import BadModel, OnnxqError
-from onnxq.made_up import make_up
+from onnxq.made_up.maker import Maker
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
 from onnxq.model.load import load_model
@@ -81,30 +81,36 @@ class Patient:
         if feed is None:
             self.notes.append("which kernels run is not known: no inputs could be made up for the model; give --data")
             return ()
+        assert isinstance(self._opened, Session)
         try:
-            session = Session(self.model, profile=True)
-            session.run(feed)
+            self._opened.run(feed)
         except BadModel as error:
             self.notes.append(f"which kernels run is not known: {error}")
             return ()
-        return session.kernels()
+        return self._opened.kernels()
 
-    @functools.cached_property
+    @property
     def refusal(self) -> str:
         """Why onnxruntime does not open the model; empty if it does."""
+        return "" if isinstance(self._opened, Session) else self._opened
+
+    @functools.cached_property
+    def _opened(self) -> Session | str:
+        """The model in onnxruntime, or what that says."""
         try:
-            Session(self.model)
+            return Session(self.model, profile=True)
         except BadModel as error:
             return str(error)
-        return ""
 
     def _feed(self) -> Feed | None:
         if self.data is not None:
             self.inputs = "a sample of the data"
             return next(iter(self.data))
-        trials = make_up(self.model, scout(self.model))
-        self.inputs = f"a made-up input ({trials.samples[0].label})" if trials.samples else ""
-        return trials.feeds[0] if trials.samples else None
+        maker = Maker(self.model, scout(self.model))
+        scene = maker.first()
+        made = None if scene is None else next(maker.kinds(scene), None)
+        self.inputs = "" if made is None else f"a made-up input ({made.trial.label})"
+        return None if made is None else made.feed
 
     @functools.cached_property
     def seen(self) -> dict[str, Summary]:
