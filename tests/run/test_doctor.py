@@ -83,6 +83,7 @@ def test_a_model_that_is_right_has_no_findings(tmp_path: Path) -> None:
 
 #: In float because of the fault, which the kernels that ran show.
 IN_FLOAT = ("warning", "islands-in-float")
+UNPACKED = ("warning", "unpacked-in-every-run")
 BLOCKS = """g (KIND[4, 32] x) => (KIND[4, 32] y) {
     wd = DequantizeLinear <axis = 0, block_size = 16> (w, s)
     y = MatMul (x, wd)
@@ -110,7 +111,7 @@ FLOATS = HALVES | {"s": np.full((2, 32), 0.01, np.float32)}
             {("note", "no-output-pair")},
         ),
         (PRODUCT.replace("AXIS", "0"), MATRIX, {("error", "axis-on-k")}),
-        (PRODUCT.replace("AXIS", "0").replace("(xd, wd)", "(x, wd)"), MATRIX, {("warning", "axis-on-k")}),
+        (PRODUCT.replace("AXIS", "0").replace("(xd, wd)", "(x, wd)"), MATRIX, {("warning", "axis-on-k"), UNPACKED}),
     ],
     ids=lambda each: "+".join(sorted(rule for _, rule in each)) if isinstance(each, set) else "",
 )
@@ -124,6 +125,16 @@ def test_blocks_that_are_fused_to_level_4(tmp_path: Path) -> None:
     assert found(examined(tmp_path, BLOCKS.replace("KIND", "float"), FLOATS, opset=21)) == {("note", "level-4")}
     halves = examined(tmp_path, BLOCKS.replace("KIND", "float16"), HALVES, opset=21)
     assert found(halves) == {("warning", "half-level-4")}
+
+
+def test_blocks_that_no_fusion_takes(tmp_path: Path) -> None:
+    """onnxruntime 1.31 fuses none with a Relu right behind that others read."""
+    text = BLOCKS.replace("KIND", "float").replace(
+        "y = MatMul (x, wd)", "a = MatMul (x, wd)\n r = Relu (a)\n y = Tanh (r)"
+    )
+    (finding,) = examined(tmp_path, text, FLOATS, opset=21).findings
+    assert (finding.rule, finding.severity) == ("unpacked-in-every-run", Severity.WARNING) and "Relu" in finding.message
+    assert found(examined(tmp_path, text.replace("Relu", "Abs"), FLOATS, opset=21)) == {("note", "level-4")}
 
 
 def test_blocks_before_their_opset(tmp_path: Path) -> None:

@@ -133,8 +133,10 @@ def test_four_bits_as_qdq(tmp_path: Path, words: tuple[Path, Sampling]) -> None:
     quantizer.process()
     out = save(quantizer.model.model, tmp_path, "out.onnx")
     diagnosis = examine(out)
-    assert {each.rule for each in diagnosis.findings} == {"level-4"}
-    assert len(diagnosis.findings) == 2 and set(diagnosis.kernels) == {"MatMulNBits"} and not diagnosis.in_float
+    # onnxruntime fuses no product with a Relu behind it that others read: its weight is unpacked in every run.
+    places = {(each.rule, each.place) for each in diagnosis.findings}
+    assert places == {("unpacked-in-every-run", "v_DQ_Q4_output"), ("level-4", "y")}
+    assert diagnosis.kernels == {"MatMulNBits": 1} and diagnosis.in_float == {"MatMul": 1}
 
 
 def test_what_its_files_hold_for_nothing_is_mended(tmp_path: Path, images: tuple[Path, Sampling, NDArray]) -> None:

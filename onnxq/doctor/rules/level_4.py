@@ -11,6 +11,7 @@ from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
 from onnxq.doctor.stored import StoredWeight
 from onnxq.model import graph
+from onnxq.runtime import known
 
 
 class Level4(Rule):
@@ -24,8 +25,9 @@ class Level4(Rule):
     fix = "set session.qdq_matmulnbits_accuracy_level to 0 or 1 for exact products, or write MatMulNBits with a level"
 
     def find(self, patient: Patient) -> Iterator[Finding]:
+        floats = {kernel.name for kernel in patient.kernels if kernel.op in known.FLOAT_KERNELS["MatMul"]}
         for weight in patient.weights:
-            if is_fused(weight) and not is_half(weight, patient):
+            if is_fused(weight) and not is_half(weight, patient) and weight.place not in floats:
                 yield self.at(
                     weight.place, f"'{weight.value.name}' in blocks of {weight.block} becomes MatMulNBits of level 4"
                 )
