@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from onnxq.doctor.finding import Finding, Severity
 from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
+from onnxq.model import graph
 
 #: Every runtime has these, or says that it is none.
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
@@ -24,6 +25,8 @@ class MissingDomain(Rule):
     def find(self, patient: Patient) -> Iterator[Finding]:
         bodies = {(domain, name) for domain, name, _ in patient.raw.functions}
         have = {*_STANDARD, *patient.target.domains}
+        if patient.target.has_onnxq_ops:  # whose files open in onnxruntime
+            have.add(graph.MICROSOFT)
         places: dict[tuple[str, str], list[str]] = {}
         for node in patient.nodes:
             if node.domain not in have and (node.domain, node.op_type) not in bodies:

@@ -14,6 +14,9 @@ from onnxq.doctor.stored import constant_of
 from onnxq.model import graph
 from onnxq.model.weights import MIN_ELEMENTS
 
+#: Fewer codes cost microseconds: that is a note.
+LARGE = 1 << 16
+
 
 class UnpackedInEveryRun(Rule):
     """Told by the kernels that ran. onnxruntime keeps DequantizeLinear of a constant for fusions to take; where none
@@ -37,7 +40,8 @@ class UnpackedInEveryRun(Rule):
             readers = [use.node for use in node.outputs[0].uses()]
             if not any(reads_codes(reader) for reader in readers):
                 what = f"'{node.inputs[0].name if node.inputs[0] else ''}' of {codes.size} codes"
-                yield self.at(node.name or "", f"{what} is unpacked in every run{_why(readers)}")
+                severity = self.severity if codes.size >= LARGE else Severity.NOTE
+                yield self.at(node.name or "", f"{what} is unpacked in every run{_why(readers)}", severity=severity)
 
 
 def _why(readers: list[ir.Node]) -> str:
