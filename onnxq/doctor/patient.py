@@ -45,7 +45,7 @@ class Patient:
     def __init__(self, path: Path, target: str = "ort-cpu", sampling: Sampling | None = None) -> None:
         self.path = path
         self.raw = load_model(path)
-        self.model = self.raw.clone()
+        self.model = load_model(path)
         lift = LiftConstantsToInitializersPass(True, size_limit=0)
         prepare.run([InlineFunctions(), DropInitializerInputs(), lift, UniqueNames()], self.model)
         self.target: Target = targets.get(target)

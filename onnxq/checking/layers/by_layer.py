@@ -16,7 +16,7 @@ from onnxq.checking.layers.difference import Difference, axes_between, differenc
 from onnxq.checking.layers.forced import Forced
 from onnxq.checking.layers.pairing import Pair, Pairs
 from onnxq.checking.layers.result import ByLayer, LayerError, role_of
-from onnxq.checking.layers.side import Side
+from onnxq.checking.layers.side import Side, cloned
 from onnxq.errors import BadModel
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
@@ -231,7 +231,7 @@ class _Watched:
 
     def __init__(self, side: Side, names: Sequence[str], threads: int) -> None:
         wanted = list(dict.fromkeys(names))
-        model = side.model.clone()
+        model = cloned(side.model)
         expose = ExposeValues(wanted)
         expose(model)
         self._names = {name: out for name, out in zip(wanted, expose.outputs, strict=True) if out is not None}

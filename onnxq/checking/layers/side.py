@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
+from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.passes import prepare
@@ -106,6 +107,17 @@ class Side:
         forms = self.forms(root)
         rounded = [value for value in forms if graph.is_op(value.producer(), "DequantizeLinear")]
         return next(iter(rounded), None if quantizer(root) is not None else root)
+
+
+def cloned(model: ir.Model) -> ir.Model:
+    """
+    Raises:
+        BadModel: a function of the model reads what nothing makes.
+    """
+    try:
+        return model.clone()
+    except RuntimeError:
+        raise BadModel("a local function reads a value that nothing makes") from None
 
 
 def others_of(node: ir.Node) -> list[ir.Value]:

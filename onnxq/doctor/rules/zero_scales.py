@@ -12,6 +12,7 @@ from onnxq.doctor.finding import Finding, Severity
 from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
 from onnxq.doctor.stored import constant_of
+from onnxq.model import graph
 
 #: Where operators read scales.
 _SCALES = {
@@ -75,7 +76,10 @@ def _is_nothing(node: ir.Node, x: NDArray) -> NDArray[np.bool_]:
     if x.size == 1 or w.ndim == 0:
         level = 0 if zero is None else int(zero.numpy().reshape(-1)[0])
         return np.full(x.shape, bool((w == level).all()))
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+    axis = graph.attribute_int(node, "axis", 1)
+    axis = axis + w.ndim if axis < 0 else axis
+    if not 0 <= axis < w.ndim or w.shape[axis] != x.size or (zero is not None and zero.size not in (1, x.size)):
+        return np.zeros(x.shape, bool)  # no such channels: it does not open
     rows = np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1)
-    levels = np.zeros((len(rows), 1)) if zero is None else zero.numpy().astype(np.int64).reshape(-1, 1)
+    levels = np.zeros((1, 1)) if zero is None else zero.numpy().astype(np.int64).reshape(-1, 1)
     return np.asarray((rows == levels).all(axis=1)).reshape(x.shape)
