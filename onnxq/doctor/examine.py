@@ -59,13 +59,16 @@ def examine(
         findings += rule.find(patient)
         progress.advance(1)
     kernels = patient.kernels
+    integers = quantized_kernels(kernels)
     products = Counter(kernel.op for kernel in kernels if kernel.op in _PRODUCTS)
+    nodes = {kernel.name: kernel.op for kernel in kernels if kernel.op in integers or kernel.op in _PRODUCTS}
     return Diagnosis(
         str(model),
         is_quantized(patient.raw) or _stored(patient),
         _bytes(patient),
-        quantized_kernels(kernels),
+        integers,
         dict(sorted(products.items())),
+        nodes,
         _machine(patient),
         patient.inputs,
         tuple(sorted(findings, key=lambda finding: (-finding.severity, finding.rule))),

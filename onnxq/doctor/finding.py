@@ -57,6 +57,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         kernels: how many kernels of each operator ran, those on integers or packed weights; and those in float that
             multiply. Empty where the model was not run.
         in_float: see `kernels`.
+        nodes: by node, the kernel that it became, of both kinds.
         machine: processor, instructions, onnxruntime and its providers, the compiled library.
         inputs: what the model was run on, in words; "" where it was not run.
         findings: the worst first.
@@ -68,6 +69,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     stored: dict[str, int]
     kernels: dict[str, int]
     in_float: dict[str, int]
+    nodes: dict[str, str]
     machine: dict[str, str]
     inputs: str
     findings: tuple[Finding, ...]

@@ -80,6 +80,7 @@ def test_a_model_that_is_right_has_no_findings(tmp_path: Path) -> None:
         assert found(diagnosis) == set() and not diagnosis.notes and diagnosis.worst is None
     assert diagnosis.machine["onnxruntime"] and diagnosis.stored["int8"] == 32 * 32
     assert sum(diagnosis.kernels.values()) == 1 and not diagnosis.in_float
+    assert list(diagnosis.nodes.values()) == list(diagnosis.kernels)
 
 
 #: In float because of the fault, which the kernels that ran show.
