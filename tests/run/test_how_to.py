@@ -1,4 +1,4 @@
-"""How to add a format, a collector, a target, a pass, an algorithm, a rule (CONTRIBUTING.md), carried out: one file each.
+"""How to add a format, a collector, a target, a pass, an algorithm, a rule (CONTRIBUTING.md): one new file each.
 
 The package is copied to a folder, the file is put where it belongs, and the copy is run: nothing else is touched.
 """
