@@ -180,6 +180,18 @@ def test_branches_of_an_if_are_compared(tmp_path: Path) -> None:
     assert found["k"].elements == found["n"].elements == 16  # each in one of the two samples
 
 
+def test_a_first_output_that_is_left_out(tmp_path: Path) -> None:
+    text = """g (float[3, 1, 8] x) => (float[1, 1, 4] y) {
+        left_out, h = GRU <hidden_size = 4> (x, w, r)
+        y = Tanh (h)
+    }"""
+    constants = {"w": normal(1, 12, 8), "r": normal(1, 12, 4, seed=1)}
+    proto = model(text, constants)
+    proto.graph.node[0].output[0] = ""
+    found = rows(compared(tmp_path, proto, proto))
+    assert [(name, layer.role) for name, layer in found.items()] == [("h", "same"), ("y", "same")]
+
+
 def test_in_little_memory_the_result_is_the_same(tmp_path: Path, data: Sampling) -> None:
     a, b = model(CHAIN, WEIGHTS), model(CHAIN, WEIGHTS | {"w1": WEIGHTS["w1"] * np.float32(0.9)})
     whole, apart = compared(tmp_path, a, b, data), compared(tmp_path, a, b, data, memory=1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.boundary import bounded
@@ -20,6 +21,7 @@ from onnxq.checking.layers.side import Side, cloned
 from onnxq.errors import BadModel
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
+from onnxq.model import graph
 from onnxq.model.types import infer_types
 from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.progress import QUIET, Progress
@@ -108,9 +110,11 @@ def _trials(one: Side, other: Side, sampling: Sampling) -> Trials:
 
 def _rows(one: Side, other: Side, pairs: Sequence[Pair]) -> list[_Row]:
     """Those that can be read as floats in both models, and are not simply what goes in."""
-    rows = []
+    rows, types = [], infer_types(one.model, guess=True)
     for pair in pairs:
         x, y = one.stand(pair.a), other.stand(pair.b)
+        if x is not None and (types.of(x).dtype or ir.DataType.FLOAT) not in graph.FLOATS:
+            continue
         if x is not None and y is not None and not (x.is_graph_input() and y.is_graph_input()):
             is_conditional = any(value.graph is not side.model.graph for value, side in ((x, one), (y, other)))
             rows.append(_Row(pair, x.name or "", y.name or "", is_conditional=is_conditional))

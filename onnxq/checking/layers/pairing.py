@@ -51,9 +51,9 @@ class Pairs:
         return sorted(self._found.values(), key=lambda pair: places.get(pair.a.name, len(places)))
 
     def _add(self, a: ir.Value, b: ir.Value, how: Pairing) -> None:
-        if a.name not in self._found and b.name not in self._taken:
-            self._found[a.name or ""] = Pair(a, b, how)
-            self._taken.add(b.name or "")
+        if a.name and b.name and a.name not in self._found and b.name not in self._taken:
+            self._found[a.name] = Pair(a, b, how)
+            self._taken.add(b.name)
 
     def _by_name(self) -> None:
         for value in self._a.made:

@@ -58,6 +58,7 @@ class Side:
         products = {self.made_by(node).name or "": node for node in self.nodes if _is_of_codes(node)}
         self.nodes = [node for node in self.nodes if products.get(node.outputs[0].name or "", node) is node]
         self.maker = {self.made_by(node).name or "": node for node in self.nodes}
+        self.maker |= {value.name or "": node for node in self.nodes for value in others_of(node)}
 
     @property
     def made(self) -> list[ir.Value]:
@@ -65,7 +66,7 @@ class Side:
         found = list(self.model.graph.inputs)
         for node in self.nodes:
             found += [self.made_by(node), *others_of(node)]
-        return found
+        return [value for value in found if value.name]  # of an LSTM the first may be left out
 
     def _computes(self, node: ir.Node) -> bool:
         if is_conversion(node) or (node.op_type in (*_MOVES, "DynamicQuantizeLinear") and node.domain == ""):
