@@ -26,7 +26,7 @@ from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Severity
 from onnxq.doctor.mend import mend
 from onnxq.doctor.sarif import to_sarif
-from onnxq.errors import Exit
+from onnxq.errors import BadRecipe, Exit
 from onnxq.job import Environment
 
 #: Samples, unless told otherwise.
@@ -61,6 +61,10 @@ def doctor(model: Path, **options: Any) -> None:
     """
     refuse_folders(model)
     sampling = sampling_of(options)
+    if options["fix"] and options["sarif"]:
+        raise BadRecipe("--sarif is of findings: leave it out, or --fix")
+    if options["output"] is not None and not options["fix"]:
+        raise BadRecipe("--output goes with --fix; findings are printed")
     if options["fix"]:
         _fix(model, options)
         return

@@ -92,11 +92,14 @@ def _bytes(patient: Patient) -> dict[str, int]:
 
 
 def _machine(patient: Patient) -> dict[str, str]:
-    machine = patient.machine
+    machine, library = patient.machine, native.library()
+    ours = "none: operators of the onnxq domain run as functions"
+    if library is not None:
+        ours = f"{native.path()}, kernels of {library.onnxq_isas().decode().split()[0]}"
     return {
         "processor": f"{machine.cpu}, {machine.cores} core{'s' * (machine.cores != 1)}",
         "instructions": machine.isa,
         "onnxruntime": machine.onnxruntime,
         "providers": ", ".join(require().get_available_providers()),
-        "onnxq's library": str(native.path() or "none: operators of the onnxq domain run as functions"),
+        "onnxq's library": ours,
     }

@@ -18,10 +18,12 @@ from onnxq.made_up.scout import scout
 from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.model.types import Types, infer_types
+from onnxq.output import write
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.session import Feed, Kernel, Session
 from onnxq.samples.sampling import Sampling
@@ -75,13 +77,14 @@ class Patient:
     @functools.cached_property
     def kernels(self) -> Sequence[Kernel]:
         """What runs on one sample, the user's or a made-up one; nothing where there is none, or nothing runs."""
-        if self.refusal:
+        if self._opened is None:
+            self.notes.append("which kernels run is not known: the model is too large to be run whole")
+        if not isinstance(self._opened, Session):
             return ()
         feed = self._feed()
         if feed is None:
             self.notes.append("which kernels run is not known: no inputs could be made up for the model; give --data")
             return ()
-        assert isinstance(self._opened, Session)
         try:
             self._opened.run(feed)
         except BadModel as error:
@@ -92,11 +95,13 @@ class Patient:
     @property
     def refusal(self) -> str:
         """Why onnxruntime does not open the model; empty if it does."""
-        return "" if isinstance(self._opened, Session) else self._opened
+        return self._opened if isinstance(self._opened, str) else ""
 
     @functools.cached_property
-    def _opened(self) -> Session | str:
-        """The model in onnxruntime, or what that says."""
+    def _opened(self) -> Session | str | None:
+        """The model in onnxruntime, or what that says; None: it is too large to be tried."""
+        if write.nbytes_to_write(self.model) > WHOLE_MODEL_BYTES:
+            return None
         try:
             return Session(self.model, profile=True)
         except BadModel as error:
@@ -115,7 +120,7 @@ class Patient:
     @functools.cached_property
     def seen(self) -> dict[str, Summary]:
         """What the user's samples need of the values that are rounded with fixed scales; empty where there are none."""
-        if self.data is None or self.refusal:
+        if self.data is None or not isinstance(self._opened, Session):
             return {}
         names = [
             node.inputs[0].name or ""

@@ -308,6 +308,19 @@ def test_a_fixed_file_replaces_nothing(tmp_path: Path) -> None:
     assert run(path, "--fix", "-o", out)[0] == 1
 
 
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    path = save(model(CONV, RIGHT), tmp_path)
+    for words, said in ((["--fix", "--sarif"], "leave it out, or --fix"), (["-o", "x.onnx"], "goes with --fix")):
+        done = CliRunner().invoke(main, ["doctor", str(path), *words])
+        assert done.exit_code == 1 and said in done.stderr
+
+
+def test_a_model_too_large_to_be_run_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patient, "WHOLE_MODEL_BYTES", 100)
+    diagnosis = examined(tmp_path, CONV, RIGHT | {"sb": RIGHT["sb"] * 10})
+    assert found(diagnosis) == {("warning", "bias-scale")} and "too large" in diagnosis.notes[0]
+
+
 def test_unknown_rules_are_named() -> None:
     with pytest.raises(BadRecipe, match=r"unknown rule 'x'; rules are axis-on-k, bias-scale"):
         examine("none.onnx", ignored=("x",))

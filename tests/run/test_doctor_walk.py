@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from numpy.typing import NDArray
 from onnx import shape_inference
 from tiny import model, normal, save
 
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.result import ByLayer
+from onnxq.cli import main
 from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Severity
 from onnxq.doctor.mend import mend
@@ -137,6 +141,24 @@ def test_four_bits_as_qdq(tmp_path: Path, words: tuple[Path, Sampling]) -> None:
     places = {(each.rule, each.place) for each in diagnosis.findings}
     assert places == {("unpacked-in-every-run", "v_DQ_Q4_output"), ("level-4", "y")}
     assert diagnosis.kernels == {"MatMulNBits": 1} and diagnosis.in_float == {"MatMul": 1}
+
+
+def test_the_page_runs(tmp_path: Path, images: tuple[Path, Sampling, NDArray], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of docs/doctor.md, on a model with a constant twice and one whose weights were rounded a little."""
+    _, _, x = images
+    save(model(IMAGES, CONSTANTS | {"again": CONSTANTS["h"]}), tmp_path)
+    save(model(IMAGES, CONSTANTS | {"h": np.round(CONSTANTS["h"], 3)}), tmp_path, "model.w8a8.onnx")
+    np.savez(tmp_path / "samples.npz", x=x)
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    commands = [
+        line for block in re.findall(r"^```sh\n([\s\S]*?)^```", page, re.MULTILINE) for line in block.splitlines()
+    ]
+    assert len(commands) == 5
+    for command in commands:
+        _, *words = shlex.split(command.partition(" > ")[0])
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, f"{command}: {done.output}"
 
 
 def test_what_its_files_hold_for_nothing_is_mended(tmp_path: Path, images: tuple[Path, Sampling, NDArray]) -> None:
