@@ -94,3 +94,6 @@ def _fix(model: Path, options: dict[str, Any]) -> None:
         click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
     else:
         console().print(mended_words(done))
+    if done.check is None or not done.check.is_known:
+        click.echo(f"onnxq: {done.output} was written, but could not be compared with {model}", err=True)
+        sys.exit(Exit.UNCHECKED)

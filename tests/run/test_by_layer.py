@@ -223,6 +223,15 @@ def test_a_floor_ends_with_exit_status_1(tmp_path: Path, data: Sampling) -> None
     assert run("--fail-below", "psnr=3")[0] == 1 and run("--metric", "top1")[0] == 1
 
 
+def test_numbers_that_are_none_are_an_error_without_bounds(tmp_path: Path, data: Sampling) -> None:
+    wrong = WEIGHTS["w1"].copy()
+    wrong[0, 0] = np.nan
+    found = compared(tmp_path, model(CHAIN, WEIGHTS), model(CHAIN, WEIGHTS | {"w1": wrong}), data)
+    first = found.layers[0]
+    assert (first.sqnr, first.cosine, first.max_error, first.role) == (-120.0, 0.0, np.inf, "adds")
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["layers"][0]["max_error"] is None
+
+
 def test_floors_are_words_and_numbers() -> None:
     assert parse_floors("sqnr=30, local_sqnr=-1.5") == {"sqnr": 30.0, "local_sqnr": -1.5}
     assert [parse_floors(text) for text in ("", "sqnr", "sqnr=", "x=1", "sqnr=nan", "sqnr=1,")] == [None] * 6

@@ -308,6 +308,13 @@ def test_a_fixed_file_replaces_nothing(tmp_path: Path) -> None:
     assert run(path, "--fix", "-o", out)[0] == 1
 
 
+def test_what_cannot_be_run_is_mended_but_said_to_be_unchecked(tmp_path: Path) -> None:
+    text = "g (float[4, 8] x) => (float[4, 8] y) {\n y = com.microsoft.NoSuchThing (x)\n}"
+    path = save(model(text, {"unused": normal(8)}), tmp_path)
+    done = CliRunner().invoke(main, ["doctor", str(path), "--fix", "-o", str(tmp_path / "out.onnx")])
+    assert done.exit_code == 3 and "could not be compared" in done.stderr and (tmp_path / "out.onnx").exists()
+
+
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     path = save(model(CONV, RIGHT), tmp_path)
     for words, said in ((["--fix", "--sarif"], "leave it out, or --fix"), (["-o", "x.onnx"], "goes with --fix")):

@@ -76,6 +76,7 @@ def by_layer(
     """
     progress.start("pairing the layers")
     one, other = Side(Path(a)), Side(Path(b))
+    progress.start("reading samples" if sampling is not None and sampling.source else "making up inputs")
     trials = _trials(one, other, sampling or Sampling())
     pairs = Pairs(one, other).in_order()
     notes = list(trials.notes) if trials.samples else [NO_VALUES]
