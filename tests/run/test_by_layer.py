@@ -155,6 +155,30 @@ def test_channels_last_are_turned(tmp_path: Path) -> None:
     assert all(layer.sqnr > 100 and layer.local_sqnr is not None and layer.local_sqnr > 100 for layer in found.values())
 
 
+def test_what_was_fused_into_convolutions_is_found_behind_them(tmp_path: Path) -> None:
+    apart = """g (float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        n = BatchNormalization (a, scale, shift, mean, var)
+        b = Relu (n)
+        c = Conv <pads = [1, 1, 1, 1]> (b, w)
+        s = Add (c, b)
+        r = Relu (s)
+        y = Tanh (r)
+    }"""
+    joined = """g (float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) {
+        one = com.microsoft.FusedConv <pads = [1, 1, 1, 1], activation = "Relu"> (x, v, shift)
+        two = com.microsoft.FusedConv <pads = [1, 1, 1, 1], activation = "Relu"> (one, w, none, one)
+        y = Tanh (two)
+    }"""
+    w, scale, none = normal(8, 8, 3, 3, seed=5), np.linspace(0.5, 2, 8).astype(np.float32), np.zeros(8, np.float32)
+    same = {"scale": scale, "shift": scale / 4, "mean": none, "var": np.ones(8, np.float32) - np.float32(1e-5)}
+    first = model(apart, {"w": w} | same)
+    second = model(joined, {"w": w, "v": w * scale[:, None, None, None], "shift": same["shift"], "none": none})
+    found = rows(compared(tmp_path, first, second))
+    assert {name: layer.b for name, layer in found.items()} == {"b": "one", "r": "two", "y": "y"}
+    assert all(layer.sqnr > 100 for layer in found.values())
+
+
 def test_square_images_are_turned_by_how_they_look() -> None:
     x = normal(1, 6, 6, 6, seed=6)
     y = x.transpose(0, 2, 3, 1)

@@ -14,7 +14,7 @@ from onnxq.errors import NothingToDo
 
 MODELS = sorted((SHARED / "models").glob("*.onnx"))
 #: Larger ones are only examined in float.
-MOST_BYTES = 1_000_000
+MOST_BYTES = 3_000_000
 
 pytestmark = pytest.mark.sweep
 
