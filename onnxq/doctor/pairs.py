@@ -54,7 +54,8 @@ def code_type(node: ir.Node) -> ir.DataType | None:
     if zero is not None:
         return zero.dtype
     if node.op_type == "QuantizeLinear":
-        return ir.DataType(graph.attribute_int(node, "output_dtype", 0) or int(ir.DataType.UINT8))
+        named = graph.attribute_int(node, "output_dtype", 0) or int(ir.DataType.UINT8)
+        return ir.DataType(named) if named in set(map(int, ir.DataType)) else None
     source = node.inputs[0]
     before = None if source is None else source.producer()
     if before is not None and graph.is_op(before, "QuantizeLinear"):

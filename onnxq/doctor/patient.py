@@ -11,6 +11,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from onnxq import targets
 from onnxq.calibration.calibrate import Keep, observe
+from onnxq.doctor.pairs import Codes, codes_of
 from onnxq.doctor.stored import StoredWeight, stored_weights
 from onnxq.errors import BadModel, OnnxqError
 from onnxq.made_up.maker import Maker
@@ -136,3 +137,12 @@ class Patient:
         except OnnxqError as error:
             self.notes.append(f"ranges were not compared with the data: {error}")
             return {}
+
+    def ranges(self) -> Iterator[tuple[ir.Node, ir.Value, Codes, Summary]]:
+        """Each QuantizeLinear with what it rounds, what its codes can hold, and what the samples need."""
+        for node in self.nodes:
+            codes = codes_of(node) if graph.is_op(node, "QuantizeLinear") else None
+            value = node.inputs[0] if codes is not None else None
+            summary = None if value is None else self.seen.get(value.name or "")
+            if codes is not None and value is not None and summary is not None and summary.finite:
+                yield node, value, codes, summary

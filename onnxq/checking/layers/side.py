@@ -143,7 +143,7 @@ def is_conversion(node: ir.Node) -> bool:
     """Whether `node` gives the same numbers in another type: rounded or not, but not cut to whole ones."""
     if not graph.is_op(node, *_CONVERSIONS) or not is_activation(node.inputs[0]):
         return False
-    return node.op_type != "Cast" or ir.DataType(graph.attribute_int(node, "to", 0)) in graph.FLOATS
+    return node.op_type != "Cast" or graph.attribute_int(node, "to", 0) in {int(dtype) for dtype in graph.FLOATS}
 
 
 def quantizer(codes: ir.Value) -> ir.Node | None:

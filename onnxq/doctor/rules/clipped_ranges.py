@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxq.doctor.finding import Finding, Severity
-from onnxq.doctor.pairs import codes_of
 from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
-from onnxq.model import graph
 
 #: Share of the numbers outside the range. Calibration may leave out a few on purpose.
 SHARE = 0.01
@@ -25,11 +23,8 @@ class ClippedRanges(Rule):
     fix = "calibrate it again, with samples like these"
 
     def find(self, patient: Patient) -> Iterator[Finding]:
-        for node in patient.nodes:
-            codes = codes_of(node) if graph.is_op(node, "QuantizeLinear") else None
-            value = node.inputs[0]
-            summary = patient.seen.get(value.name or "") if value is not None and codes is not None else None
-            if codes is None or summary is None or summary.histogram is None or not summary.finite:
+        for node, value, codes, summary in patient.ranges():
+            if summary.histogram is None:
                 continue
             centers, counts = summary.histogram.centers(), summary.histogram.counts
             outside = centers > codes.high
@@ -37,6 +32,6 @@ class ClippedRanges(Rule):
                 outside |= centers < codes.low
             share = float(counts[outside].sum()) / max(1, int(np.sum(counts)))
             if share > SHARE:
-                what = f"{share:.1%} of '{value.name if value else ''}' lie outside [{codes.low:.4g}, {codes.high:.4g}]"
+                what = f"{share:.1%} of '{value.name}' lie outside [{codes.low:.4g}, {codes.high:.4g}]"
                 samples = f"samples go from {summary.low:.4g} to {summary.high:.4g}"
                 yield self.at(node.name or "", f"{what}: {samples}")

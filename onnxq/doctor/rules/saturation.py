@@ -34,7 +34,7 @@ class Saturation(Rule):
         words = patient.machine.isa.split()
         is_here = words[:1] in (["x86_64"], ["AMD64"]) and not _WIDE.intersection(words)
         for weight in patient.weights:
-            if weight.codes.dtype != ir.DataType.INT8 or not _reads_uint8(weight):
+            if weight.codes.dtype != ir.DataType.INT8 or not weight.codes.size or not _reads_uint8(weight):
                 continue
             found = pairs(weight)
             low, high = _LARGEST * np.minimum(found, 0).sum(-1), _LARGEST * np.maximum(found, 0).sum(-1)

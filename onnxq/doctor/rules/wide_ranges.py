@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxq.doctor.finding import Finding, Severity
-from onnxq.doctor.pairs import codes_of
 from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
-from onnxq.model import graph
 
 #: Times. Values that share a scale with wider ones have ranges of a few times what they need.
 WIDE = 16
@@ -23,15 +21,12 @@ class WideRanges(Rule):
     fix = "calibrate it again; if one outlier made the range, with --calibration percentile, entropy or mse"
 
     def find(self, patient: Patient) -> Iterator[Finding]:
-        for node in patient.nodes:
-            codes = codes_of(node) if graph.is_op(node, "QuantizeLinear") else None
-            value = node.inputs[0]
-            summary = patient.seen.get(value.name or "") if value is not None and codes is not None else None
-            if codes is None or summary is None or not summary.finite or codes.type.bitwidth > 8:
+        for node, value, codes, summary in patient.ranges():
+            if codes.type.bitwidth > 8:
                 continue
             needed = max(summary.high, 0.0) - min(summary.low, 0.0)
             width = codes.high - codes.low
             if width > WIDE * needed > 0:
-                what = f"the codes of '{value.name if value else ''}' go from {codes.low:.4g} to {codes.high:.4g}"
+                what = f"the codes of '{value.name}' go from {codes.low:.4g} to {codes.high:.4g}"
                 samples = f"samples from {summary.low:.4g} to {summary.high:.4g}"
                 yield self.at(node.name or "", f"{what}, {samples}")
