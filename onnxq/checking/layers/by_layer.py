@@ -167,13 +167,16 @@ class _Comparison:
         unseen = list(group)
         for feed in self._feeds:
             x, y = ours.run(feed), theirs.run(feed)
-            seen = [row for row in unseen if _is_float(x.get(row.in_a)) and _is_float(y.get(row.in_b))]
-            for row in seen:
+            missing = []
+            for row in unseen:
+                if not _is_float(x.get(row.in_a)) or not _is_float(y.get(row.in_b)):
+                    missing.append(row)
+                    continue
                 row.axes = axes_between(x[row.in_a], y[row.in_b])
                 if row.axes is not None and row.pair.how == "order":
                     is_alike = difference(x[row.in_a], turned(y[row.in_b], row.axes)).cosine >= _GUESSED
                     row.axes = row.axes if is_alike else None
-            unseen = [row for row in unseen if row not in seen]
+            unseen = missing
             if not any(row.is_conditional for row in unseen):
                 return
 
