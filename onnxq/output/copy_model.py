@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import onnx_ir as ir
+
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, load_model
 from onnxq.output import write
@@ -23,9 +25,17 @@ def copy_model(model: Path, output: Path, guard: Guard) -> tuple[int, int]:
     guard.writes(output)
     with write.staging(output) as folder:
         staged = folder / output.name
-        if len(sources) > 1:  # it names its data by their old places
-            nbytes = write.save(loaded, staged)
-        else:
-            nbytes = Path(shutil.copyfile(model, staged)).stat().st_size
+        nbytes = copy_files(model, loaded, staged)
         guard.publish(staged, output)
     return sum(file.stat().st_size for file in sources), nbytes
+
+
+def copy_files(model: Path, loaded: ir.Model, staged: Path) -> int:
+    """Copy `model`, which was read as `loaded`, to a folder of our own: the same bytes where it is a single file.
+
+    Returns:
+        Bytes written.
+    """
+    if external_tensors(loaded):  # it names its data by their old places
+        return write.save(loaded, staged)
+    return Path(shutil.copyfile(model, staged)).stat().st_size
