@@ -109,7 +109,7 @@ def export(
         staged = folder / destination.name
         staged.mkdir()
         environment.progress.start("copying")
-        copy_model.copy_files(path, loaded, staged / MODEL)
+        copy_model.copy_files(path, loaded, staged / MODEL, environment.shard_size)
         compiled = library.ops_library() if has_own else None
         if compiled is not None:
             shutil.copyfile(compiled, staged / compiled.name)

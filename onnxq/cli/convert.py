@@ -13,7 +13,7 @@ from onnxq import targets
 from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console, say
-from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import one_line
@@ -31,6 +31,7 @@ from onnxq.job import Environment
 @click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with that word in it]")
 @ACCURACY_LEVEL_OPTION
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@SHARD_OPTION
 @THREADS_OPTION
 @FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -50,7 +51,7 @@ def convert(model: Path, **options: Any) -> None:
             options["output"],
             accuracy_level=options["accuracy_level"],
             check=not options["no_check"],
-            environment=Environment(options["threads"], bars, guard_of(options)),
+            environment=Environment(options["threads"], bars, guard_of(options), options["shard_size"]),
         )
     if options["as_json"]:
         table = dataclasses.asdict(done) | {"output": str(done.output), "plan": json.loads(done.plan.to_json())}
