@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 import tiny
 from client_folders import require
+from javascript import node
 from numpy.typing import NDArray
 
 import onnxq
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-SCRIPTS = Path(__file__).parent.parent / "js"
 TEXT = "The quick fox"
 
 
@@ -179,18 +178,6 @@ def test_transformers_js_generates(exported: Callable[[str], Path], tmp_path: Pa
     named = onnxq.quantize_folder(folder, tmp_path / "named", "fp16", layout="transformers.js").output
     generated = node("generate.cjs", named, "AutoModelForSeq2SeqLM", "fp16", TEXT)
     assert generated[: tokens.shape[1]] == tokens[0].tolist()
-
-
-def node(script: str, *arguments: object) -> Any:
-    """What a script prints, as JSON."""
-    modules, program = os.environ.get("ONNXQ_NODE_MODULES"), shutil.which("node")
-    if program is None or modules is None:
-        pytest.skip("needs node, and ONNXQ_NODE_MODULES")
-    command = [program, str(SCRIPTS / script), *map(str, arguments)]
-    environment = os.environ | {"NODE_PATH": modules}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 # diffusers
