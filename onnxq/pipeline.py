@@ -164,11 +164,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         with _computing_as_there(request):
             return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
-        if strict:
-            nothing.exit_code = BadModel.exit_code
-        if strict or request.output is None:
-            raise
-        return _copied(request, request.output, nothing)
+        return _copied(request, nothing, strict)
 
 
 def _quantized(request: Request, trace: Trace) -> Result:
@@ -383,8 +379,17 @@ def _drafts(
     return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan), nbytes_of)
 
 
-def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
-    """What is done where there is nothing to do."""
+def _copied(request: Request, why: NothingToDo, strict: bool) -> Result:
+    """What is done where there is nothing to do.
+
+    Raises:
+        NothingToDo: no output was named, or that is a failure.
+    """
+    output = request.output
+    if strict:
+        why.exit_code = BadModel.exit_code
+    if strict or output is None:
+        raise why
     environment = request.environment
     before, after = copy_model(request.model, output, environment.guard, environment.shard_size)
     plan = Plan(request.recipe.scheme, request.target)
