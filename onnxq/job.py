@@ -16,6 +16,7 @@ from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, is_quantized, load_model
 from onnxq.model.types import infer_types
 from onnxq.output import write
+from onnxq.output.data_writer import ShardSize, require_shard_size
 from onnxq.passes.prepare import prepare
 from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Method, Plan
@@ -43,11 +44,16 @@ class Environment:
         threads: on which times are measured; 0 leaves it to onnxruntime.
         progress: is told what is being done.
         guard: is told which files are read and written, and says what may be replaced.
+        shard_size: of the data files of a written model: bytes, or `layer`; None: there is one file.
     """
 
     threads: int = THREADS
     progress: Progress = QUIET
     guard: Guard = field(default_factory=Guard)
+    shard_size: ShardSize = None
+
+    def __post_init__(self) -> None:
+        require_shard_size(self.shard_size)
 
 
 #: The scheme of `Job.dense`.

@@ -38,6 +38,7 @@ from onnxq.job import Environment, Job, open_job
 from onnxq.model.layer_inputs import LayerInput
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
+from onnxq.output.data_writer import ShardSize
 from onnxq.output.signature import Signature, sign
 from onnxq.output.trace import Trace
 from onnxq.plan import Plan
@@ -98,6 +99,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     metric: str | None = None,
     labels: str | None = None,
     one_scheme: bool = False,
+    shard_size: ShardSize = None,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -136,11 +138,12 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
         one_scheme: without data `auto` stands for w4a16, also where bf16 would be faster: for parts that share weights
             with others.
+        shard_size: of the files beside a large model: at most so many bytes each, or `layer`: one for each node.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
-    environment = Environment(threads, progress, Guard(force) if guard is None else guard)
+    environment = Environment(threads, progress, Guard(force) if guard is None else guard, shard_size)
     request = Request(
         model=Path(model),
         output=None if output is None else Path(output),
@@ -161,11 +164,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         with _computing_as_there(request):
             return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
-        if strict:
-            nothing.exit_code = BadModel.exit_code
-        if strict or request.output is None:
-            raise
-        return _copied(request, request.output, nothing)
+        return _copied(request, nothing, strict)
 
 
 def _quantized(request: Request, trace: Trace) -> Result:
@@ -380,9 +379,19 @@ def _drafts(
     return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan), nbytes_of)
 
 
-def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
-    """What is done where there is nothing to do."""
-    before, after = copy_model(request.model, output, request.environment.guard)
+def _copied(request: Request, why: NothingToDo, strict: bool) -> Result:
+    """What is done where there is nothing to do.
+
+    Raises:
+        NothingToDo: no output was named, or that is a failure.
+    """
+    output = request.output
+    if strict:
+        why.exit_code = BadModel.exit_code
+    if strict or output is None:
+        raise why
+    environment = request.environment
+    before, after = copy_model(request.model, output, environment.guard, environment.shard_size)
     plan = Plan(request.recipe.scheme, request.target)
     return Result(output, plan, None, request.recipe, before, after, copied=str(why))
 
@@ -391,7 +400,7 @@ def _written(rewritten: ir.Model, signature: Signature, job: Job, staged: Path) 
     """Step 7: the bytes written."""
     sign(rewritten, signature)
     job.progress.start("writing", save.nbytes_to_write(rewritten))
-    return save.save(rewritten, staged, job.progress.advance)
+    return save.save(rewritten, staged, job.progress.advance, job.environment.shard_size)
 
 
 def _signature(request: Request, job: Job, plan: Plan) -> Signature:

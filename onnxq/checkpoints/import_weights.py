@@ -155,7 +155,7 @@ def import_weights(
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(rewritten))
-        nbytes = write.save(rewritten, staged, progress.advance)
+        nbytes = write.save(rewritten, staged, progress.advance, environment.shard_size)
         proof = _check(loaded, plan, staged, environment) if check else None
         guard.publish(staged, destination)
     return Imported(destination, plan, told, proof, before, nbytes)

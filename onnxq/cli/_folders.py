@@ -41,6 +41,7 @@ _OF_MODELS = {
     "logits": "--logits",
     "budget": "--budget",
     "formats": "--formats",
+    "shard_size": "--shard-size",
 }
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 

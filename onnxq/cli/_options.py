@@ -14,7 +14,7 @@ from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY
 from onnxq.checking.metrics import WORDS as METRICS
-from onnxq.cli._types import Interval, Size
+from onnxq.cli._types import Interval, ShardSize, Size
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.recipe import GRANULARITIES, KEEP, Recipe, Rule, load_recipe, parse_set
@@ -270,6 +270,13 @@ PLAN_OPTIONS = options(
 
 
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
+
+SHARD_OPTION = click.option(
+    "--shard-size",
+    type=ShardSize(),
+    help="Put weights into files beside the model of at most so many bytes each, e.g. 2GB, or into one for each layer: "
+    "layer.  [default: one file, of a model of over 256 MB]",
+)
 
 #: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
 WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}

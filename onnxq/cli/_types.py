@@ -10,6 +10,7 @@ import click
 from onnxq.calibration.resume import Every
 from onnxq.checking.layers.floor import BY_LAYER, parse_floors
 from onnxq.errors import BadRecipe
+from onnxq.output.data_writer import LAYER
 
 _NUMBER = r"(\d{1,18}(?:\.\d{0,18})?)"
 
@@ -44,6 +45,16 @@ class Size(_Word):
             return None
         number, unit, is_binary = match.groups()
         return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
+
+
+class ShardSize(Size):
+    """Bytes of a file of data, or `layer`: a file for each."""
+
+    name = "bytes|layer"
+    what, example = "size", f"examples: 2GB, {LAYER}"
+
+    def meaning(self, text: str) -> Any:
+        return LAYER if text.strip().lower() == LAYER else super().meaning(text)
 
 
 class Interval(_Word):

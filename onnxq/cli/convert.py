@@ -13,11 +13,14 @@ from onnxq import targets
 from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console, say
-from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_weights import export_weights
-from onnxq.errors import one_line
+from onnxq.conversion.to_ort import SUFFIX, to_ort
+from onnxq.errors import BadRecipe, one_line
 from onnxq.job import Environment
+
+ORT = SUFFIX[1:]
 
 
 @click.command(short_help="Write a quantized model for another target, same codes.")
@@ -25,12 +28,13 @@ from onnxq.job import Environment
 @click.option(
     "--to",
     required=True,
-    type=click.Choice((*targets.names(), *(suffix[1:] for suffix in SUFFIXES))),
-    help="Where it will run; or the file in which to write its weights alone.",
+    type=click.Choice((*targets.names(), ORT, *(suffix[1:] for suffix in SUFFIXES))),
+    help="Where it will run; ort: onnxruntime's own format; or the file in which to write its weights alone.",
 )
 @click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with that word in it]")
 @ACCURACY_LEVEL_OPTION
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@SHARD_OPTION
 @THREADS_OPTION
 @FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -38,8 +42,14 @@ def convert(model: Path, **options: Any) -> None:
     """Write MODEL, quantized by whatever tool, as another target computes it. Weights keep their codes.
 
     Weights that the target has no form for are rounded again; which ones, and how near they are, is said. Into .gguf,
-    .safetensors and .npz go the weights without the graph.
+    .safetensors and .npz go the weights without the graph. Into .ort goes any model, optimized as onnxruntime does when
+    it loads one.
     """
+    if options["shard_size"] is not None and options["to"] not in targets.names():
+        raise BadRecipe(f"--shard-size is for files of ONNX: .{options['to']} is a single file")
+    if options["to"] == ORT:
+        _to_ort(model, options)
+        return
     if f".{options['to']}" in SUFFIXES:
         _export(model, options)
         return
@@ -50,7 +60,7 @@ def convert(model: Path, **options: Any) -> None:
             options["output"],
             accuracy_level=options["accuracy_level"],
             check=not options["no_check"],
-            environment=Environment(options["threads"], bars, guard_of(options)),
+            environment=Environment(options["threads"], bars, guard_of(options), options["shard_size"]),
         )
     if options["as_json"]:
         table = dataclasses.asdict(done) | {"output": str(done.output), "plan": json.loads(done.plan.to_json())}
@@ -65,6 +75,21 @@ def convert(model: Path, **options: Any) -> None:
     for node, (why, sqnr) in done.again.items():
         out.print(one_line(f"rounded again: {node} ({why}), {sqnr:.1f} dB"))
     out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
+
+
+def _to_ort(model: Path, options: dict[str, Any]) -> None:
+    with Bars(console(stderr=True)) as bars:
+        environment = Environment(options["threads"], bars, guard_of(options))
+        done = to_ort(model, options["output"], check=not options["no_check"], environment=environment)
+    if options["as_json"]:
+        table = dataclasses.asdict(done) | {"output": str(done.output)}
+        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
+        return
+    out = console()
+    out.print(f"{done.output}: in onnxruntime's format\n", style="bold")
+    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
+    for note in done.notes:
+        out.print(one_line(f"note: {note}"))
 
 
 def _export(model: Path, options: dict[str, Any]) -> None:

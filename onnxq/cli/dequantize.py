@@ -11,7 +11,7 @@ import click
 
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.dequantize import TYPES
 from onnxq.conversion.dequantize import dequantize as make_float
 from onnxq.job import Environment
@@ -28,6 +28,7 @@ from onnxq.job import Environment
 )
 @click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with the type in it]")
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@SHARD_OPTION
 @THREADS_OPTION
 @FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -44,7 +45,7 @@ def dequantize(model: Path, **options: Any) -> None:
             options["output"],
             dtype=options["dtype"],
             check=not options["no_check"],
-            environment=Environment(options["threads"], bars, guard_of(options)),
+            environment=Environment(options["threads"], bars, guard_of(options), options["shard_size"]),
         )
     if options["as_json"]:
         table = dataclasses.asdict(done) | {"output": str(done.output)}

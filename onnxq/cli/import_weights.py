@@ -15,7 +15,7 @@ from onnxq.checkpoints.import_weights import import_weights as put_in
 from onnxq.checkpoints.matching.match import WAYS
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.errors import one_line
 from onnxq.job import Environment
 
@@ -56,6 +56,7 @@ from onnxq.job import Environment
     help="Make a product of VALUE by LAYER, which the model does not have: a new output, called LAYER.",
 )
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@SHARD_OPTION
 @THREADS_OPTION
 @FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -85,7 +86,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
                 match=options["match"],
             ),
             check=not options["no_check"],
-            environment=Environment(options["threads"], bars, guard_of(options)),
+            environment=Environment(options["threads"], bars, guard_of(options), options["shard_size"]),
         )
     if options["as_json"]:
         click.echo(json.dumps(_as_dict(done), indent=1))

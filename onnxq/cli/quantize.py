@@ -22,6 +22,7 @@ from onnxq.cli._options import (
     METRIC_OPTIONS,
     MODEL,
     PLAN_OPTIONS,
+    SHARD_OPTION,
     THREADS_OPTION,
     effort_of,
     guard_of,
@@ -102,6 +103,7 @@ Schemes:
 )
 @click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@SHARD_OPTION
 @THREADS_OPTION
 @_folders.FOLDER_OPTIONS
 @click.option(
@@ -167,6 +169,7 @@ def quantize(model: Path, **options: Any) -> None:
             logits=options["logits"],
             budget=options["budget"],
             formats=options["formats"],
+            shard_size=options["shard_size"],
         )
     if options["save_profile"]:
         guard.write_text(options["save_profile"], profile.to_json())

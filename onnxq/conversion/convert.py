@@ -98,7 +98,7 @@ def convert(
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(made))
-        nbytes = write.save(made, staged, progress.advance)
+        nbytes = write.save(made, staged, progress.advance, environment.shard_size)
         kept, again = _compared(staged, before, codes)
         proof = prove(path, loaded, staged, environment) if check else None
         guard.publish(staged, destination)

@@ -101,7 +101,7 @@ def dequantize(
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(in_type))
-        nbytes = write.save(in_type, staged, progress.advance)
+        nbytes = write.save(in_type, staged, progress.advance, environment.shard_size)
         proof = prove(path, loaded, staged, environment) if check else None
         if proof is not None and rounds:
             proof = proof.noting(_ROUNDS)

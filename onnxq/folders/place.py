@@ -20,8 +20,11 @@ REPORT = "onnxq.json"
 EXCHANGE = "renameat2"
 
 
-def check_destination(output: Path, source: Path, force: bool) -> None:
+def check_destination(output: Path, source: Path, force: bool, report: str = REPORT) -> None:
     """Refuse early what could not be written later.
+
+    Args:
+        report: the file by which a folder is known to have been written by onnxq.
 
     Raises:
         BadOutput: the output is there already (without `force`, or not written by onnxq), is or holds the source, or
@@ -39,7 +42,7 @@ def check_destination(output: Path, source: Path, force: bool) -> None:
     if Path.cwd().is_relative_to(here):
         raise BadOutput(f"'{output}' is the folder you are in; choose another name with -o")
     if output.exists() and any(output.iterdir()):
-        if not (output / REPORT).is_file():
+        if not (output / report).is_file():
             raise BadOutput(f"'{output}' holds files that onnxq did not write there; choose another name with -o")
         if not force:
             raise BadOutput(f"'{output}' exists; give --force to replace it, or another name with -o")

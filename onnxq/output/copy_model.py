@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import onnx_ir as ir
+
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, load_model
 from onnxq.output import write
+from onnxq.output.data_writer import ShardSize
 
 
-def copy_model(model: Path, output: Path, guard: Guard) -> tuple[int, int]:
+def copy_model(model: Path, output: Path, guard: Guard, shard_size: ShardSize = None) -> tuple[int, int]:
     """Copy `model`, with the data beside it, to `output`; bytes that were read and written.
 
     Raises:
@@ -23,9 +26,20 @@ def copy_model(model: Path, output: Path, guard: Guard) -> tuple[int, int]:
     guard.writes(output)
     with write.staging(output) as folder:
         staged = folder / output.name
-        if len(sources) > 1:  # it names its data by their old places
-            nbytes = write.save(loaded, staged)
-        else:
-            nbytes = Path(shutil.copyfile(model, staged)).stat().st_size
+        nbytes = copy_files(model, loaded, staged, shard_size)
         guard.publish(staged, output)
     return sum(file.stat().st_size for file in sources), nbytes
+
+
+def copy_files(model: Path, loaded: ir.Model, staged: Path, shard_size: ShardSize = None) -> int:
+    """Copy `model`, which was read as `loaded`, to a folder of our own: the same bytes where it is a single file.
+
+    Args:
+        shard_size: as of `write.save`.
+
+    Returns:
+        Bytes written.
+    """
+    if external_tensors(loaded) or shard_size is not None:  # it names its data by their old places
+        return write.save(loaded, staged, shard_size=shard_size)
+    return Path(shutil.copyfile(model, staged)).stat().st_size

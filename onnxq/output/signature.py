@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import onnx_ir as ir
 
+from onnxq import targets
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.model.load import load_model
@@ -114,6 +115,16 @@ def signature_of(model: ir.Model) -> Signature | None:
         raise BadRecipe(f"the metadata that say how the model was made are damaged: {error}") from None
     fields = msgspec.structs.asdict(found) | {"recipe": recipe, "plan": plan}
     return Signature(**{key: value for key, value in fields.items() if key != "target"})
+
+
+def target_of(model: ir.Model) -> str:
+    """For which target a model says that it was made; empty where it says none that there is."""
+    try:
+        said = limits.parse_json(model.metadata_props.get(KEY, ""))
+    except ValueError:
+        return ""
+    word = said.get("target") if isinstance(said, dict) else None
+    return word if isinstance(word, str) and word in targets.names() else ""
 
 
 def read_signature(path: str | Path) -> Signature:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
@@ -16,13 +12,15 @@ from onnxq import own_ops
 from onnxq.encoding import lazy, memo
 from onnxq.errors import BadOutput
 from onnxq.files import faults
-from onnxq.files.data_files import data_name, own_data
+from onnxq.files.data_files import own_data
 from onnxq.files.guard import Guard
 from onnxq.files.publish import publish
 from onnxq.files.staging import as_sentences, staging, write
+from onnxq.output.data_writer import ALIGNMENT, LAYER, Content, DataWriter, ShardSize, by_layer, require_shard_size
 from onnxq.output.share_codes import Sharing
 
 __all__ = [
+    "ALIGNMENT",
     "check_destination",
     "make_folder",
     "nbytes_to_write",
@@ -38,9 +36,6 @@ __all__ = [
 SINGLE_FILE_BYTES = 256 << 20
 #: Tensors of at least this many bytes go to the data file, at multiples of `ALIGNMENT`; small ones stay in the model.
 EXTERNAL_BYTES = 1 << 10
-ALIGNMENT = 64
-#: What the data file is called while its bytes are not known yet.
-UNNAMED = "data"
 
 Progress = Callable[[int], None]
 
@@ -99,68 +94,47 @@ def nbytes_to_write(model: ir.Model) -> int:
     return sum(_nbytes(value) for value in tensors_to_write(model))
 
 
-def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None) -> int:
+def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None, shard_size: ShardSize = None) -> int:
     """Write `model` to `path`, and its weights beside it (`own_data(path)`) if it is large. Lazy tensors are used up.
 
     Args:
         path: in a folder in which nobody reads yet: files there are written in place.
         progress: called with the bytes of each tensor after it is written.
+        shard_size: bytes of a file beside the model, or `layer`; a model that is smaller is a single file.
 
     Returns:
         Bytes written.
     """
-    for data in own_data(path):  # of an earlier attempt
-        data.unlink()
-    if nbytes_to_write(model) <= SINGLE_FILE_BYTES:
-        _write_tensors(model, None, progress)
+    require_shard_size(shard_size)
+    for old in own_data(path):  # of an earlier attempt
+        old.unlink()
+    most = min(SINGLE_FILE_BYTES, shard_size) if isinstance(shard_size, int) else SINGLE_FILE_BYTES
+    if nbytes_to_write(model) <= most and shard_size != LAYER:
+        _write_tensors(model, None, progress, tensors_to_write(model))
         return _save_graph(model, path)
-    unnamed = path.with_name(UNNAMED)
-    with unnamed.open("wb") as file:
-        written = _write_tensors(model, file, progress)
-    data = path.with_name(data_name(path, written.digest.hexdigest()))
-    unnamed.replace(data)
-    for value in written.values:
-        tensor = value.const_value
-        assert isinstance(tensor, ir.ExternalTensor)
-        value.const_value = _at(data.name, tensor.offset or 0, tensor.length or 0, tensor)
-    return _save_graph(model, path) + data.stat().st_size
+    values = tensors_to_write(model)
+    with DataWriter(path.parent, shard_size) as data:
+        _write_tensors(model, data, progress, by_layer(values) if shard_size == LAYER else values)
+        nbytes = data.finish(path)
+    return _save_graph(model, path) + nbytes
 
 
-@dataclass
-class _Written:
-    """What is in the data file by now.
-
-    Attributes:
-        places: offset and length of tensors, by the hash of their bytes.
-        values: whose tensors are there.
-        digest: of all bytes.
-    """
-
-    places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    values: list[ir.Value] = field(default_factory=list)
-    digest: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=8))
-
-
-def _write_tensors(model: ir.Model, data: BinaryIO | None, progress: Progress) -> _Written:
+def _write_tensors(model: ir.Model, data: DataWriter | None, progress: Progress, values: list[ir.Value]) -> None:
     """Large tensors go to `data`, if there is one; the others are just bytes in the model afterwards."""
-    written = _Written()
     tied: dict[Hashable, ir.Value] = {}
     sharing = Sharing(tensors_to_write(model))
-    for value in tensors_to_write(model):
+    for value in values:
         tensor = value.const_value
         assert tensor is not None
-        nbytes, content = _nbytes(value), _Content(tensor)
+        nbytes, content = _nbytes(value), Content(tensor)
         if not _is_tied(value, content, tied) and not sharing.takes_over(value, tensor, content.hash):
             if data is None or nbytes < EXTERNAL_BYTES:
                 value.const_value = _in_memory(content)
             else:
-                faults.point("save.data")
-                value.const_value = _at(UNNAMED, *_append(data, content, written), tensor)
-                written.values.append(value)
+                data.take(value, content)
             lazy.release(tensor)
         progress(nbytes)
     memo.forget()
-    return written
 
 
 def _save_graph(model: ir.Model, path: Path) -> int:
@@ -169,33 +143,7 @@ def _save_graph(model: ir.Model, path: Path) -> int:
     return path.stat().st_size
 
 
-def _at(file: str, offset: int, length: int, tensor: ir.TensorProtocol) -> ir.ExternalTensor:
-    """`tensor` as bytes of a file."""
-    shape = ir.Shape(tensor.shape.numpy())
-    return ir.ExternalTensor(file, offset, length, tensor.dtype, shape=shape, name=tensor.name or "")
-
-
-class _Content:
-    """What a tensor holds, packed once and hashed once however often it is asked for."""
-
-    def __init__(self, tensor: ir.TensorProtocol) -> None:
-        self.tensor = tensor
-
-    @functools.cached_property
-    def raw(self) -> bytes:
-        return self.tensor.tobytes()
-
-    def hash(self) -> bytes:
-        return self._digest
-
-    @functools.cached_property
-    def _digest(self) -> bytes:
-        if isinstance(self.tensor, ir.ExternalTensor):
-            return _hash_of_file(self.tensor)
-        return hashlib.blake2b(self.raw, digest_size=20).digest()
-
-
-def _is_tied(value: ir.Value, content: _Content, tied: dict[Hashable, ir.Value]) -> bool:
+def _is_tied(value: ir.Value, content: Content, tied: dict[Hashable, ir.Value]) -> bool:
     """Whether operators of the onnxq domain read the same bytes under another name; then that name takes over.
 
     They read a table in the same tiles whether they look rows up or multiply by them, and whichever way it lay in the
@@ -216,33 +164,7 @@ def _nbytes(value: ir.Value) -> int:
     return 0 if value.const_value is None else value.const_value.nbytes
 
 
-def _append(data: BinaryIO, content: _Content, written: _Written) -> tuple[int, int]:
-    """Offset and length of the tensor's bytes in `data`. Tied weights come out as equal bytes: they are stored once."""
-    key = content.hash()
-    if key not in written.places:
-        data.write(b"\0" * (-data.tell() % ALIGNMENT))
-        start = data.tell()
-        if isinstance(content.tensor, ir.ExternalTensor):  # by the operating system, not through our memory
-            content.tensor.tofile(data)
-        else:
-            data.write(content.raw)
-        written.places[key] = (start, data.tell() - start)
-        written.digest.update(key)
-    return written.places[key]
-
-
-def _hash_of_file(tensor: ir.ExternalTensor) -> bytes:
-    """Of an external tensor's bytes, which are not all in memory at once."""
-    digest, left = hashlib.blake2b(digest_size=20), tensor.length or tensor.nbytes
-    with open(tensor.path, "rb") as file:
-        file.seek(tensor.offset or 0)
-        while left and (chunk := file.read(min(left, 1 << 20))):
-            digest.update(chunk)
-            left -= len(chunk)
-    return digest.digest()
-
-
-def _in_memory(content: _Content) -> ir.TensorProtocol:
+def _in_memory(content: Content) -> ir.TensorProtocol:
     """A tensor that is just its bytes."""
     tensor = content.tensor
     if tensor.dtype == ir.DataType.STRING:

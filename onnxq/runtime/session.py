@@ -98,7 +98,8 @@ class Session:
         optimize: onnxruntime's graph optimizer on (all levels) or off.
         threads: of one operator; 0 leaves it to onnxruntime.
         profile: record the time of every kernel; `kernels()` ends the recording.
-        library: compute the operators of the onnxq domain by the compiled library, where it was built.
+        library: compute the operators of the onnxq domain by the compiled library, where it was built; a path: by the
+            library in that file, which is code that runs.
         most_bytes: what a run may take with the constants, packed ones too; 0 is without a bound. A run that
             needs more is refused, where else the process would be killed. Runs are slower: none is to be timed.
         save_optimized: where to leave the optimized graph, which holds for this machine only.
@@ -114,7 +115,7 @@ class Session:
         optimize: bool = True,
         threads: int = THREADS,
         profile: bool = False,
-        library: bool = True,
+        library: bool | Path = True,
         most_bytes: int = 0,
         save_optimized: Path | None = None,
     ) -> None:
@@ -126,8 +127,12 @@ class Session:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        if library and native.path() is not None:
-            options.register_custom_ops_library(str(native.path()))
+        own = native.path() if library is True else library or None
+        try:
+            if own is not None:
+                options.register_custom_ops_library(str(own))
+        except Exception as error:  # see below
+            raise BadModel(f"onnxruntime cannot load the library '{own}': {reason(error)}") from None
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         if profile:

@@ -198,6 +198,13 @@ CASES: dict[str, Case] = {
     "model with data over one with data": Case(
         quantize("w8a16", "-f"), "out.onnx", [(quantize("w4a16"), "")], BESIDE, BESIDE
     ),
+    "model with several files of data over one with others": Case(
+        quantize("w8a16", "-f", "--shard-size", "5kB"),
+        "out.onnx",
+        [(quantize("w4a16", "--shard-size", "layer"), "")],
+        BESIDE,
+        points="publish.",
+    ),
     "small model over one with data": Case(quantize("w8a16", "-f"), "out.onnx", [(quantize("w4a16"), "")], {}, BESIDE),
     "model where another run was killed": Case(
         quantize("w8a16", "-f"),
@@ -208,6 +215,12 @@ CASES: dict[str, Case] = {
     ),
     "folder of models": Case(
         folder_of_models("w8a16", "-f"), "out", [(folder_of_models("w4a16"), "")], points="folder."
+    ),
+    "bundle": Case(
+        ["export", "in.onnx", "-o", "out", "--no-check", "-f"],
+        "out",
+        [(["export", "parts/a.onnx", "-o", "out", "--no-check", "-t", "ort-cpu"], "")],
+        points="folder.",
     ),
     "report": Case(
         quantize("w8a16", "-f", "--report", "out.json"), "out.json", [(quantize("w4a16", "--report", "out.json"), "")]

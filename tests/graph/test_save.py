@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import tiny
 from tiny import normal
 
-from onnxq.errors import BadModel, BadOutput
+from onnxq.errors import BadModel, BadOutput, BadRecipe
 from onnxq.output import write
 from onnxq.passes.quantize.store_weights import StoreWeights
 from onnxq.plan import Choice, Method, Plan
@@ -190,3 +191,57 @@ def test_with_force_an_output_is_replaced(tmp_path: Path) -> None:
     for name in ("in.onnx", "out.onnx"):
         (tmp_path / name).write_bytes(b"")
     write.check_destination(tmp_path / "out.onnx", [tmp_path / "in.onnx"], True)
+
+
+def shards_of(path: Path) -> dict[str, tuple[set[str], int]]:
+    """By data file, which weights are in it and how long it is."""
+    found: dict[str, tuple[set[str], int]] = {}
+    for name, value in ir.load(path).graph.initializers.items():
+        if isinstance(tensor := value.const_value, ir.ExternalTensor):
+            names, _ = found.setdefault(tensor.location, (set(), 0))
+            found[tensor.location] = names | {name}, path.with_name(tensor.location).stat().st_size
+    return found
+
+
+LAYERS = {"u": W, "v": normal(64, 32, seed=1), "t": normal(32)}
+
+
+@pytest.mark.parametrize(
+    ("size", "files"),
+    [(W.nbytes, [{"u"}, {"v"}]), (2 * W.nbytes, [{"u", "v"}]), (W.nbytes // 2, [{"u"}, {"v"}]), (1 << 20, [])],
+)
+def test_data_in_files_of_a_bounded_size(size: int, files: list[set[str]], tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with write.staging(path) as folder:
+        nbytes = write.save(tiny.read(tiny.model(TEXT, LAYERS)), folder / "m.onnx", shard_size=size)
+        write.publish(folder / "m.onnx", path)
+    assert nbytes == sum(f.stat().st_size for f in tmp_path.iterdir())
+    found = shards_of(path)
+    assert [names for names, _ in found.values()] == files and {*found} == {f.name for f in write.own_data(path)}
+    assert all(length <= max(size, W.nbytes) for _, length in found.values())
+    assert all(re.fullmatch(r"m\.onnx\.[0-9a-f]{16}\.data", name) for name in found)
+    x = normal(2, 64)
+    (wanted,) = tiny.evaluate(tiny.model(TEXT, LAYERS), x=x)
+    np.testing.assert_array_equal(tiny.evaluate(onnx.load(path), x=x)[0], wanted)
+    assert tiny.sqnr(wanted, onnxruntime.InferenceSession(path).run(None, {"x": x})[0]) > 100
+
+
+def test_a_file_for_each_layer(tmp_path: Path) -> None:
+    """Codes and scales of a weight lie in one file, whatever the order in which the model lists them."""
+    text = """g (float[N,64] x) => (float[N,512] y, float[N,32] z) {
+        p = DequantizeLinear<axis = 1>(q, s)  [n] y = MatMul(x, p)  [o] z = MatMul(x, r) }"""
+    constants = {"q": np.ones((64, 512), np.int8), "r": W, "s": normal(512)}
+    write.save(tiny.read(tiny.model(text, constants)), tmp_path / "m.onnx", shard_size="layer")
+    assert [names for names, _ in shards_of(tmp_path / "m.onnx").values()] == [{"q", "s"}, {"r"}]
+
+
+def test_equal_bytes_are_stored_once_in_all_files(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    write.save(model(), path, shard_size=W.nbytes)
+    assert [names for names, _ in shards_of(path).values()] == [{"u", "v"}]
+
+
+@pytest.mark.parametrize("size", [0, -5, "every"])
+def test_sizes_that_no_file_can_have(size: int | str, tmp_path: Path) -> None:
+    with pytest.raises(BadRecipe, match="a data file cannot have"):
+        write.save(model(), tmp_path / "m.onnx", shard_size=size)

@@ -10,8 +10,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 import tiny
+from click.testing import CliRunner
 
 import onnxq
+from onnxq.cli import main
+from onnxq.files.data_files import own_data
 from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.runtime.session import Session
@@ -103,3 +106,35 @@ def test_a_model_in_memory_whose_weights_lie_in_several_folders(tmp_path: Path) 
     (got,) = Session(model).run(feed)
     (tmp_path / "two" / "w.bin").rename(tmp_path / "one" / "w.bin")
     assert np.array_equal(got, Session(path).run(feed)[0])
+
+
+@pytest.mark.parametrize("size", ["5kB", "layer"])
+def test_several_files_that_onnxruntime_reads(size: str, tmp_path: Path) -> None:
+    """Written by `quantize`, and again by `convert` and `dequantize`, which read what that one wrote."""
+    text = """g (float[n, 64] x) => (float[n, 48] y) {
+        [a] a = MatMul(x, u)  r = Relu(a)  [b] b = MatMul(r, v)  s = Relu(b)  [c] y = MatMul(s, w) }"""
+    shapes = {"u": (64, 128), "v": (128, 64), "w": (64, 48)}
+    constants = {name: tiny.normal(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    model = tiny.save(tiny.model(text, constants), tmp_path)
+    x = tiny.normal(4, 64, seed=9)
+
+    def made(command: str, source: Path, output: str, *more: str) -> Path:
+        words = [command, str(source), "-o", str(tmp_path / output), "--shard-size", size, "--no-check", *more]
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+        return tmp_path / output
+
+    small = made("quantize", model, "a.onnx", "-s", "w4a16", "--keep-slow", "--prefer", "size")
+    packed = made("convert", small, "b.onnx", "--to", "onnx", "--accuracy-level", "0")
+    floats = made("dequantize", packed, "c.onnx")
+    (wanted,) = Session(floats, optimize=False).run({"x": x})
+    for path in (small, packed, floats):
+        onnx.checker.check_model(path)
+        assert len(own_data(path)) == 3 if size == "layer" or path == floats else len(own_data(path)) > 1
+        assert all(file.stat().st_size <= 5000 or path == floats or size == "layer" for file in own_data(path))
+        # MatMulNBits rounds what it multiplies to 8 bits.
+        assert tiny.sqnr(wanted, Session(path, optimize=False).run({"x": x})[0]) > (30 if path == small else 100)
+    done = CliRunner().invoke(main, ["quantize", str(model), "--shard-size", "0MB"])
+    assert done.exit_code == 1 and "a data file cannot have 0 bytes" in done.stderr
+    done = CliRunner().invoke(main, ["quantize", str(model), "--shard-size", "many"])
+    assert done.exit_code == 1 and "invalid size 'many'; examples: 2GB, layer" in done.stderr

@@ -20,9 +20,13 @@ import numpy as np
 import pytest
 import tiny
 from client_folders import require
+from javascript import node
 from numpy.typing import NDArray
 
 import onnxq
+from onnxq.conversion.convert import convert
+from onnxq.files.data_files import own_data
+from onnxq.folders import genai
 from onnxq.runtime import native
 
 pytestmark = [
@@ -31,7 +35,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-SCRIPTS = Path(__file__).parent.parent / "js"
 TEXT = "The quick fox"
 
 
@@ -88,6 +91,28 @@ def test_onnxruntime_genai(exported: Callable[[str], Path], tmp_path: Path, targ
         assert opens_elsewhere(result.output) == ""
         library.unlink()
         assert library.name in opens_elsewhere(result.output)
+
+
+@pytest.mark.parametrize(("start", "end"), [("onnxq", "ort-cpu"), ("ort-cpu", "onnx"), ("ort-cpu", "onnxq")])
+def test_onnxruntime_genai_on_what_convert_writes(
+    exported: Callable[[str], Path], tmp_path: Path, start: str, end: str
+) -> None:
+    """The model of a folder, converted in place: the same weights, so nearly the same logits."""
+    if "onnxq" in (start, end) and native.path() is None:
+        pytest.skip("the compiled library is not built")
+    folder = onnxq.quantize_folder(exported("genai"), tmp_path / "out", "w4a16", target=start).output
+    tokens, logits = generate(folder)
+    done = convert(folder / "model.onnx", end, tmp_path / "converted.onnx", accuracy_level=0)
+    assert done.kept and not done.again
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    for file in (done.output, *own_data(done.output)):
+        shutil.copy(file, moved / file.name.replace("converted.onnx", "model.onnx", file == done.output))
+    if end == "onnxq":
+        genai.register_library(moved, [Path("model.onnx")])
+    _, found = generate(moved, tokens)
+    assert np.isfinite(found).all() and tiny.sqnr(logits, found) > 30
+    _, floats = generate(exported("genai"), tokens)
+    assert tiny.sqnr(floats, found) > tiny.sqnr(floats, logits) - 3
 
 
 def opens_elsewhere(folder: Path) -> str:
@@ -179,18 +204,6 @@ def test_transformers_js_generates(exported: Callable[[str], Path], tmp_path: Pa
     named = onnxq.quantize_folder(folder, tmp_path / "named", "fp16", layout="transformers.js").output
     generated = node("generate.cjs", named, "AutoModelForSeq2SeqLM", "fp16", TEXT)
     assert generated[: tokens.shape[1]] == tokens[0].tolist()
-
-
-def node(script: str, *arguments: object) -> Any:
-    """What a script prints, as JSON."""
-    modules, program = os.environ.get("ONNXQ_NODE_MODULES"), shutil.which("node")
-    if program is None or modules is None:
-        pytest.skip("needs node, and ONNXQ_NODE_MODULES")
-    command = [program, str(SCRIPTS / script), *map(str, arguments)]
-    environment = os.environ | {"NODE_PATH": modules}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 # diffusers

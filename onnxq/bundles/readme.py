@@ -1,0 +1,108 @@
+"""The README of a bundle: what it is, what was measured, and the lines that load it, in several languages."""
+
+from __future__ import annotations
+
+import json
+
+from onnxq.bundles.manifest import Manifest
+
+README = "README.md"
+
+
+def readme(manifest: Manifest) -> str:
+    """Markdown. The blocks of code are complete: paths are relative to the folder."""
+    blocks = [_TITLE.format(model=manifest.model, target=manifest.target, version=manifest.onnxq)]
+    blocks += [_measured(manifest), _interface(manifest)]
+    if manifest.library is not None:
+        blocks.append(_LIBRARY.format(library=manifest.library, platform=manifest.platform))
+    blocks += [f"## {name}\n\n```{word}\n{_lines(word, manifest)}```" for name, word in _LANGUAGES]
+    return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
+
+
+_TITLE = """
+# {model}
+
+A model for {target}, exported by onnxq {version}.
+
+```sh
+sha256sum --check SHA256SUMS  # all files are as they were made
+python run.py                 # runs the stored samples: needs onnxruntime and numpy
+onnxq verify .                # measures again what was measured, and compares
+```
+"""
+_LIBRARY = """
+The model has operators of onnxq's own. `{library}` computes them on {platform}; it is registered with the session.
+Where it is not, each runs as the function that the model carries for it: nearly the same numbers, slower.
+"""
+#: Headings, and what a Markdown block calls the language.
+_LANGUAGES = (("Python", "python"), ("C++", "cpp"), ("C#", "csharp"), ("Java", "java"), ("JavaScript", "js"))
+_CODE = {
+    "python": (
+        "import onnxruntime\n\noptions = onnxruntime.SessionOptions()\n",
+        "options.register_custom_ops_library({library})\n",
+        'session = onnxruntime.InferenceSession({model}, options, providers=["CPUExecutionProvider"])\n',
+    ),
+    "cpp": (
+        "#include <onnxruntime_cxx_api.h>\n\nOrt::Env env;\nOrt::SessionOptions options;\n",
+        "options.RegisterCustomOpsLibrary(ORT_TSTR({library}));\n",
+        "Ort::Session session(env, ORT_TSTR({model}), options);\n",
+    ),
+    "csharp": (
+        "using Microsoft.ML.OnnxRuntime;\n\nusing var options = new SessionOptions();\n",
+        "options.RegisterCustomOpLibrary({library});\n",
+        "using var session = new InferenceSession({model}, options);\n",
+    ),
+    "java": (
+        "import ai.onnxruntime.OrtEnvironment;\nimport ai.onnxruntime.OrtSession;\n\n"
+        "OrtSession.SessionOptions options = new OrtSession.SessionOptions();\n",
+        "options.registerCustomOpLibrary({library});\n",
+        "OrtSession session = OrtEnvironment.getEnvironment().createSession({model}, options);\n",
+    ),
+    "js": (
+        'import ort from "onnxruntime-node";\n\n',
+        "// onnxruntime-node takes no libraries: onnxq's operators run as the functions that the model carries.\n",
+        "const session = await ort.InferenceSession.create({model});\n",
+    ),
+}
+_WEB = """
+// In a browser, or for WebAssembly in node: import "onnxruntime-web", and hand it the data, which it does not find:
+// ort.InferenceSession.create({model}, {{ externalData: {data} }})
+"""
+
+
+def _lines(word: str, manifest: Manifest) -> str:
+    begin, register, end = _CODE[word]
+    names = {"model": json.dumps(manifest.model), "library": json.dumps(f"./{manifest.library}")}
+    text = begin + (register.format(**names) if manifest.library is not None else "") + end.format(**names)
+    if word == "js" and manifest.data:
+        places = json.dumps([{"path": name, "data": f"/{name}"} for name in manifest.data])
+        text += _WEB.format(model=names["model"], data=places).lstrip("\n")
+    return text
+
+
+def _interface(manifest: Manifest) -> str:
+    rows = [f"| `{value.name}` | {value.type} | {_shape(value.shape)} |" for value in manifest.inputs]
+    return "\n".join(["| input | type | shape |", "|---|---|---|", *rows])
+
+
+def _shape(shape: list[int | str | None] | None) -> str:
+    if shape is None:
+        return "any"
+    return " × ".join("?" if dim is None else str(dim) for dim in shape) or "one number"
+
+
+def _measured(manifest: Manifest) -> str:
+    found = manifest.measured
+    if found is None:
+        return "Nothing was measured when it was exported."
+    kernels = ", ".join(f"{count} {op}" for op, count in found.kernels.items()) or "none"
+    machine, threads = found.machine, f"{found.threads} thread{'s' * (found.threads != 1)}"
+    rows = [
+        ("machine", f"{machine.cpu}, {machine.cores} cores, onnxruntime {machine.onnxruntime}"),
+        ("one run", f"{found.milliseconds:.3f} ms on {threads if found.threads else 'all threads'}"),
+        ("integer kernels", kernels),
+        ("samples", found.on if found.proves else f"{found.on} (made up: they show that it runs, not how good it is)"),
+    ]
+    if found.sqnr is not None:
+        rows.append(("error against float", f"{found.sqnr:.1f} dB SQNR"))
+    return "\n".join(["| measured | |", "|---|---|", *(f"| {word} | {text} |" for word, text in rows)])

@@ -1,0 +1,160 @@
+"""`onnxq verify`: a bundle on the machine that will run it, against what was measured where it was made."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnxq.boundary import bounded
+from onnxq.bundles import measure, stored
+from onnxq.bundles.manifest import (
+    MANIFEST,
+    SAMPLES,
+    SUMS,
+    Manifest,
+    Measured,
+    entry_of,
+    read_manifest,
+    require_whole,
+    this_platform,
+)
+from onnxq.errors import BadModel, BadRecipe, CheckFailed, MissingRuntime
+from onnxq.job import Environment
+from onnxq.model.load import load_model
+from onnxq.quality import compare_outputs
+from onnxq.runtime import library
+from onnxq.runtime.machine import Machine, this_machine
+from onnxq.runtime.session import Session
+
+#: Least agreement, in dB, of the outputs here with those stored: processors round intermediate results differently, and
+#: functions in the place of a library even more.
+AGREES_DB = 15.0
+#: Where the float model's outputs are stored, so many dB more error than there was are too many, ...
+WORSE_DB = 3.0
+#: ... unless the outputs are so near.
+SAME_DB = 40.0
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found.
+
+    Attributes:
+        there: what the bundle says of the machine that made it; None: nothing, so nothing was compared.
+        agrees: dB of the outputs here against those of that machine.
+        sqnr: dB against the float model, where its outputs are stored.
+        milliseconds, kernels: of this machine.
+        notes: what a user should know, a sentence each.
+    """
+
+    manifest: Manifest
+    bytes: int
+    machine: Machine
+    agrees: float | None = None
+    sqnr: float | None = None
+    milliseconds: float = 0.0
+    kernels: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def there(self) -> Measured | None:
+        return self.manifest.measured
+
+
+@bounded
+def verify(
+    bundle: str | Path,
+    *,
+    load_library: bool = False,
+    threads: int | None = None,
+    environment: Environment | None = None,
+) -> Verified:
+    """Check that every file of a bundle is what was exported, run its samples here, and compare.
+
+    Args:
+        load_library: run the bundle's own library. It is code: only for bundles whose maker you trust. Without, this
+            installation's library takes its place where they are the same file; else the functions in the model.
+        threads: [default: as many as it was measured on]
+
+    Raises:
+        BadModel: it is no bundle, not whole, or its model does not run here.
+        BadData: its samples are damaged.
+        CheckFailed: the model computes something else here.
+    """
+    environment, folder = environment or Environment(), Path(bundle)
+    manifest = read_manifest(folder)
+    nbytes = require_whole(folder, manifest, environment.progress)
+    model, there = folder / manifest.model, manifest.measured
+    load_model(model)
+    compiled, notes = _library(folder, manifest, load_library)
+    count = manifest.threads if threads is None else threads
+    session, machine = Session(model, threads=count, library=compiled), this_machine()
+    listed = {*manifest.files, MANIFEST, SUMS}
+    others = sorted(each.name for each in folder.iterdir() if each.is_file() and each.name not in listed)
+    notes += [f"'{name}' is not of the bundle: not looked at" for name in others[:3]]
+    if there is None:
+        return Verified(manifest, nbytes, machine, notes=(*notes, "no samples are stored: it was only opened"))
+    lacking = sorted({*there.outputs} - {*session.outputs})
+    if lacking:
+        raise BadModel(f"the model of '{folder}' has no output '{lacking[0]}', which the manifest names")
+    environment.progress.start("measuring")
+    has_floats = there.sqnr is not None
+    kept = stored.load(folder / SAMPLES, session.inputs, there.samples, len(there.outputs), has_floats)
+    found = measure.run(model, kept.feeds, there.outputs, count, compiled)
+    compared = functools.partial(compare_outputs, there.outputs)
+    agrees = compared(kept.wanted, found.outputs).sqnr
+    error = compared(kept.floats, found.outputs).sqnr if has_floats else None
+    _require_agreement(folder, there, agrees, error)
+    notes += _differences(there, machine, found.kernels)
+    return Verified(
+        manifest, nbytes, machine, agrees, error, found.milliseconds, found.kernels, tuple(dict.fromkeys(notes))
+    )
+
+
+def _library(folder: Path, manifest: Manifest, load_library: bool) -> tuple[bool | Path, list[str]]:
+    """Which library computes onnxq's operators here, and why, if it is not the bundle's."""
+    if manifest.library is None:
+        return False, []
+    if load_library:
+        if manifest.platform != this_platform():
+            raise BadRecipe(
+                f"the library of '{folder}' is for {manifest.platform}, and this is {this_platform()}: "
+                "export the model there, or leave --load-library out"
+            )
+        return (folder / manifest.library).resolve(), []
+    try:
+        own = library.ops_library()
+    except MissingRuntime:
+        own = None
+    if own is not None and entry_of(own).sha256 == manifest.files[manifest.library].sha256:
+        return own, []
+    why = "is not this installation's" if manifest.platform == this_platform() else f"is for {manifest.platform}"
+    return False, [f"the bundle's library {why}: not loaded (--load-library does), the model ran by its functions"]
+
+
+def _require_agreement(folder: Path, there: Measured, agrees: float, error: float | None) -> None:
+    """
+    Raises:
+        CheckFailed: the model computes something else here.
+    """
+    where = f"on {there.machine.cpu}"
+    if error is not None and there.sqnr is not None:
+        if error < there.sqnr - WORSE_DB and agrees < SAME_DB:
+            raise CheckFailed(
+                f"'{folder}' is further from float here ({error:.1f} dB) than {where} ({there.sqnr:.1f} dB)"
+            )
+    elif agrees < AGREES_DB:
+        raise CheckFailed(
+            f"'{folder}' computes something else here than {where}: {agrees:.1f} dB, at least {AGREES_DB:g}"
+        )
+
+
+def _differences(there: Measured, here: Machine, kernels: dict[str, int]) -> list[str]:
+    notes = []
+    if there.machine.onnxruntime != here.onnxruntime:
+        notes.append(f"onnxruntime is {here.onnxruntime}; it was {there.machine.onnxruntime}")
+    if there.kernels != kernels:
+        words = [", ".join(f"{n} {op}" for op, n in each.items()) or "none" for each in (kernels, there.kernels)]
+        notes.append(f"other kernels ran: {words[0]}; there: {words[1]}")
+    return notes

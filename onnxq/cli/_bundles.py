@@ -1,0 +1,63 @@
+"""What a person is shown of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from onnxq.bundles.export import Exported
+from onnxq.bundles.manifest import Measured
+from onnxq.bundles.verify import Verified
+from onnxq.cli import _tables
+from onnxq.errors import one_line
+
+
+def exported_table(done: Exported) -> Group:
+    """What is in it, and what was measured."""
+    table, manifest = _table(), done.manifest
+    table.add_row("files", str(len(manifest.files)), one_line(", ".join(manifest.files)))
+    table.add_row("size", _tables._bytes(done.bytes), f"for {manifest.platform}" if manifest.library else "")
+    if manifest.measured is not None:
+        found = manifest.measured
+        table.add_row("samples", str(found.samples), one_line(found.on))
+        if found.sqnr is not None:
+            table.add_row("error", _tables._decibel(found.sqnr), "SQNR against the float model")
+        table.add_row("speed", _tables._time(found.milliseconds), _threads(found))
+        table.add_row("kernels", _kernels(found.kernels), "")
+    return _with_notes(table, done.notes)
+
+
+def verified_table(done: Verified) -> Group:
+    """What was found here, beside what was found there."""
+    table, there = _table(), done.there
+    table.add_row("files", str(len(done.manifest.files)), f"{_tables._bytes(done.bytes)}, as they were exported")
+    if there is not None and done.agrees is not None:
+        table.add_row("", "here", "there")
+        table.add_row("machine", one_line(done.machine.cpu), one_line(there.machine.cpu))
+        table.add_row("agrees", _tables._decibel(done.agrees), f"on {there.samples} stored samples")
+        if done.sqnr is not None and there.sqnr is not None:
+            before = f"{_tables._decibel(there.sqnr)} against the float model"
+            table.add_row("error", _tables._decibel(done.sqnr), before)
+        times = _tables._time(done.milliseconds), _tables._time(there.milliseconds)
+        table.add_row("speed", times[0], f"{times[1]}, {_threads(there)}")
+        table.add_row("kernels", _kernels(done.kernels), _kernels(there.kernels))
+    return _with_notes(table, done.notes)
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, show_header=False)
+
+
+def _with_notes(table: Table, notes: Sequence[str]) -> Group:
+    return Group(table, *(Text(one_line(f"note: {note}")) for note in notes))
+
+
+def _threads(found: Measured) -> str:
+    return f"{found.threads} thread{'s' * (found.threads != 1)}" if found.threads else "all threads"
+
+
+def _kernels(kernels: dict[str, int]) -> str:
+    return one_line(", ".join(f"{count} {op}" for op, count in kernels.items())) or "none on integers"
