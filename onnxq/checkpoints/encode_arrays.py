@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
 from onnxq.analysis import granularities
-from onnxq.checkpoints.gguf_file import Gguf, write_gguf
+from onnxq.checkpoints.gguf_file import Gguf, Value, write_gguf
 from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
 from onnxq.files import array_limits, limits, schemas, staging
@@ -199,7 +199,7 @@ def _floats(file: Gguf, name: str) -> NDArray:
 def write_weights(
     output: str | Path,
     tensors: Sequence[tuple[str, Callable[[], Tensor]]],
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Value] | None = None,
     *,
     replace: bool = False,
 ) -> None:
@@ -208,7 +208,7 @@ def write_weights(
     Args:
         output: `.gguf`, `.safetensors` or `.npz`.
         tensors: names and what makes them; for GGUF in a format that it has.
-        metadata: texts for `.gguf` and `.safetensors`.
+        metadata: for `.gguf` what `write_gguf` takes, for `.safetensors` texts.
         replace: whether a file that is there is replaced.
 
     Raises:
@@ -222,7 +222,7 @@ def write_weights(
     if output.suffix == ".gguf":
         write_gguf(output, tensors, metadata, replace=replace)
     else:
-        _write_parts(output, tensors, dict(metadata or {}), replace)
+        _write_parts(output, tensors, {key: str(value) for key, value in (metadata or {}).items()}, replace)
 
 
 def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], NDArray]]], *, replace: bool) -> int:

@@ -71,12 +71,14 @@ def _export(model: Path, options: dict[str, Any]) -> None:
     output = options["output"] or Path(f"{model.stem}.{options['to']}")
     with Bars(console(stderr=True)) as bars:
         environment = Environment(options["threads"], bars, guard_of(options))
-        rows = export_weights(model, output, environment=environment)
+        done = export_weights(model, output, environment=environment)
     if options["as_json"]:
-        click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+        click.echo(json.dumps([dataclasses.asdict(row) for row in done.rows], indent=1))
         return
-    for row in rows:
+    for row in done.rows:
         shape = "×".join(map(str, row.shape)) or "1"
         near = "same" if row.sqnr is None else f"rounded again, {row.sqnr:.1f} dB"
         say(f"{one_line(row.name)}  {shape}  {row.format or 'array'}  {near}")
-    say(f"{output}: {len(rows)} tensors, {output.stat().st_size} bytes")
+    for sentence in done.said:
+        say(one_line(sentence))
+    say(f"{output}: {len(done.rows)} tensors, {output.stat().st_size} bytes")

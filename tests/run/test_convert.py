@@ -131,7 +131,7 @@ def weights(path: Path) -> dict[str, NDArray]:
 @pytest.mark.parametrize("word", ["int4", "uint4", "int8", "nf4"])
 def test_weights_alone(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "ort-cpu")
-    rows = export_weights(small, tmp_path / "w.safetensors")
+    rows = export_weights(small, tmp_path / "w.safetensors").rows
     assert all(row.sqnr is None for row in rows)
     # MatMulBnb4 counts blocks of 64 through rows of 96 and 72: no format of rows. Tables are in int8 beside it.
     stored = sorted(row.format for row in rows if row.format)
@@ -146,8 +146,8 @@ def test_weights_alone(word: str, tmp_path: Path) -> None:
 def test_gguf_is_what_its_own_reader_reads(word: str, stored: str, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     small = quantized(tmp_path, word, "onnxq")
-    rows = {row.name: row for row in export_weights(small, tmp_path / "w.gguf")}
-    exact = {row.name: row for row in export_weights(small, tmp_path / "w.safetensors")}
+    rows = {row.name: row for row in export_weights(small, tmp_path / "w.gguf").rows}
+    exact = {row.name: row for row in export_weights(small, tmp_path / "w.safetensors").rows}
     wanted = weights(tmp_path / "w.safetensors")
     read = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "w.gguf").tensors}
     assert set(read) == set(rows) == set(exact)
@@ -202,5 +202,5 @@ def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:
     for target in TARGETS:
         small = tmp_path / f"{target}.onnx"
         quantize(model, small, Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True), target=target, check=False)
-        rows = export_weights(small, tmp_path / f"{target}.npz")
+        rows = export_weights(small, tmp_path / f"{target}.npz").rows
         assert {row.name for row in rows if row.format is not None} == set(names)

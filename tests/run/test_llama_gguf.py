@@ -1,0 +1,147 @@
+"""Decoders like Llama of any spelling become GGUF files that llama.cpp runs: the same logits from the file alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import tiny
+from decoders import HEADS, HIDDEN, PAIRS, SIZE, WIDTH, WORDS, Spelling, write
+from numpy.typing import NDArray
+
+from onnxq import quantize
+from onnxq.conversion.export_weights import Exported, export_weights
+from onnxq.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("quick")
+IDS = np.random.default_rng(0).integers(0, WORDS, 24)
+SPELLINGS = {
+    "standard": Spelling(),
+    "pairs": Spelling(by_halves=False, biased=True, slowed=True),
+    "joined": Spelling(joined=True, tied=True),
+    "fused": Spelling(fused=True, biased=True),
+    "fused-joined": Spelling(fused=True, joined=True, by_halves=False),
+}
+
+
+def exported(folder: Path, how: Spelling, word: str = "int8", target: str = "ort-cpu") -> tuple[Path, Exported]:
+    small = folder / "small.onnx"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(write(folder, how), small, recipe, target=target, check=False)
+    return small, export_weights(small, folder / "w.gguf")
+
+
+def logits(model: Path) -> NDArray:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model, options).run(None, {"tokens": IDS[None]})[0][0]
+
+
+def by_definition(path: Path, ids: NDArray) -> NDArray:
+    """What the architecture "llama" computes of a file: read by gguf's own reader, and written down from its paper."""
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(path)
+    said = {key: field.contents() for key, field in reader.fields.items()}
+    w = {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors}
+    size = said["llama.rope.dimension_count"]
+    slow = w.get("rope_freqs.weight", np.ones(size // 2))
+    turns = np.exp(
+        1j * np.outer(np.arange(len(ids)), said["llama.rope.freq_base"] ** -(np.arange(0, size, 2) / size) / slow)
+    )
+
+    def norm(x: NDArray, name: str) -> NDArray:
+        epsilon = said["llama.attention.layer_norm_rms_epsilon"]
+        return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + epsilon) * w[f"{name}.weight"]
+
+    def times(x: NDArray, name: str) -> NDArray:
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+
+    def turned(x: NDArray) -> NDArray:
+        return (np.ascontiguousarray(x).view(np.complex128) * turns[:, None]).view(np.float64)
+
+    x = w["token_embd.weight"][ids]
+    for i in range(said["llama.block_count"]):
+        h = norm(x, f"blk.{i}.attn_norm")
+        q, k, v = (times(h, f"blk.{i}.attn_{part}").reshape(len(ids), -1, size) for part in "qkv")
+        q, k = turned(q), turned(k)
+        mixed = []
+        for head in range(said["llama.attention.head_count"]):
+            pair = head * said["llama.attention.head_count_kv"] // said["llama.attention.head_count"]
+            scores = q[:, head] @ k[:, pair].T / np.sqrt(size) + np.triu(np.full((len(ids),) * 2, -np.inf), 1)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            mixed.append(weights / weights.sum(-1, keepdims=True) @ v[:, pair])
+        x = x + times(np.concatenate(mixed, -1), f"blk.{i}.attn_output")
+        h = norm(x, f"blk.{i}.ffn_norm")
+        gate = times(h, f"blk.{i}.ffn_gate")
+        x = x + times(gate / (1 + np.exp(-gate)) * times(h, f"blk.{i}.ffn_up"), f"blk.{i}.ffn_down")
+    return norm(x, "output_norm") @ w.get("output.weight", w["token_embd.weight"]).T
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_any_spelling_becomes_a_file_of_the_same_logits(name: str, tmp_path: Path) -> None:
+    how = SPELLINGS[name]
+    small, done = exported(tmp_path, how)
+    assert done.said[0].startswith("llama: 2 layers of width 64"), done.said
+    # Codes are the same; their scales were rounded to float16.
+    assert all(row.sqnr is None or row.sqnr > 60 for row in done.rows)
+    assert tiny.sqnr(logits(small), by_definition(tmp_path / "w.gguf", IDS)) > 55
+    names = {row.name for row in done.rows}
+    assert ("output.weight" in names) == (not how.tied) and ("rope_freqs.weight" in names) == how.slowed
+    assert ("blk.1.attn_k.bias" in names) == how.biased and len(names) == len(done.rows)
+
+
+def test_metadata_have_the_types_that_llama_cpp_asks_for(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    exported(tmp_path, SPELLINGS["fused"])
+    fields = gguf.GGUFReader(tmp_path / "w.gguf").fields
+    uint, real, text = gguf.GGUFValueType.UINT32, gguf.GGUFValueType.FLOAT32, gguf.GGUFValueType.STRING
+    wanted = {
+        "general.architecture": (text, "llama"),
+        "llama.block_count": (uint, 2),
+        "llama.embedding_length": (uint, WIDTH),
+        "llama.feed_forward_length": (uint, HIDDEN),
+        "llama.attention.head_count": (uint, HEADS),
+        "llama.attention.head_count_kv": (uint, PAIRS),
+        "llama.rope.dimension_count": (uint, SIZE),
+        "llama.rope.freq_base": (real, 10000.0),
+        "llama.attention.layer_norm_rms_epsilon": (real, pytest.approx(1e-6)),
+        "llama.vocab_size": (uint, WORDS),
+        "tokenizer.ggml.model": (text, "none"),
+    }
+    assert {key: (fields[key].types[0], fields[key].contents()) for key in wanted} == wanted
+
+
+@pytest.mark.parametrize("word", ["uint4", "w8a8-dynamic"])
+def test_tables_of_angles_that_were_quantized_are_read_as_what_they_stand_for(word: str, tmp_path: Path) -> None:
+    small, done = exported(tmp_path, Spelling(), word, "onnx" if word == "uint4" else "ort-cpu")
+    assert done.said[0].startswith("llama: 2 layers"), done.said
+    assert tiny.sqnr(logits(small), by_definition(tmp_path / "w.gguf", IDS)) > 20
+
+
+def test_what_only_looks_like_a_llama_keeps_its_own_names(tmp_path: Path) -> None:
+    _, done = exported(tmp_path, Spelling(scale=0.5))
+    assert done.said[0].startswith("not of an architecture that llama.cpp runs: it has the parts of a Llama, but")
+    assert not any(row.name.startswith("blk.") for row in done.rows)
+
+
+def test_other_decoders_say_why_they_are_none(tmp_path: Path) -> None:
+    from exports.language import gpt2
+
+    quantize(gpt2(tmp_path), tmp_path / "small.onnx", Recipe("w8a16", min_sqnr=-np.inf, keep_slow=True), check=False)
+    done = export_weights(tmp_path / "small.onnx", tmp_path / "w.gguf")
+    why = "no constant of its graph tells how positions turn queries and keys"
+    assert done.said == (f"not of an architecture that llama.cpp runs: {why}",)
+
+
+def test_llama_cpp_runs_the_file(tmp_path: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    for name, how in SPELLINGS.items():
+        (tmp_path / name).mkdir()
+        small, _ = exported(tmp_path / name, how)
+        theirs = llama_cpp.Llama(str(tmp_path / name / "w.gguf"), n_ctx=64, logits_all=True, verbose=False)
+        theirs.eval(IDS.tolist())
+        # Its kernels round activations to 8 bits.
+        assert tiny.sqnr(logits(small), np.array(theirs.scores[: len(IDS)])) > 30
+        theirs.close()
