@@ -22,14 +22,15 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
 from onnxq.analysis import granularities
+from onnxq.checkpoints import own_file
 from onnxq.checkpoints.gguf_file import Gguf, Value, write_gguf
+from onnxq.checkpoints.own_file import KEY, TABLE
 from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
-from onnxq.files import array_limits, limits, schemas, staging
+from onnxq.files import array_limits, limits, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.model.weights import Role
 
-TABLE = "onnxq.json"
 SUFFIXES = (".gguf", ".safetensors", ".npz")
 #: What arrays are read from.
 ARRAYS = (".npy", ".npz", ".safetensors")
@@ -249,28 +250,17 @@ def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], ND
 
 def _table(path: Path, stored: Mapping[str, NDArray]) -> dict[str, Any]:
     """What is said of each weight, by name."""
-    try:
-        text = stored.metadata["onnxq"] if isinstance(stored, Safetensors) else bytes(stored[TABLE]).decode()
-        table = limits.parse_json(text)
-        if isinstance(table, dict):
-            return table
-    except (KeyError, ValueError, TypeError):
-        pass
-    raise BadData(f"'{path}' was not written by 'onnxq encode': it does not say in which formats its weights are")
+    table = own_file.table_of(stored, stored.metadata if isinstance(stored, Safetensors) else {})
+    if table is None:
+        raise BadData(f"'{path}' was not written by 'onnxq encode': it does not say in which formats its weights are")
+    return table
 
 
 def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -> NDArray:
     try:
-        if entry is None:
-            return stored[name]
-        said = schemas.checked(entry, schemas.EncodedArray)
-        format, how = formats.get(said.format, said.levels), Granularity(said.axis, said.block)
-        parts = {part: stored[f"{name}.{part}"] for part in said.parts}
-        if format.scale_type == E8M0 and "scales" in parts:
-            parts["scales"] = parts["scales"].view(E8M0)
-        return layouts.from_compact(format, how, tuple(said.shape), parts).dequantize()
-    except (KeyError, TypeError, ValueError, BadRecipe) as error:
-        raise BadData(f"'{path}' is damaged: weight '{name}' cannot be decoded: {first_line(error)}") from None
+        return own_file.weight_of(name, entry, stored).dequantize() if entry is not None else stored[name]
+    except (BadData, KeyError) as error:
+        raise BadData(f"'{path}' is damaged: {first_line(error)}") from None
 
 
 def _write_parts(
@@ -322,7 +312,7 @@ def _write_parts(
                     with archive.open(f"{TABLE}.npy", "w") as file:
                         np.lib.format.write_array(file, np.frombuffer(json.dumps(table).encode(), np.uint8))
         else:
-            _safetensors(staged, parts, lambda: {**(metadata or {}), "onnxq": json.dumps(table)})
+            _safetensors(staged, parts, lambda: {**(metadata or {}), KEY: json.dumps(table)})
 
 
 def _safetensors(

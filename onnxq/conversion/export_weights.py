@@ -15,6 +15,7 @@ from onnxq import formats
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import SUFFIXES, Tensor, write_weights
 from onnxq.checkpoints.gguf_file import Value
+from onnxq.checkpoints.schemes.gguf import OWN
 from onnxq.conversion.files import opened
 from onnxq.conversion.gguf_forms import distance, in_gguf
 from onnxq.conversion.llama.export import as_llama
@@ -85,7 +86,7 @@ def export_weights(model: str | Path, output: str | Path, *, environment: Enviro
         raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to export")
     tensors, about, said = list(_weights(loaded)), dict[str, Value](), tuple[str, ...]()
     if output.suffix == ".gguf":
-        about = {"general.architecture": "onnx", "general.name": path.stem}
+        about = {"general.architecture": OWN, "general.name": path.stem}
         environment.progress.start("comparing with a Llama")
         try:
             llama = as_llama(path)

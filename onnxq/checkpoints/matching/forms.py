@@ -75,7 +75,7 @@ def exact_forms(stored: Stored) -> Iterator[Form]:
     group = stored.granularity.block
     if group is None:
         yield Form(format.name, None, lambda q: q)
-    elif format.has_fixed_block or format.has_minimum or not format.is_integer:
+    elif format.has_fixed_block or format.has_minimum or not format.is_integer or format.base is not None:
         yield Form(format.name, group, lambda q: q, half_scales=stored.half_scales)
     if group is None:
         return
