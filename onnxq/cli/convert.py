@@ -14,7 +14,9 @@ from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of
+from onnxq.cli._types import Size
 from onnxq.conversion.convert import convert as make
+from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import one_line
 from onnxq.job import Environment
@@ -25,10 +27,15 @@ from onnxq.job import Environment
 @click.option(
     "--to",
     required=True,
-    type=click.Choice((*targets.names(), *(suffix[1:] for suffix in SUFFIXES))),
-    help="Where it will run; or the file in which to write its weights alone.",
+    type=click.Choice((*targets.names(), *(suffix[1:] for suffix in SUFFIXES), *KINDS)),
+    help="Where it will run; or the file, or the checkpoint of another project, in which to write its weights alone.",
 )
 @click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with that word in it]")
+@click.option(
+    "--shard-size",
+    type=Size(),
+    help="Of safetensors: bytes of a file, e.g. 2GB; what is longer becomes several.  [default: one file]",
+)
 @ACCURACY_LEVEL_OPTION
 @click.option("--no-check", is_flag=True, help="Do not run the saved file.")
 @THREADS_OPTION
@@ -38,11 +45,14 @@ def convert(model: Path, **options: Any) -> None:
     """Write MODEL, quantized by whatever tool, as another target computes it. Weights keep their codes.
 
     Weights that the target has no form for are rounded again; which ones, and how near they are, is said. Into .gguf,
-    .safetensors and .npz go the weights without the graph.
+    .safetensors and .npz go the weights without the graph, and into a folder of compressed-tensors or torchao; a
+    .gguf of a decoder like Llama runs in llama.cpp.
     """
-    if f".{options['to']}" in SUFFIXES:
+    if f".{options['to']}" in SUFFIXES or options["to"] in KINDS:
         _export(model, options)
         return
+    if options["shard_size"] is not None:
+        raise click.UsageError("--shard-size cuts safetensors only: --to safetensors, compressed-tensors or torchao")
     with Bars(console(stderr=True)) as bars:
         done = make(
             model,
@@ -68,10 +78,13 @@ def convert(model: Path, **options: Any) -> None:
 
 
 def _export(model: Path, options: dict[str, Any]) -> None:
-    output = options["output"] or Path(f"{model.stem}.{options['to']}")
+    output, most = options["output"] or Path(f"{model.stem}.{options['to']}"), options["shard_size"]
     with Bars(console(stderr=True)) as bars:
         environment = Environment(options["threads"], bars, guard_of(options))
-        done = export_weights(model, output, environment=environment)
+        if options["to"] in KINDS:
+            done = export_folder(model, options["to"], output, shard_size=most, environment=environment)
+        else:
+            done = export_weights(model, output, shard_size=most, environment=environment)
     if options["as_json"]:
         click.echo(json.dumps([dataclasses.asdict(row) for row in done.rows], indent=1))
         return
@@ -81,4 +94,5 @@ def _export(model: Path, options: dict[str, Any]) -> None:
         say(f"{one_line(row.name)}  {shape}  {row.format or 'array'}  {near}")
     for sentence in done.said:
         say(one_line(sentence))
-    say(f"{output}: {len(done.rows)} tensors, {output.stat().st_size} bytes")
+    count = f" in {len(done.files)} files" if len(done.files) > 1 else ""
+    say(f"{output}: {len(done.rows)} tensors, {sum(file.stat().st_size for file in done.files)} bytes{count}")

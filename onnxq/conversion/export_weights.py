@@ -18,7 +18,7 @@ from onnxq.checkpoints.gguf_file import Value
 from onnxq.checkpoints.schemes.gguf import OWN
 from onnxq.conversion.files import opened
 from onnxq.conversion.gguf_forms import distance, in_gguf
-from onnxq.conversion.llama.export import as_llama
+from onnxq.conversion.llama.export import Named, as_llama
 from onnxq.conversion.restore import restore_products
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
@@ -33,6 +33,10 @@ from onnxq.version import __version__
 _SUFFIX = re.compile(
     rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())}))(_\d+)?$"
 )
+
+
+#: What exporters call constants that have no name of their own.
+_NUMBERED = re.compile(r"onnx::\w+$")
 
 
 @dataclass(frozen=True)
@@ -52,15 +56,23 @@ class Exported:
 
     Attributes:
         rows: of each tensor, in the order of the file.
-        said: of a GGUF file: which architecture it is of, or why of none that llama.cpp runs.
+        said: which architecture a file is of, or why it is of none that other programs run.
+        files: the one that was asked for; or several, the last of which names the others.
     """
 
     rows: list[Row]
     said: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
 
 @bounded
-def export_weights(model: str | Path, output: str | Path, *, environment: Environment | None = None) -> Exported:
+def export_weights(
+    model: str | Path,
+    output: str | Path,
+    *,
+    shard_size: int | None = None,
+    environment: Environment | None = None,
+) -> Exported:
     """Write all weights of the quantized `model`, made by whatever tool, to `output`; what became of each.
 
     Weights of products are written as [outputs, inputs]. A GGUF file of a decoder like Llama has the names and metadata
@@ -69,6 +81,7 @@ def export_weights(model: str | Path, output: str | Path, *, environment: Enviro
 
     Args:
         output: `.gguf`, `.safetensors` or `.npz`.
+        shard_size: bytes of a `.safetensors` file; a longer one becomes several beside it, and an index of them.
         environment: its guard says whether `output` may be replaced.
 
     Raises:
@@ -78,13 +91,14 @@ def export_weights(model: str | Path, output: str | Path, *, environment: Enviro
         NothingToDo: no product or lookup of the model has packed weights.
     """
     path, output, environment = Path(model), Path(output), environment or Environment()
+    if shard_size is not None and (output.suffix != ".safetensors" or shard_size < 1):
+        raise BadRecipe(f"only .safetensors can be cut into files of some size, one byte or more, not '{output}'")
     if output.suffix not in SUFFIXES:
         raise BadRecipe(f"'{output}' is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
     loaded, _ = opened(path, output, environment)
     restore_products(loaded, channels=True)
-    if not any(isinstance(value.const_value, GivenTensor) for value in _constants(loaded)):
-        raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to export")
-    tensors, about, said = list(_weights(loaded)), dict[str, Value](), tuple[str, ...]()
+    require_codes(path, loaded)
+    tensors, about, said = list(weights(loaded)), dict[str, Value](), tuple[str, ...]()
     if output.suffix == ".gguf":
         about = {"general.architecture": OWN, "general.name": path.stem}
         environment.progress.start("comparing with a Llama")
@@ -97,29 +111,43 @@ def export_weights(model: str | Path, output: str | Path, *, environment: Enviro
     environment.progress.start("writing")
     rows: list[Row] = []
     made = [(name, functools.partial(_made, name, read, output.suffix, rows)) for name, read in tensors]
-    write_weights(output, made, about | {"onnxq.version": __version__}, replace=environment.guard.force)
-    return Exported(rows, said)
+    guard = environment.guard
+    about |= {"onnxq.version": __version__}
+    files = write_weights(output, made, about, replace=guard.force, most=shard_size, claim=guard.writes)
+    return Exported(rows, said, tuple(files))
 
 
-def _constants(model: ir.Model) -> Iterator[ir.Value]:
+def require_codes(path: Path, model: ir.Model) -> None:
+    """See that some weight of a restored model has codes.
+
+    Raises:
+        NothingToDo: none has.
+    """
+    if not any(isinstance(value.const_value, GivenTensor) for value in constants(model)):
+        raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to export")
+
+
+def constants(model: ir.Model) -> Iterator[ir.Value]:
+    """Those of all graphs."""
     for each in graph.graphs(model):
         yield from each.initializers.values()
 
 
-def _weights(model: ir.Model) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+def weights(model: ir.Model) -> Iterator[Named]:
     """Names of all constants, each once, and what reads them: those of products by rows of their outputs."""
-    turned = {id(w.value): w for w in find_weights(model) if _lies_turned(w)}
+    known = {id(w.value): w for w in find_weights(model)}
     names: set[str] = set()
-    for value in _constants(model):
-        tensor, name = value.const_value, _name(value)
+    for value in constants(model):
+        weight = known.get(id(value))
+        tensor, name = value.const_value, _name(value, weight)
         if tensor is None or tensor.dtype is ir.DataType.STRING:
             continue
-        number = 1
+        first, number = name, 1
         while name in names:
             number += 1
-            name = f"{_name(value)}.{number}"
+            name = f"{first}.{number}"
         names.add(name)
-        yield name, functools.partial(_read, tensor, id(value) in turned)
+        yield name, functools.partial(_read, tensor, weight is not None and _lies_turned(weight))
 
 
 def _lies_turned(weight: Weight) -> bool:
@@ -134,9 +162,13 @@ def _read(tensor: ir.TensorProtocol, is_turned: bool) -> Tensor:
     return array if array.dtype.kind != "b" else array.astype(np.int8)
 
 
-def _name(value: ir.Value) -> str:
+def _name(value: ir.Value, weight: Weight | None) -> str:
+    """The constant's name in the model without what quantizers hang on it; its node's, where it was just numbered."""
     name = str(value.meta.get(ORIGIN) or value.name)
-    return (_SUFFIX.sub("", name) or name) if value.meta.get(RESTORED) else name
+    name = (_SUFFIX.sub("", name) or name) if value.meta.get(RESTORED) else name
+    path = "" if weight is None else (weight.node.name or "").strip("/").replace("/", ".")
+    is_numbered = bool(_NUMBERED.match(name)) and "." in path
+    return f"{path.removesuffix(f'.{weight.node.op_type}')}.weight" if is_numbered and weight is not None else name
 
 
 def _made(name: str, read: Callable[[], Tensor], suffix: str, rows: list[Row]) -> Tensor:
