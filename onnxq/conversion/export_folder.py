@@ -15,8 +15,9 @@ from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import Tensor
 from onnxq.checkpoints.shards import Shards
 from onnxq.conversion.export_weights import Exported, Row, require_codes, weights
+from onnxq.conversion.llama.transformers import as_checkpoint
 from onnxq.conversion.restore import restore_products
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadModel, BadRecipe
 from onnxq.files import staging
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
@@ -68,6 +69,12 @@ def export_folder(
     restore_products(loaded, channels=True)
     require_codes(path, loaded)
     project = importlib.import_module(f"onnxq.conversion.layers.{KINDS[to]}")
+    environment.progress.start("comparing with a Llama")
+    about: dict[str, Any] = {}
+    try:
+        named, about, origin = as_checkpoint(path)
+    except BadModel as error:
+        named, origin = list(weights(loaded)), f"not a Llama of transformers, names are the model's: {error}"
     rows: list[Row] = []
     schemes: dict[str, Any] = {}
     with staging.staging(folder) as around, staging.as_sentences(folder):
@@ -75,7 +82,7 @@ def export_folder(
         staged.mkdir()
         shards = Shards(staged, project.metadata, shard_size)
         environment.progress.start("writing")
-        for name, read in weights(loaded):
+        for name, read in named:
             tensor = read()
             tensors, said = _group(project, name, tensor, schemes)
             shards.add(tensors, said)
@@ -83,14 +90,14 @@ def export_folder(
             word = tensor.format.name if isinstance(tensor, QuantizedTensor) and not is_float else None
             rows.append(Row(name, tuple(tensor.shape), word, None))
         files = [folder / file.name for file in shards.close("model")]
-        config = project.config(schemes)
+        config = about | project.config(schemes)
         if config:
             write.write_text(staged / CONFIG, json.dumps(config, indent=2) + "\n")
             files.append(folder / CONFIG)
         done = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
         place.write_report(staged, json.dumps(done))
         place.publish(staged, folder)
-    return Exported(rows, (), tuple(files))
+    return Exported(rows, (origin,), tuple(files))
 
 
 def _group(

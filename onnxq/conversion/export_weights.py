@@ -18,7 +18,8 @@ from onnxq.checkpoints.gguf_file import Value
 from onnxq.checkpoints.schemes.gguf import OWN
 from onnxq.conversion.files import opened
 from onnxq.conversion.gguf_forms import distance, in_gguf
-from onnxq.conversion.llama.export import Named, as_llama
+from onnxq.conversion.llama.export import as_llama
+from onnxq.conversion.llama.rows import Named
 from onnxq.conversion.restore import restore_products
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, BadRecipe, NothingToDo

@@ -56,7 +56,7 @@ def distance(before: Tensor, after: Tensor) -> float | None:
 
 def _integers(q: QuantizedTensor) -> QuantizedTensor | None:
     """Whole numbers in the shortest type that holds them; None where none does."""
-    if q.scales is None or q.format.base is not None or q.format.has_minimum:
+    if q.scales is None or q.format.has_minimum:
         return None
     if not q.format.is_integer or q.format.bits > 8:
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxq import formats
+from onnxq.checkpoints.matching.forms import MICRO, doubled
 from onnxq.encoding.lazy import GivenTensor, in_blocks
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.model import graph
@@ -46,6 +47,7 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
         node = weight.node.name or ""
         _fit_blocks(weight)
         _unnest(weight, target)
+        _widen(weight, target)
         assert weight.value.const_value is not None
         tensor = weight.value.const_value
         assert isinstance(tensor, GivenTensor) and tensor.form is not None
@@ -102,6 +104,23 @@ def _unnest(weight: Weight, target: Target) -> None:
 
     weight.value.const_value = GivenTensor(
         plain, weight.shape, tensor.dtype, half_scales=tensor.half_scales, form=(base, how)
+    )
+
+
+def _widen(weight: Weight, target: Target) -> None:
+    """Where nothing reads floats of 4 bits, int8 of twice the code: the same numbers."""
+    tensor = weight.value.const_value
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    format, how = tensor.form
+    if format.name not in MICRO or how.block is None or not target.refusal(format.name) or target.refusal(WIDER):
+        return
+    given = tensor.given
+    weight.value.const_value = GivenTensor(
+        lambda: doubled(given()),
+        weight.shape,
+        tensor.dtype,
+        half_scales=tensor.half_scales,
+        form=(formats.get(WIDER), how),
     )
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import tiny
 from click.testing import CliRunner
+from decoders import WORDS, Spelling, write
 from numpy.typing import NDArray
 
 from onnxq import formats, quantize
@@ -118,6 +120,27 @@ def test_their_own_loaders_read_the_same_numbers(to: str, tmp_path: Path, monkey
         # Of which their loader makes bfloat16.
         most = 4e-3 if q.format.name == "nvfp4" else 0
         np.testing.assert_allclose(found[name], q.dequantize(), most, err_msg=f"{name} {q.format.name} {q.granularity}")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_runs_the_folder_of_a_llama(tmp_path: Path) -> None:
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("compressed_tensors")
+    transformers = pytest.importorskip("transformers")
+    ids = np.random.default_rng(0).integers(0, WORDS, 24)
+    for i, how in enumerate((Spelling(tied=True), Spelling(fused=True, joined=True, by_halves=False, biased=True))):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        recipe = Recipe("int4", min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+        quantize(write(folder, how), folder / "small.onnx", recipe, check=False)
+        done = export_folder(folder / "small.onnx", "compressed-tensors", folder / "out", shard_size=30_000)
+        assert done.said[0].startswith("llama: 2 layers") and sum(row.format == "int4" for row in done.rows) >= 14
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        wanted = onnxruntime.InferenceSession(folder / "small.onnx", options).run(None, {"tokens": ids[None]})[0]
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder / "out")
+        with torch.no_grad():
+            found = theirs(torch.from_numpy(ids[None])).logits.numpy()
+        assert tiny.sqnr(wanted, found) > 70  # tables of angles are float16 in the graph
 
 
 @pytest.mark.parametrize("shard_size", [None, 4000])

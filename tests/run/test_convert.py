@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from tiny import normal
 
-from onnxq import quantize, targets
+from onnxq import quantize
 from onnxq.checkpoints.encode_arrays import decode_file
 from onnxq.cli import main
 from onnxq.conversion.convert import convert
@@ -101,12 +101,13 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
     assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
-def test_formats_that_a_target_lacks_are_rounded_again_and_told(tmp_path: Path) -> None:
-    small = quantized(tmp_path, "mxfp4", "onnxq")
-    done = convert(small, "ort-cpu", tmp_path / "end.onnx", accuracy_level=0)
-    assert done.again and all(why == targets.get("ort-cpu").refusal("mxfp4") for why, _ in done.again.values())
-    assert all(30 < sqnr < 80 for _, sqnr in done.again.values())
-    assert tiny.sqnr(run(small), run(done.output)) > 30
+@pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
+@pytest.mark.parametrize("word", ["mxfp4", "e2m1"])
+def test_floats_of_4_bits_become_int8_of_twice_the_code(word: str, target: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "onnxq")
+    done = convert(small, target, tmp_path / "end.onnx", accuracy_level=0)
+    assert len(done.kept) == 4 and not done.again
+    assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
 @pytest.mark.parametrize(("block", "is_symmetric"), [(16, True), (128, False), (256, True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 import tiny
 from decoders import HEADS, HIDDEN, PAIRS, SIZE, WIDTH, WORDS, Spelling, write
 from numpy.typing import NDArray
+from shared import SHARED
 
 from onnxq import quantize
+from onnxq.checkpoints.import_weights import import_weights
 from onnxq.conversion.export_weights import Exported, export_weights
 from onnxq.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("quick")
+STORIES = SHARED / "models" / "stories260k_llama.onnx"
 IDS = np.random.default_rng(0).integers(0, WORDS, 24)
 SPELLINGS = {
     "standard": Spelling(),
@@ -133,6 +137,79 @@ def test_other_decoders_say_why_they_are_none(tmp_path: Path) -> None:
     done = export_weights(tmp_path / "small.onnx", tmp_path / "w.gguf")
     why = "no constant of its graph tells how positions turn queries and keys"
     assert done.said == (f"not of an architecture that llama.cpp runs: {why}",)
+
+
+def tokenizer(**changes: object) -> dict:
+    """Byte pairs of GPT-2, "ab" and "abc" joined."""
+    letters = [chr(33 + i) for i in range(90)]
+    words = {word: i for i, word in enumerate([*letters, "ab", "abc"])}
+    model = {"type": "BPE", "vocab": words, "merges": [["a", "b"], ["ab", "c"]]}
+    around = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}
+    added = [{"id": 92, "content": "<s>", "special": True}]
+    made = {"model": model, "added_tokens": added, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
+    return {**made, "normalizer": None, "post_processor": around} | changes
+
+
+def test_a_tokenizer_beside_the_model_comes_with_it(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "chat_template": "hi"}))
+    _, done = exported(tmp_path, Spelling())
+    assert len(done.said) == 1, done.said
+    said = {key: field.contents() for key, field in gguf.GGUFReader(tmp_path / "w.gguf").fields.items()}
+    assert said["tokenizer.ggml.model"] == "gpt2" and said["tokenizer.ggml.pre"] == "gpt-2"
+    assert said["tokenizer.ggml.tokens"][90:] == ["ab", "abc", "<s>", "[PAD93]", "[PAD94]", "[PAD95]"]
+    assert said["tokenizer.ggml.merges"] == ["a b", "ab c"] and said["tokenizer.ggml.token_type"][90:93] == [1, 1, 3]
+    assert said["tokenizer.ggml.bos_token_id"] == 92 and said["tokenizer.ggml.add_bos_token"] is True
+    assert said["tokenizer.chat_template"] == "hi"
+
+
+SPACED = {"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "is not a JSON object but a list"),
+        ("{}", "is not a tokenizer.json"),
+        (json.dumps(tokenizer(model={"type": "WordPiece", "vocab": {}})), "of the kind WordPiece"),
+        (json.dumps(tokenizer(model={"type": "BPE", "vocab": {"a": -1}, "merges": []})), "is not a tokenizer.json"),
+        (json.dumps(tokenizer(model={"vocab": {"a": 4096}, "merges": []})), "has words up to 4096, its table 96 rows"),
+        (json.dumps(tokenizer(normalizer={"type": "Lowercase"})), "changes texts in a way that llama.cpp does not"),
+        (json.dumps(tokenizer(pre_tokenizer=SPACED)), "neither of bytes nor of pieces"),
+        (json.dumps(tokenizer(pre_tokenizer={"type": "Sequence", "pretokenizers": [SPACED, {"type": "ByteLevel",
+            "use_regex": False}]})), "cuts texts by a pattern that llama.cpp has no name for"),
+        (json.dumps(tokenizer(added_tokens=[{"id": "x"}])), "is not a tokenizer.json"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_is_none_of_llama_cpps_stays_behind(text: str, why: str, tmp_path: Path) -> None:
+    from onnxq.conversion.llama import tokenizer as reading
+    from onnxq.errors import OnnxqError
+
+    file = tmp_path / "tokenizer.json"
+    file.write_text(text)
+    with pytest.raises(OnnxqError) as error:
+        reading.metadata(file, WORDS)
+    assert why in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(not STORIES.is_file(), reason="real models are not here")
+def test_real_weights_of_a_llama_come_back_from_gguf(tmp_path: Path) -> None:
+    """Out by our writer, read by gguf's own reader, and in again: rows of heads lie as they did."""
+    model, small = STORIES, tmp_path / "small.onnx"
+    quantize(model, small, Recipe("q8_0", min_sqnr=-np.inf, keep_slow=True), check=False)
+    done = export_weights(small, tmp_path / "w.gguf")
+    assert done.said[0].startswith("llama: 5 layers of width 64")
+    ids = np.random.default_rng(0).integers(0, 512, 32)
+    past = {f"past_key_values.{i}.{n}": np.zeros((1, 4, 0, 8), np.float32) for i in range(5) for n in ("key", "value")}
+    wanted = onnxruntime.InferenceSession(small).run(["logits"], {"input_ids": ids[None], **past})[0][0]
+    assert tiny.sqnr(wanted, by_definition(tmp_path / "w.gguf", ids)) > 25
+    back = import_weights(model, tmp_path / "w.gguf", tmp_path / "back.onnx", check=False)
+    assert len(back.match.prefixes) >= 36 and not back.match.misfits
+    found = onnxruntime.InferenceSession(tmp_path / "back.onnx").run(["logits"], {"input_ids": ids[None], **past})[0][0]
+    assert tiny.sqnr(wanted, found) > 25
 
 
 def test_llama_cpp_runs_the_file(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def _metadata(said: Mapping[str, Any], config: Mapping[str, Any], words: int) ->
     added = {int(each["id"]): each for each in said.get("added_tokens") or ()}
     texts: dict[int, str] = {int(i): str(text) for text, i in model["vocab"].items()}
     texts |= {i: str(each["content"]) for i, each in added.items()}
-    if min(texts) < 0 or max(texts) >= words:
+    if min(texts) < 0:
+        raise ValueError("a word has a negative number")
+    if max(texts) >= words:
         raise BadModel(f"its tokenizer has words up to {max(texts)}, its table {words} rows")
     merges = [tuple(pair.split(" ", 1) if isinstance(pair, str) else pair) for pair in model["merges"]]
     is_bytes = any(step["type"] == "ByteLevel" for step in _steps(said.get("pre_tokenizer")))
