@@ -97,8 +97,10 @@ def _tables(known: list[tuple[ir.Value, ir.TensorProtocol]]) -> Iterator[Rope]:
     for value, tensor in known:
         shape = tuple(n for n in tensor.shape.numpy() if n != 1)
         if len(shape) == 2 and shape[0] and (shape[1] in _PAIRS or shape[1] // 2 in _PAIRS):
-            w = tensor.numpy().astype(np.float64).reshape(shape)
-            by_shape.setdefault(shape, []).append((value, w, _error(tensor)))
+            w, error = tensor.numpy().reshape(shape), _error(tensor)
+            first = w[0].astype(np.float64)
+            if min(np.abs(first - 1).max(), np.abs(first).max()) <= max(error, _NEAR):  # cosines or sines of 0
+                by_shape.setdefault(shape, []).append((value, w.astype(np.float64), error))
     for tables in by_shape.values():
         cos = next((t for t in tables if np.abs(t[1][0] - 1).max() <= max(t[2], _NEAR)), None)
         sin = next((t for t in tables if np.abs(t[1][0]).max() <= max(t[2], _NEAR)), None)

@@ -29,6 +29,8 @@ _CUTS = {
     (_ONE, False): "qwen2",
 }
 _SPACE = "▁"
+#: Letters of a word, at most: of real ones none has a quarter of that.
+_LONGEST = 1024
 #: Of a score, for words that no merge makes.
 _NEVER = np.float32(-1e9)
 _ENDS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -47,7 +49,7 @@ def metadata(file: Path, words: int) -> dict[str, Value]:
     said = tokenizer.read_json(file)
     try:
         return _metadata(said, _config(file), words)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError):
         raise BadData(f"'{file}' is not a tokenizer.json of the tokenizers library") from None
 
 
@@ -65,6 +67,8 @@ def _metadata(said: Mapping[str, Any], config: Mapping[str, Any], words: int) ->
     texts |= {i: str(each["content"]) for i, each in added.items()}
     if min(texts) < 0:
         raise ValueError("a word has a negative number")
+    if max(map(len, texts.values())) > _LONGEST:
+        raise BadModel(f"its tokenizer has words of more than {_LONGEST} letters")
     if max(texts) >= words:
         raise BadModel(f"its tokenizer has words up to {max(texts)}, its table {words} rows")
     merges = [tuple(pair.split(" ", 1) if isinstance(pair, str) else pair) for pair in model["merges"]]

@@ -27,11 +27,13 @@ def carried(value: ir.Value | None) -> ir.Value | None:
 
 def readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Whoever reads the numbers of a value."""
-    for use in value.uses():
-        if graph.is_op(use.node, *_CARRIES) and use.idx == 0:
-            yield from readers(use.node.outputs[0])
-        else:
-            yield use.node, use.idx
+    pending = [value]
+    while pending:
+        for use in pending.pop().uses():
+            if graph.is_op(use.node, *_CARRIES) and use.idx == 0:
+                pending.append(use.node.outputs[0])
+            else:
+                yield use.node, use.idx
 
 
 def vector(value: ir.Value | None, size: int) -> NDArray[np.float32] | None:
