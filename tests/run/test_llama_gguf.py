@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import tiny
 from decoders import HEADS, HIDDEN, PAIRS, SIZE, WIDTH, WORDS, Spelling, write
 from numpy.typing import NDArray
+from onnx import numpy_helper
 from shared import SHARED
 
 from onnxq import quantize
@@ -128,6 +130,17 @@ def test_what_only_looks_like_a_llama_keeps_its_own_names(tmp_path: Path) -> Non
     _, done = exported(tmp_path, Spelling(scale=0.5))
     assert done.said[0].startswith("not of an architecture that llama.cpp runs: it has the parts of a Llama, but")
     assert not any(row.name.startswith("blk.") for row in done.rows)
+
+
+def test_a_model_without_numbers_proves_nothing(tmp_path: Path) -> None:
+    model = onnx.load(write(tmp_path, Spelling()))
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("w"):
+            tensor.CopyFrom(numpy_helper.from_array(0 * numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, tmp_path / "model.onnx")
+    recipe = Recipe("int8", min_sqnr=-np.inf, keep_slow=True)
+    quantize(tmp_path / "model.onnx", tmp_path / "small.onnx", recipe, check=False)
+    assert "all alike" in export_weights(tmp_path / "small.onnx", tmp_path / "w.gguf").said[0]
 
 
 def test_other_decoders_say_why_they_are_none(tmp_path: Path) -> None:

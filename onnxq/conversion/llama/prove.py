@@ -78,13 +78,14 @@ def _proven(model: ir.Model, path: Path) -> Found:
     is_large = write.nbytes_to_write(model) > WHOLE_MODEL_BYTES
     ids, wanted = _run(model, Session(path) if is_large else scout(model), decoders[0][0])
     tried = [
-        (decibels(wanted, made), decoder, rope, by_halves)
+        (np.inf if np.array_equal(wanted, made) else decibels(wanted, made), decoder, rope, by_halves)
         for decoder, rope in decoders
         for by_halves in (True, False)
         if np.isfinite(made := reference.logits(decoder, rope, ids, by_halves=by_halves)).all()
     ]
     best = max(tried, key=lambda each: each[0], default=None)
-    if best is None or best[0] < (ALIKE_ROUNDED if is_large else ALIKE_HALF if _has_halves(model) else ALIKE):
+    least = ALIKE_ROUNDED if is_large else ALIKE_HALF if _has_halves(model) else ALIKE
+    if best is None or best[0] < least:
         near = "no numbers" if best is None else f"{best[0]:.0f} dB"
         raise BadModel(f"it has the parts of a Llama, but computes something else ({near})")
     return Found(best[1], best[2], best[3], best[0])
@@ -112,6 +113,8 @@ def _run(model: ir.Model, session: Session, decoder: Decoder) -> tuple[NDArray, 
     if ids.ndim != 2 or found is None or found.reshape(-1, decoder.head.size).shape[0] % len(ids):
         raise BadModel("its logits are not those of the words that it reads")
     rows = found.reshape(len(ids), -1, decoder.head.size)[0].astype(np.float32)
-    if len(rows) != ids.shape[1]:
+    if len(rows) != ids.shape[1] or not 0 <= ids.min() <= ids.max() < decoder.head.size:
         raise BadModel("its logits are not those of all words that it reads")
+    if not np.isfinite(rows).all() or not np.ptp(rows):
+        raise BadModel("its logits are all alike, or no numbers, which shows nothing")
     return ids[0], rows
