@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq import formats
@@ -108,20 +109,35 @@ def _unnest(weight: Weight, target: Target) -> None:
 
 
 def _widen(weight: Weight, target: Target) -> None:
-    """Where nothing reads floats of 4 bits, int8 of twice the code: the same numbers."""
+    """Where nothing reads the format, whole numbers that stand for the same: the same codes, or twice the code."""
     tensor = weight.value.const_value
     assert isinstance(tensor, GivenTensor) and tensor.form is not None
     format, how = tensor.form
-    if format.name not in MICRO or how.block is None or not target.refusal(format.name) or target.refusal(WIDER):
+    if how.block is None or not target.refusal(format.name):
         return
-    given = tensor.given
+    sign, given = "int" if format.code_type == np.int8 else "uint", tensor.given
+    if format.name in MICRO:
+        words = [WIDER]
+    elif format.is_integer and not format.has_minimum and format.base is None and format.bits <= 8:
+        words = [f"{sign}{bits}" for bits in (2, 4, 8) if bits >= format.bits]
+    else:
+        return
+    word = next((word for word in words if not target.refusal(word)), None)
+    if word is None:
+        return
+    form = (formats.get(word), how)
     weight.value.const_value = GivenTensor(
-        lambda: doubled(given()),
+        lambda: doubled(given()) if format.name in MICRO else _renamed(given(), form[0]),
         weight.shape,
         tensor.dtype,
         half_scales=tensor.half_scales,
-        form=(formats.get(WIDER), how),
+        form=form,
     )
+
+
+def _renamed(q: QuantizedTensor, format: Format) -> QuantizedTensor:
+    """The same codes and scales in a format of as many bits, or more."""
+    return QuantizedTensor(format, q.granularity, q.codes, q.scales, q.zero_points)
 
 
 def _fit_blocks(weight: Weight) -> None:

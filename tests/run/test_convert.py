@@ -114,6 +114,21 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
     assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
+@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform"])
+def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "onnxq")
+    assert "DequantizeNBits" in {node.op_type for node in onnx.load(small).graph.node}
+    same = convert(small, "onnxq", tmp_path / "same.onnx", accuracy_level=0)
+    assert same.kept and not same.again
+    np.testing.assert_array_equal(run(small), run(same.output))
+    other = convert(small, "ort-cpu", tmp_path / "other.onnx", accuracy_level=0)
+    if word in ("q4_1", "uniform"):  # whose minima are no zero points: rounded again, and told
+        assert other.again and all(30 < sqnr < 80 for _, sqnr in other.again.values())
+        assert tiny.sqnr(run(small), run(other.output)) > 30
+    else:
+        assert other.kept and not other.again and tiny.sqnr(run(small), run(other.output)) > 120
+
+
 @pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
 @pytest.mark.parametrize("word", ["mxfp4", "e2m1"])
 def test_floats_of_4_bits_become_int8_of_twice_the_code(word: str, target: str, tmp_path: Path) -> None:
