@@ -29,13 +29,12 @@ from onnxq.bundles.readme import README, readme
 from onnxq.conversion.restore import restore_products
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.files import schemas
-from onnxq.folders import place
 from onnxq.job import Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
 from onnxq.model.load import external_tensors, load_model
-from onnxq.output import copy_model, write
+from onnxq.output import copy_model, place, write
 from onnxq.output.signature import target_of
 from onnxq.quality import compare_outputs, unrepeatable
 from onnxq.runtime import library

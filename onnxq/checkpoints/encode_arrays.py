@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
-import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +20,16 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, layouts
 from onnxq.analysis import granularities
-from onnxq.checkpoints.gguf_file import Gguf, write_gguf
-from onnxq.checkpoints.tensors import Safetensors, open_checkpoint, safetensors_type
+from onnxq.checkpoints import own_file
+from onnxq.checkpoints.gguf_file import Gguf, Value, write_gguf
+from onnxq.checkpoints.own_file import KEY, TABLE
+from onnxq.checkpoints.shards import Claimed, Shards, move_all
+from onnxq.checkpoints.tensors import Safetensors, open_checkpoint
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
-from onnxq.files import array_limits, limits, schemas, staging
+from onnxq.files import array_limits, limits, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.model.weights import Role
 
-TABLE = "onnxq.json"
 SUFFIXES = (".gguf", ".safetensors", ".npz")
 #: What arrays are read from.
 ARRAYS = (".npy", ".npz", ".safetensors")
@@ -199,17 +199,21 @@ def _floats(file: Gguf, name: str) -> NDArray:
 def write_weights(
     output: str | Path,
     tensors: Sequence[tuple[str, Callable[[], Tensor]]],
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Value] | None = None,
     *,
     replace: bool = False,
-) -> None:
-    """Write weights that are encoded already, and plain arrays, one at a time; `decode_file` reads them again.
+    most: int | None = None,
+    claim: Callable[[Path], None] = lambda path: None,
+) -> list[Path]:
+    """Write weights that are encoded already, and plain arrays, one at a time; the files, the last of which names all.
 
     Args:
         output: `.gguf`, `.safetensors` or `.npz`.
         tensors: names and what makes them; for GGUF in a format that it has.
-        metadata: texts for `.gguf` and `.safetensors`.
+        metadata: for `.gguf` what `write_gguf` takes, for `.safetensors` texts.
         replace: whether a file that is there is replaced.
+        most: bytes of tensors in a `.safetensors` file; what is longer becomes several, with an index.
+        claim: of each of several files, before any is moved: raises if it must not be written.
 
     Raises:
         BadRecipe: another kind of file.
@@ -221,8 +225,9 @@ def write_weights(
         raise BadRecipe(f"'{output}' is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
     if output.suffix == ".gguf":
         write_gguf(output, tensors, metadata, replace=replace)
-    else:
-        _write_parts(output, tensors, dict(metadata or {}), replace)
+        return [output]
+    said = {key: str(value) for key, value in (metadata or {}).items()}
+    return _write_parts(output, tensors, said, replace, most=most, claim=claim)
 
 
 def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], NDArray]]], *, replace: bool) -> int:
@@ -249,28 +254,17 @@ def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], ND
 
 def _table(path: Path, stored: Mapping[str, NDArray]) -> dict[str, Any]:
     """What is said of each weight, by name."""
-    try:
-        text = stored.metadata["onnxq"] if isinstance(stored, Safetensors) else bytes(stored[TABLE]).decode()
-        table = limits.parse_json(text)
-        if isinstance(table, dict):
-            return table
-    except (KeyError, ValueError, TypeError):
-        pass
-    raise BadData(f"'{path}' was not written by 'onnxq encode': it does not say in which formats its weights are")
+    table = own_file.table_of(stored, stored.metadata if isinstance(stored, Safetensors) else {})
+    if table is None:
+        raise BadData(f"'{path}' was not written by 'onnxq encode': it does not say in which formats its weights are")
+    return table
 
 
 def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -> NDArray:
     try:
-        if entry is None:
-            return stored[name]
-        said = schemas.checked(entry, schemas.EncodedArray)
-        format, how = formats.get(said.format, said.levels), Granularity(said.axis, said.block)
-        parts = {part: stored[f"{name}.{part}"] for part in said.parts}
-        if format.scale_type == E8M0 and "scales" in parts:
-            parts["scales"] = parts["scales"].view(E8M0)
-        return layouts.from_compact(format, how, tuple(said.shape), parts).dequantize()
-    except (KeyError, TypeError, ValueError, BadRecipe) as error:
-        raise BadData(f"'{path}' is damaged: weight '{name}' cannot be decoded: {first_line(error)}") from None
+        return own_file.weight_of(name, entry, stored).dequantize() if entry is not None else stored[name]
+    except (BadData, KeyError) as error:
+        raise BadData(f"'{path}' is damaged: {first_line(error)}") from None
 
 
 def _write_parts(
@@ -279,69 +273,63 @@ def _write_parts(
     metadata: dict[str, str] | None,
     replace: bool,
     format: Mapping[str, Any] | None = None,
-) -> None:
+    most: int | None = None,
+    claim: Callable[[Path], None] = lambda path: None,
+) -> list[Path]:
     """Arrays, and what `layouts.compact` makes of weights, one at a time; without metadata plain arrays.
 
     Args:
         format: what is said of each weight about its format; None: the format's word.
+        most: bytes of a file of several; None: there is one.
+        claim: of each of several files, before any is moved: raises if it must not be written.
     """
-    table: dict[str, Any] = {}
 
-    def parts() -> Iterator[tuple[str, NDArray]]:
-        names = {TABLE, "__metadata__"}
-        for name, array in parts_of():
-            if name in names:
-                raise BadModel(f"two arrays would be '{name}' in the file: give one another name")
-            if "\0" in name or len(name.encode("utf-8", "replace")) > limits.NAME_BYTES:
-                raise BadModel(f"an array cannot be called '{name}' in a file: the name is too long, or not text")
-            names.add(name)
-            yield name, array
-
-    def parts_of() -> Iterator[tuple[str, NDArray]]:
+    def groups() -> Iterator[tuple[dict[str, NDArray], dict[str, Any]]]:
         for name, make in tensors:
             tensor = make()
-            table[name] = None
             if not isinstance(tensor, QuantizedTensor):
-                yield name, tensor
+                yield {name: tensor}, {name: None}
                 continue
             how, compact = tensor.granularity, layouts.compact(tensor)
-            table[name] = {**(format or {"format": tensor.format.name}), "shape": list(tensor.shape), "axis": how.axis}
-            table[name] |= {"block": how.block, "parts": list(compact)}
-            for part, array in compact.items():
-                yield f"{name}.{part}", array.view(np.uint8) if array.dtype == E8M0 else array
+            said = {**(format or {"format": tensor.format.name}), "shape": list(tensor.shape), "axis": how.axis}
+            said |= {"block": how.block, "parts": list(compact)}
+            parts = {f"{name}.{part}": x.view(np.uint8) if x.dtype == E8M0 else x for part, x in compact.items()}
+            yield parts, {name: said}
 
-    with staging.whole(output, replace=replace) as staged:
-        if output.suffix == ".npz":
-            with zipfile.ZipFile(staged, "x") as archive:
-                for name, array in parts():
-                    if array.dtype.kind == "V":
-                        raise BadModel(f"'{name}' is of type {array.dtype}, which only .safetensors holds")
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                        np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
-                if metadata is not None:
-                    with archive.open(f"{TABLE}.npy", "w") as file:
-                        np.lib.format.write_array(file, np.frombuffer(json.dumps(table).encode(), np.uint8))
-        else:
-            _safetensors(staged, parts, lambda: {**(metadata or {}), "onnxq": json.dumps(table)})
+    if output.suffix == ".npz":
+        with staging.whole(output, replace=replace) as staged:
+            _npz(staged, groups(), is_plain=metadata is None)
+        return [output]
+
+    def filled(folder: Path) -> Shards:
+        shards = Shards(folder, lambda table: {**(metadata or {}), KEY: json.dumps(table)}, most, (TABLE,))
+        for arrays, said in groups():
+            shards.add(arrays, said)
+        return shards
+
+    if most is None:
+        with staging.whole(output, replace=replace) as staged:
+            filled(staged.parent).close(output.stem)[0].rename(staged)
+        return [output]
+    with staging.staging(output) as folder, staging.as_sentences(output):
+        return move_all(filled(folder).close(output.stem), output, replace=replace, claim=claim)
 
 
-def _safetensors(
-    staged: Path, parts: Callable[[], Iterator[tuple[str, NDArray]]], metadata: Callable[[], dict[str, str]]
-) -> None:
-    data = staged.with_name(f"{staged.name}.part")
-    header: dict[str, Any] = {}
-    with data.open("xb") as file:
-        for name, array in parts():
-            begin = file.tell()
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            kind = safetensors_type(array.dtype)
-            header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [begin, file.tell()]}
-    text = json.dumps({"__metadata__": metadata()} | header).encode()
-    text += b" " * (-len(text) % 8)
-    with staged.open("xb") as whole:
-        whole.write(struct.pack("<Q", len(text)) + text)
-        with data.open("rb") as file:
-            shutil.copyfileobj(file, whole, 1 << 24)
+def _npz(staged: Path, groups: Iterator[tuple[dict[str, NDArray], dict[str, Any]]], *, is_plain: bool) -> None:
+    table: dict[str, Any] = {}
+    names = Claimed((TABLE,))
+    with zipfile.ZipFile(staged, "x") as archive:
+        for arrays, said in groups:
+            table |= said
+            for name, array in arrays.items():
+                names.claim(name)
+                if array.dtype.kind == "V":
+                    raise BadModel(f"'{name}' is of type {array.dtype}, which only .safetensors holds")
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+        if not is_plain:
+            with archive.open(f"{TABLE}.npy", "w") as file:
+                np.lib.format.write_array(file, np.frombuffer(json.dumps(table).encode(), np.uint8))
 
 
 def _is_float(x: NDArray) -> bool:

@@ -64,7 +64,8 @@ _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q
 _TEXT, _LIST = 8, 9
 MOST_AXES = 4
 
-Value = str | bool | int | float
+#: Of metadata: texts, truth values, numbers, and lists of texts or numbers. Numbers of numpy keep their type.
+Value = str | bool | int | float | np.generic | NDArray | list[str]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def write_gguf(
         path: of the file to write.
         tensors: names and what makes them: weights in a format of `layouts.gguf`, rows of whole blocks, or arrays
             of float32, float16, bfloat16, float64 or signed integers. One at a time is in memory.
-        metadata: texts, truth values, integers of 64 bits and floats (stored with 64 bits), by key.
+        metadata: texts, truth values, integers of 64 bits and floats (stored with 64 bits), numbers and vectors of
+            numpy (stored as what they are), and lists of texts, by key.
         alignment: of each tensor, a multiple of 8.
         replace: whether a file that is there is replaced.
 
@@ -293,6 +295,14 @@ def _bytes(name: str, tensor: QuantizedTensor | NDArray) -> tuple[int, tuple[int
 
 
 def _value(key: str, value: object) -> bytes:
+    if isinstance(value, list):
+        return struct.pack("<IIQ", _LIST, _TEXT, len(value)) + b"".join(map(_text, value))
+    if isinstance(value, np.generic | np.ndarray):
+        kind = next((number for number, form in _KINDS.items() if np.dtype(form) == value.dtype), None)
+        if kind is None or value.ndim > 1:
+            raise ValueError(f"the metadata '{key}' is of type {value.dtype} and {value.ndim} axes, which GGUF has not")
+        head = struct.pack("<I", kind) if not value.ndim else struct.pack("<IIQ", _LIST, kind, value.size)
+        return head + value.astype(value.dtype.newbyteorder("<")).tobytes()
     if isinstance(value, str):
         return struct.pack("<I", _TEXT) + _text(value)
     if isinstance(value, bool):
@@ -301,7 +311,7 @@ def _value(key: str, value: object) -> bytes:
         return struct.pack("<Id", 12, value)
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
         return struct.pack("<Iq", 11, value)
-    raise ValueError(f"the metadata '{key}' is {value!r}: no text, truth value, integer of 64 bits or float")
+    raise ValueError(f"the metadata '{key}' is {value!r}: no text, truth value, number, or list of one of them")
 
 
 def _text(text: str) -> bytes:

@@ -15,10 +15,12 @@ from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.convert import convert as make
+from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import export_weights
 from onnxq.conversion.to_ort import SUFFIX, to_ort
 from onnxq.errors import BadRecipe, one_line
 from onnxq.job import Environment
+from onnxq.output.data_writer import LAYER
 
 ORT = SUFFIX[1:]
 
@@ -28,8 +30,9 @@ ORT = SUFFIX[1:]
 @click.option(
     "--to",
     required=True,
-    type=click.Choice((*targets.names(), ORT, *(suffix[1:] for suffix in SUFFIXES))),
-    help="Where it will run; ort: onnxruntime's own format; or the file in which to write its weights alone.",
+    type=click.Choice((*targets.names(), ORT, *(suffix[1:] for suffix in SUFFIXES), *KINDS)),
+    help="Where it will run; ort: onnxruntime's own format; or the file, or the checkpoint of another project, for its "
+    "weights alone.",
 )
 @click.option("--output", "-o", type=MODEL, help="Where to write it.  [default: MODEL's name with that word in it]")
 @ACCURACY_LEVEL_OPTION
@@ -42,15 +45,15 @@ def convert(model: Path, **options: Any) -> None:
     """Write MODEL, quantized by whatever tool, as another target computes it. Weights keep their codes.
 
     Weights that the target has no form for are rounded again; which ones, and how near they are, is said. Into .gguf,
-    .safetensors and .npz go the weights without the graph. Into .ort goes any model, optimized as onnxruntime does when
-    it loads one.
+    .safetensors and .npz go the weights without the graph, and into a folder of compressed-tensors or torchao; a
+    .gguf of a decoder like Llama runs in llama.cpp. Into .ort goes any model, optimized as onnxruntime does when it
+    loads one.
     """
-    if options["shard_size"] is not None and options["to"] not in targets.names():
-        raise BadRecipe(f"--shard-size is for files of ONNX: .{options['to']} is a single file")
+    _require_parts(options["to"], options["shard_size"])
     if options["to"] == ORT:
         _to_ort(model, options)
         return
-    if f".{options['to']}" in SUFFIXES:
+    if f".{options['to']}" in SUFFIXES or options["to"] in KINDS:
         _export(model, options)
         return
     with Bars(console(stderr=True)) as bars:
@@ -77,6 +80,19 @@ def convert(model: Path, **options: Any) -> None:
     out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
 
 
+def _require_parts(to: str, size: int | str | None) -> None:
+    """
+    Raises:
+        BadRecipe: what is written is one file, or has no layers to cut it by.
+    """
+    if size is None or to in targets.names():
+        return
+    if to not in ("safetensors", *KINDS):
+        raise BadRecipe(f"--shard-size is for files of ONNX and safetensors: .{to} is a single file")
+    if size == LAYER:
+        raise BadRecipe(f"--shard-size {LAYER} is for files of ONNX: say a size, e.g. 2GB")
+
+
 def _to_ort(model: Path, options: dict[str, Any]) -> None:
     with Bars(console(stderr=True)) as bars:
         environment = Environment(options["threads"], bars, guard_of(options))
@@ -93,15 +109,21 @@ def _to_ort(model: Path, options: dict[str, Any]) -> None:
 
 
 def _export(model: Path, options: dict[str, Any]) -> None:
-    output = options["output"] or Path(f"{model.stem}.{options['to']}")
+    output, most = options["output"] or Path(f"{model.stem}.{options['to']}"), options["shard_size"]
     with Bars(console(stderr=True)) as bars:
         environment = Environment(options["threads"], bars, guard_of(options))
-        rows = export_weights(model, output, environment=environment)
+        if options["to"] in KINDS:
+            done = export_folder(model, options["to"], output, shard_size=most, environment=environment)
+        else:
+            done = export_weights(model, output, shard_size=most, environment=environment)
     if options["as_json"]:
-        click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+        click.echo(json.dumps([dataclasses.asdict(row) for row in done.rows], indent=1))
         return
-    for row in rows:
+    for row in done.rows:
         shape = "×".join(map(str, row.shape)) or "1"
         near = "same" if row.sqnr is None else f"rounded again, {row.sqnr:.1f} dB"
         say(f"{one_line(row.name)}  {shape}  {row.format or 'array'}  {near}")
-    say(f"{output}: {len(rows)} tensors, {output.stat().st_size} bytes")
+    for sentence in done.said:
+        say(one_line(sentence))
+    count = f" in {len(done.files)} files" if len(done.files) > 1 else ""
+    say(f"{output}: {len(done.rows)} tensors, {sum(file.stat().st_size for file in done.files)} bytes{count}")

@@ -64,8 +64,8 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
     """Put the weights of CHECKPOINT into the products and tables of the float MODEL, by name.
 
     CHECKPOINT is a .safetensors, .npz or .gguf file, or a folder with them and config.json: GPTQ, AWQ,
-    compressed-tensors, bitsandbytes, HQQ, torchao, MLX, GGUF, Linear4bit or plain floats. Codes stay what they are
-    wherever MODEL can hold them; what is rounded is listed.
+    compressed-tensors, bitsandbytes, HQQ, torchao, MLX, GGUF, Linear4bit, plain floats, or what onnxq wrote. Codes stay
+    what they are wherever MODEL can hold them; what is rounded is listed.
 
     Without MODEL one is made, in which each layer is a product from an input to an output of its own.
     """

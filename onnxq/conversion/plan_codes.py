@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq import formats
+from onnxq.checkpoints.matching.forms import MICRO, doubled
 from onnxq.encoding.lazy import GivenTensor, in_blocks
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.model import graph
@@ -46,6 +48,7 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
         node = weight.node.name or ""
         _fit_blocks(weight)
         _unnest(weight, target)
+        _widen(weight, target)
         assert weight.value.const_value is not None
         tensor = weight.value.const_value
         assert isinstance(tensor, GivenTensor) and tensor.form is not None
@@ -103,6 +106,38 @@ def _unnest(weight: Weight, target: Target) -> None:
     weight.value.const_value = GivenTensor(
         plain, weight.shape, tensor.dtype, half_scales=tensor.half_scales, form=(base, how)
     )
+
+
+def _widen(weight: Weight, target: Target) -> None:
+    """Where nothing reads the format, whole numbers that stand for the same: the same codes, or twice the code."""
+    tensor = weight.value.const_value
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    format, how = tensor.form
+    if how.block is None or not target.refusal(format.name):
+        return
+    sign, given = "int" if format.code_type == np.int8 else "uint", tensor.given
+    if format.name in MICRO:
+        words = [WIDER]
+    elif format.is_integer and not format.has_minimum and format.base is None and format.bits <= 8:
+        words = [f"{sign}{bits}" for bits in (2, 4, 8) if bits >= format.bits]
+    else:
+        return
+    word = next((word for word in words if not target.refusal(word)), None)
+    if word is None:
+        return
+    form = (formats.get(word), how)
+    weight.value.const_value = GivenTensor(
+        lambda: doubled(given()) if format.name in MICRO else _renamed(given(), form[0]),
+        weight.shape,
+        tensor.dtype,
+        half_scales=tensor.half_scales,
+        form=form,
+    )
+
+
+def _renamed(q: QuantizedTensor, format: Format) -> QuantizedTensor:
+    """The same codes and scales in a format of as many bits, or more."""
+    return QuantizedTensor(format, q.granularity, q.codes, q.scales, q.zero_points)
 
 
 def _fit_blocks(weight: Weight) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
-from onnxq.folders import contents, layouts, options_of_part, place
+from onnxq.folders import contents, layouts, options_of_part
 from onnxq.folders.result import FolderResult
 from onnxq.folders.run import Run
-from onnxq.output import write
+from onnxq.output import place, write
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 

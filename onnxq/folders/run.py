@@ -14,11 +14,12 @@ import onnx
 from onnxq import own_ops, pipeline
 from onnxq.checking.result import Result
 from onnxq.errors import BadModel, NothingToDo, OnnxqError
-from onnxq.folders import data_files, genai, layouts, options_of_part, place, shared
+from onnxq.folders import data_files, genai, layouts, options_of_part, shared
 from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.job import open_job
+from onnxq.output import place
 from onnxq.plan import Plan
 from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress

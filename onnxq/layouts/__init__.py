@@ -19,7 +19,16 @@ from onnxq.layouts._contrib import (
     matmul_nbits,
     matmul_nbits_zero_points,
 )
-from onnxq.layouts._fields import as_rows, bit_fields, fields_of, group_offsets, group_rows, group_scales, moved_axes
+from onnxq.layouts._fields import (
+    as_rows,
+    bit_fields,
+    fields_of,
+    from_bit_fields,
+    group_offsets,
+    group_rows,
+    group_scales,
+    moved_axes,
+)
 from onnxq.layouts._gguf import from_gguf, gguf, gguf_block
 from onnxq.layouts._gguf import nbytes as gguf_nbytes
 from onnxq.layouts._layout import Form, Layout, Outline, by_channel, column, flat, layout, stacked, turned
@@ -64,6 +73,7 @@ __all__ = [
     "dense_tiles",
     "fields_of",
     "flat",
+    "from_bit_fields",
     "from_compact",
     "from_dense_tiles",
     "from_gguf",

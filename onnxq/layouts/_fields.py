@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
-from onnxq.layouts._bits import low_first
+from onnxq.layouts._bits import from_low_first, low_first
 from onnxq.layouts._layout import Outline, layout
 from onnxq.layouts._plain import exponent_type, exponents
 from onnxq.layouts._rows import Bytes
@@ -58,6 +58,28 @@ def bit_fields(q: QuantizedTensor) -> Bytes:
     rows = np.pad(rows, [(0, 0), (0, missing)])
     parts = [low_first((rows >> low) & ((1 << width) - 1), width) for width, low in fields_of(bits)]
     return np.concatenate(parts, axis=1)
+
+
+def from_bit_fields(packed: Bytes, bits: int, k: int) -> NDArray[np.uint16]:
+    """[rows, k] codes, none of which is negative, of what `bit_fields` wrote.
+
+    Args:
+        packed: [rows, bytes].
+        bits: of a code.
+        k: codes of a row.
+
+    Raises:
+        ValueError: rows are of another length.
+    """
+    groups, start = -(-k // 8), 0
+    if packed.ndim != 2 or packed.shape[1] != groups * bits:
+        raise ValueError(f"{k} codes of {bits} bits take {groups * bits} bytes a row, not {packed.shape[1:]}")
+    codes = np.zeros((len(packed), groups * 8), np.uint16)
+    for width, low in fields_of(bits):
+        field = np.ascontiguousarray(packed[:, start : start + groups * width])
+        codes |= from_low_first(field, width, groups * 8).astype(np.uint16) << np.uint16(low)
+        start += groups * width
+    return codes[:, :k]
 
 
 def as_rows(array: NDArray, granularity: Granularity) -> NDArray:

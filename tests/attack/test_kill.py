@@ -104,7 +104,7 @@ def test_nothing_is_lost_wherever_it_ends(name: str, tmp_path: Path, driver: Dri
 
 
 def test_where_two_folders_cannot_be_exchanged_the_old_one_is_kept_beside(tmp_path: Path, driver: Driver) -> None:
-    case, patches = CASES["folder of models"], {"onnxq.folders.place.EXCHANGE": ""}
+    case, patches = CASES["folder of models"], {"onnxq.output.place.EXCHANGE": ""}
     folder = tmp_path / "f"
     case.prepare(folder, driver)
     old = case.content(folder)

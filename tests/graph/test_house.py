@@ -13,10 +13,10 @@ import onnxq
 PACKAGE = Path(onnxq.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in FILES})
-#: Files that a stranger can take in at a glance. A folder that is a list (one format, or one command, a file) may be
-#: longer.
+#: Files that a stranger can take in at a glance. A folder that is a list (one format, command or scheme a
+#: file) may be longer.
 MOST = 14
-LISTS = {"formats", "cli", "doctor/rules"}
+LISTS = {"formats", "cli", "doctor/rules", "checkpoints/schemes"}
 
 
 def room(parts: tuple[str, ...]) -> str:

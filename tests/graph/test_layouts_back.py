@@ -157,3 +157,15 @@ def test_q5_0_of_counting_data() -> None:
     assert data[:2].tolist() == [0x00, 0x3C]
     assert data[2:6].tolist() == [0x00, 0x00, 0xFF, 0xFF]
     assert data[6:].tolist() == [i | i << 4 for i in range(16)]
+
+
+@pytest.mark.parametrize("k", [1, 7, 8, 33])
+@pytest.mark.parametrize("bits", range(1, 17))
+def test_fields_of_bits(bits: int, k: int) -> None:
+    codes = np.random.default_rng(bits).integers(0, 1 << bits, (3, k))
+    widths = layouts.fields_of(bits)
+    padded = np.pad(codes, [(0, 0), (0, -k % 8)])
+    packed = [layouts.low_first((padded >> low & (1 << width) - 1).astype(np.uint8), width) for width, low in widths]
+    np.testing.assert_array_equal(layouts.from_bit_fields(np.concatenate(packed, axis=1), bits, k), codes)
+    with pytest.raises(ValueError, match="bytes a row"):
+        layouts.from_bit_fields(np.zeros((3, bits * (-(-k // 8)) + 1), np.uint8), bits, k)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from tiny import normal
 
-from onnxq import quantize, targets
+from onnxq import quantize
 from onnxq.checkpoints.encode_arrays import decode_file
 from onnxq.cli import main
 from onnxq.conversion.convert import convert
@@ -114,12 +114,28 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
     assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
-def test_formats_that_a_target_lacks_are_rounded_again_and_told(tmp_path: Path) -> None:
-    small = quantized(tmp_path, "mxfp4", "onnxq")
-    done = convert(small, "ort-cpu", tmp_path / "end.onnx", accuracy_level=0)
-    assert done.again and all(why == targets.get("ort-cpu").refusal("mxfp4") for why, _ in done.again.values())
-    assert all(30 < sqnr < 80 for _, sqnr in done.again.values())
-    assert tiny.sqnr(run(small), run(done.output)) > 30
+@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform"])
+def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "onnxq")
+    assert "DequantizeNBits" in {node.op_type for node in onnx.load(small).graph.node}
+    same = convert(small, "onnxq", tmp_path / "same.onnx", accuracy_level=0)
+    assert same.kept and not same.again
+    np.testing.assert_array_equal(run(small), run(same.output))
+    other = convert(small, "ort-cpu", tmp_path / "other.onnx", accuracy_level=0)
+    if word in ("q4_1", "uniform"):  # whose minima are no zero points: rounded again, and told
+        assert other.again and all(30 < sqnr < 80 for _, sqnr in other.again.values())
+        assert tiny.sqnr(run(small), run(other.output)) > 30
+    else:
+        assert other.kept and not other.again and tiny.sqnr(run(small), run(other.output)) > 120
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
+@pytest.mark.parametrize("word", ["mxfp4", "e2m1"])
+def test_floats_of_4_bits_become_int8_of_twice_the_code(word: str, target: str, tmp_path: Path) -> None:
+    small = quantized(tmp_path, word, "onnxq")
+    done = convert(small, target, tmp_path / "end.onnx", accuracy_level=0)
+    assert len(done.kept) == 4 and not done.again
+    assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
 @pytest.mark.parametrize(("block", "is_symmetric"), [(16, True), (128, False), (256, True)])
@@ -144,7 +160,7 @@ def weights(path: Path) -> dict[str, NDArray]:
 @pytest.mark.parametrize("word", ["int4", "uint4", "int8", "nf4"])
 def test_weights_alone(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "ort-cpu")
-    rows = export_weights(small, tmp_path / "w.safetensors")
+    rows = export_weights(small, tmp_path / "w.safetensors").rows
     assert all(row.sqnr is None for row in rows)
     # MatMulBnb4 counts blocks of 64 through rows of 96 and 72: no format of rows. Tables are in int8 beside it.
     stored = sorted(row.format for row in rows if row.format)
@@ -159,8 +175,8 @@ def test_weights_alone(word: str, tmp_path: Path) -> None:
 def test_gguf_is_what_its_own_reader_reads(word: str, stored: str, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     small = quantized(tmp_path, word, "onnxq")
-    rows = {row.name: row for row in export_weights(small, tmp_path / "w.gguf")}
-    exact = {row.name: row for row in export_weights(small, tmp_path / "w.safetensors")}
+    rows = {row.name: row for row in export_weights(small, tmp_path / "w.gguf").rows}
+    exact = {row.name: row for row in export_weights(small, tmp_path / "w.safetensors").rows}
     wanted = weights(tmp_path / "w.safetensors")
     read = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "w.gguf").tensors}
     assert set(read) == set(rows) == set(exact)
@@ -215,5 +231,5 @@ def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:
     for target in TARGETS:
         small = tmp_path / f"{target}.onnx"
         quantize(model, small, Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True), target=target, check=False)
-        rows = export_weights(small, tmp_path / f"{target}.npz")
+        rows = export_weights(small, tmp_path / f"{target}.npz").rows
         assert {row.name for row in rows if row.format is not None} == set(names)

@@ -20,10 +20,10 @@ import onnxq
 from onnxq import pipeline
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadOutput, BadRecipe, CheckFailed, NothingToDo
-from onnxq.folders import place
 from onnxq.folders.data_files import write_together
 from onnxq.job import open_job
 from onnxq.model.weights import find_weights
+from onnxq.output import place
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -203,7 +203,7 @@ def test_a_failure_leaves_nothing(pair: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(CheckFailed, match=r"^part 'encoder_model': the outputs reach 1\.0 dB"):
             quantize(pair)
     with monkeypatch.context() as patched:
-        patched.setattr("onnxq.folders.place.publish", disk_full)
+        patched.setattr("onnxq.output.place.publish", disk_full)
         with pytest.raises(BadOutput, match="no space left"):
             quantize(pair)
     assert [path.name for path in pair.parent.iterdir()] == ["pair"]

@@ -65,7 +65,10 @@ def test_a_float_model_by_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, [*again, "--force", "--json"])
     assert json.loads(done.stdout)["check"]["sqnr"] > 60
     done = CliRunner().invoke(main, [*again, "--force", "--shard-size", "1MB"])
-    assert done.exit_code == 1 and "--shard-size is for files of ONNX: .ort is a single file" in done.stderr
+    assert (
+        done.exit_code == 1
+        and "--shard-size is for files of ONNX and safetensors: .ort is a single file" in done.stderr
+    )
 
 
 @pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")

@@ -75,7 +75,7 @@ def exact_forms(stored: Stored) -> Iterator[Form]:
     group = stored.granularity.block
     if group is None:
         yield Form(format.name, None, lambda q: q)
-    elif format.has_fixed_block or format.has_minimum or not format.is_integer:
+    elif format.has_fixed_block or format.has_minimum or not format.is_integer or format.base is not None:
         yield Form(format.name, group, lambda q: q, half_scales=stored.half_scales)
     if group is None:
         return
@@ -139,11 +139,16 @@ def _integers(q: QuantizedTensor, word: str, block: int) -> QuantizedTensor:
     return QuantizedTensor(formats.get(word), Granularity(1, block), q.codes, scales, zeros)
 
 
-def _doubled(q: QuantizedTensor, block: int) -> QuantizedTensor:
-    assert q.format.levels is not None
-    scales, _ = _spread(q, block)
+def doubled(q: QuantizedTensor) -> QuantizedTensor:
+    """Floats of 4 bits (`MICRO`) as int8 of twice the code and half the scale: the same numbers."""
+    assert q.format.levels is not None and q.scales is not None
     codes = np.rint(2 * q.format.levels).astype(np.int8)[q.codes]
-    return QuantizedTensor(formats.get("int8"), Granularity(1, block), codes, scales.astype(np.float32) / np.float32(2))
+    return QuantizedTensor(formats.get("int8"), q.granularity, codes, q.scales.astype(np.float32) / np.float32(2))
+
+
+def _doubled(q: QuantizedTensor, block: int) -> QuantizedTensor:
+    made = doubled(q)
+    return made if q.granularity.block == block else _integers(made, "int8", block)
 
 
 def _plain(q: QuantizedTensor, word: str, block: int) -> QuantizedTensor:

@@ -15,6 +15,7 @@ from onnxq.checkpoints.stored import Layer
 
 #: The more telling names first; `floats` takes what is left.
 ORDER = (
+    "own",
     "linear4bit",
     "torchao",
     "gptq",

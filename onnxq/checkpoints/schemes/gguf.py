@@ -23,6 +23,8 @@ from onnxq.errors import BadModel
 from onnxq.formats import Granularity, QuantizedTensor
 
 ROTATED = ("llama", "llama4", "deci", "minicpm", "arctic", "granite", "granitemoe", "refact", "smallthinker")
+#: What `onnxq convert` calls the architecture of graphs that llama.cpp does not run, with the tensors' names in them.
+OWN = "onnx"
 #: llama.cpp's names, and those of Hugging Face's llama, for most decoders alike.
 NAMES = {
     "attn_q": "self_attn.q_proj",
@@ -44,11 +46,15 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
     """Matrices called weight."""
     if not checkpoint.is_gguf:
         return
-    for name in names_with(checkpoint, "weight"):
-        file = checkpoint.shards[key(name, "weight")]
-        if isinstance(file, Gguf) and len(file.outline(key(name, "weight"))[0]) == 2:
-            tensors = (key(name, "weight"), key(name, "bias"))
-            yield Layer(name, "gguf", tensors, functools.partial(_open, checkpoint, file, name), aliases(name))
+    named = {key(name, "weight"): name for name in names_with(checkpoint, "weight")}
+    if checkpoint.metadata.get("general.architecture") == OWN:
+        named |= {source: source for source in checkpoint if source not in named and not source.endswith(".bias")}
+    for source, name in named.items():
+        file = checkpoint.shards[source]
+        shape, format = file.outline(source) if isinstance(file, Gguf) else ((), None)
+        if isinstance(file, Gguf) and len(shape) == 2 and (source != name or format is not None):
+            tensors = (source, key(name, "bias"))
+            yield Layer(name, "gguf", tensors, functools.partial(_open, checkpoint, file, name, source), aliases(name))
 
 
 def aliases(name: str) -> tuple[str, ...]:
@@ -59,8 +65,7 @@ def aliases(name: str) -> tuple[str, ...]:
     return (WHOLE[name],) if name in WHOLE else ()
 
 
-def _open(checkpoint: Checkpoint, file: Gguf, name: str) -> Stored:
-    source = key(name, "weight")
+def _open(checkpoint: Checkpoint, file: Gguf, name: str, source: str) -> Stored:
     (n, k), format = file.outline(source)
     bias = checkpoint.get(key(name, "bias"))
     found = (key(name, "bias"), bias) if isinstance(bias, np.ndarray) else None

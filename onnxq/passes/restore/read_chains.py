@@ -33,6 +33,8 @@ class ReadChains(RestorePass):
         assert codes is not None
         count, width = codes.shape.numpy()
         block = width * (2 if format.bits == 4 else 1)
+        if format.scale_type == E8M0 and not (block == format.default_block and _are_powers(scales.numpy())):
+            format = formats.get("e2m1")  # whose levels are the same
         ends = list(_behind(node))
         if scales.shape.numpy()[0] != count or not ends or not graph.is_op(ends[0], "Reshape"):
             return False
@@ -117,6 +119,11 @@ def _codes(value: ir.Value) -> tuple[ir.Value, Format, _Read] | None:
 
 def _is_table(format: Format, levels: NDArray | None) -> bool:
     return levels is not None and format.levels is not None and np.array_equal(levels, format.levels)
+
+
+def _are_powers(scales: NDArray) -> bool:
+    """Whether all are powers of two, which E8M0 holds."""
+    return bool((np.frexp(scales.astype(np.float32))[0] == 0.5).all())
 
 
 def _bytes(value: ir.Value | None) -> ir.Value | None:

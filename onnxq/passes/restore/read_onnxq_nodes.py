@@ -1,4 +1,4 @@
-"""Our own products and tables: onnxq.MatMulNBits, DenseMatMul and GatherNBits."""
+"""Our own products and tables: onnxq.MatMulNBits, DenseMatMul, GatherNBits, and what DequantizeNBits unpacks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import formats, layouts, own_ops
-from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.formats.kinds.nested import NestedScales, unnest
 from onnxq.model import graph
 from onnxq.model.origin import HALVES
-from onnxq.passes.restore._restored import Restored, RestorePass, Stored, array_of, constants_of, input_of
+from onnxq.passes.restore._restored import (
+    Restored,
+    RestorePass,
+    Stored,
+    array_of,
+    constants_of,
+    input_of,
+    read_instead,
+)
 
 
 class ReadOnnxqNodes(RestorePass):
@@ -21,6 +29,8 @@ class ReadOnnxqNodes(RestorePass):
             return False
         if node.op_type == own_ops.DENSE:
             return _dense(node, restored)
+        if node.op_type == own_ops.DEQUANTIZE:
+            return _unpacked(node, restored)
         if node.op_type in (own_ops.MATMUL, own_ops.GATHER):
             return _packed(node, 1 if node.op_type == own_ops.MATMUL else 0, restored)
         return False
@@ -87,6 +97,38 @@ def _nested(weight: ir.TensorProtocol, made: ir.Node, *, n: int, k: int, block: 
         return QuantizedTensor(format, how, q.codes, scales.astype(np.float16) if half else scales, None, nested)
 
     return Stored(format, how, (n, k), read, half)
+
+
+def _unpacked(node: ir.Node, restored: Restored) -> bool:
+    """A matrix that is unpacked when the model is loaded, of a format whose scales are no codes themselves."""
+    source, found = input_of(node, 0), constants_of(node, 0, 1, 2)
+    word, moved = graph.attribute_string(node, "format", ""), _ints(node, "shape")
+    (k, block), order = (graph.attribute_int(node, key, 0) for key in ("K", "block_size")), _ints(node, "perm")
+    if source is None or not found or word not in formats.names() or min(k, block) < 1 or sorted(order) != [0, 1]:
+        return False
+    (codes, scales, offsets), format = found, formats.get(word)
+    if codes is None or scales is None or format.base is not None or moved != [codes.shape.numpy()[0], k]:
+        return False
+    how = Granularity(1, block) if block < k or format.default_block is not None else Granularity(0)
+    half = scales.dtype is ir.DataType.FLOAT16
+
+    def read() -> QuantizedTensor:
+        packed = layouts.from_bit_fields(codes.numpy(), format.bits, k).astype(np.int32)
+        if np.issubdtype(format.code_type, np.signedinteger):
+            packed -= 1 << (format.bits - 1)
+        steps, shape = scales.numpy(), how.scale_shape((len(packed), k))
+        steps = (steps.view(E8M0) if format.scale_type == E8M0 else steps).reshape(shape)
+        zeros = None if offsets is None else offsets.numpy().reshape(shape)
+        return QuantizedTensor(format, how, packed.astype(format.code_type), steps, zeros)
+
+    stored = Stored(format, how, (moved[0], k), read, half).transposed(order)
+    read_instead(node, restored.weight(node, source, stored, ir.DataType.FLOAT), restored)
+    return True
+
+
+def _ints(node: ir.Node, name: str) -> list[int]:
+    found = node.attributes.get(name)
+    return list(found.as_ints()) if found is not None and found.type is ir.AttributeType.INTS else []
 
 
 def _dense(node: ir.Node, restored: Restored) -> bool:

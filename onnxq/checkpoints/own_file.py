@@ -1,0 +1,74 @@
+"""What our own files of weights say of themselves: of each array in which format, shape and granularity it is.
+
+In `.safetensors` the table is the metadata `onnxq`, in `.npz` the array `onnxq.json`. A weight NAME is what
+`layouts.compact` makes of it: NAME.codes, NAME.scales …; of an array that was kept the table says null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from onnxq import formats, layouts
+from onnxq.errors import BadData, BadRecipe, first_line
+from onnxq.files import limits, schemas
+from onnxq.formats import E8M0, Granularity, QuantizedTensor
+
+TABLE, KEY = "onnxq.json", "onnxq"
+
+
+def table_of(tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is said of each array, by name; None for files of others.
+
+    Args:
+        tensors: of the file, by name.
+        metadata: texts of the file, by key.
+    """
+    try:
+        text = metadata[KEY] if KEY in metadata else bytes(tensors[TABLE]).decode()
+        found = limits.parse_json(text)
+    except (KeyError, ValueError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def parts_of(name: str, entry: Any) -> list[str]:
+    """The tensors of a weight.
+
+    Args:
+        entry: what the table says of it.
+
+    Raises:
+        BadData: it says no such thing.
+    """
+    return [f"{name}.{part}" for part in _checked(name, entry).parts]
+
+
+def weight_of(name: str, entry: Any, tensors: Mapping[str, NDArray]) -> QuantizedTensor:
+    """The weight, with the codes and scales that it had.
+
+    Args:
+        entry: what the table says of it.
+        tensors: of the file.
+
+    Raises:
+        BadData: a part is missing, or does not fit the others.
+    """
+    said = _checked(name, entry)
+    try:
+        format, how = formats.get(said.format, said.levels), Granularity(said.axis, said.block)
+        parts = {part: tensors[f"{name}.{part}"] for part in said.parts}
+        if format.scale_type == E8M0 and "scales" in parts:
+            parts["scales"] = parts["scales"].view(E8M0)
+        return layouts.from_compact(format, how, tuple(said.shape), parts)
+    except (KeyError, TypeError, ValueError, BadRecipe) as error:
+        raise BadData(f"weight '{name}' cannot be decoded: {first_line(error)}") from None
+
+
+def _checked(name: str, entry: Any) -> schemas.EncodedArray:
+    try:
+        return schemas.checked(entry, schemas.EncodedArray)
+    except (TypeError, ValueError) as error:
+        raise BadData(f"weight '{name}' cannot be decoded: {first_line(error)}") from None

@@ -1,0 +1,117 @@
+"""The weights of a quantized model as a checkpoint of another project: a folder of safetensors with `config.json`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.boundary import bounded
+from onnxq.checkpoints.encode_arrays import Tensor
+from onnxq.checkpoints.shards import Shards
+from onnxq.conversion.export_weights import Exported, Row, require_codes, weights
+from onnxq.conversion.llama.transformers import as_checkpoint
+from onnxq.conversion.restore import restore_products
+from onnxq.errors import BadModel, BadRecipe
+from onnxq.files import staging
+from onnxq.formats import QuantizedTensor
+from onnxq.job import Environment
+from onnxq.model.load import external_tensors, load_model
+from onnxq.output import place, write
+from onnxq.version import __version__
+
+#: The projects, and the files that write their layers.
+KINDS = {"compressed-tensors": "compressed_tensors", "torchao": "torchao"}
+CONFIG = "config.json"
+
+
+@bounded
+def export_folder(
+    model: str | Path,
+    to: str,
+    output: str | Path | None = None,
+    *,
+    shard_size: int | None = None,
+    environment: Environment | None = None,
+) -> Exported:
+    """Write all weights of the quantized `model`, made by whatever tool, as a checkpoint of the project `to`.
+
+    Weights that it has no form for are written as the float32 numbers that they stand for.
+
+    Args:
+        to: one of `KINDS`.
+        output: a folder.  [default: the model's name with `to` in it]
+        shard_size: bytes of a file; what is longer becomes several, with an index.
+        environment: its guard says whether a folder that onnxq wrote before may be replaced.
+
+    Raises:
+        BadModel: the model cannot be read, or two weights would have one name.
+        BadRecipe: another project, or a size that is none.
+        BadOutput: the folder cannot be written.
+        NothingToDo: no product or lookup of the model has packed weights.
+    """
+    if to not in KINDS:
+        raise BadRecipe(f"unknown kind of checkpoint '{to}'; choose one of {', '.join(KINDS)}")
+    if shard_size is not None and shard_size < 1:
+        raise BadRecipe(f"a file of {shard_size} bytes holds nothing; example: 2GB")
+    path, environment = Path(model), environment or Environment()
+    folder, guard = Path(output) if output is not None else Path(f"{path.stem}.{to}"), environment.guard
+    guard.reads(path)
+    environment.progress.start("loading")
+    loaded = load_model(path)
+    guard.reads(*(Path(tensor.path) for tensor in external_tensors(loaded)))
+    place.check_destination(folder, path, guard.force)
+    restore_products(loaded, channels=True)
+    require_codes(path, loaded)
+    project = importlib.import_module(f"onnxq.conversion.layers.{KINDS[to]}")
+    environment.progress.start("comparing with a Llama")
+    about: dict[str, Any] = {}
+    try:
+        named, about, origin = as_checkpoint(path)
+    except BadModel as error:
+        named, origin = list(weights(loaded)), f"not a Llama of transformers, names are the model's: {error}"
+    rows: list[Row] = []
+    schemes: dict[str, Any] = {}
+    with staging.staging(folder) as around, staging.as_sentences(folder):
+        staged = around / "folder"
+        staged.mkdir()
+        shards = Shards(staged, project.metadata, shard_size)
+        environment.progress.start("writing")
+        for name, read in named:
+            tensor = read()
+            tensors, said = _group(project, name, tensor, schemes)
+            shards.add(tensors, said)
+            is_float = isinstance(tensor, QuantizedTensor) and all(x.dtype == np.float32 for x in tensors.values())
+            word = tensor.format.name if isinstance(tensor, QuantizedTensor) and not is_float else None
+            rows.append(Row(name, tuple(tensor.shape), word, None))
+        files = [folder / file.name for file in shards.close("model")]
+        config = about | project.config(schemes)
+        if config:
+            write.write_text(staged / CONFIG, json.dumps(config, indent=2) + "\n")
+            files.append(folder / CONFIG)
+        done = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
+        place.write_report(staged, json.dumps(done))
+        place.publish(staged, folder)
+    return Exported(rows, (origin,), tuple(files))
+
+
+def _group(
+    project: ModuleType, name: str, tensor: Tensor, schemes: dict[str, Any]
+) -> tuple[dict[str, NDArray], dict[str, Any]]:
+    """The tensors of a weight, and what its file says of them."""
+    layer = name.removesuffix(".weight")
+    found = project.parts(layer, tensor) if isinstance(tensor, QuantizedTensor) else None
+    if found is not None:
+        tensors, said = found
+        schemes[layer] = said
+        return tensors, {f"{layer}.weight": said}
+    full = project.plain(name)
+    if isinstance(tensor, QuantizedTensor):
+        schemes[layer] = None
+        return {f"{layer}.weight": tensor.dequantize()}, {f"{layer}.weight": None}
+    return {full: tensor}, {full: None}

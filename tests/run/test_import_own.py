@@ -1,0 +1,150 @@
+"""Weights that onnxq wrote to files of their own come back with the codes that they had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from onnxq import formats, quantize
+from onnxq.checkpoints import schemes
+from onnxq.checkpoints.checkpoint import open_folder_or_file
+from onnxq.checkpoints.encode_arrays import encode_arrays, write_weights
+from onnxq.checkpoints.import_weights import import_weights
+from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.conversion.export_weights import export_weights
+from onnxq.errors import OnnxqError
+from onnxq.formats import Granularity, QuantizedTensor
+from onnxq.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("quick")
+SCALED = [word for word in formats.names() if formats.get(word).scale_type is not None]
+
+
+def same(a: QuantizedTensor, b: QuantizedTensor) -> bool:
+    parts = [None if x is None else (x.dtype, x.tobytes()) for q in (a, b) for x in (q.codes, q.scales, q.zero_points)]
+    return parts[:3] == parts[3:] and a.format.name == b.format.name and a.granularity == b.granularity
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    word=st.sampled_from([*SCALED, "uniform3", "uniform12"]),
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 3),
+    how=st.sampled_from([None, Granularity(), Granularity(0), Granularity(1, 16), Granularity(1, 32)]),
+    suffix=st.sampled_from([".npz", ".safetensors"]),
+    seed=st.integers(0, 99),
+)
+def test_codes_of_every_format_come_back(
+    word: str, rows: int, columns: int, how: Granularity | None, suffix: str, seed: int, tmp_path_factory: object
+) -> None:
+    w = np.random.default_rng(seed).standard_normal((rows, 256 * columns)).astype(np.float32)
+    how = None if formats.get(word).has_fixed_block else how
+    q = formats.quantize(w, word, how)
+    path = tmp_path_factory.mktemp("own") / f"w{suffix}"  # type: ignore[attr-defined]
+    write_weights(path, [("a.weight", lambda: q)])
+    (layer,) = schemes.layers_of(open_folder_or_file(path))
+    stored = layer.open()
+    assert layer.name == "a" and layer.scheme == "onnxq" and stored.shape == w.shape
+    assert stored.format is not None and same(stored.read(), q)  # type: ignore[arg-type]
+
+
+TEXT = """g (int64[n] ids) => (float[n, 64] y) {
+    x = Gather (table, ids)  h = MatMul (x, w)  r = Relu (h)  y = Gemm <transB = 1> (r, v, c)
+}"""
+CONSTANTS = {"table": tiny.normal(64, 96, seed=4), "w": tiny.normal(96, 64), "v": tiny.normal(64, 64, seed=2)}
+CONSTANTS["c"] = tiny.normal(64, seed=3)
+WORDS = ("int4", "uint4", "int8", "nf4", "mxfp4", "nf4_dq", "int4_dq", "q4_0")
+
+
+def tensors(path: Path) -> dict[str, NDArray]:
+    return {name: np.array(array) for name, array in open_checkpoint(path).items() if name != "onnxq.json"}
+
+
+@pytest.mark.parametrize(("word", "suffix"), [(word, (".npz", ".safetensors")[i % 2]) for i, word in enumerate(WORDS)])
+def test_out_of_a_model_and_into_a_blank_one(word: str, suffix: str, tmp_path: Path) -> None:
+    model, small, back = tmp_path / "model.onnx", tmp_path / "small.onnx", tmp_path / "back.onnx"
+    tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
+    quantize(model, small, Recipe(word, min_sqnr=-np.inf, keep_slow=True), target="onnxq", check=False)
+    export_weights(small, tmp_path / f"w{suffix}")
+    blank = {name: np.zeros_like(array) for name, array in CONSTANTS.items()}
+    tiny.save(tiny.model(TEXT, blank), tmp_path, "blank.onnx")
+    done = import_weights(tmp_path / "blank.onnx", tmp_path / f"w{suffix}", back, target="onnxq", check=False)
+    assert sorted(done.match.prefixes.values()) == ["table", "v", "w"] and not done.match.rounded
+    export_weights(back, tmp_path / "again.npz")
+    wanted, found = tensors(tmp_path / f"w{suffix}"), tensors(tmp_path / "again.npz")
+    renamed = {name.replace(".weight.", "."): array for name, array in found.items()}
+    for name, array in wanted.items():
+        assert renamed[name].dtype == array.dtype and renamed[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("word", ["uint4", "mxfp4"])
+def test_gguf_of_a_model_that_is_no_llama_comes_back(word: str, tmp_path: Path) -> None:
+    model, small = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path), tmp_path / "small.onnx"
+    quantize(model, small, Recipe(word, min_sqnr=-np.inf, keep_slow=True), target="onnxq", check=False)
+    rows = export_weights(small, tmp_path / "w.gguf").rows
+    done = import_weights(model, tmp_path / "w.gguf", tmp_path / "back.onnx", target="onnxq", check=False)
+    assert sorted(done.match.prefixes.values()) == ["table", "v", "w"] and not done.match.rounded
+    export_weights(tmp_path / "back.onnx", tmp_path / "again.gguf")
+    first, second = ((tmp_path / name).read_bytes() for name in ("w.gguf", "again.gguf"))
+    assert {row.format for row in rows if row.format} and len(first) >= len(second) - 512
+
+
+def test_encoded_arrays_go_into_a_model(tmp_path: Path) -> None:
+    model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
+    arrays = {"w": CONSTANTS["w"].T, "v": CONSTANTS["v"], "table": CONSTANTS["table"]}
+    encode_arrays(arrays, tmp_path / "w.safetensors", "q8_0")
+    done = import_weights(model, tmp_path / "w.safetensors", tmp_path / "back.onnx", check=False)
+    assert len(done.match.blocks) == 3 and not done.match.rounded
+
+
+def broken(change: str, table: dict, arrays: dict) -> None:
+    entry = table["w"]
+    if change == "format":
+        entry["format"] = "int5000"
+    elif change == "shape":
+        entry["shape"] = [1 << 39, 1 << 39]
+    elif change == "negative":
+        entry["shape"] = [-64, 96]
+    elif change == "axis":
+        entry["axis"] = 7
+    elif change == "block":
+        entry["block"] = 0
+    elif change == "part":
+        entry["parts"] = ["codes"]
+    elif change == "stranger":
+        entry["parts"] = ["codes", "../../etc/passwd"]
+    elif change == "word":
+        table["w"] = "int4"
+    elif change == "short":
+        arrays["w.codes"] = arrays["w.codes"][:-1]
+    elif change == "type":
+        arrays["w.codes"] = arrays["w.codes"].astype(np.float32)
+    elif change == "infinite":
+        arrays["w.scales"] = np.full_like(arrays["w.scales"], np.inf)
+    elif change == "scales":
+        arrays["w.scales"] = arrays["w.scales"][:3]
+
+
+CHANGES = ("format", "shape", "negative", "axis", "block", "part", "stranger", "word", "short", "type", "infinite")
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "scales"])
+def test_what_is_broken_is_one_sentence(change: str, tmp_path: Path) -> None:
+    model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
+    encode_arrays({"w": CONSTANTS["w"].T}, tmp_path / "w.npz", "int4")
+    with np.load(tmp_path / "w.npz") as stored:
+        arrays = {name: stored[name] for name in stored}
+    table = json.loads(bytes(arrays.pop("onnxq.json")))
+    broken(change, table, arrays)
+    np.savez(tmp_path / "w.npz", **arrays, **{"onnxq.json": np.frombuffer(json.dumps(table).encode(), np.uint8)})
+    with pytest.raises(OnnxqError) as error:
+        import_weights(model, tmp_path / "w.npz", tmp_path / "back.onnx", check=False)
+    assert "\n" not in str(error.value) and "bug" not in str(error.value), error.value
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "w.npz"]
