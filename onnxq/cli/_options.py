@@ -282,7 +282,7 @@ SHARD_OPTION = click.option(
 WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
-WORDS |= {"formats", "logits", "metric", "labels"}
+WORDS |= {"formats", "logits", "metric", "labels", "ignore"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:
