@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onnxq.checking.elsewhere import run_elsewhere
 from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checking.rules import kept_rules
 from onnxq.errors import BadModel
 from onnxq.job import Job
 from onnxq.plan import Method, Plan
@@ -34,10 +35,11 @@ def check_saved(
         return check_nodes(job.model, staged, names, threads=job.threads)
     bare, consumer = job.target.has_onnxq_ops, job.target.consumer
     found = check_models(_reference(job), staged, trials, threads=job.threads, bare=bare, classes=classes)
+    notes = kept_rules(staged, job.target.name)
     if not consumer:
         return found
     there = run_elsewhere(consumer, job.path, staged, trials, job.threads)
-    return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *there.notes))
+    return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *notes, *there.notes))
 
 
 def _reference(job: Job) -> Session:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from onnxq import targets
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.preference import SEARCHES, Preference, preference_of
@@ -106,7 +107,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     terms.progress.start("timing every kernel")
     kernels = timings.kernels(plan)
     not_fused = unfused(bench.model, plan, kernels)
-    if not_fused:
+    if not_fused and not targets.get(plan.target).consumer:  # another runtime fuses other nodes
         plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
         kernels = timings.kernels(plan)
     costs = timings.costs(plan, kernels, observed)
