@@ -52,6 +52,8 @@ class Target:
     #: Operators besides those of onnxruntime that compute in integers wherever they stand; those of its own need
     #: neighbours that do.
     rounded: frozenset[str] = frozenset()
+    #: Formats of weights that are written in types for which onnxruntime may have no kernels.
+    spelled: tuple[str, ...] = ()
     #: The shortest weights that it has a form for.
     least_bits: int = 2
     #: Whether an int8 Add may read one value that is not int8: a conversion costs less there than leaving int8.

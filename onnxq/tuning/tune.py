@@ -113,7 +113,10 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     costs = timings.costs(plan, kernels, observed)
     if recipe.keep_slow:
         costs = costs.optimistic()
-    float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
+    of_float = (
+        "costs more accuracy than it gives speed" if targets.get(plan.target).consumer else "float is faster here"
+    )
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), of_float)
     start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
     best = _best_bargain(terms, plan, costs, [start, float_plan])
     if best is None:
