@@ -42,28 +42,28 @@ def check_saved(
         CheckFailed: the file is broken, or computes something else.
     """
     job.progress.start("checking the saved file")
-    if trials is None:
-        names = [choice.node for choice in plan if choice.method is not Method.KEEP]
-        return check_nodes(job.model, staged, names, threads=job.threads)
-    bare, consumer = job.target.has_onnxq_ops, job.target.consumer
+    notes = kept_rules(staged, job.target.name)
     with contextlib.ExitStack() as kept:
-        runnable, said = staged, ""
+        runnable = staged
         if older is not None and (missing := new_types(staged)):
             runnable = Path(kept.enter_context(scratch())) / staged.name
-            made = older()
-            write.save(made, runnable)
+            write.save(older(), runnable)
             require_equal_weights(staged, runnable)
-            said = (
+            notes.append(
                 f"onnxruntime {version()} has no kernels for {missing}: what was run are the same numbers in older "
                 "types, and ONNX's reference implementation reads them from the file"
             )
+        if trials is None:
+            names = [choice.node for choice in plan if choice.method is not Method.KEEP]
+            found = check_nodes(job.model, runnable, names, threads=job.threads)
+            return dataclasses.replace(found, notes=(*found.notes, *notes))
+        bare = job.target.has_onnxq_ops
         found = check_models(_reference(job), runnable, trials, threads=job.threads, bare=bare, classes=classes)
-        found = found.noting(said) if said else found
-    notes = kept_rules(staged, job.target.name)
-    if not consumer:
+    found = dataclasses.replace(found, notes=(*found.notes, *notes))
+    if not job.target.consumer:
         return found
-    there = run_elsewhere(consumer, job.path, staged, trials, job.threads)
-    return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *notes, *there.notes))
+    there = run_elsewhere(job.target.consumer, job.path, staged, trials, job.threads)
+    return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *there.notes))
 
 
 def _reference(job: Job) -> Session:

@@ -47,7 +47,9 @@ class tensorrt(Target):
         if wish.method is not Method.PACKED or wish.op == "Gather" or format.bits != 4 or format.has_fixed_block:
             return wish
         k = weight.shape[weight.role.contraction]
-        block = next((block for block in INT4_BLOCKS if k % block == 0), wish.block)
+        block = next((block for block in INT4_BLOCKS if k % block == 0), None)
+        if block is None:
+            return wish
         return wish.to(Method.PACKED, "int4" if format.name == "uint4" else format.name, block)
 
     def place(self, weight: Weight, wish: Choice) -> Choice:
