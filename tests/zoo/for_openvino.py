@@ -145,7 +145,7 @@ def render(rows: list[Row]) -> str:
             "settings as they are (on processors with AMX it computes floats in bf16): the float file, what NNCF makes",
             "of it with its defaults, and `onnxq -s w8a8 -t openvino`, both from the same 64 samples. Scores are of",
             "real data that nobody calibrated with; milliseconds are the least of runs in turns; int8 is how many",
-            f"convolutions and products compute in integers. {versions}.",
+            f"convolutions and products compute in integers; {MISSING} was not measured. {versions}.",
             "",
             f"| {' | '.join(HEADER)} |",
             "|---" * len(HEADER) + "|",
