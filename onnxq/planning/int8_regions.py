@@ -106,7 +106,7 @@ def makes_int8(choice: Choice | None, plan: Plan) -> bool:
 
 def activations(node: ir.Node) -> list[int]:
     """Indices of the inputs that an int8 kernel for `node` reads as quantized activations."""
-    if node.op_type == "MatMul" and graph.constant(node.inputs[1]) is None:
+    if node.op_type == "MatMul" and not has_weights(node):
         return [0, 1]
     if node.op_type in ("Conv", "MatMul", "Gemm", "Clip") or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS:
         return [0]

@@ -143,6 +143,22 @@ def test_qnn_is_in_integers_throughout(tmp_path: Path, scheme: str, type: type) 
     assert done.check is not None and done.check.sqnr > (30 if scheme == "w8a8" else 35)
 
 
+def test_qnn_multiplies_activations_in_integers(tmp_path: Path) -> None:
+    """Attention, of which one weight lies behind a Transpose."""
+    text = """g (float[2, 6, 64] x) => (float[2, 6, 64] y) {
+        wt = Transpose <perm = [1, 0]> (w)  q = MatMul (x, wt)  k = MatMul (x, v)
+        kt = Transpose <perm = [0, 2, 1]> (k)  s = MatMul (q, kt)  p = Softmax <axis = -1> (s)
+        o = MatMul (p, k)  y = Add (o, x)
+    }"""
+    model = tiny.save(tiny.model(text, {"w": normal(64, 64), "v": normal(64, 64, seed=1)}), tmp_path)
+    np.savez(tmp_path / "data.npz", x=normal(8, 2, 6, 64, seed=2) * 8)
+    recipe = Recipe("w8a8", min_sqnr=-np.inf)
+    done = quantize(model, tmp_path / "q.onnx", recipe, target="qnn", data=tmp_path / "data.npz")
+    assert check_rules(done.output, "qnn") == [] and done.check is not None and done.check.sqnr > 25
+    labels = {choice.node: choice.label for choice in done.plan}
+    assert labels["q"] == labels["k"] == "int8 tensor" and labels["s"] == labels["o"] == labels["p"] == "int8"
+
+
 def test_wide_activations_need_data(tmp_path: Path) -> None:
     model = tiny.save(tiny.model(PRODUCTS, MATRICES), tmp_path)
     with pytest.raises(OnnxqError, match="w8a16 on qnn rounds activations to 16 bits: give --data, or --scheme fp16"):
