@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq import algorithms, targets
-from onnxq.errors import BadModel, NothingToDo
+from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, is_quantized, load_model
 from onnxq.model.types import infer_types
@@ -162,8 +162,11 @@ def open_job(
     sampling = Sampling.of(data)
     environment = environment or Environment()
     asked = Recipe(recipe) if isinstance(recipe, str) else recipe
-    wanted = asked.resolve(has_data=sampling.source is not None, has_evidence=bool(evidence_of))
     place = targets.get(target)
+    has_samples = sampling.source is not None
+    wanted = asked.resolve(has_data=has_samples, has_evidence=bool(evidence_of), auto=place.auto)
+    if not has_samples and (wide := sorted(wanted.schemes.intersection(place.wide))):
+        raise BadRecipe(f"{wide[0]} on {target} rounds activations to 16 bits: give --data, or --scheme fp16")
     if place.consumer:  # onnxruntime's times say nothing of it
         wanted = replace(wanted, keep_slow=True)
     environment.progress.start("loading")

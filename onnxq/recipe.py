@@ -270,12 +270,13 @@ class Recipe:
         """Every algorithm that the user named, for all nodes or for some."""
         return frozenset(filter(None, (self.algorithm, *(rule.algorithm for rule in self.rules))))
 
-    def resolve(self, has_data: bool, has_evidence: bool = False) -> Recipe:
+    def resolve(self, has_data: bool, has_evidence: bool = False, auto: tuple[str, str] = ("w8a8", "w4a16")) -> Recipe:
         """This recipe with `auto` replaced by what it stands for.
 
         Args:
             has_data: whether there are samples to calibrate with.
             has_evidence: whether what data say of layers is known without them.
+            auto: what it stands for, with data and without.
 
         Raises:
             BadRecipe: w8a8, of the scheme or a rule, without calibration data.
@@ -286,7 +287,7 @@ class Recipe:
         for word in () if has_data or has_evidence else sorted(algorithms.WITH_DATA.keys() & self.algorithms):
             raise BadRecipe(f"the algorithm '{word}' needs calibration data: give --data, or --evidence of them")
         if self.scheme == "auto":
-            return replace(self, scheme="w8a8" if has_data else "w4a16")
+            return replace(self, scheme=auto[0] if has_data else auto[1])
         if self.scheme not in SPEED_SCHEMES:
             return replace(self, keep_slow=True)  # a format the user named is kept whatever its kernel's speed
         return self

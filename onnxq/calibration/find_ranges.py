@@ -15,7 +15,7 @@ from onnxq.calibration.resume import EVERY, Every
 from onnxq.calibration.workers import WorkerTask, observe_in_processes, task_of
 from onnxq.errors import BadRecipe
 from onnxq.job import Job
-from onnxq.planning.scales import values_to_observe, without_unobserved
+from onnxq.planning.scales import grid_of, values_to_observe, without_unobserved
 from onnxq.preference import SEARCHES
 from onnxq.samples.source import Data
 from onnxq.summaries.ranges import NO_RANGES, Ranges, load_ranges, require_same
@@ -140,13 +140,13 @@ def ranges_of(job: Job, seen: Observations) -> Ranges:
     """By the method asked for, or by the one with the least error on the samples held back."""
     method = job.recipe.calibration
     if method != pick_method.AUTO:
-        return seen.ranges(method)
+        return seen.ranges(method, grid_of(job.plan))
     if seen.chosen:
-        return seen.ranges(seen.chosen)
+        return seen.ranges(seen.chosen, grid_of(job.plan))
     assert job.data is not None
     if not SEARCHES[job.recipe.effort].compares_calibrations:
-        return seen.ranges(pick_method.DEFAULT)
-    candidates = {method: seen.ranges(method) for method in collectors.names()}
+        return seen.ranges(pick_method.DEFAULT, grid_of(job.plan))
+    candidates = {method: seen.ranges(method, grid_of(job.plan)) for method in collectors.names()}
     plan = without_unobserved(job.model, job.plan, candidates[pick_method.DEFAULT])
     if not values_to_observe(job.model, plan):
         return candidates[pick_method.DEFAULT]

@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import onnx_ir as ir
 
 from onnxq.checking.elsewhere import run_elsewhere
 from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checking.rules import kept_rules
+from onnxq.checking.spelled import new_types, require_equal_weights
 from onnxq.errors import BadModel
+from onnxq.files.staging import scratch
 from onnxq.job import Job
+from onnxq.output import write
 from onnxq.plan import Method, Plan
 from onnxq.quality import NO_CLASSES, Classes
-from onnxq.runtime.session import Session
+from onnxq.runtime.session import Session, version
 from onnxq.samples.trials import Trials
 
 
 def check_saved(
-    job: Job, plan: Plan, staged: Path, trials: Trials | None, classes: Mapping[str, Classes] = NO_CLASSES
+    job: Job,
+    plan: Plan,
+    staged: Path,
+    trials: Trials | None,
+    classes: Mapping[str, Classes] = NO_CLASSES,
+    older: Callable[[], ir.Model] | None = None,
 ) -> Check:
     """What is found by running the file at `staged`, in which `plan` was carried out.
 
     Args:
         trials: what to run the models on; None: they are too large to be run whole.
         classes: outputs that are scores of classes.
+        older: makes the same model without types for which onnxruntime may have no kernels.
 
     Raises:
         CheckFailed: the file is broken, or computes something else.
     """
     job.progress.start("checking the saved file")
-    if trials is None:
-        names = [choice.node for choice in plan if choice.method is not Method.KEEP]
-        return check_nodes(job.model, staged, names, threads=job.threads)
-    bare, consumer = job.target.has_onnxq_ops, job.target.consumer
-    found = check_models(_reference(job), staged, trials, threads=job.threads, bare=bare, classes=classes)
-    if not consumer:
+    notes = kept_rules(staged, job.target.name)
+    with contextlib.ExitStack() as kept:
+        runnable = staged
+        if older is not None and (missing := new_types(staged)):
+            runnable = Path(kept.enter_context(scratch())) / staged.name
+            write.save(older(), runnable)
+            require_equal_weights(staged, runnable)
+            notes.append(
+                f"onnxruntime {version()} has no kernels for {missing}: what was run are the same numbers in older "
+                "types, and ONNX's reference implementation reads them from the file"
+            )
+        if trials is None:
+            names = [choice.node for choice in plan if choice.method is not Method.KEEP]
+            found = check_nodes(job.model, runnable, names, threads=job.threads)
+            return dataclasses.replace(found, notes=(*found.notes, *notes))
+        bare = job.target.has_onnxq_ops
+        found = check_models(_reference(job), runnable, trials, threads=job.threads, bare=bare, classes=classes)
+    found = dataclasses.replace(found, notes=(*found.notes, *notes))
+    if not job.target.consumer:
         return found
-    there = run_elsewhere(consumer, job.path, staged, trials, job.threads)
+    there = run_elsewhere(job.target.consumer, job.path, staged, trials, job.threads)
     return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *there.notes))
 
 

@@ -29,7 +29,7 @@ def judged(job: Job, plan: Plan, proof: Check) -> Check:
     if not proof.whole:
         return proof
     proof = require_quality(proof, job.recipe)
-    if proof.is_slower(SLOWER) and (why := why_slow(plan)):
+    if not job.target.consumer and proof.is_slower(SLOWER) and (why := why_slow(plan)):
         proof = proof.noting(why)
     if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
         proof = proof.noting(price)

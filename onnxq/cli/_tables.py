@@ -8,6 +8,7 @@ from collections import Counter
 
 import onnx_ir as ir
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +25,7 @@ from onnxq.plan import Choice, Method, Plan
 from onnxq.quality import MAX_DB
 from onnxq.recipe import Recipe
 from onnxq.runtime.timing import speed_in_words
+from onnxq.targets.rules import Finding
 
 
 def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
@@ -151,6 +153,21 @@ def _add_check(table: Table, check: Check) -> None:
         table.add_row(
             "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
         )
+
+
+def findings_table(found: list[Finding], target: str) -> Table | str:
+    """Where a model breaks the rules of a runtime: a line for each thing that is wrong, with its nodes."""
+    if not found:
+        return f"keeps the rules of {target}; rules only: not run"
+    table = Table(box=None, pad_edge=False)
+    for column in ("nodes", "example", "what is wrong there", "so that"):
+        table.add_column(column, justify="right" if column == "nodes" else "left")
+    by_words: dict[tuple[str, bool], list[str]] = {}
+    for finding in found:
+        by_words.setdefault((finding.says, finding.refuses), []).append(finding.node)
+    for (says, refuses), nodes in sorted(by_words.items(), key=lambda item: not item[0][1]):
+        table.add_row(str(len(nodes)), escape(nodes[0]), escape(says), "refused" if refuses else "slower or less exact")
+    return table
 
 
 def model_table(model: ir.Model) -> Table:

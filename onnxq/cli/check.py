@@ -1,8 +1,10 @@
-"""`onnxq check`: compare two models."""
+"""`onnxq check`: compare two models, or hold one against the rules of a runtime."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,28 @@ import click
 from onnxq.checking.compare import LIMIT, compare
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.floor import require_floors, require_output_floor
+from onnxq.checking.rules import check_rules
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._layers import layers_table
 from onnxq.cli._options import METRIC_OPTIONS, MODEL, THREADS_OPTION, data_options, sampling_of
 from onnxq.cli._types import Floors, Size
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.samples.sampling import Sampling
+from onnxq.targets import rules
 
 
 @click.command(short_help="Compare two models: error, kernels, speed; or layer by layer.")
 @click.argument("a", type=MODEL)
-@click.argument("b", type=MODEL)
+@click.argument("b", type=MODEL, required=False)
+@click.option(
+    "--target",
+    "-t",
+    type=click.Choice(rules.names()),
+    help="Instead of comparing, list where model A breaks the documented rules of this runtime, which need not be "
+    "installed; exit code 1 if it would refuse the model.",
+)
 @data_options(limit=LIMIT)
 @METRIC_OPTIONS
 @click.option("--by-layer", is_flag=True, help="Compare the values inside: where error comes in, what passes it on.")
@@ -41,7 +52,7 @@ from onnxq.samples.sampling import Sampling
 )
 @THREADS_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def check(a: Path, b: Path, **options: Any) -> None:
+def check(a: Path, b: Path | None, **options: Any) -> None:
     """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns.
 
     With --by-layer the values inside, which are paired by name and by what computes them: SQNR, cosine and largest
@@ -51,6 +62,14 @@ def check(a: Path, b: Path, **options: Any) -> None:
     onnxq check model.onnx model.w8a8.onnx --data samples.npz
     onnxq check model.onnx model.w8a8.onnx --data samples.npz --by-layer --fail-below sqnr=20
     """
+    target = options["target"]
+    if target is not None:
+        if b is not None:
+            raise click.UsageError("--target looks at one model: leave out the second one.")
+        _hold_against_rules(a, target, as_json=options["as_json"])
+        return
+    if b is None:
+        raise click.UsageError("give a second model to compare with, or --target to look at this one.")
     refuse_folders(a, b)
     sampling = sampling_of(options)
     if options["by_layer"]:
@@ -85,3 +104,14 @@ def _by_layer(a: Path, b: Path, sampling: Sampling, options: dict[str, Any]) -> 
         console().print(layers_table(found))
     if options["fail_below"]:
         require_floors(found, options["fail_below"])
+
+
+def _hold_against_rules(model: Path, target: str, *, as_json: bool) -> None:
+    refuse_folders(model)
+    found = check_rules(model, target)
+    if as_json:
+        click.echo(json.dumps({"target": target, "findings": list(map(dataclasses.asdict, found))}, indent=1))
+    else:
+        console().print(_tables.findings_table(found, target))
+    if any(finding.refuses for finding in found):
+        sys.exit(CheckFailed.exit_code)

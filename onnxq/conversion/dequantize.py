@@ -35,7 +35,7 @@ GROWTH = 64
 TYPES = ("float32", "float16", "bfloat16")
 
 #: Of operators that round activations, how their names begin.
-_ROUNDING = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "Region")
+_ROUNDING = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "QAttention", "Region")
 _ROUNDS = (
     "the quantized model rounds activations, and cuts off what lies outside the ranges that it was calibrated for, as "
     "made-up inputs may: the float model does neither"
@@ -92,7 +92,7 @@ def dequantize(
     restore_all(loaded)
     prepare.run([FoldConstants(GROWTH), RemoveUnused()], loaded)
     if nodes == {id(node) for node in graph.nodes(loaded)}:
-        left = sorted({node.op_type for node in graph.nodes(loaded) if node.op_type.startswith(_ROUNDING)})
+        left = sorted({node.op_type for node in graph.nodes(loaded) if node.op_type.startswith((*_ROUNDING, "QMoE"))})
         if left:
             raise NothingToDo(f"'{path}' has {', '.join(left)} in a form that has none in floats: it stays what it is")
         raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")

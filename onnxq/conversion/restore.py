@@ -24,6 +24,7 @@ from onnxq.passes.restore.read_chains import ReadChains
 from onnxq.passes.restore.read_channels import ReadChannels
 from onnxq.passes.restore.read_dequantize_linear import ReadDequantizeLinear
 from onnxq.passes.restore.read_gathers import ReadGathers
+from onnxq.passes.restore.read_layers import ReadLayers
 from onnxq.passes.restore.read_matmul_bnb4 import ReadMatMulBnb4
 from onnxq.passes.restore.read_matmul_nbits import ReadMatMulNBits
 from onnxq.passes.restore.read_onnxq_nodes import ReadOnnxqNodes
@@ -34,7 +35,7 @@ from onnxq.passes.restore.unfold_integer_operators import UnfoldIntegerOperators
 _OPSET = 13
 _PACKED = (ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers(), ReadChains())
 #: How the names of operators begin that compute with codes.
-_ON_CODES = ("QuantizeLinear", "QLinear", "QGemm")
+_ON_CODES = ("QuantizeLinear", "QLinear", "QGemm", "QAttention")
 
 
 def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool = False) -> None:
@@ -63,7 +64,7 @@ def restore_all(model: ir.Model) -> None:
     """
     raising = [RaiseOpset(_OPSET)] * any(node.op_type.startswith(_ON_CODES) for node in graph.nodes(model))
     activations = [*raising, UnfoldIntegerOperators(), RemoveUnused(), DropActivationPairs()]
-    _run(model, [*_PACKED, RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
+    _run(model, [*_PACKED, ReadLayers(), RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
 
 
 class Read(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 from onnxq.folders import contents, layouts, options_of_part
@@ -52,7 +53,7 @@ def quantize_folder(
     layouts.require_layout(layout, found)
     wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
     samples, unused = options_of_part.data_of([part.name for part in found.parts], data)
-    scheme = wanted.resolve(has_data=bool(samples)).scheme
+    scheme = wanted.resolve(has_data=bool(samples), auto=targets.get(options.get("target", "ort-cpu")).auto).scheme
     files = {part.name: layouts.file_of(part, layout, scheme) for part in found.parts}
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
     place.check_destination(destination, found.path, force)

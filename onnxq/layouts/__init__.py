@@ -43,6 +43,7 @@ from onnxq.layouts._stored_scales import (
     scale_codes,
     scale_factor,
     scale_factors,
+    stored_scales,
 )
 from onnxq.layouts._tiles import (
     ROWS,
@@ -118,6 +119,7 @@ __all__ = [
     "scales",
     "scales_by_row",
     "stacked",
+    "stored_scales",
     "turned",
     "unpack_codes",
     "zero_points",

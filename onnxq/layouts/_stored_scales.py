@@ -39,6 +39,12 @@ def scale_code_tiles(q: QuantizedTensor) -> NDArray:
     return row_tiles(by_row(q.granularity, _stored(q, minima=False).codes))
 
 
+@layout(lambda w: _format(w.format, minima=False).code_type, lambda w: w.scale_shape)
+def stored_scales(q: QuantizedTensor) -> NDArray:
+    """Codes of the scales, in the shape of the weight's scales."""
+    return _stored(q, minima=False).codes
+
+
 @layout(np.float32, lambda w: ())
 def scale_factor(q: QuantizedTensor) -> NDArray:
     """The one factor that all scales share."""

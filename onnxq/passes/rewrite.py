@@ -14,9 +14,9 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
-from onnxq.passes.quantize.store_halves import StoreHalves
 from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
 from onnxq.passes.regions.make_regions import MakeRegions
+from onnxq.passes.store_halves import StoreHalves
 from onnxq.plan import Method, Plan, has_rank
 from onnxq.planning.scales import activation_scales
 from onnxq.recipe import Recipe

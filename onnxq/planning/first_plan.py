@@ -99,7 +99,7 @@ def _choose(
         return _kept(node, [weight.value for weight in weights], elements, KEPT)
     values = [weight.value for weight in weights]
     asked = Choice(name, node.op_type, Method.KEEP, elements=elements, half=_half(values))
-    wish = _wish(scheme, asked, recipe)
+    wish = _wish(scheme, asked, recipe, target)
     if any(len(weight.shape) > 2 and node.op_type in STACKED for weight in weights):
         wish = _of_stacked(wish, node, target)
     is_contrib = wish.method is Method.PACKED and graph.MICROSOFT in target.domains
@@ -119,7 +119,7 @@ def _choose(
     if is_scattered:
         wish = _of_several_graphs(wish, node, target)
     for weight in weights:
-        wish = target.place(weight, wish)
+        wish = target.place(weight, wish if recipe.block_size else target.preferred(weight, wish))
     if wish.method is Method.STORED and wish.format == "int8" and all(_is_depthwise(weight) for weight in weights):
         return wish.to(Method.STORED, "float16", None, "one scale for so few weights: 16 bits cost little more")
     return weight_form.as_asked(wish, weights, recipe, target)
@@ -186,14 +186,14 @@ def _computes_bias(node: ir.Node) -> bool:
     return bias is not None and graph.constant(bias) is None
 
 
-def _wish(scheme: str, asked: Choice, recipe: Recipe) -> Choice:
+def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
     """What a scheme asks for an operator, before the target has its say."""
     op = asked.op
     word = _format_for(scheme, recipe)
     format = formats.get(word)
     if format.scale_type is None:
         return asked.to(Method.HALF if scheme == "fp16" else Method.STORED, word, None)
-    if scheme == "w8a8":
+    if target.rounds_activations(scheme):
         if op in ("Conv", *MATMULS):
             return asked.to(Method.STATIC, "int8", None)
         return asked.to(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")

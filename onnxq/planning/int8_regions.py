@@ -8,11 +8,14 @@ of functions and of changes of shape too, each planned as the node that makes it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from onnxq import targets
 from onnxq.model import graph
 from onnxq.model.types import Types
+from onnxq.model.weights import has_weights
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning import chains, moves
 from onnxq.planning.absorbed import final_output as final_output
@@ -31,7 +34,10 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     An operator is taken in only if all it reads comes from int8 kernels and something int8 reads what it makes:
     otherwise it would add conversions instead of saving them.
     """
+    target = targets.get(plan.target)
     convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"}
+    if target.rounded:
+        return plan.replacing(_wherever_they_stand(plan, model, recipe, types))
     if not convolutions:
         return plan
     regions = has_regions(plan)
@@ -46,15 +52,33 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
             else known.is_fused_in_int8(node)
         )
         and types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
-        and recipe.scheme_for(node.name or "", node.op_type) == "w8a8"
+        and target.rounds_activations(recipe.scheme_for(node.name or "", node.op_type))
     }
     members = _between(model, plan, {c.node for c in plan.those(Method.STATIC)}, candidates)
     extra = (Choice(n.name or "", n.op_type, Method.STATIC) for n in graph.nodes(model) if n.name in members)
     return plan.replacing(extra)
 
 
+def _wherever_they_stand(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Iterator[Choice]:
+    """For targets that are slow, or cannot, in floating point: every operator that they have in integers."""
+    target = targets.get(plan.target)
+    for node in graph.nodes(model):
+        is_known = node.domain == "" and node.op_type in target.rounded
+        if not (is_known or known.is_fused_in_int8(node)) or has_weights(node):
+            continue
+        if producer_of(node.outputs[0]) is not node:  # part of the kernel before it
+            continue
+        read = [types.of(value).dtype for index in activations(node) if (value := node.inputs[index]) is not None]
+        if {types.of(node.outputs[0]).dtype, *read} != {ir.DataType.FLOAT}:
+            continue
+        if target.rounds_activations(recipe.scheme_for(node.name or "", node.op_type)):
+            yield Choice(node.name or "", node.op_type, Method.STATIC)
+
+
 def prune(plan: Plan, model: ir.Model) -> Plan:
     """`plan` without the operators that no longer lie between int8 kernels, after some of those went back to float."""
+    if targets.get(plan.target).rounded:
+        return plan
     static = plan.those(Method.STATIC)
     members = {choice.node for choice in static if has_no_weights(choice)}
     left = _between(model, plan, {choice.node for choice in static} - members, members)
@@ -72,14 +96,19 @@ def has_no_weights(choice: Choice) -> bool:
     return choice.method is Method.STATIC and choice.format is None
 
 
-def makes_int8(choice: Choice | None) -> bool:
-    """Whether the node's output is int8: convolutions and the operators between them. MatMul and Gemm return float."""
-    return choice is not None and choice.method is Method.STATIC and choice.op not in ("MatMul", "Gemm")
+def makes_int8(choice: Choice | None, plan: Plan) -> bool:
+    """Whether the node's output is int8: convolutions and the operators between them. MatMul and Gemm return float on
+    most targets."""
+    if choice is None or choice.method is not Method.STATIC:
+        return False
+    return choice.op not in ("MatMul", "Gemm") or targets.get(plan.target).rounds_products
 
 
 def activations(node: ir.Node) -> list[int]:
     """Indices of the inputs that an int8 kernel for `node` reads as quantized activations."""
-    if node.op_type in ("Conv", "MatMul", "Gemm") or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS:
+    if node.op_type == "MatMul" and not has_weights(node):
+        return [0, 1]
+    if node.op_type in ("Conv", "MatMul", "Gemm", "Clip") or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS:
         return [0]
     return [index for index, value in enumerate(node.inputs) if value is not None]
 

@@ -8,32 +8,42 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxq import targets
 from onnxq.model import graph
 from onnxq.plan import Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.runtime import known
-from onnxq.summaries.ranges import Range, Ranges
+from onnxq.summaries.ranges import Grid, Range, Ranges
 
-QMAX = 255  # activations are uint8: the only activation type for which every x86 kernel is fast
+#: Lowest and highest code by number format. uint8 is the only type of activations for which every x86 kernel is fast;
+#: others are for other targets. int8 is symmetric: its zero point is 0.
+CODES = {"uint8": (0, 255), "uint16": (0, 65535), "int8": (-127, 127)}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """x ≈ scale · (code − zero point), codes 0…255."""
+    """x ≈ scale · (code − zero point), codes as the format has them."""
 
     scale: float
     zero_point: int
+    format: str = "uint8"
 
     @property
     def low(self) -> float:
-        return -self.scale * self.zero_point
+        return self.scale * (CODES[self.format][0] - self.zero_point)
 
     @property
     def high(self) -> float:
-        return self.scale * (QMAX - self.zero_point)
+        return self.scale * (CODES[self.format][1] - self.zero_point)
 
 
 Scales = dict[str, Scale]
+
+
+def grid_of(plan: Plan) -> Grid:
+    """The codes that ranges of the plan's activations are spread over."""
+    lowest, highest = CODES[targets.get(plan.target).activations_of(plan.scheme)]
+    return Grid(highest - lowest, symmetric=lowest < 0)
 
 
 def values_to_observe(model: ir.Model, plan: Plan) -> list[str]:
@@ -76,30 +86,34 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
             names = [value.name or "" for value in _activations(node, plan)]
             _tie(groups, names, ranges, producers)
     scales: Scales = {}
+    format = targets.get(plan.target).activations_of(plan.scheme)
     for name in values_to_observe(model, plan):
         members = groups.members(name)
         joint = ranges.values[members[0]]
         for member in members[1:]:
             joint = joint.union(ranges.values[member])
         clip = next((c for m in members if (c := _clip_of(producers.get(m))) is not None), None)
-        scales[name] = to_scale(joint, clip)
+        scales[name] = to_scale(joint, clip, format)
     return scales
 
 
-def to_scale(r: Range, clip: Range | None = None) -> Scale:
+def to_scale(r: Range, clip: Range | None = None, format: str = "uint8") -> Scale:
     """The finest scale whose codes cover `r` and zero.
 
     With `clip`, the range of an activation function that the kernel absorbs, no code may lie outside of it.
     """
     low, high = min(r.low, 0.0), max(r.high, 0.0)
-    scale = (high - low) / QMAX
+    lowest, highest = CODES[format]
+    scale = max(-low, high) / highest if lowest < 0 else (high - low) / highest
     if not scale > np.finfo(np.float32).tiny:
-        return Scale(1.0, 0)
+        return Scale(1.0, 0, format)
+    if lowest < 0:
+        return Scale(float(np.float32(scale)), 0, format)
     zero = round(-low / scale)
     if clip is not None and (low < 0):
         zero = int(np.floor(-low / scale))
-        scale = min(scale, clip.high / (QMAX - zero)) if zero < QMAX else scale
-    return Scale(float(np.float32(scale)), min(max(zero, 0), QMAX))
+        scale = min(scale, clip.high / (highest - zero)) if zero < highest else scale
+    return Scale(float(np.float32(scale)), min(max(zero, 0), highest), format)
 
 
 def _static_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
@@ -115,7 +129,7 @@ def _activations(node: ir.Node, plan: Plan) -> list[ir.Value]:
 
 
 def _outputs(node: ir.Node, plan: Plan) -> list[ir.Value]:
-    if not int8_regions.makes_int8(plan.choices.get(node.name or "")):
+    if not int8_regions.makes_int8(plan.choices.get(node.name or ""), plan):
         return []
     if len(node.outputs) > 1:
         return [output for output in node.outputs if output.name]

@@ -31,6 +31,8 @@ Feed = dict[str, NDArray]
 
 #: How many threads a session uses unless told otherwise. One: medians of one thread hold still on busy machines.
 THREADS = 1
+#: The execution provider that every onnxruntime has.
+PROCESSOR = "CPUExecutionProvider"
 _NUMPY = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -74,6 +76,14 @@ def version() -> str:
         return ""
 
 
+def providers() -> tuple[str, ...]:
+    """The execution providers of the onnxruntime that is installed; none where it is not."""
+    try:
+        return tuple(require().get_available_providers())
+    except MissingRuntime:
+        return ()
+
+
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
@@ -91,7 +101,7 @@ class Input:
 
 
 class Session:
-    """An onnxruntime session on the processor.
+    """An onnxruntime session, on the processor unless another provider is named.
 
     Args:
         model: a path, or a model in memory, whose external tensors may lie in several folders.
@@ -103,6 +113,7 @@ class Session:
         most_bytes: what a run may take with the constants, packed ones too; 0 is without a bound. A run that
             needs more is refused, where else the process would be killed. Runs are slower: none is to be timed.
         save_optimized: where to leave the optimized graph, which holds for this machine only.
+        provider: the execution provider that gets the nodes it takes; the processor gets the others.
 
     Raises:
         BadModel: onnxruntime refuses the model; the message is its first line.
@@ -118,6 +129,7 @@ class Session:
         library: bool | Path = True,
         most_bytes: int = 0,
         save_optimized: Path | None = None,
+        provider: str = PROCESSOR,
     ) -> None:
         ort = require()
         what = "the model" if isinstance(model, ir.Model) else f"'{Path(model).name}'"
@@ -154,7 +166,7 @@ class Session:
             source = str(model)
         try:
             self._session: onnxruntime.InferenceSession = ort.InferenceSession(
-                source, options, providers=["CPUExecutionProvider"]
+                source, options, providers=list(dict.fromkeys((provider, PROCESSOR)))
             )
         except Exception as error:  # onnxruntime's exceptions share no base class
             why = reason(error)

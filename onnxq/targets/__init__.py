@@ -34,8 +34,28 @@ class Target:
     packed: tuple[str, ...] = ()
     #: Domains of the operators that it has besides the standard ones.
     domains: tuple[str, ...] = ()
-    #: The runtime in which the model is run, if that is not onnxruntime: a file of `runtime/consumers`.
+    #: The runtime in which the model is run, if that is not onnxruntime on a processor: a file of `runtime/consumers`,
+    #: or one of onnxruntime's execution providers.
     consumer: str = ""
+    #: What `auto` stands for, with calibration data and without.
+    auto: tuple[str, str] = ("w8a8", "w4a16")
+    #: Number format of the activations that int8 kernels read; `int8` has no zero point.
+    activations: str = "uint8"
+    #: Schemes whose products and convolutions compute in integers too, with activations of 16 bits.
+    wide: tuple[str, ...] = ()
+    #: Whether biases of integer kernels are integers.
+    has_integer_biases: bool = True
+    #: Whether what an integer kernel makes is rounded also where only floating-point operators read it.
+    rounds_for_float: bool = True
+    #: Whether products return integers, as convolutions do.
+    rounds_products: bool = False
+    #: Operators besides those of onnxruntime that compute in integers wherever they stand; those of its own need
+    #: neighbours that do.
+    rounded: frozenset[str] = frozenset()
+    #: Formats of weights that are written in types for which onnxruntime may have no kernels.
+    spelled: tuple[str, ...] = ()
+    #: The shortest weights that it has a form for.
+    least_bits: int = 2
     #: Whether an int8 Add may read one value that is not int8: a conversion costs less there than leaving int8.
     one_is_enough: bool = False
     #: What carries a plan out, in order: files of `passes/quantize`.
@@ -50,6 +70,14 @@ class Target:
     def has_onnxq_ops(self) -> bool:
         """Whether operators of the onnxq domain may be used."""
         return own_ops.DOMAIN in self.domains
+
+    def rounds_activations(self, scheme: str) -> bool:
+        """Whether activations become integers whose ranges calibration has to find."""
+        return scheme == "w8a8" or scheme in self.wide
+
+    def activations_of(self, scheme: str) -> str:
+        """The number format of integer activations under this scheme."""
+        return "uint16" if scheme in self.wide else self.activations
 
     def has_kernel(self, method: Method, op: str) -> bool:
         """Whether an operator can be computed so."""
@@ -71,13 +99,18 @@ class Target:
             return "no operator reads scales of 8 bits"
         if format.scale_type == formats.E8M0:
             return "no operator multiplies by powers of two in 8 bits"
-        if format.bits not in (2, 4, 8, 16):
+        if format.bits not in (2, 4, 8, 16) or format.bits < self.least_bits:
             return f"no operator reads codes of {format.bits} bits"
         return ""
 
     def stores(self, word: str, block: int | None) -> bool:
         """Whether a weight can be stored in this number format in such blocks, or (None) with one scale a channel."""
         return self.has_onnxq_ops or is_standard(formats.get(word), block)
+
+    def preferred(self, weight: Weight, wish: Choice) -> Choice:
+        """The form of the scheme that suits the target best, for a weight that is in float and blocks that the user did
+        not name."""
+        return wish
 
     def place(self, weight: Weight, wish: Choice) -> Choice:
         """The nearest thing to `wish` that this target can run for `weight`, with the reason where that differs."""

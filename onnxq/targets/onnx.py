@@ -18,7 +18,13 @@ class onnx(Target):
     static = ("Conv", "MatMul", "Gemm")
     dynamic = ("MatMul", "Gemm")
     packed = ("MatMul", "Gemm")
-    passes = ("insert_qdq", "quantize_dynamically", "replace_matmuls", "store_weights", "convert_to_half")
+    passes: tuple[str, ...] = (
+        "insert_qdq",
+        "quantize_dynamically",
+        "replace_matmuls",
+        "store_weights",
+        "convert_to_half",
+    )
 
     def opset_for(self, scheme: str) -> int:
         opset = super().opset_for(scheme)

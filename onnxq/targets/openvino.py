@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from onnxq import formats
 from onnxq.model import graph
-from onnxq.model.weights import Weight
+from onnxq.model.weights import Weight, fits_half
 from onnxq.plan import Choice, Method, in_float
 from onnxq.runtime import known
 from onnxq.targets import Target, no_table_kernel
+
+#: Layers whose weights the plugin wants to be floats before it runs. Beside int8 nodes it keeps codes as they are, and
+#: refuses the model.
+RECURRENT = ("GRU", "LSTM", "RNN")
+UNREAD = "OpenVINO's recurrent layers read no codes"
 
 
 class openvino(Target):
@@ -35,6 +40,10 @@ class openvino(Target):
         if wish.method is Method.DYNAMIC:
             return in_float(wish, "OpenVINO rounds activations of compressed weights itself: 8 bits a channel")
         format = formats.get(wish.format or "")
+        if wish.op in RECURRENT and format.scale_type is not None:
+            if not fits_half(weight.tensor):
+                return Choice(wish.node, wish.op, Method.KEEP, None, None, wish.elements, UNREAD, wish.half)
+            return wish.to(Method.STORED, "float16", None, f"{UNREAD}: 16 bits")
         if wish.method is Method.PACKED:
             if format.levels is not None or not format.is_integer or format.bits not in (4, 8):
                 reason = f"OpenVINO keeps no {wish.format} weights compressed: unpacked when the model loads"

@@ -12,11 +12,11 @@ from onnxq.targets import Target, no_table_kernel
 
 class ort_cpu(Target):
     name = "ort-cpu"
-    static = ("Conv", "MatMul", "Gemm")
-    dynamic = ("MatMul", "Gemm", "LSTM")
-    packed = ("MatMul", "Gemm", "Gather", "MoE")
+    static: tuple[str, ...] = ("Conv", "MatMul", "Gemm")
+    dynamic: tuple[str, ...] = ("MatMul", "Gemm", "LSTM")
+    packed: tuple[str, ...] = ("MatMul", "Gemm", "Gather", "MoE")
     domains = (graph.MICROSOFT,)
-    passes = (
+    passes: tuple[str, ...] = (
         "insert_qdq",
         "quantize_dynamically",
         "replace_matmuls",

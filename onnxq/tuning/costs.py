@@ -130,7 +130,7 @@ def predicted_seconds(plan: Plan, measured: Costs, full: Plan) -> float:
 
 def borders(model: ir.Model, plan: Plan, costs: Costs) -> float:
     """Seconds that `plan` converts values for, where int8 meets float."""
-    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c)}
+    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c, plan)}
     static = {c.node for c in plan.those(Method.STATIC)}
     seconds = 0.0
     for value, producer, readers, others in _crossings(
@@ -149,7 +149,7 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
     that a node's quantization noise is taken to be worth) of all quantized nodes: a minimum cut.
     """
     cut = Cut()
-    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c)}
+    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c, plan)}
     for choice in plan.those(*COMPUTING):
         quantized = costs.quantized_seconds.get(choice.node, 0.0) + harm.get(choice.node, 0.0)
         cut.cost(choice.node, first=quantized, second=costs.float_seconds.get(choice.node, 0.0))

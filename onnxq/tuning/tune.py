@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from onnxq import targets
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.preference import SEARCHES, Preference, preference_of
@@ -106,13 +107,16 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     terms.progress.start("timing every kernel")
     kernels = timings.kernels(plan)
     not_fused = unfused(bench.model, plan, kernels)
-    if not_fused:
+    if not_fused and not targets.get(plan.target).consumer:  # another runtime fuses other nodes
         plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
         kernels = timings.kernels(plan)
     costs = timings.costs(plan, kernels, observed)
     if recipe.keep_slow:
         costs = costs.optimistic()
-    float_plan = _back(bench, plan, plan.those(*COMPUTING), "float is faster here")
+    of_float = (
+        "costs more accuracy than it gives speed" if targets.get(plan.target).consumer else "float is faster here"
+    )
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), of_float)
     start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
     best = _best_bargain(terms, plan, costs, [start, float_plan])
     if best is None:

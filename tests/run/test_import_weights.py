@@ -78,7 +78,7 @@ def model(tmp_path: Path) -> Path:
     return tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
 
 
-@pytest.mark.parametrize("target", targets.names())
+@pytest.mark.parametrize("target", tiny.TARGETS)
 @pytest.mark.parametrize("kind", ["safetensors", "npz"])
 def test_the_result_is_unpack_then_multiply(tmp_path: Path, model: Path, kind: str, target: str) -> None:
     tensors = checkpoint()

@@ -17,7 +17,6 @@ from onnxq.output import write
 from onnxq.runtime import native
 from onnxq.runtime.session import Session
 from onnxq.targets import get as get_target
-from onnxq.targets import names as target_names
 
 pytestmark = pytest.mark.usefixtures("quick")
 #: With and without the library; without it where it was not built.
@@ -183,7 +182,7 @@ def test_what_it_costs_without_the_library_is_said(tmp_path: Path) -> None:
         assert (check.bare_sqnr > 18) == (native.path() is not None)
 
 
-@pytest.mark.parametrize("target", target_names())
+@pytest.mark.parametrize("target", tiny.TARGETS)
 @pytest.mark.parametrize("word", [*formats.names(), "uniform4"])
 def test_every_word_on_every_target(tmp_path: Path, word: str, target: str) -> None:
     """A file that is checked, or a refusal that names the targets which can."""

@@ -80,6 +80,22 @@ def test_openvino_computes_what_onnxruntime_does(tmp_path: Path) -> None:
     assert tiny.sqnr(Session(model).run(feed)[0], opened.run(feed)[0]) > 20
 
 
+@pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+def test_recurrent_layers_beside_int8_ones(tmp_path: Path, op: str, gates: int) -> None:
+    """OpenVINO refuses codes there as soon as something else computes in int8."""
+    text = f"""g (float[9, 1, 64] x) => (float[T, D, 1, 64] y) {{
+        h = MatMul (x, a)  y = {op} <hidden_size = 64> (h, w, r, b)
+    }}"""
+    weights = {"a": normal(64, 64), "w": normal(1, gates * 64, 64, seed=1), "r": normal(1, gates * 64, 64, seed=2)}
+    model = tiny.save(tiny.model(text, weights | {"b": normal(1, 2 * gates * 64, seed=3)}), tmp_path)
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((8, 9, 1, 64)).astype(np.float32))
+    recipe = Recipe("w8a8", min_sqnr=-np.inf)
+    done = quantize(model, tmp_path / "q.onnx", recipe, target="openvino", data=tmp_path / "data.npz")
+    assert [choice.label for choice in done.plan] == ["int8", "float16 stored"]
+    there = done.check and done.check.elsewhere
+    assert there and (there.sqnr > 25 or not there.was_run)
+
+
 def test_openvino_keeps_blocks_compressed(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     model = tiny.save(tiny.model(PRODUCTS, {"a": normal(128, 128), "b": normal(128, 64, seed=1)}), tmp_path)

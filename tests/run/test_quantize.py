@@ -12,7 +12,6 @@ import tiny
 from tiny import normal
 
 import onnxq
-from onnxq import targets
 from onnxq.calibration import find_ranges
 from onnxq.checking import verdict
 from onnxq.drafts import tuned as drafts
@@ -61,7 +60,7 @@ def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 SCHEMES_ON_TARGETS = [
     pytest.param(model, scheme, target, id=f"{model.stem}-{scheme}-{target}", marks=marks)
     for i, scheme in enumerate(sorted(set(SCHEMES) - {"auto"}))
-    for j, target in enumerate(targets.names())
+    for j, target in enumerate(tiny.HERE)
     for model, marks in ((DIGITS, ()), (TEXT, () if i % 3 == j % 3 else pytest.mark.sweep))
 ]
 

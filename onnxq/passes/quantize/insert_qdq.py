@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import formats, layouts
+from onnxq import formats, layouts, targets
 from onnxq.encoding.lazy import Encoding
 from onnxq.formats import FloatArray, Granularity, QuantizedTensor
 from onnxq.model import graph
@@ -22,6 +22,7 @@ from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import Scale, Scales
+from onnxq.targets import Target
 
 
 class InsertQDQ(PlanPass):
@@ -55,19 +56,20 @@ class InsertQDQ(PlanPass):
         nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
         of_all = {choice.node for choice in self.plan if choice.granularity == "tensor"}
         constants = WeightForms(Names(model), self.codes)
-        writer = _Writer(model, constants, self.activations, self.reduce_range, of_all)
+        target = targets.get(self.plan.target)
+        writer = _Writer(constants, self.activations, target, self.reduce_range, of_all)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         regions = int8_regions.has_regions(self.plan)
         read = {node: _Read.of(node, regions) for node in nodes}
         for node in nodes:
-            becomes_gemm = node.op_type == "MatMul" and self._on_matrices(node)
+            becomes_gemm = node.op_type == "MatMul" and not target.rounds_products and self._on_matrices(node)
             if becomes_gemm:
                 gemm = to_gemm(node, writer.names)
                 writer.quantize_inputs(gemm, _Read.of(gemm, regions))
             else:
                 writer.quantize_inputs(node, read[node])
         for node in nodes:
-            if int8_regions.makes_int8(self.plan.choices.get(node.name or "")):
+            if int8_regions.makes_int8(self.plan.choices.get(node.name or ""), self.plan):
                 writer.quantize_outputs(node)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
@@ -94,9 +96,9 @@ class _Writer:
     """Adds the nodes; what it has made already it finds again."""
 
     def __init__(
-        self, model: ir.Model, constants: WeightForms, activations: Scales, reduce_range: bool, of_all: set[str]
+        self, constants: WeightForms, activations: Scales, target: Target, reduce_range: bool, of_all: set[str]
     ) -> None:
-        self.constants, self.of_all = constants, of_all
+        self.constants, self.target, self.of_all = constants, target, of_all
         self.names = self.constants.names
         self.activations, self.reduce_range = activations, reduce_range
         self._pairs: dict[int, ir.Value] = {}
@@ -123,7 +125,7 @@ class _Writer:
     def quantize_outputs(self, node: ir.Node) -> None:
         outputs = list(node.outputs) if len(node.outputs) > 1 else [int8_regions.final_output(node)]
         for value in outputs:
-            if value.name in self.activations:
+            if value.name in self.activations and (self.target.rounds_for_float or id(value) in self._pairs):
                 self._publish(value)
 
     def _publish(self, value: ir.Value) -> None:
@@ -164,29 +166,28 @@ class _Writer:
         # Named after the value that comes first; values of equal scale share them, as same-scale operators require.
         return [
             self.constants.array(owner, f"{name}_scale", np.float32(scale.scale)),
-            self.constants.array(owner, f"{name}_zero_point", np.uint8(scale.zero_point)),
+            self.constants.array(owner, f"{name}_zero_point", np.dtype(scale.format).type(scale.zero_point)),
         ]
 
     def _constant_operand(self, node: ir.Node, value: ir.Value) -> ir.Value:
-        """A constant that an int8 kernel reads where it could read an activation: uint8, one scale."""
-        tensor = graph.constant(value)
-        assert tensor is not None
-        encoding = self.constants.encoding(value, formats.get("uint8"), Granularity(), node.op_type)
-        parts = {
-            "_uint8": encoding.part(layouts.codes),
-            "_scale": encoding.part(layouts.scales),
-            "_zero_point": encoding.part(layouts.zero_points),
-        }
+        """A constant that an int8 kernel reads where it could read an activation: in their format, one scale."""
+        format = formats.get(next(iter(self.activations.values())).format)
+        encoding = self.constants.encoding(value, format, Granularity(), node.op_type)
+        parts = {f"_{format.name}": encoding.part(layouts.codes), "_scale": encoding.part(layouts.scales)}
+        if format.offset_type is not None:
+            parts["_zero_point"] = encoding.part(layouts.zero_points)
         inputs: list[ir.Value | None] = [
             self.constants.value(value, suffix, "operand", part) for suffix, part in parts.items()
         ]
+        if format.offset_type is None:
+            inputs.append(self.constants.array(owner_of(value), f"{format.name}_zero_point", np.zeros((), np.int8)))
         name = self.names.fresh(f"{node.name}_operand")
         return graph.add_node(node, "DequantizeLinear", inputs, name, name)
 
     def _quantize_weight(self, weight: Weight, x: Scale) -> None:
         node, axis = weight.node, self._granularity(weight).axis
         bias = node.inputs[2] if node.op_type != "MatMul" and len(node.inputs) > 2 else None
-        tensor = graph.constant(bias)
+        tensor = graph.constant(bias) if self.target.has_integer_biases else None
         least = None if tensor is None else least_scales(tensor, x)
         if least is not None and axis is None:
             least = np.asarray(least.max())

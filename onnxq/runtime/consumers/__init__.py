@@ -1,7 +1,8 @@
 """Other runtimes that models are written for, as far as this project needs them: sessions that look like onnxruntime's.
 
-One file each; the file name is the word that a target names, and the class inside is called `Session`. None of them is
-needed: what is not installed is not run, and the result says so.
+One file each; the file name is the word that a target names, and the class inside is called `Session`. Execution
+providers of onnxruntime are named as it names them. None of them is needed: what is not installed is not run, and the
+result says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Protocol
 from numpy.typing import NDArray
 
 from onnxq.errors import MissingRuntime
+from onnxq.runtime.consumers import provider
 from onnxq.runtime.session import Feed
 
 
@@ -43,15 +45,24 @@ def open_in(consumer: str, model: Path, threads: int) -> Consumer | None:
         BadModel: it does not take the model.
     """
     try:
+        if is_provider(consumer):
+            return provider.Session(model, threads, consumer)
         found: Consumer = importlib.import_module(f"onnxq.runtime.consumers.{consumer}").Session(model, threads)
     except MissingRuntime:
         return None
     return found
 
 
+def is_provider(consumer: str) -> bool:
+    """Whether it is one of onnxruntime's execution providers."""
+    return consumer.endswith("ExecutionProvider")
+
+
 def version_of(consumer: str) -> str:
     """Of the runtime that is installed; empty if there is none."""
     try:
+        if is_provider(consumer):
+            return provider.version(consumer)
         return str(importlib.import_module(f"onnxq.runtime.consumers.{consumer}").version())
     except MissingRuntime:
         return ""

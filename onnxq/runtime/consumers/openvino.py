@@ -48,6 +48,11 @@ class Session:
         self.threads = threads
 
     @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs."""
+        return [name for value in self._compiled.inputs for name in value.get_names()]
+
+    @property
     def outputs(self) -> list[str]:
         """Names of the outputs, in order."""
         return [output.get_any_name() for output in self._compiled.outputs]

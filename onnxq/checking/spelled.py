@@ -1,0 +1,69 @@
+"""Weights in types for which the runtime has no kernels: whether they stand for the numbers that were run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from onnxq.errors import CheckFailed
+from onnxq.model import graph
+from onnxq.model.load import load_model
+from onnxq.runtime.session import Session
+
+#: Types of which onnxruntime 1.31 unpacks no weights on processors.
+NEW = frozenset({ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT8E8M0})
+
+
+def new_types(path: Path) -> str:
+    """Those of `NEW` that constants of the model at `path` are of, in words; empty if there are none."""
+    tensors = (graph.constant(value) for each in graph.graphs(load_model(path)) for value in each.initializers.values())
+    found = {tensor.dtype for tensor in tensors if tensor is not None} & NEW
+    return " and ".join(sorted(dtype.name.lower() for dtype in found))
+
+
+def require_equal_weights(newer: Path, older: Path) -> None:
+    """Compare what nodes read that is made of constants alone: by ONNX's reference implementation in the model at
+    `newer`, which onnxruntime need not run, and by onnxruntime in the one at `older`.
+
+    Raises:
+        CheckFailed: a weight is not the same bit for bit.
+    """
+    one, other = load_model(newer), load_model(older)
+    nodes = {node.name or "": node for node in graph.nodes(other)}
+    for node in graph.nodes(one):
+        for index, value in enumerate(node.inputs):
+            made_by = None if value is None else value.producer()
+            if value is None or made_by is None or not graph.is_op(made_by, "DequantizeLinear"):
+                continue
+            codes = graph.constant(made_by.inputs[0])
+            if codes is None or codes.dtype not in NEW:
+                continue
+            twin = nodes[node.name or ""].inputs[index]
+            assert twin is not None
+            found, wanted = _by_reference(_weight(one, value)), _by_onnxruntime(_weight(other, twin))
+            if found.dtype != wanted.dtype or not np.array_equal(found, wanted):
+                raise CheckFailed(
+                    f"node '{node.name}' reads other weights in the types of the saved model than were run"
+                )
+
+
+def _weight(model: ir.Model, value: ir.Value) -> ir.Model:
+    """The part of a model that makes a value of constants."""
+    owner = value.graph
+    assert isinstance(owner, ir.Graph)
+    piece = ir.convenience.extract(owner, inputs=[], outputs=[value.name or ""])
+    return ir.Model(piece, ir_version=model.ir_version)
+
+
+def _by_reference(piece: ir.Model) -> NDArray:
+    found: Any = ReferenceEvaluator(ir.to_proto(piece)).run(None, {})
+    return np.asarray(found[0])
+
+
+def _by_onnxruntime(piece: ir.Model) -> NDArray:
+    return np.asarray(Session(piece).run({})[0])

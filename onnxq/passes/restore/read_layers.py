@@ -1,0 +1,174 @@
+"""onnxruntime's operators that hold a whole layer in codes: DynamicQuantizeLSTM, QAttention and QMoE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import formats, layouts
+from onnxq.model import graph
+from onnxq.passes.restore._restored import Restored, RestorePass, array_of, constants_of, input_of
+
+#: Attributes of QMoE that say how its weights lie.
+_OF_CODES = {"block_size", "expert_weight_bits", "quant_type", "weights_prepacked", "accuracy_level"}
+_OF_CODES |= {f"fc{i}_expert_weight_bits" for i in (1, 2, 3)}
+
+
+class ReadLayers(RestorePass):
+    """The same layer with float weights, which are exactly what the codes stand for.
+
+    1. DynamicQuantizeLSTM becomes LSTM: its weights are [directions, inputs, gates], those of LSTM turned.
+    2. QAttention becomes Attention of the same domain, and reads what its input was rounded from in every run, or the
+       input behind a DequantizeLinear.
+    3. QMoE of integers becomes MoE. It normalizes the weights of the experts it took, whatever its attribute says
+       (measured, onnxruntime 1.31); where it is given the softmax of the router, MoE finds that itself. Other routing
+       weights, and a third product, stay.
+    """
+
+    def restore(self, node: ir.Node, restored: Restored) -> bool:
+        readers = {"DynamicQuantizeLSTM": _lstm, "QAttention": _attention, "QMoE": _experts}
+        read = readers.get(node.op_type) if node.domain == graph.MICROSOFT else None
+        return read is not None and read(node, restored)
+
+
+def _lstm(node: ir.Node, restored: Restored) -> bool:
+    found = constants_of(node, 1, 2, 8, 9, 10, 11)
+    sources = [input_of(node, 1), input_of(node, 2)]
+    if found is None or None in found[:3] or found[4] is None:
+        return False
+    weights = [
+        _gates(node, source, *parts, restored=restored)
+        for source, *parts in zip(sources, found[:2], found[2::2], found[3::2], strict=True)
+    ]
+    rest = [input_of(node, index) for index in range(3, 8)]
+    _replace(node, "LSTM", "", [node.inputs[0], *weights, *rest], (), restored)
+    return True
+
+
+def _gates(
+    node: ir.Node,
+    source: ir.Value | None,
+    codes: ir.TensorProtocol | None,
+    scale: ir.TensorProtocol | None,
+    zeros: ir.TensorProtocol | None,
+    *,
+    restored: Restored,
+) -> ir.Value:
+    """[directions, gates, inputs] of codes that lie as [directions, inputs, gates]."""
+    assert source is not None and codes is not None and scale is not None
+    directions, inputs, gates = (int(size) for size in codes.shape.numpy())
+
+    def read() -> NDArray:
+        return _minus(codes.numpy(), array_of(zeros), scale.numpy(), directions).swapaxes(1, 2)
+
+    return restored.floats(node, source, read, (directions, gates, inputs), ir.DataType.FLOAT)
+
+
+def _minus(codes: NDArray, zeros: NDArray | None, scale: NDArray, directions: int) -> NDArray:
+    """Floats of [directions, inputs, gates], with scales a direction or for each of its gates."""
+
+    def spread(x: NDArray) -> NDArray:
+        return x.reshape(directions, 1, -1)
+
+    shifted = codes.astype(np.float32) - (0 if zeros is None else spread(zeros.astype(np.float32)))
+    return shifted * spread(scale.astype(np.float32))
+
+
+def _attention(node: ir.Node, restored: Restored) -> bool:
+    found, source, x = constants_of(node, 1, 4, 7), input_of(node, 1), node.inputs[0]
+    if found is None or source is None or x is None or found[0] is None or found[1] is None:
+        return False
+    codes, scale, zeros = found
+    assert codes is not None and scale is not None
+
+    def read() -> NDArray:
+        shift = 0 if zeros is None else zeros.numpy().astype(np.float32).reshape(1, -1)
+        return (codes.numpy().astype(np.float32) - shift) * scale.numpy().astype(np.float32).reshape(1, -1)
+
+    w = restored.floats(node, source, read, tuple(codes.shape.numpy()), scale.dtype)
+    rounded = x.producer()
+    if graph.is_op(rounded, "DynamicQuantizeLinear") and rounded is not None:
+        in_float = rounded.inputs[0]
+    else:
+        name = restored.names.fresh(f"{node.name}_input")
+        parts = [value for value in (x, input_of(node, 3), input_of(node, 6)) if value is not None]
+        in_float = graph.add_node(node, "DequantizeLinear", parts, name, restored.names.fresh(f"{name}_out"))
+    inputs = [in_float, w, input_of(node, 2), input_of(node, 5), input_of(node, 8)]
+    _replace(node, "Attention", graph.MICROSOFT, inputs, (), restored)
+    return True
+
+
+def _experts(node: ir.Node, restored: Restored) -> bool:
+    router, given = input_of(node, 1), input_of(node, 14)
+    is_plain = graph.attribute_string(node, "quant_type", "int") == "int"
+    is_raw = graph.attribute_int(node, "weights_prepacked", 0) == 0
+    if not is_plain or not is_raw or any(input_of(node, index) is not None for index in (8, 9, 10, 13)):
+        return False
+    softmax = None if given is None else given.producer()
+    if given is not None and (
+        not graph.is_op(softmax, "Softmax") or softmax is None or softmax.inputs[0] is not router
+    ):
+        return False
+    weights = []
+    for number, (codes, scales, zeros) in enumerate(((2, 3, 11), (5, 6, 12)), start=1):
+        w = _expert_weight(node, (codes, scales, zeros), number, restored)
+        if w is None:
+            return False
+        weights.append(w)
+    inputs = [node.inputs[0], router, weights[0], input_of(node, 4), weights[1], input_of(node, 7)]
+    made = _replace(node, "MoE", graph.MICROSOFT, inputs, _OF_CODES, restored)
+    made.attributes["normalize_routing_weights"] = ir.AttrInt64("normalize_routing_weights", int(given is None))
+    return True
+
+
+def _expert_weight(node: ir.Node, indices: tuple[int, int, int], number: int, restored: Restored) -> ir.Value | None:
+    """[experts, outputs, inputs] of the codes, scales and zero points at these inputs; None: they are not constant, or
+    zero points of whole rows, which lie otherwise."""
+    found, source = constants_of(node, *indices), input_of(node, indices[0])
+    if found is None or source is None or found[0] is None or found[1] is None:
+        return None
+    codes, scales, zeros = found
+    assert codes is not None and scales is not None
+    bits = graph.attribute_int(
+        node, f"fc{number}_expert_weight_bits", graph.attribute_int(node, "expert_weight_bits", 4)
+    )
+    experts, n, row = (int(size) for size in codes.shape.numpy())
+    k = row * 8 // bits
+    block = graph.attribute_int(node, "block_size", 0) or k
+    if bits not in (2, 4, 8) or codes.dtype is not ir.DataType.UINT8 or k % block or (zeros is not None and block == k):
+        return None
+    format = formats.get(f"int{bits}" if zeros is None else f"uint{bits}")
+
+    def read() -> NDArray:
+        packed = codes.numpy().reshape(experts * n, k // block, block * bits // 8)
+        offsets = None if zeros is None else zeros.numpy().reshape(experts * n, -1)
+        q = layouts.from_matmul_nbits(format, packed, scales.numpy().astype(np.float32), offsets, k)
+        return q.dequantize().reshape(experts, n, k)
+
+    return restored.floats(node, source, read, (experts, n, k), scales.dtype)
+
+
+def _replace(
+    node: ir.Node,
+    op: str,
+    domain: str,
+    inputs: Sequence[ir.Value | None],
+    without: Collection[str],
+    restored: Restored,
+) -> ir.Node:
+    """A node with these inputs, and the outputs and the other attributes of `node`, in its place."""
+    name, node.name = node.name or "", restored.names.fresh(f"{node.name}_quantized")
+    kept = [attribute for attribute in node.attributes.values() if attribute.name not in without]
+    last = max(index for index, value in enumerate(inputs) if value is not None)
+    made = ir.Node(domain, op, inputs[: last + 1], kept, num_outputs=len(node.outputs), name=name)
+    node.prepend(made)
+    for old, new in zip(node.outputs, made.outputs, strict=True):
+        new.name = restored.names.fresh(f"{name}_out") if old.name else ""
+        if old.name:
+            graph.replace_value(old, new)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    return made

@@ -1,0 +1,164 @@
+"""Qualcomm's neural processors by onnxruntime's QNN provider: its documentation (QNN Execution Provider), onnxruntime's
+own preparation of models for it (`quantization/execution_providers/qnn`), and the provider's sources for weights in
+blocks (`lpbqmatmul_fusion.cc`, `lpbqgemm_fusion.cc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.targets.rules import Rule, View
+from onnxq.targets.rules._pairs import (
+    DEQUANTIZE,
+    ON_CODES,
+    QUANTIZE,
+    WEIGHTED,
+    code_type,
+    dequantized,
+    is_activation,
+    is_pair,
+    pairs,
+    readers,
+    scale_size,
+    zero_points,
+)
+
+Found = Iterator[tuple[ir.Node | str, str, bool]]
+ACTIVATIONS = {ir.DataType.UINT8, ir.DataType.UINT16}
+#: Operators of the standard domain that it has.
+OPERATORS = frozenset(
+    [
+        *("Abs", "Add", "And", "ArgMax", "ArgMin", "Asin", "Atan", "AveragePool", "BatchNormalization", "Cast", "Ceil"),
+        *("Clip", "Concat", "Conv", "ConvTranspose", "Cos", "CumSum", "DepthToSpace", "DequantizeLinear", "Div"),
+        *("Einsum", "Elu", "Equal", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND"),
+        *("Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual", "GridSample"),
+        *("HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LRN", "LSTM", "LayerNormalization"),
+        *("LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "LpNormalization", "MatMul", "Max", "MaxPool"),
+        *("Min", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Reciprocal"),
+        *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu", "Reshape", "Resize", "Round"),
+        *("ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus", "SpaceToDepth"),
+        *("Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "TopK", "Transpose", "Unsqueeze", "Upsample", "Where"),
+    ]
+)
+#: Those of onnxruntime's domain.
+MICROSOFT = frozenset({"DequantizeLinear", "QuantizeLinear", "Gelu", "QuickGelu", "FusedMatMul"})
+#: Operators whose weights may have one scale a channel, and the axis of those.
+CHANNELS = {"Conv": 0, "ConvTranspose": 1}
+
+
+def fixed_sizes(view: View) -> Found:
+    """Inputs have fixed sizes."""
+    for value in view.model.graph.inputs:
+        if graph.constant(value) is None and (value.shape is None or not value.shape.is_static()):
+            says = "QNN wants fixed sizes: onnxruntime.tools.make_dynamic_shape_fixed makes them"
+            yield value.name or "", says, True
+
+
+def operators_it_has(view: View) -> Found:
+    """No control flow, and operators of its list; the processor computes others."""
+    for node in view.nodes:
+        if graph.has_body(node):
+            yield node, f"QNN has no {node.op_type}", True
+        elif node.op_type in ON_CODES:
+            yield node, f"QNN reads QuantizeLinear and DequantizeLinear, not {node.op_type}", True
+        elif node.op_type not in (OPERATORS if node.domain == "" else MICROSOFT if _is_ms(node) else ()):
+            yield node, f"QNN has no {node.op_type}: the processor computes it", False
+
+
+def types_of_activations(view: View) -> Found:
+    """Activations are uint8 or uint16, with one scale."""
+    for node in pairs(view):
+        if not is_activation(view, node):
+            continue
+        found = code_type(node)
+        if found is not None and found not in ACTIVATIONS:
+            yield node, f"activations are uint8 or uint16 in QNN, not {found.name.lower()}", True
+        if (scale_size(node) or 1) > 1:
+            yield node, "an activation has one scale in QNN, not one a channel", True
+
+
+def symmetric_channels(view: View) -> Found:
+    """Weights with one scale a channel are symmetric and signed; only convolutions have them, along their outputs."""
+    for node in view.of(*WEIGHTED):
+        source = dequantized(node.inputs[WEIGHTED[node.op_type]])
+        if source is None or is_activation(view, source) or (scale_size(source) or 1) < 2:
+            continue
+        if graph.attribute_int(source, "block_size", 0):
+            continue
+        zeros = zero_points(source)
+        if (zeros is not None and zeros.astype("int32").any()) or code_type(source) in ACTIVATIONS:
+            yield node, "QNN's weights with one scale a channel are symmetric and signed", True
+        if node.op_type not in CHANNELS:
+            yield node, f"a {node.op_type}'s weight has one scale in QNN, not one a channel", True
+        elif graph.attribute_int(source, "axis", 1) != CHANNELS[node.op_type]:
+            yield node, "the scales of its weight are not along its outputs", True
+
+
+def blocks_of_weights(view: View) -> Found:
+    """Blocks (LPBQ) are int4 with scales that are codes of 8 bits, with one floating-point scale a channel."""
+    for node in pairs(view):
+        if not graph.attribute_int(node, "block_size", 0) or is_activation(view, node):
+            continue
+        scales = dequantized(node.inputs[1])
+        is_lpbq = scales is not None and code_type(scales) is ir.DataType.UINT8 and (scale_size(scales) or 0) > 1
+        if not is_lpbq or code_type(node) is not ir.DataType.INT4:
+            says = "QNN reads blocks of int4 whose scales are codes of 8 bits with one scale a channel, and no others"
+            yield node, says, True
+
+
+def whole_units(view: View) -> Found:
+    """A node that reads quantized activations is rounded behind each output, and so is all else that it reads."""
+    for node in view.nodes:
+        if node.domain or node.op_type in (QUANTIZE, DEQUANTIZE, "Cast") or is_pair(node, QUANTIZE):
+            continue
+        read = [value for value in node.inputs if value is not None and not view.is_constant(value)]
+        rounded = [value for value in read if dequantized(value) is not None]
+        if not rounded:
+            continue
+        outputs = [out for out in node.outputs if out.uses() or out.is_graph_output()]
+        if not all(map(_is_rounded, outputs)) or len(rounded) < len(read):
+            yield node, "it computes in float16: not all that it reads and makes is rounded", False
+
+
+def products_are_rounded(view: View) -> Found:
+    """Products and convolutions compute in integers."""
+    for node in view.nodes:
+        if graph.is_op(node, *WEIGHTED) and dequantized(node.inputs[0]) is None:
+            yield node, "it computes in float16: its input is not rounded", False
+
+
+def equal_widths(view: View) -> Found:
+    """Sums, differences and the like read and make codes of one width."""
+    for node in view.nodes:
+        if not graph.is_op(node, "Add", "Sub", "Mul", "Div", "Max", "Min", "Concat"):
+            continue
+        types = {code_type(source) for value in node.inputs if (source := dequantized(value)) is not None}
+        if len(types) > 1:
+            yield node, "it reads codes of different types", True
+
+
+def _is_ms(node: ir.Node) -> bool:
+    return node.domain == graph.MICROSOFT
+
+
+def _is_rounded(value: ir.Value) -> bool:
+    """Whether QuantizeLinear alone reads the value, perhaps behind a Relu or Clip."""
+    behind = readers(value)
+    if len(behind) == 1 and graph.is_op(behind[0], "Relu", "Clip"):
+        behind = readers(behind[0].outputs[0])
+    return bool(behind) and not value.is_graph_output() and all(is_pair(each, QUANTIZE) for each in behind)
+
+
+RULES: tuple[Rule, ...] = (
+    fixed_sizes,
+    operators_it_has,
+    types_of_activations,
+    symmetric_channels,
+    blocks_of_weights,
+    whole_units,
+    products_are_rounded,
+    equal_widths,
+)

@@ -1,0 +1,68 @@
+"""tensorrt: NVIDIA TensorRT, by itself or as onnxruntime's provider."""
+
+from __future__ import annotations
+
+from onnxq import formats
+from onnxq.model.weights import Weight
+from onnxq.plan import Choice, Method, in_float
+from onnxq.schemes import weight_format
+from onnxq.targets import Target
+from onnxq.targets.onnx import BLOCKS
+
+#: Blocks of int4 weights that it reads, the longest first.
+INT4_BLOCKS = (128, 64)
+
+
+class tensorrt(Target):
+    """By NVIDIA's documentation of TensorRT 10 and 11 (Quantization Schemes, Explicit Quantization, Q/DQ
+    Layer-Placement Recommendations): everything is symmetric; activations have one scale, weights one a channel; inputs
+    of products and convolutions are rounded, their outputs are not unless an integer kernel reads them; of a sum that
+    operand is which no convolution makes; biases are floats; int4 is for weights, in blocks of 64 or 128.
+    """
+
+    name = "tensorrt"
+    float_types = ("float32", "float16")
+    static = ("Conv", "MatMul", "Gemm")
+    packed = ("MatMul", "Gemm")
+    consumer = "TensorrtExecutionProvider"
+    least_bits = 4
+    auto = ("w8a8", "fp16")
+    activations = "int8"
+    has_integer_biases = False
+    rounds_for_float = False
+    one_is_enough = True
+    passes = ("insert_qdq", "join_sums", "replace_matmuls", "store_weights", "convert_to_half")
+
+    def opset_for(self, scheme: str) -> int:
+        format = formats.get(weight_format(scheme) or "int8")
+        return max(super().opset_for(scheme), BLOCKS if format.is_integer and format.bits == 4 else 0)
+
+    def refusal(self, word: str) -> str:
+        if word == "uint4":
+            return "TensorRT has no zero points"
+        return super().refusal(word)
+
+    def preferred(self, weight: Weight, wish: Choice) -> Choice:
+        format = formats.get(wish.format or "")
+        if wish.method is not Method.PACKED or wish.op == "Gather" or format.bits != 4 or format.has_fixed_block:
+            return wish
+        k = weight.shape[weight.role.contraction]
+        block = next((block for block in INT4_BLOCKS if k % block == 0), None)
+        if block is None:
+            return wish
+        return wish.to(Method.PACKED, "int4" if format.name == "uint4" else format.name, block)
+
+    def place(self, weight: Weight, wish: Choice) -> Choice:
+        if wish.method is Method.DYNAMIC:
+            return in_float(wish, "TensorRT wants ranges known before: 8 bits a channel, unpacked when the model loads")
+        if wish.method is Method.PACKED:
+            format = formats.get(wish.format or "")
+            if not format.is_integer or format.bits not in (4, 8) or (format.bits == 4 and format.offset_type):
+                wish = in_float(wish, f"TensorRT multiplies by no {wish.format} weights: unpacked when the model loads")
+            elif wish.op == "Gather":
+                wish = in_float(wish, "TensorRT looks no rows up in blocks: unpacked when the model loads")
+            elif format.bits == 8:
+                wish = in_float(wish, "TensorRT has no blocks of 8 bits: unpacked when the model loads")
+            elif wish.block not in INT4_BLOCKS or weight.shape[weight.role.contraction] % wish.block:
+                wish = in_float(wish, "TensorRT reads int4 in whole blocks of 64 or 128: unpacked when the model loads")
+        return super().place(weight, wish)

@@ -1,0 +1,175 @@
+"""Our files for OpenVINO against NNCF's: `python tests/zoo/for_openvino.py [--write] [--scores] [--again] [NAME …]`.
+
+Every shared model as it is, quantized by NNCF with its defaults, and by onnxq (w8a8, target openvino), from the same
+samples; all three run in OpenVINO as its users run it. Scores are the zoo's own on real data; times are taken in turns
+in the same process. One model after the other, whose row is written at once: what is in the table is not measured
+again, unless it is named or `--again` is given, so the script can be ended at any time and goes on where it was.
+`--scores` leaves the times out, which want a quiet machine. It needs `pip install '.[openvino]' nncf`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from started import parser_for, start
+from tables import TableRow, read_rows
+
+import onnxq
+from onnxq.errors import first_line
+from onnxq.runtime.consumers import openvino as consumer
+from onnxq.runtime.timing import race
+
+TABLE = Path(__file__).resolve().parents[2] / "docs" / "openvino.md"
+HEADER = ("model", "metric", "float", "NNCF", "onnxq", "ms: float", "NNCF", "onnxq", "int8 of NNCF", "of onnxq")
+#: Samples that both calibrate with, and seconds for which each file is timed.
+SAMPLES, SECONDS = 64, 1.0
+INTEGERS = ("i8", "u8")
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Row(TableRow):
+    """One line of the table, as text; a score that is no number says why there is none."""
+
+    model: str
+    metric: str
+    in_float: str
+    nncf: str
+    ours: str
+    float_ms: str
+    nncf_ms: str
+    our_ms: str
+    nncf_int8: str
+    our_int8: str
+
+
+class Opened:
+    """A file in OpenVINO, as the zoo calls models and as they are timed."""
+
+    threads = 1
+
+    def __init__(self, path: Path) -> None:
+        self._session = consumer.Session(path, self.threads)
+
+    def __call__(self, feed: dict[str, NDArray]) -> list[NDArray]:
+        return self.run(feed)
+
+    def run(self, feed: dict[str, NDArray]) -> list[NDArray]:
+        known = self._session.inputs
+        found = self._session.run({name: np.ascontiguousarray(x) for name, x in feed.items() if name in known})
+        return [np.array(x) for x in found]  # its buffers are used again in the next run
+
+    def int8(self) -> str:
+        """How many convolutions and products compute in integers, of how many."""
+        types = self._session.precisions()
+        return f"{sum(types[word] for word in INTEGERS)} of {types.total()}"
+
+
+def by_nncf(zoo: ModuleType, name: str, folder: Path) -> Path:
+    """What NNCF makes of the model with its defaults."""
+    import nncf
+    import openvino
+
+    nncf.set_log_level(logging.ERROR)
+    model = openvino.Core().read_model(str(zoo.model_path(name)))
+    samples = zoo.calibration(name, SAMPLES)
+    known = {word for value in model.inputs for word in value.get_names()}
+    data = nncf.Dataset([{key: x for key, x in feed.items() if key in known} for feed in samples])
+    output = folder / "nncf.xml"
+    openvino.save_model(nncf.quantize(model, data, subset_size=len(samples)), str(output), compress_to_fp16=False)
+    return output
+
+
+def by_onnxq(zoo: ModuleType, name: str, folder: Path) -> Path:
+    data = zoo.export_calibration(name, folder / "data.npz", SAMPLES)
+    output = folder / "ours.onnx"
+    # What is in no type that int8 kernels read is copied: that is what a user gets.
+    return onnxq.quantize(zoo.model_path(name), output, "w8a8", target="openvino", data=data).output
+
+
+def scored(zoo: ModuleType, name: str, opened: Opened) -> float:
+    """The zoo's score of a model in OpenVINO."""
+    entry = zoo.MODELS[name]
+    samples = list(entry.samples("eval"))
+    found = [np.asarray(entry.predict(opened, sample)) for sample, _ in samples]
+    references = zoo.float_predictions(name) if entry.vs_float else None
+    return float(next(iter(entry.measure(found, [label for _, label in samples], references).values())))
+
+
+def measure(zoo: ModuleType, name: str, *, times: bool) -> Row:
+    """All three files of one model."""
+    metric = zoo.MODELS[name].metric
+    files: dict[str, Opened] = {}
+    scores: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        makers: dict[str, Any] = {
+            "float": lambda: zoo.model_path(name),
+            "nncf": lambda: by_nncf(zoo, name, folder),
+            "ours": lambda: by_onnxq(zoo, name, folder),
+        }
+        for word, make in makers.items():
+            try:
+                opened = Opened(make())
+                scores[word] = f"{scored(zoo, name, opened):.4g}"
+                files[word] = opened
+            except Exception as error:  # whatever the other tool stumbles over is a result
+                scores[word] = f"fails: {type(error).__name__}"
+                print(f"{name}, {word}: {first_line(error)}", flush=True)
+        milliseconds = dict.fromkeys(makers, MISSING)
+        if times and len(files) > 1:
+            feed = zoo.inputs(name, 1)[0]
+            found = race(list(files.values()), [feed] * len(files), seconds=SECONDS * len(files))
+            milliseconds |= {word: f"{1e3 * s:.3g}" for word, s in zip(files, found.seconds, strict=True)}
+        kernels = {word: opened.int8() for word, opened in files.items()}
+    of = {word: kernels.get(word, MISSING) for word in makers}
+    three, ms = [scores[word] for word in makers], list(milliseconds.values())
+    return Row(name, metric, *three, *ms, of["nncf"], of["ours"])
+
+
+def render(rows: list[Row]) -> str:
+    versions = ", ".join(f"{word} {importlib.metadata.version(word)}" for word in ("openvino", "nncf"))
+    return "\n".join(
+        [
+            "# Files for OpenVINO",
+            "",
+            "Made by `python tests/zoo/for_openvino.py --write`. The zoo's models in OpenVINO, one thread, its other",
+            "settings as they are (on processors with AMX it computes floats in bf16): the float file, what NNCF makes",
+            "of it with its defaults, and `onnxq -s w8a8 -t openvino`, both from the same 64 samples. Scores are of",
+            "real data that nobody calibrated with; milliseconds are the least of runs in turns; int8 is how many",
+            f"convolutions and products compute in integers; {MISSING} was not measured. {versions}.",
+            "",
+            f"| {' | '.join(HEADER)} |",
+            "|---" * len(HEADER) + "|",
+            *map(str, rows),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = parser_for(__doc__, TABLE)
+    parser.add_argument("--scores", action="store_true", help="leave the times out")
+    parser.add_argument("--again", action="store_true", help="measure also what is in the table")
+    parser.add_argument("names", nargs="*", help="only these models, also if they are in the table")
+    options, zoo = start(parser)
+    rows = {row.model: row for row in read_rows(TABLE, Row, HEADER)}
+    for name in options.names or zoo.MODELS:
+        if name in rows and not (options.names or options.again):
+            continue
+        rows[name] = measure(zoo, name, times=not options.scores)
+        print(rows[name], flush=True)
+        if options.write:
+            TABLE.write_text(render([rows[known] for known in zoo.MODELS if known in rows]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
