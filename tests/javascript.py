@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).parent / "js"
+MODULES, PROGRAM = os.environ.get("ONNXQ_NODE_MODULES"), shutil.which("node")
+needs_node = pytest.mark.skipif(PROGRAM is None or MODULES is None, reason="needs node, and ONNXQ_NODE_MODULES")
 
 
 def node(script: str | Path, *arguments: object) -> Any:
     """What a script prints, as JSON; a path: any other script. The test is skipped where there is no node."""
-    modules, program = os.environ.get("ONNXQ_NODE_MODULES"), shutil.which("node")
-    if program is None or modules is None:
+    if PROGRAM is None or MODULES is None:
         pytest.skip("needs node, and ONNXQ_NODE_MODULES")
-    command = [program, str(SCRIPTS / script), *map(str, arguments)]
-    environment = os.environ | {"NODE_PATH": modules}
+    command = [PROGRAM, str(SCRIPTS / script), *map(str, arguments)]
+    environment = os.environ | {"NODE_PATH": MODULES}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

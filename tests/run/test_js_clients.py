@@ -6,14 +6,13 @@ Needs node, and a folder `node_modules` with both packages, which `ONNXQ_NODE_MO
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
-from javascript import node
+from javascript import MODULES, needs_node, node
 
 import onnxq
 from onnxq.bundles.export import export
@@ -21,7 +20,7 @@ from onnxq.output import write
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = [pytest.mark.usefixtures("quick"), needs_node]
 TEXT = """g (float[n, 8, 12, 12] x, int64[n] ids) => (float[n, 10] y) {
     c = Conv<pads = [1, 1, 1, 1]>(x, k)  r = Relu(c)  p = GlobalAveragePool(r)  f = Flatten(p)
     e = Gather(table, ids)  s = Add(f, e)  a = MatMul(s, w)  b = Relu(a)  y = MatMul(b, v) }"""
@@ -78,8 +77,8 @@ def test_data_in_several_files(package: str, tmp_path: Path) -> None:
 def test_the_lines_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = export(tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path), tmp_path / "b", check=False).output
     (block,) = re.findall(r"^```js\n([\s\S]*?)^```", (folder / "README.md").read_text(), re.MULTILINE)
-    if modules := os.environ.get("ONNXQ_NODE_MODULES"):  # which `import` looks for beside the script alone
-        (tmp_path / "node_modules").symlink_to(modules)
+    assert MODULES is not None
+    (tmp_path / "node_modules").symlink_to(MODULES)  # `import` looks for packages beside the script alone
     (tmp_path / "lines.mjs").write_text(f"{block}console.log(JSON.stringify(session.inputNames));\n")
     monkeypatch.chdir(folder)
     assert node(tmp_path / "lines.mjs") == ["x", "ids"]
