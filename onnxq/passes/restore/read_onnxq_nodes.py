@@ -107,7 +107,9 @@ def _unpacked(node: ir.Node, restored: Restored) -> bool:
     if source is None or not found or word not in formats.names() or min(k, block) < 1 or sorted(order) != [0, 1]:
         return False
     (codes, scales, offsets), format = found, formats.get(word)
-    if codes is None or scales is None or format.base is not None or moved != [codes.shape.numpy()[0], k]:
+    if codes is None or scales is None or format.base is not None or moved[1:] != [k]:
+        return False
+    if len(codes.shape) != 2 or codes.shape.numpy()[0] != moved[0]:
         return False
     how = Granularity(1, block) if block < k or format.default_block is not None else Granularity(0)
     half = scales.dtype is ir.DataType.FLOAT16
