@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from onnxq.calibration import pick_method, resume
-from onnxq.calibration.find_ranges import calibration_samples, observe, ranges_of, remembering
+from onnxq.calibration.find_ranges import observe, ranges_of, remembering
 from onnxq.calibration.gather_evidence import of_all_layers
 from onnxq.calibration.observations import Observations, load_with_method, merge, to_json
+from onnxq.calibration.shards import calibration_samples
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
