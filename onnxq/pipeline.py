@@ -38,6 +38,7 @@ from onnxq.job import Environment, Job, open_job
 from onnxq.model.layer_inputs import LayerInput
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
+from onnxq.output.packed_elsewhere import pack_elsewhere
 from onnxq.output.signature import Signature, sign
 from onnxq.output.trace import Trace
 from onnxq.plan import Plan
@@ -158,7 +159,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     ).repeating(like)
     request = scored(asked(request, budget, formats, logits), evaluate, metric, max_drop)
     try:
-        with _computing_as_there(request):
+        with _computing_as_there(request), environment.sharing(request.effort.cluster):
             return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
         if strict:
@@ -390,6 +391,8 @@ def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
 def _written(rewritten: ir.Model, signature: Signature, job: Job, staged: Path) -> int:
     """Step 7: the bytes written."""
     sign(rewritten, signature)
+    for engine in job.environment.shared:
+        pack_elsewhere(engine, rewritten)
     job.progress.start("writing", save.nbytes_to_write(rewritten))
     return save.save(rewritten, staged, job.progress.advance)
 

@@ -84,7 +84,7 @@ def observe_in_shards(
     Raises:
         OnnxqError: what one of them raised; the others are stopped.
     """
-    engine.require_readable(*job.files)
+    cluster.require_readable(engine, *job.files)
     count = shard_count(engine, samples.count)
     memory = None if whole.means.memory is None else whole.means.memory // engine.workers
     identity = {"model": hash_model(job.model), "data": samples.hash(), "names": list(whole.names)}

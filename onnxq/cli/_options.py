@@ -161,6 +161,12 @@ CALIBRATION_OPTION = options(
 EFFORT_OPTIONS = options(
     click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
     click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Calibrate and encode weights on a Dask cluster: tcp://host:8786, tls://…, local:4 for so many workers "
+        "here, dask for what Dask's configuration says, or module:Class of a cluster, as of dask-jobqueue.",
+    ),
+    click.option(
         "--max-memory",
         type=Size(),
         help="What observing activations may take besides the model's own memory, e.g. 200MB; where that is too little "
@@ -275,7 +281,7 @@ FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files t
 WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
-WORDS |= {"formats", "logits", "metric", "labels"}
+WORDS |= {"formats", "logits", "metric", "labels", "cluster"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:
@@ -331,7 +337,7 @@ def _calibration_of(options: dict[str, Any]) -> str | None:
 
 def effort_of(options: dict[str, Any]) -> Effort:
     """What calibration may spend."""
-    return Effort(options["max_memory"], options["jobs"], options["checkpoint_every"] or EVERY)
+    return Effort(options["max_memory"], options["jobs"], options["checkpoint_every"] or EVERY, options["cluster"])
 
 
 def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
@@ -347,6 +353,7 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
 _BESIDE_LIKE = {
     *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "evidence", "strict"),
     *("data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory", "checkpoint_every"),
+    "cluster",
 }
 
 

@@ -5,6 +5,7 @@ many. What tasks compute is said where it belongs (`calibration/shards.py`, `out
 """
 
 from onnxq.cluster.engine import Engine as Engine
+from onnxq.cluster.engine import require_readable as require_readable
 from onnxq.cluster.engine import results as results
 from onnxq.cluster.tasks import Task as Task
 from onnxq.cluster.tasks import named as named

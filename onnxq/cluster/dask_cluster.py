@@ -24,6 +24,8 @@ CONNECT, GONE = 15.0, 10.0
 #: Workers that die with a task before it is given up: what killed one may kill all.
 DEATHS = 3
 _ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://\S+")
+#: Held by the task that a process works on: a task uses all threads of its worker.
+_alone = threading.Lock()
 _LOCAL = re.compile(r"local:([1-9]\d{0,3})")
 
 
@@ -47,6 +49,7 @@ class DaskCluster:
         self._closing = contextlib.ExitStack()
         self._refused: dict[str, OnnxqError] = {}
         self._lock = threading.Lock()
+        self._seen: set[tuple[str, int]] = set()
         self._gone_since: float | None = None
         self._counted = (0.0, 0)
         try:
@@ -111,19 +114,15 @@ class DaskCluster:
         if time.monotonic() - self._gone_since > GONE or self._client.status == "closed":
             raise self._gone()
 
-    def require_readable(self, *paths: str | Path) -> None:
-        """
-        Raises:
-            BadRecipe: a worker does not see one of these files, of which it is to read.
-        """
-        local = [os.path.abspath(path) for path in paths if "://" not in str(path)]
-        sizes = {path: os.path.getsize(path) for path in local}
-        for worker, unseen in self._client.run(_unseen, sizes).items():
-            if unseen:
-                raise BadRecipe(
-                    f"worker {worker} cannot read '{unseen}': put it where all machines see it, in a shared folder or "
-                    "at s3://…"
-                )
+    def unseen(self, *paths: str | Path) -> str:
+        """Asked of those that are there now, and once for each file as it is."""
+        sizes = {os.path.abspath(path): os.path.getsize(path) for path in paths}
+        if new := {path: size for path, size in sizes.items() if (path, size) not in self._seen}:
+            for worker, unseen in self._client.run(_unseen, new).items():
+                if unseen:
+                    return f"worker {worker} cannot read '{unseen}'"
+            self._seen.update(new.items())
+        return ""
 
     def close(self) -> None:
         self._closing.close()
@@ -214,7 +213,7 @@ def _on_worker(function: Callable[..., bytes], arguments: tuple, wanted: dict[st
     from distributed import get_worker
 
     worker = get_worker()
-    with reporting(lambda done: None, worker.state.nthreads):
+    with _alone, reporting(lambda done: None, worker.state.nthreads):
         return (worker.address, *perform(function, arguments, wanted))
 
 

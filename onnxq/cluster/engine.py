@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onnxq.cluster.tasks import DONE, ERROR, Outcome, Task, error_of, is_whole
-from onnxq.errors import BadOutput
+from onnxq.errors import BadOutput, BadRecipe
 from onnxq.files.cache import Cache
 
 #: Tasks that wait, for each worker that works: so that none has to wait for its next one.
@@ -52,14 +52,20 @@ class Engine(Protocol):
             OnnxqError: nothing will come of them any more.
         """
 
-    def require_readable(self, *paths: str | Path) -> None:
-        """
-        Raises:
-            BadRecipe: a worker does not see one of these files, which tasks read.
-        """
+    def unseen(self, *paths: str | Path) -> str:
+        """A sentence's beginning, 'worker … cannot read …', of a file that one does not see; empty: all see all."""
 
     def close(self) -> None:
         """Stop what is under way."""
+
+
+def require_readable(engine: Engine, *paths: str | Path) -> None:
+    """
+    Raises:
+        BadRecipe: a worker does not see one of these files, which tasks read.
+    """
+    if unseen := engine.unseen(*paths):
+        raise BadRecipe(f"{unseen}: put it where all machines see it, in a shared folder or at s3://…")
 
 
 def results(engine: Engine, tasks: Iterable[Task], progress: Progress = lambda done: None) -> Iterator[bytes]:

@@ -56,8 +56,9 @@ class Processes:
     def check(self) -> None:
         """Nothing can be lost but what a task's future tells."""
 
-    def require_readable(self, *paths: str | Path) -> None:
-        """They read what this process reads."""
+    def unseen(self, *paths: str | Path) -> str:
+        """They see what this process sees."""
+        return ""
 
     def close(self) -> None:
         """Stop what is under way; let each process clean up behind itself, for a moment."""
