@@ -32,6 +32,7 @@ from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, 
 from onnxq.drafts.tuned import Drafts
 from onnxq.encoding import memo
 from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
+from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
@@ -142,6 +143,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
     environment = Environment(threads, progress, Guard(force) if guard is None else guard)
+    model, output, data = mirror.read_and_written(model, output, data)
     request = Request(
         model=Path(model),
         output=None if output is None else Path(output),

@@ -23,7 +23,7 @@ from onnxq.calibration.resume import parts
 from onnxq.cluster import Engine, Task
 from onnxq.cluster import tasks as worker
 from onnxq.errors import BadData, BadRecipe, Bug
-from onnxq.files import limits
+from onnxq.files import limits, mirror
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, Job, open_job
 from onnxq.recipe import Recipe
@@ -38,7 +38,7 @@ SHARDS, MOST_SAMPLES = 4, 256
 class OpenedBy:
     """What another process opens the same job by."""
 
-    model: Path
+    model: str
     recipe: Recipe
     target: str
     sampling: Sampling
@@ -61,8 +61,9 @@ def opened_by(job: Job) -> OpenedBy:
         BadData: other processes cannot open its data.
     """
     source = job.sampling.source
-    sampling = job.sampling if source is None else replace(job.sampling, source=require_openable(source))
-    return OpenedBy(job.path.absolute(), job.recipe, job.target.name, sampling)
+    source = None if source is None else mirror.given(require_openable(source))
+    sampling = replace(job.sampling, source=source)
+    return OpenedBy(mirror.given(job.path.absolute()), job.recipe, job.target.name, sampling)
 
 
 def open_again(by: OpenedBy) -> Job:
@@ -73,7 +74,9 @@ def open_again(by: OpenedBy) -> Job:
 @functools.lru_cache(1)
 def _open_again(by: bytes) -> Job:
     what: OpenedBy = pickle.loads(by)
-    return open_job(what.model, what.recipe, what.target, what.sampling, Environment(guard=Guard()))
+    model, _, source = mirror.read_and_written(what.model, None, what.sampling.source)
+    sampling = replace(what.sampling, source=source)
+    return open_job(Path(model), what.recipe, what.target, sampling, Environment(guard=Guard()))
 
 
 def observe_in_shards(

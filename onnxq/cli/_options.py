@@ -14,7 +14,7 @@ from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY
 from onnxq.checking.metrics import WORDS as METRICS
-from onnxq.cli._types import Interval, Size
+from onnxq.cli._types import Interval, Place, Samples, Size
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.recipe import GRANULARITIES, KEEP, Recipe, Rule, load_recipe, parse_set
@@ -26,7 +26,9 @@ from onnxq.samples.texts.text import LENGTHS
 from onnxq.schemes import SCHEMES
 from onnxq.searching.options import WORDS as FORMAT_WORDS
 
-MODEL = click.Path(path_type=Path)
+#: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
+WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
+MODEL = Place(WRITTEN)
 DEFAULTS = Recipe()
 
 
@@ -44,6 +46,7 @@ def data_options(limit: int) -> Callable[[Any], Any]:
     return options(
         click.option(
             "--data",
+            type=Samples(),
             metavar="WHERE",
             help="Samples of its inputs: .npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images, sounds, a folder of "
             "one kind of those, or module:function yielding dicts.",
@@ -277,8 +280,6 @@ PLAN_OPTIONS = options(
 
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
-#: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
-WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
 WORDS |= {"formats", "logits", "metric", "labels", "cluster"}

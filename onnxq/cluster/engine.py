@@ -10,6 +10,7 @@ from typing import Protocol
 
 from onnxq.cluster.tasks import DONE, ERROR, Outcome, Task, error_of, is_whole
 from onnxq.errors import BadOutput, BadRecipe
+from onnxq.files import mirror
 from onnxq.files.cache import Cache
 
 #: Tasks that wait, for each worker that works: so that none has to wait for its next one.
@@ -64,7 +65,7 @@ def require_readable(engine: Engine, *paths: str | Path) -> None:
     Raises:
         BadRecipe: a worker does not see one of these files, which tasks read.
     """
-    if unseen := engine.unseen(*paths):
+    if unseen := engine.unseen(*(path for path in paths if mirror.url_of(path) is None)):
         raise BadRecipe(f"{unseen}: put it where all machines see it, in a shared folder or at s3://…")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import pickle
 from collections import Counter
@@ -28,7 +29,7 @@ from onnxq.cluster import Engine, Task
 from onnxq.encoding import lazy, memo
 from onnxq.encoding.lazy import EncodedTensor, Encoding, GivenTensor
 from onnxq.errors import Bug
-from onnxq.files import limits
+from onnxq.files import limits, mirror, storage
 from onnxq.formats import Format
 from onnxq.output.write import tensors_to_write
 from onnxq.summaries.evidence import Layer, load_array
@@ -102,12 +103,16 @@ class _Weight:
         return True
 
     def task(self) -> Task:
-        files = [
-            [path, os.path.getsize(path), os.stat(path).st_mtime_ns] for path in self.places if os.path.exists(path)
-        ]
+        files = [[mirror.url_of(path) or path, *_version(path)] for path in self.places]
         content = [hashlib.blake2b(self.message, digest_size=20).hexdigest(), files]
         name = self.encoding.tensor.name or "a weight"
         return Task(packed_parts, (self.message,), cluster.named(packed_parts, content), f"'{name}'")
+
+
+def _version(path: str) -> tuple[int, int | str]:
+    """What changes with a file's content."""
+    known = mirror.version_of(path)
+    return (os.path.getsize(path), os.stat(path).st_mtime_ns) if known is None else (known.size, known.version)
 
 
 def _encoded(value: ir.Value) -> EncodedTensor:
@@ -207,16 +212,29 @@ def _dumped(what: object, engine: Engine) -> tuple[bytes, tuple[str, ...]]:
 def _place(tensor: ir.ExternalTensor) -> tuple[Any, ...]:
     path = Path(tensor.path).absolute()
     shape = tuple(tensor.shape.numpy())
-    return str(path), tensor.offset, tensor.length, int(tensor.dtype), shape, tensor.name or ""
+    return mirror.url_of(path) or str(path), tensor.offset, tensor.length, int(tensor.dtype), shape, tensor.name or ""
 
 
 def _external(
     path: str, offset: int | None, length: int | None, dtype: int, shape: tuple[int, ...], name: str
-) -> ir.ExternalTensor:
+) -> ir.TensorProtocol:
+    if storage.is_url(path):
+        return _far(path, offset or 0, ir.DataType(dtype), shape, name)
     where = Path(path)
     return ir.ExternalTensor(
         where.name, offset, length, ir.DataType(dtype), shape=ir.Shape(shape), name=name, base_dir=where.parent
     )
+
+
+def _far(url: str, start: int, dtype: ir.DataType, shape: tuple[int, ...], name: str) -> ir.LazyTensor:
+    """A part of a file of a store, which is read when somebody asks for it, and kept nowhere else."""
+
+    def evaluate() -> ir.TensorProtocol:
+        nbytes = math.ceil(math.prod(shape) * dtype.itemsize)
+        raw = storage.read(url, start, start + nbytes)
+        return ir.TensorProtoTensor(onnx.TensorProto(data_type=int(dtype), dims=shape, raw_data=raw))
+
+    return ir.LazyTensor(evaluate, dtype=dtype, shape=ir.Shape(shape), name=name)
 
 
 def _inline(proto: bytes) -> ir.TensorProtoTensor:

@@ -20,6 +20,7 @@ from onnxq.files.data_files import data_name, own_data
 from onnxq.files.guard import Guard
 from onnxq.files.publish import publish
 from onnxq.files.staging import as_sentences, staging, write
+from onnxq.model import ranged
 from onnxq.output.share_codes import Sharing
 
 __all__ = [
@@ -233,6 +234,7 @@ def _append(data: BinaryIO, content: _Content, written: _Written) -> tuple[int, 
 
 def _hash_of_file(tensor: ir.ExternalTensor) -> bytes:
     """Of an external tensor's bytes, which are not all in memory at once."""
+    ranged.ensure(tensor)
     digest, left = hashlib.blake2b(digest_size=20), tensor.length or tensor.nbytes
     with open(tensor.path, "rb") as file:
         file.seek(tensor.offset or 0)
