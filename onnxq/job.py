@@ -72,6 +72,7 @@ class Environment:
         self.progress.start(f"connecting to {word}")
         with open_engine(word) as engine:
             assert engine is not None
+            self.progress.start(f"{engine.workers} workers; {engine.dashboard or word}")
             self.shared.append(engine)
             try:
                 yield engine

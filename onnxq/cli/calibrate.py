@@ -83,17 +83,14 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     shard = options["shard"]
     if shard is not None and options["jobs"] > 1:
         raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
+    if options["cluster"] and (shard is not None or evidence is not None):
+        raise BadRecipe("workers find ranges of all samples: leave out --shard and --evidence, or --cluster")
     if evidence is not None:
         _gather(model, options, guard)
         return
     with Bars(console(stderr=True)) as bars:
-        job = open_job(
-            model,
-            recipe_of(options),
-            options["target"],
-            sampling_of(options),
-            Environment(progress=bars, guard=guard),
-        )
+        environment = Environment(progress=bars, guard=guard)
+        job = open_job(model, recipe_of(options), options["target"], sampling_of(options), environment)
         effort, partial = effort_of(options), Path(f"{options['output']}.partial")
         if names := values_to_observe(job.model, job.plan):
             seen = observe(job, names, calibration_samples(job), effort, partial, shard)

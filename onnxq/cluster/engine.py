@@ -29,9 +29,11 @@ class Engine(Protocol):
     Attributes:
         workers: how many work at the same time.
         cache: where results are kept for a command that goes on after an interruption; None: nowhere.
+        dashboard: the address of a page on what is being done; empty: there is none.
     """
 
     cache: Cache | None
+    dashboard: str
 
     @property
     def workers(self) -> int: ...

@@ -39,6 +39,8 @@ class Processes:
         doing: what they do, for messages: "calibrated".
     """
 
+    dashboard = ""
+
     def __init__(self, count: int, doing: str = "worked", cache: Cache | None = None) -> None:
         self.count, self.doing, self.cache = count, doing, cache
         self._threads = ThreadPoolExecutor(count)

@@ -39,6 +39,7 @@ class Here:
     """Does tasks when they are submitted, and damages some results."""
 
     workers = 2
+    dashboard = ""
 
     def __init__(self, cache: Cache | None = None, damaged: int = 0) -> None:
         self.cache, self.damaged, self.done = cache, damaged, 0

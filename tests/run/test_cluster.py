@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -145,6 +146,40 @@ def test_workers_that_die_lose_nothing(folder: Path, monkeypatch: pytest.MonkeyP
     assert calibrated(folder, "local:2") == wanted
     processes = {line.split()[1] for line in Path("points.log").read_text().splitlines() if line.startswith("task.")}
     assert len(processes) > 2
+
+
+SLOW = """import numpy as np, pathlib, time
+def rows():
+    for i in range(12):
+        yield {"x": np.full((1, 96), i + 1, np.float32)}
+"""
+
+
+def test_an_interrupted_command_ends_at_once_and_goes_on(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = ["calibrate", str(folder / "model.onnx"), "-s", "w8a8", "--data", "slow:rows", "-o", "r.ranges"]
+    wait = "import onnxq.cluster.tasks as t, time; old = t.faults.point\n"
+    wait += "def slow(name):\n    old(name)\n    time.sleep(1.0 * (name == 'task.begin'))\nt.faults.point = slow\n"
+    (tmp_path / "sitecustomize.py").write_text(wait)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
+        "ONNXQ_FAULT_LOG": str(tmp_path / "log"),
+    }
+    command = [sys.executable, "-m", "onnxq", *words, "--cluster", "local:1"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 90
+    kept = tmp_path / "cache" / "onnxq" / "content"
+    while not (kept.is_dir() and len(list(kept.glob("[!.]*"))) >= 2) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.splitlines()[-1]) == (130, "onnxq: interrupted")
+    (tmp_path / "sitecustomize.py").unlink()
+    (tmp_path / "log").unlink()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "log").read_text().count("task.begin") <= 2  # of four, of which two were kept
+    assert json.loads(Path("r.ranges").read_text())["values"]
 
 
 def slow_on_the_first(number: int) -> bytes:
