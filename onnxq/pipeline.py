@@ -143,10 +143,10 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
     environment = Environment(threads, progress, Guard(force) if guard is None else guard)
-    model, output, data = mirror.read_and_written(model, output, data)
+    here, there, data = mirror.read_and_written(model, output, data)
     request = Request(
-        model=Path(model),
-        output=None if output is None else Path(output),
+        model=here,
+        output=there,
         recipe=Recipe(recipe) if isinstance(recipe, str) else recipe,
         target=target,
         plan=plan,
@@ -164,11 +164,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         with _computing_as_there(request), environment.sharing(request.effort.cluster):
             return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
-        if strict:
-            nothing.exit_code = BadModel.exit_code
-        if strict or request.output is None:
-            raise
-        return _copied(request, request.output, nothing)
+        return _copied(request, nothing, strict)
 
 
 def _quantized(request: Request, trace: Trace) -> Result:
@@ -383,11 +379,15 @@ def _drafts(
     return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan), nbytes_of)
 
 
-def _copied(request: Request, output: Path, why: NothingToDo) -> Result:
+def _copied(request: Request, why: NothingToDo, strict: bool) -> Result:
     """What is done where there is nothing to do."""
-    before, after = copy_model(request.model, output, request.environment.guard)
+    if strict:
+        why.exit_code = BadModel.exit_code
+    if strict or request.output is None:
+        raise why
+    before, after = copy_model(request.model, request.output, request.environment.guard)
     plan = Plan(request.recipe.scheme, request.target)
-    return Result(output, plan, None, request.recipe, before, after, copied=str(why))
+    return Result(request.output, plan, None, request.recipe, before, after, copied=str(why))
 
 
 def _written(rewritten: ir.Model, signature: Signature, job: Job, staged: Path) -> int:

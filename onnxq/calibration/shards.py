@@ -76,7 +76,7 @@ def _open_again(by: bytes) -> Job:
     what: OpenedBy = pickle.loads(by)
     model, _, source = mirror.read_and_written(what.model, None, what.sampling.source)
     sampling = replace(what.sampling, source=source)
-    return open_job(Path(model), what.recipe, what.target, sampling, Environment(guard=Guard()))
+    return open_job(model, what.recipe, what.target, sampling, Environment(guard=Guard()))
 
 
 def observe_in_shards(

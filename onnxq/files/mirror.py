@@ -74,12 +74,12 @@ def local(url: str, error: type[OnnxqError] = BadModel) -> Path:
     return path
 
 
-def read_and_written(
-    model: str | Path, output: str | Path | None, data: T
-) -> tuple[str | Path, str | Path | None, T | str]:
+def read_and_written(model: str | Path, output: str | Path | None, data: T) -> tuple[Path, Path | None, T | str]:
     """These, as paths of this machine where they are addresses."""
-    read = local(model) if isinstance(model, str) and storage.is_url(model) else model
-    written = destination(output) if isinstance(output, str) and storage.is_url(output) else output
+    read = local(model) if isinstance(model, str) and storage.is_url(model) else Path(model)
+    written = None if output is None else Path(output)
+    if isinstance(output, str) and storage.is_url(output):
+        written = destination(output)
     seen = str(local(data, BadData)) if isinstance(data, str) and storage.is_url(data) else data
     return read, written, seen
 

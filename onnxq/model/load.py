@@ -12,9 +12,9 @@ import onnx_ir as ir
 from onnxq import own_ops
 from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.files import limits
+from onnxq.files.ranged import let_fetch
 from onnxq.model import graph
 from onnxq.model.legal import require_legal
-from onnxq.model.ranged import let_fetch
 from onnxq.model.scopes import require_values
 from onnxq.runtime import supervisor
 

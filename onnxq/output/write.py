@@ -15,12 +15,11 @@ import onnx_ir as ir
 from onnxq import own_ops
 from onnxq.encoding import lazy, memo
 from onnxq.errors import BadOutput
-from onnxq.files import faults
+from onnxq.files import faults, ranged
 from onnxq.files.data_files import data_name, own_data
 from onnxq.files.guard import Guard
 from onnxq.files.publish import publish
 from onnxq.files.staging import as_sentences, staging, write
-from onnxq.model import ranged
 from onnxq.output.share_codes import Sharing
 
 __all__ = [
