@@ -64,6 +64,7 @@ def work(folder: Path, width: int, cluster: str, options: argparse.Namespace) ->
     from onnxq.calibration.find_ranges import Effort
     from onnxq.output import write
 
+    write.SINGLE_FILE_BYTES = 0  # small models too are written as large ones are
     append = write._append
     write._append = lambda data, content, written: append(Sink(data), content, written)  # type: ignore[arg-type]
     ids = np.random.default_rng(0).integers(0, VOCABULARY, (SAMPLES, 1, TOKENS))
@@ -117,7 +118,9 @@ def main() -> None:
                 before, after, seconds, peak = measured(Path(name), gigabytes, cluster, options)
                 sizes = f"{before / 1e9:.2f} GB", f"{after / 1e9:.2f} GB"
                 times = f"{seconds:.1f}", f"{seconds / before * 1e9:.1f}"
-                table.add_row(*sizes, cluster or "this process", *times, f"{peak / 1e6:.0f} MB")
+                row = *sizes, cluster or "this process", *times, f"{peak / 1e6:.0f} MB"
+                table.add_row(*row)
+                print(*row, sep=", ", file=sys.stderr, flush=True)  # large sizes take hours
     Console(width=110).print(table)
 
 

@@ -71,8 +71,8 @@ def bound(works: Sequence[Work], workers: int, place: Place) -> str:
     return max(by, key=lambda what: by[what])
 
 
-#: Seconds a byte of float16 that one core takes.
-ROUNDING, BY_DATA = 6e-9, 60e-9
+#: Seconds a byte of float16 that a worker takes: what `scale.py` took in one process on two busy processors.
+ROUNDING, BY_DATA = 48e-9, 11e-6
 
 
 def large(seconds_a_byte: float) -> tuple[list[Work], Place]:

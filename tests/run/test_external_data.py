@@ -12,6 +12,7 @@ import pytest
 import tiny
 
 import onnxq
+from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.runtime.session import Session
@@ -103,3 +104,15 @@ def test_a_model_in_memory_whose_weights_lie_in_several_folders(tmp_path: Path) 
     (got,) = Session(model).run(feed)
     (tmp_path / "two" / "w.bin").rename(tmp_path / "one" / "w.bin")
     assert np.array_equal(got, Session(path).run(feed)[0])
+
+
+def test_what_is_made_of_a_weight_leaves_its_file_unmapped(tmp_path: Path) -> None:
+    """Else every page of a float16 model, whose weights are widened when they are read, counts as our memory."""
+    (tmp_path / "d").write_bytes(np.arange(64, dtype=np.float16).tobytes())
+    tensor = ir.ExternalTensor("d", 0, 128, ir.DataType.FLOAT16, shape=ir.Shape([8, 8]), name="w", base_dir=tmp_path)
+    wide = graph.lazily(tensor, lambda w: w, dtype=ir.DataType.FLOAT)
+    for _ in range(2):
+        assert np.array_equal(wide.numpy(), np.arange(64, dtype=np.float32).reshape(8, 8))
+        assert tensor.raw is None
+    same = graph.lazily(tensor, lambda w: w)  # which looks at the file itself
+    assert np.array_equal(same.numpy(), tensor.numpy())
