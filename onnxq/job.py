@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onnxq import algorithms, targets
+from onnxq.cluster import Engine, open_engine
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, is_quantized, load_model
@@ -45,15 +47,43 @@ class Environment:
         progress: is told what is being done.
         guard: is told which files are read and written, and says what may be replaced.
         shard_size: of the data files of a written model: bytes, or `layer`; None: there is one file.
+        shared: the cluster of a command, once it was opened.
     """
 
     threads: int = THREADS
     progress: Progress = QUIET
     guard: Guard = field(default_factory=Guard)
     shard_size: ShardSize = None
+    shared: list[Engine] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         require_shard_size(self.shard_size)
+
+    @contextlib.contextmanager
+    def engine(self, word: str | None, jobs: int = 1, doing: str = "worked") -> Iterator[Engine | None]:
+        """Whoever does tasks (`cluster.open_engine`): the cluster of the command, while one is open, or for the time of
+        this block."""
+        if self.shared:
+            yield self.shared[-1]
+            return
+        with open_engine(word, jobs, doing) as engine:
+            yield engine
+
+    @contextlib.contextmanager
+    def sharing(self, word: str | None) -> Iterator[Engine | None]:
+        """Keep a cluster open: None where none is asked for."""
+        if word is None or self.shared:
+            yield self.shared[-1] if self.shared else None
+            return
+        self.progress.start(f"connecting to {word}")
+        with open_engine(word) as engine:
+            assert engine is not None
+            self.progress.start(f"{engine.workers} workers; {engine.dashboard or word}")
+            self.shared.append(engine)
+            try:
+                yield engine
+            finally:
+                self.shared.pop()
 
 
 #: The scheme of `Job.dense`.

@@ -32,6 +32,7 @@ from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, 
 from onnxq.drafts.tuned import Drafts
 from onnxq.encoding import memo
 from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
+from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment, Job, open_job
@@ -39,6 +40,7 @@ from onnxq.model.layer_inputs import LayerInput
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
 from onnxq.output.data_writer import ShardSize
+from onnxq.output.packed_elsewhere import pack_elsewhere
 from onnxq.output.signature import Signature, sign
 from onnxq.output.trace import Trace
 from onnxq.plan import Plan
@@ -144,9 +146,10 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
     environment = Environment(threads, progress, Guard(force) if guard is None else guard, shard_size)
+    here, there, data = mirror.read_and_written(model, output, data)
     request = Request(
-        model=Path(model),
-        output=None if output is None else Path(output),
+        model=here,
+        output=there,
         recipe=Recipe(recipe) if isinstance(recipe, str) else recipe,
         target=target,
         plan=plan,
@@ -161,7 +164,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     ).repeating(like)
     request = scored(asked(request, budget, formats, logits), evaluate, metric, max_drop)
     try:
-        with _computing_as_there(request):
+        with _computing_as_there(request), environment.sharing(request.effort.cluster):
             return _quantized(request, Trace(trace, environment.guard))
     except NothingToDo as nothing:
         return _copied(request, nothing, strict)
@@ -400,6 +403,8 @@ def _copied(request: Request, why: NothingToDo, strict: bool) -> Result:
 def _written(rewritten: ir.Model, signature: Signature, job: Job, staged: Path) -> int:
     """Step 7: the bytes written."""
     sign(rewritten, signature)
+    for engine in job.environment.shared:
+        pack_elsewhere(engine, rewritten)
     job.progress.start("writing", save.nbytes_to_write(rewritten))
     return save.save(rewritten, staged, job.progress.advance, job.environment.shard_size)
 

@@ -24,7 +24,7 @@ from onnxq.samples.source import Data
 from onnxq.summaries import native
 from onnxq.summaries.histogram import Histogram
 from onnxq.summaries.ranges import Ranges
-from onnxq.summaries.summary import MOMENTUM, Summary
+from onnxq.summaries.summary import MOMENTUM, Extremes, Summary
 
 #: Constants of more bytes count in a model's hash by about so many numbers.
 SAMPLED_BYTES, SAMPLE = 1 << 16, 1 << 10
@@ -43,15 +43,18 @@ class Keep:
         histograms: without, methods that need none are served, in less time.
         channels: by name, the axis of the channels whose extremes are kept.
         momentum: weight of a new sample in the moving averages of the extremes.
+        trails: whether each sample's own extremes are kept, of which averages over several shards are made.
     """
 
     histograms: bool = True
     channels: Mapping[str, int] = field(default_factory=dict)
     momentum: float = MOMENTUM
+    trails: bool = False
 
     def empty(self, name: str) -> Summary:
         histogram = Histogram() if self.histograms else None
-        return Summary(momentum=self.momentum, histogram=histogram, axis=self.channels.get(name))
+        trail: list[Extremes] | None = [] if self.trails else None
+        return Summary(momentum=self.momentum, histogram=histogram, axis=self.channels.get(name), trail=trail)
 
 
 def keep_for(method: str) -> Keep:
@@ -122,6 +125,7 @@ def observe(
         BadOutput: the checkpoint cannot be written.
     """
     samples = data if shard is None else data.shard(*shard)
+    keep = replace(keep, trails=shard is not None)
     identity = {"model": hash_model(model), "data": data.hash()}
     kind = {"names": list(names), "shard": shard, **dataclasses.asdict(keep)}
     saved = Checkpoint(means.checkpoint, {**identity, **kind}, means.every)
@@ -139,13 +143,14 @@ def observe(
         _watch(observer, samples, state, saved, progress)
         state = State(state.finished | observer.read(), problems=state.problems)
         saved.save(state)
+    found = {name: state.finished[name] for name in names}
     # Of values in subgraphs, which one of the observers sees in another form (expose_values.py), the rank is not told.
     outside = {value.name for node in model.graph for value in node.outputs} | {i.name for i in model.graph.inputs}
-    found = {name: state.finished[name] for name in names}
     unranked = frozenset(names) - outside
-    return Observations(
+    seen = Observations(
         **identity, samples=samples.count, summaries=found, shard=shard, unranked=unranked, problems=state.problems
     )
+    return seen.settled() if shard is None else seen
 
 
 def _watch(observer: Observer, samples: Data, state: State, saved: Checkpoint, progress: Progress) -> None:

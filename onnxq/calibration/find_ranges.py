@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from onnxq.calibration import calibrate, pick_method, resume
 from onnxq.calibration.calibrate import Keep, Means, hash_model
 from onnxq.calibration.observations import Observations, load_observations, to_json
 from onnxq.calibration.resume import EVERY, Every
-from onnxq.calibration.workers import WorkerTask, observe_in_processes, task_of
+from onnxq.calibration.shards import calibration_samples, observe_in_shards, shard_count, shards_of
 from onnxq.errors import BadRecipe
 from onnxq.job import Job
 from onnxq.planning.scales import grid_of, values_to_observe, without_unobserved
@@ -28,12 +27,14 @@ class Effort:
     Attributes:
         memory: bytes for observing, besides the model's own; None: 512 MiB.
         jobs: processes on this machine.
+        cluster: whose workers calibrate and encode, in the words of `cluster.open_engine`; None: this process does.
         every: how often progress is saved beside the file of ranges, from which an interrupted run goes on.
     """
 
     memory: int | None = None
     jobs: int = 1
     every: Every = EVERY
+    cluster: str | None = None
 
 
 def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effort()) -> Ranges:
@@ -93,37 +94,21 @@ def observe(
     def start(runs: int) -> None:
         job.progress.start("calibrating", runs, "samples")
 
-    jobs = min(effort.jobs, samples.count)
-    for path in resume.parts(partial, jobs) if effort.jobs > 1 else [partial]:
-        if path is not None:
-            job.guard.writes(path, "--ranges or -o", resume.is_progress)
     keep = Keep() if job.recipe.calibration == pick_method.AUTO else calibrate.keep_for(job.recipe.calibration)
-    if effort.jobs > 1:
-        means = Means(memory=effort.memory, checkpoint=partial, every=effort.every)
-        start(samples.count)
-        return observe_in_processes(task_of(job, names, keep, means), jobs, start, job.progress.advance)
+    with job.environment.engine(effort.cluster, min(effort.jobs, samples.count), "calibrated") as engine:
+        is_here = engine is None or engine.cache is None  # where progress is left beside the result
+        partial = partial if is_here else None
+        count = 1 if engine is None else shard_count(engine, samples.count)
+        for path in [partial] if engine is None else resume.parts(partial, count):
+            if path is not None:
+                job.guard.writes(path, "--ranges or -o", resume.is_progress)
+        if engine is not None:
+            start(samples.count)
+            means = Means(memory=effort.memory, checkpoint=partial, every=effort.every)
+            return observe_in_shards(engine, job, shards_of(job, names, keep, means), samples, job.progress.advance)
     means = Means(0, effort.memory, partial, effort.every)
     progress = job.progress.advance
     return calibrate.observe(job.model, names, samples, keep, means=means, shard=shard, start=start, progress=progress)
-
-
-def observe_shard(
-    job: Job, task: WorkerTask, start: Callable[[int], None], progress: Callable[[int], None]
-) -> Observations:
-    """What one of several processes does."""
-    samples, how = calibration_samples(job), {"start": start, "progress": progress}
-    return calibrate.observe(job.model, task.names, samples, task.keep, means=task.means, shard=task.shard, **how)
-
-
-def calibration_samples(job: Job) -> Data:
-    """All samples but those that are held back to measure with.
-
-    Raises:
-        BadRecipe: the job has no data.
-    """
-    if job.data is None:
-        raise BadRecipe("the plan quantizes activations with fixed ranges, which come from calibration: give --data")
-    return job.data.split(job.sampling.held_back)[0]
 
 
 def remembering(job: Job, seen: Observations, found: Ranges) -> Observations:

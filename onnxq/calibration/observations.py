@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from onnxq import collectors
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.summaries.ranges import UINT8, Grid, Range, Ranges
-from onnxq.summaries.summary import Summary, from_dict
+from onnxq.summaries.summary import Extremes, Summary, from_dict
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Observations:
     @property
     def has_histograms(self) -> bool:
         return all(summary.histogram is not None for summary in self.summaries.values())
+
+    def settled(self) -> Observations:
+        """Of all samples: sums, which are float64 as long as they grow, with as many digits as do not depend on the
+        parts that they were made of."""
+        return replace(self, summaries={name: each.settled() for name, each in self.summaries.items()})
 
     def ranges(self, method: str, grid: Grid = UINT8) -> Ranges:
         """What `method`, a file name of `collectors/`, makes of it.
@@ -181,8 +186,20 @@ def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:
     for part in ordered[1:]:
         for name, summary in part.summaries.items():
             summaries[name].merge(summary)
+    for name, summary in summaries.items():
+        summary.trail = None
+        trails = [trail for part in ordered if (trail := part.summaries[name].trail) is not None]
+        if len(trails) == count:  # earlier versions kept none
+            summary.follow(_in_turns(trails))
     samples = sum(part.samples for part in ordered)
-    return Observations(first.model, first.data, samples, summaries, None, first.unranked, first.problems)
+    whole = Observations(first.model, first.data, samples, summaries, None, first.unranked, first.problems)
+    return whole.settled()
+
+
+def _in_turns(trails: Sequence[Sequence[Extremes]]) -> list[Extremes]:
+    """What every shard saw of every n-th sample, in the order of the samples."""
+    longest = max(map(len, trails))
+    return [trail[i] for i in range(longest) for trail in trails if i < len(trail)]
 
 
 def _kinds(part: Observations) -> dict[str, float]:

@@ -76,8 +76,12 @@ class NumpyObserver:
 
     def run(self, sample: Feed) -> None:
         for name, x in zip(self._taps, self._session.run(sample, list(self._taps.values())), strict=True):
+            summary = self._summaries[name]
+            before = len(summary.trail or ())
             if x is not None:
-                self._summaries[name].update(x)
+                summary.update(x)
+            if summary.trail is not None and len(summary.trail) == before:
+                summary.trail.append(None)
 
     def read(self) -> dict[str, Summary]:
         return self._summaries

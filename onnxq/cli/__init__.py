@@ -17,6 +17,7 @@ import click
 
 from onnxq.boundary import as_sentence
 from onnxq.errors import Exit, OnnxqError
+from onnxq.files import mirror
 from onnxq.version import __version__
 
 
@@ -36,6 +37,7 @@ class _Errors(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             found = super().invoke(ctx)
+            mirror.publish_rest()
             sys.stdout.flush()
             return found
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -49,7 +51,8 @@ class _Errors(click.Group):
                 traceback.print_exc()
             if _is_of_stdout(error):
                 _end_unread(error)
-            click.echo(f"{'onnxq: ' if sentence.exit_code else ''}{sentence}", err=bool(sentence.exit_code))
+            text = mirror.as_given(str(sentence))
+            click.echo(f"{'onnxq: ' if sentence.exit_code else ''}{text}", err=bool(sentence.exit_code))
             sys.exit(int(sentence.exit_code))
 
 

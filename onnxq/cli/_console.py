@@ -21,6 +21,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from onnxq.errors import printable
+from onnxq.files import mirror
 from onnxq.runtime import supervisor
 
 #: Columns of tables that do not go to a terminal.
@@ -37,7 +38,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def say(text: str = "") -> None:
     """A line for people, without what a terminal would obey: names from files are in it."""
-    click.echo(printable(text))
+    click.echo(printable(mirror.as_given(text)))
 
 
 class _Console(Console):
@@ -45,7 +46,7 @@ class _Console(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Line breaks in what is printed are ours; those in cells of tables are parts of names."""
-        super().print(*(Text(each) if isinstance(each, str) else each for each in objects), **options)
+        super().print(*(Text(mirror.as_given(each)) if isinstance(each, str) else each for each in objects), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)

@@ -14,7 +14,7 @@ from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY
 from onnxq.checking.metrics import WORDS as METRICS
-from onnxq.cli._types import Interval, ShardSize, Size
+from onnxq.cli._types import Interval, Place, Samples, ShardSize, Size
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.recipe import GRANULARITIES, KEEP, Recipe, Rule, load_recipe, parse_set
@@ -26,7 +26,9 @@ from onnxq.samples.texts.text import LENGTHS
 from onnxq.schemes import SCHEMES
 from onnxq.searching.options import WORDS as FORMAT_WORDS
 
-MODEL = click.Path(path_type=Path)
+#: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
+WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
+MODEL = Place(WRITTEN)
 DEFAULTS = Recipe()
 
 
@@ -44,6 +46,7 @@ def data_options(limit: int) -> Callable[[Any], Any]:
     return options(
         click.option(
             "--data",
+            type=Samples(),
             metavar="WHERE",
             help="Samples of its inputs: .npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images, sounds, a folder of "
             "one kind of those, or module:function yielding dicts.",
@@ -160,6 +163,12 @@ CALIBRATION_OPTION = options(
 )
 EFFORT_OPTIONS = options(
     click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
+    click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Calibrate and encode weights on a Dask cluster: tcp://host:8786, tls://…, local:4 for so many workers "
+        "here, dask for what Dask's configuration says, or module:Class of a cluster, as of dask-jobqueue.",
+    ),
     click.option(
         "--max-memory",
         type=Size(),
@@ -278,11 +287,9 @@ SHARD_OPTION = click.option(
     "layer.  [default: one file, of a model of over 256 MB]",
 )
 
-#: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
-WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
-WORDS |= {"formats", "logits", "metric", "labels", "ignore"}
+WORDS |= {"formats", "logits", "metric", "labels", "ignore", "cluster"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:
@@ -338,7 +345,7 @@ def _calibration_of(options: dict[str, Any]) -> str | None:
 
 def effort_of(options: dict[str, Any]) -> Effort:
     """What calibration may spend."""
-    return Effort(options["max_memory"], options["jobs"], options["checkpoint_every"] or EVERY)
+    return Effort(options["max_memory"], options["jobs"], options["checkpoint_every"] or EVERY, options["cluster"])
 
 
 def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
@@ -354,6 +361,7 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
 _BESIDE_LIKE = {
     *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "evidence", "strict"),
     *("data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory", "checkpoint_every"),
+    "cluster",
 }
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
+from pathlib import Path
 from typing import Any
 
 import click
 
 from onnxq.calibration.resume import Every
 from onnxq.checking.layers.floor import BY_LAYER, parse_floors
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadData, BadRecipe
+from onnxq.files import mirror, storage
 from onnxq.output.data_writer import LAYER
 
 _NUMBER = r"(\d{1,18}(?:\.\d{0,18})?)"
+
+
+#: Options for what is read where there is something, and written where there is nothing.
+BOTH = {"ranges", "evidence"}
 
 
 class _Word(click.ParamType):
@@ -31,6 +38,35 @@ class _Word(click.ParamType):
     def meaning(self, text: str) -> Any:
         """None: it has none."""
         raise NotImplementedError
+
+
+class Place(click.Path):
+    """A path, or an address of a store (`s3://…`, `https://…`), which gets a path on this machine.
+
+    Args:
+        written: names of options for what is written.
+    """
+
+    def __init__(self, written: Container[str] = ()) -> None:
+        super().__init__(path_type=Path)
+        self._written = written
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not storage.is_url(value):
+            return super().convert(value, param, ctx)
+        name = "" if param is None else param.name or ""
+        if name in self._written and not (name in BOTH and storage.exists(value)):
+            return mirror.destination(value)
+        return mirror.local(value)
+
+
+class Samples(click.ParamType):
+    """What `--data` takes: a word, or an address of a store."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return str(mirror.local(value, BadData)) if storage.is_url(value) else value
 
 
 class Size(_Word):

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from onnxq.calibration import pick_method, resume
-from onnxq.calibration.find_ranges import calibration_samples, observe, ranges_of, remembering
+from onnxq.calibration.find_ranges import observe, ranges_of, remembering
 from onnxq.calibration.gather_evidence import of_all_layers
 from onnxq.calibration.observations import Observations, load_with_method, merge, to_json
+from onnxq.calibration.shards import calibration_samples
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -82,17 +83,14 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     shard = options["shard"]
     if shard is not None and options["jobs"] > 1:
         raise BadRecipe("a shard is observed by one process: give --shard or --jobs")
+    if options["cluster"] and (shard is not None or evidence is not None):
+        raise BadRecipe("workers find ranges of all samples: leave out --shard and --evidence, or --cluster")
     if evidence is not None:
         _gather(model, options, guard)
         return
     with Bars(console(stderr=True)) as bars:
-        job = open_job(
-            model,
-            recipe_of(options),
-            options["target"],
-            sampling_of(options),
-            Environment(progress=bars, guard=guard),
-        )
+        environment = Environment(progress=bars, guard=guard)
+        job = open_job(model, recipe_of(options), options["target"], sampling_of(options), environment)
         effort, partial = effort_of(options), Path(f"{options['output']}.partial")
         if names := values_to_observe(job.model, job.plan):
             seen = observe(job, names, calibration_samples(job), effort, partial, shard)

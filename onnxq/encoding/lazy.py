@@ -79,7 +79,7 @@ class Encoding:
             own = replace(self, least_scales=None).result()
             if _are_large_enough(own, self.least_scales()):
                 return own
-        return memo.current().result(_key(self), (self.tensor, self.given), lambda: _encode(self))
+        return memo.current().result(key_of(self), (self.tensor, self.given), lambda: _encode(self))
 
     @property
     def outline(self) -> Outline:
@@ -98,17 +98,22 @@ class Encoding:
                 return ir.PackedTensor(layouts.low_first(array.reshape(-1), written.bitwidth), written, shape=shape)
             return ir.tensor(array.reshape(form.shape).astype(written.numpy(), copy=False))
 
-        return EncodedTensor(self, evaluate, written, shape)
+        return EncodedTensor(self, evaluate, written, shape, layout)
 
 
 class EncodedTensor(ir.LazyTensor):
     """A part of an encoded weight: codes, scales, zero points."""
 
     def __init__(
-        self, encoding: Encoding, evaluate: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: ir.Shape
+        self,
+        encoding: Encoding,
+        evaluate: Callable[[], ir.TensorProtocol],
+        dtype: ir.DataType,
+        shape: ir.Shape,
+        layout: Layout,
     ) -> None:
         super().__init__(evaluate, dtype=dtype, shape=shape)
-        self.encoding = encoding
+        self.encoding, self.layout = encoding, layout
 
 
 class GivenTensor(ir.LazyTensor):
@@ -161,7 +166,7 @@ def transposed(q: QuantizedTensor, order: Sequence[int]) -> QuantizedTensor:
     return QuantizedTensor(q.format, replace(how, axis=axis), q.codes.transpose(order), scales, zeros, nested)
 
 
-def _key(encoding: Encoding) -> Hashable:
+def key_of(encoding: Encoding) -> Hashable:
     """The same for encodings with the same result."""
     least = None if encoding.least_scales is None else encoding.least_scales().tobytes()
     given = None if encoding.given is None else id(encoding.given)
@@ -255,7 +260,7 @@ def fits_half_scales(encoding: Encoding) -> bool:
     if encoding.format.scale_type != np.float32:
         return False
     encoding = _of_groups(encoding)
-    return memo.current().answer(_key(encoding), encoding.tensor, lambda: _scales_fit_half(encoding))
+    return memo.current().answer(key_of(encoding), encoding.tensor, lambda: _scales_fit_half(encoding))
 
 
 def _scales_fit_half(encoding: Encoding) -> bool:

@@ -78,6 +78,10 @@ class Memo:
             self._drop_oldest()
         return found
 
+    def has(self, key: Hashable) -> bool:
+        """Whether this result need not be made any more."""
+        return key in self._held or key in self._places
+
     def answer(self, key: Hashable, owner: object, find: Callable[[], bool]) -> bool:
         """The answer to a question about a weight, remembered where results are."""
         if not self.memory:

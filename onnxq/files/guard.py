@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onnxq.errors import BadOutput
-from onnxq.files import staging
-from onnxq.files.data_files import is_model, locations
+from onnxq.files import mirror, staging
+from onnxq.files.data_files import is_model, locations, own_data
 from onnxq.files.publish import publish
 
 #: Files of these kinds in a folder that is read are not what is read in it.
@@ -61,6 +61,8 @@ class Guard:
                 raise BadOutput(f"'{path}' is what {other} writes; choose another name with {option}")
             if path.exists() and not path.is_file():  # moving a file there would replace a device
                 raise BadOutput(f"'{path}' is not a file; choose another name with {option}")
+            if mirror.is_there(path) and not self.force:
+                raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
             if os.path.lexists(path) and not self.force and not (path.exists() and may_replace(path)):
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
         self._written[path] = option
@@ -85,6 +87,7 @@ class Guard:
             BadOutput: it cannot be written, or came into being since `writes` was asked.
         """
         staging.write(path, text.encode(), replace=self.force)
+        mirror.publish(path)
 
     def publish(self, staged: Path, output: Path) -> None:
         """Move a staged model and its data into place.
@@ -93,6 +96,7 @@ class Guard:
             BadOutput: it cannot be written, or came into being since `writes` was asked.
         """
         publish(staged, output, replace=self.force, read=self._read)
+        mirror.publish(output, tuple(own_data(output)))
 
     def _require_unread(self, path: Path, option: str) -> None:
         if any(_is_same(path, source) or _holds(source, path) for source in self._read):

@@ -51,6 +51,7 @@ class SummaryFile(Struct):
     channel_high: list[float]
     histogram: HistogramFile | None = None
     momentum: Share = 0.1
+    trail: list[tuple[float, float] | None] | None = None
 
 
 class ObservationsFile(Struct):

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.encoding import memo
+from onnxq.encoding import lazy, memo
 from onnxq.errors import BadModel
 
 #: Element types a weight may have; everything quantizable is one of them.
@@ -122,7 +122,10 @@ def lazily(
 
     def evaluate() -> ir.TensorProtocol:
         result = np.asarray(function(tensor.numpy())).astype(kind.numpy(), copy=False)
-        return ir.tensor(np.asarray(result.reshape(dims), order="C"))
+        made = ir.tensor(np.asarray(result.reshape(dims), order="C"))
+        del result
+        lazy.release(tensor)
+        return made
 
     made = ir.LazyTensor(evaluate, dtype=kind, shape=ir.Shape(dims), name=tensor.name)
     if how is not None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxq import own_ops
 from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.files import limits
+from onnxq.files.ranged import let_fetch
 from onnxq.model import graph
 from onnxq.model.legal import require_legal
 from onnxq.model.scopes import require_values
@@ -48,6 +49,7 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
         raise BadModel(f"'{path}' is not a legal ONNX model: {_why(error)}") from None
     for tensor in external_tensors(model):
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
+        let_fetch(tensor)
     _check_order(path, model)
     return model
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from onnxq.errors import BadRecipe
-from onnxq.files import faults
+from onnxq.files import faults, ranged
 from onnxq.files.data_files import data_name
 
 ALIGNMENT = 64
@@ -172,6 +172,7 @@ def _at(file: str, place: tuple[int, int, int], tensor: ir.TensorProtocol) -> ir
 
 def _hash_of_file(tensor: ir.ExternalTensor) -> bytes:
     """Of an external tensor's bytes, which are not all in memory at once."""
+    ranged.ensure(tensor)
     digest, left = hashlib.blake2b(digest_size=20), tensor.length or tensor.nbytes
     with open(tensor.path, "rb") as file:
         file.seek(tensor.offset or 0)

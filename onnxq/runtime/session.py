@@ -21,7 +21,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
-from onnxq.files import limits, room, staging
+from onnxq.files import limits, mirror, room, staging
 from onnxq.runtime import native, supervisor
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ class Session:
                 options.add_session_config_entry("session.model_external_initializers_file_folder_path", data)
             source = _serialize(model)
         else:
+            mirror.ensure_with_data(model)
             source = str(model)
         try:
             self._session: onnxruntime.InferenceSession = ort.InferenceSession(
@@ -321,6 +322,9 @@ def data_folder(model: ir.Model) -> str | None:
     external = [(v, t) for v in values if isinstance(t := v.const_value, ir.ExternalTensor)]
     if not external:
         return None
+    for _, tensor in external:
+        start = tensor.offset or 0
+        mirror.ensure(tensor.path, start, start + (tensor.length or tensor.nbytes))
     folder = os.path.commonpath({os.path.abspath(tensor.base_dir) for _, tensor in external})
     for value, tensor in external:
         if os.path.abspath(tensor.base_dir) != folder:

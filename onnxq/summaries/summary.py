@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,12 @@ MOMENTUM = 0.1
 #: Sums are float64, made in this order everywhere: number i of a block goes to lane i mod LANES, lanes are added up
 #: from the first, blocks too, and what an array adds up to is added to what there was.
 LANES, BLOCK = 16, 1 << 15
+#: Bits of the sums over all samples.
+DIGITS = 24
+
+
+#: Of one batch; None where it held no finite number.
+Extremes = tuple[float, float] | None
 
 
 @dataclass
@@ -37,6 +43,8 @@ class Summary:
         axis: of the channels whose extremes are kept in `channel_low` and `channel_high`; None: of none.
             Arrays without that axis, or with other numbers of channels than the first, are left out and counted in
             `unlike`.
+        trail: of each batch the lowest and highest finite number, or None, in order, if they were asked for: the
+            moving averages of all batches follow from those of their parts.
     """
 
     count: int = 0
@@ -58,6 +66,7 @@ class Summary:
     axis: int | None = None
     channel_low: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     channel_high: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    trail: list[Extremes] | None = None
 
     @property
     def finite(self) -> int:
@@ -87,6 +96,8 @@ class Summary:
         self.average_low += share * (low - self.average_low)
         self.average_high += share * (high - self.average_high)
         self.batches += 1
+        if self.trail is not None:
+            self.trail.append((low, high))
         if self.histogram is not None:
             self.histogram.update(finite)
             self.zeros += int(np.count_nonzero(finite == 0))
@@ -116,6 +127,19 @@ class Summary:
         if other.channel_low.size:
             self._take_channels(other.channel_low, other.channel_high)
 
+    def follow(self, trail: list[Extremes]) -> None:
+        """Make the moving averages of these batches, in their order."""
+        self.batches, self.average_low, self.average_high = 0, 0.0, 0.0
+        for low, high in filter(None, trail):
+            share = self.momentum if self.batches else 1.0
+            self.average_low += share * (low - self.average_low)
+            self.average_high += share * (high - self.average_high)
+            self.batches += 1
+
+    def settled(self) -> Summary:
+        """The same with sums of `DIGITS` bits: those behind depend on the parts that they were added up from."""
+        return replace(self, total=_rounded(self.total), squares=_rounded(self.squares))
+
     def _take_rank(self, least: int, most: int) -> None:
         self.least_rank = least if self.least_rank < 0 else min(self.least_rank, least)
         self.most_rank = max(self.most_rank, most)
@@ -144,13 +168,15 @@ class Summary:
         """For JSON; floats keep every bit."""
         table: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
         table["channel_low"], table["channel_high"] = self.channel_low.tolist(), self.channel_high.tolist()
+        if self.trail is not None:
+            table["trail"] = self.trail
         if (h := self.histogram) is not None:
             counts = base64.b64encode(zlib.compress(h.counts.astype("<i8").tobytes(), 1)).decode()
             table["histogram"] = {"exponent": h.exponent, "first": h.first, "counts": counts}
         return table
 
 
-_NESTED = ("histogram", "channel_low", "channel_high")
+_NESTED = ("histogram", "channel_low", "channel_high", "trail")
 _PLAIN = tuple(f for f in Summary.__dataclass_fields__ if f not in _NESTED)
 
 
@@ -163,6 +189,7 @@ def from_dict(table: dict[str, Any]) -> Summary:
     t = schemas.checked(table, schemas.SummaryFile)
     made = Summary(**{name: getattr(t, name) for name in _PLAIN}, histogram=None)
     made.channel_low, made.channel_high = np.array(t.channel_low, np.float64), np.array(t.channel_high, np.float64)
+    made.trail = t.trail
     if made.finite < 0 or len(made.channel_low) != len(made.channel_high) or made.least_rank > made.most_rank:
         raise ValueError("the counts do not add up")
     if made.finite and not -math.inf < made.low <= made.high < math.inf:
@@ -184,6 +211,13 @@ def _histogram(stored: schemas.HistogramFile, of: Summary) -> Histogram:
     if len(h.counts) > BINS or (h.counts < 0).any() or sum(h.counts.tolist()) != of.finite or not h.spans_its_range:
         raise ValueError("the counts do not add up")
     return h
+
+
+def _rounded(number: float) -> float:
+    if not math.isfinite(number):
+        return number
+    digits, exponent = math.frexp(number)
+    return math.ldexp(round(math.ldexp(digits, DIGITS)), exponent - DIGITS)
 
 
 def sums(x: NDArray) -> tuple[float, float]:

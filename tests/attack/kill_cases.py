@@ -54,7 +54,7 @@ class Driver:
     def start(self, folder: Path, argv: list[str], patches: Mapping[str, object], fault: str = "") -> int:
         log = folder.with_suffix(".log")
         environment = {"ONNXQ_FAULT_LOG": str(log), "ONNXQ_FAULT": fault}
-        patches = {"onnxq.files.staging.PATIENCE": 0.3, "onnxq.calibration.workers.PATIENCE": 1.0, **patches}
+        patches = {"onnxq.files.staging.PATIENCE": 0.3, "onnxq.cluster.processes.PATIENCE": 1.0, **patches}
         output = str(folder.with_suffix(".said"))
         request = {"argv": argv, "cwd": str(folder), "env": environment, "patches": patches, "output": output}
         return self._ask(request)

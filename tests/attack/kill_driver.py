@@ -19,11 +19,11 @@ import onnxruntime  # noqa: F401  imported once, here; it makes no threads befor
 
 import onnxq.cli  # noqa: F401  with all that commands import, which would take most of the time of each of them
 from onnxq import __main__ as program
-from onnxq.calibration import worker, workers
+from onnxq.cluster import processes, worker
 
 
 class ForkedProcess:
-    """What `workers` needs of `subprocess.Popen`, without another start of Python."""
+    """What `processes` needs of `subprocess.Popen`, without another start of Python."""
 
     def __init__(self, command: list[str], **_: object) -> None:
         stdin, self.stdin = _pipe()
@@ -78,7 +78,7 @@ def start(request: dict[str, Any]) -> int:
     for name, value in request["patches"].items():
         module, _, attribute = name.rpartition(".")
         setattr(importlib.import_module(module), attribute, value)
-    workers.subprocess.Popen = ForkedProcess  # type: ignore[misc, assignment]
+    processes.subprocess.Popen = ForkedProcess  # type: ignore[misc, assignment]
     os.fsync = lambda file: None  # nobody pulls the plug here
     sys.argv = ["onnxq", *request["argv"]]
     _run(program.work)

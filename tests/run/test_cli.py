@@ -261,7 +261,7 @@ def test_defaults_are_those_of_the_api() -> None:
     renamed = {"plan_file": "plan", "preprocess": "preprocessing"}
     api = {name: parameter.default for name, parameter in inspect.signature(onnxq.quantize).parameters.items()}
     options = {renamed.get(name, name): value for name, value in given.items()}
-    effort = {name: options.pop(name) for name in ("max_memory", "jobs", "checkpoint_every")}
+    effort = {name: options.pop(name) for name in ("max_memory", "jobs", "checkpoint_every", "cluster")}
     assert effort_of(effort) == Effort() == api.pop("effort")
     only_here = {
         "as_json",

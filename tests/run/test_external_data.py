@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import onnxq
 from onnxq.cli import main
 from onnxq.files.data_files import own_data
+from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.runtime.session import Session
@@ -138,3 +139,15 @@ def test_several_files_that_onnxruntime_reads(size: str, tmp_path: Path) -> None
     assert done.exit_code == 1 and "a data file cannot have 0 bytes" in done.stderr
     done = CliRunner().invoke(main, ["quantize", str(model), "--shard-size", "many"])
     assert done.exit_code == 1 and "invalid size 'many'; examples: 2GB, layer" in done.stderr
+
+
+def test_what_is_made_of_a_weight_leaves_its_file_unmapped(tmp_path: Path) -> None:
+    """Else every page of a float16 model, whose weights are widened when they are read, counts as our memory."""
+    (tmp_path / "d").write_bytes(np.arange(64, dtype=np.float16).tobytes())
+    tensor = ir.ExternalTensor("d", 0, 128, ir.DataType.FLOAT16, shape=ir.Shape([8, 8]), name="w", base_dir=tmp_path)
+    wide = graph.lazily(tensor, lambda w: w, dtype=ir.DataType.FLOAT)
+    for _ in range(2):
+        assert np.array_equal(wide.numpy(), np.arange(64, dtype=np.float32).reshape(8, 8))
+        assert tensor.raw is None
+    same = graph.lazily(tensor, lambda w: w)  # which looks at the file itself
+    assert np.array_equal(same.numpy(), tensor.numpy())

@@ -25,6 +25,7 @@ from onnxq.job import Job
 from onnxq.model.layer_inputs import LayerInput
 from onnxq.model.pieces import Piece, cut
 from onnxq.model.weights import find_weights
+from onnxq.output.packed_elsewhere import pack_elsewhere
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.passes.rewrite import rewrite
@@ -138,7 +139,10 @@ class FollowingWalk:
             job.plan, choices={name: choice for name, choice in job.plan.choices.items() if name in names}
         )
         evidence = {**job.evidence, **self.found}
-        session = Session(rewrite(in_float, plan, self.ranges, job.recipe, job.target, evidence), threads=0)
+        quantized = rewrite(in_float, plan, self.ranges, job.recipe, job.target, evidence)
+        for engine in job.environment.shared:
+            pack_elsewhere(engine, quantized)
+        session = Session(quantized, threads=0)
         memo.forget()
         for i in range(self.count + self.held_back):
             state = self.quantized.get(i)

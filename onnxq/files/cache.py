@@ -1,0 +1,116 @@
+"""Results and parts of remote files by their names, on this machine's disk: never more than so many bytes of them.
+
+A name is a hash of everything that decides the content. A file is written whole and begins with a hash of the rest, so
+that what is damaged is as good as not there. What was not asked for longest goes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from onnxq.errors import BadRecipe
+
+#: Bytes that may be kept, unless `ONNXQ_CACHE_SIZE` says otherwise.
+MOST = 8 << 30
+_NAME = re.compile("[0-9a-f]{16,64}")
+_DIGEST = 20
+
+
+def folder() -> Path:
+    """Where it lies."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "onnxq" / "content"
+
+
+def most() -> int:
+    """
+    Raises:
+        BadRecipe: `ONNXQ_CACHE_SIZE` is no number of bytes.
+    """
+    said = os.environ.get("ONNXQ_CACHE_SIZE", str(MOST))
+    if not said.isdecimal():
+        raise BadRecipe(f"ONNXQ_CACHE_SIZE is '{said}', not a number of bytes")
+    return int(said)
+
+
+class Cache:
+    """
+    Args:
+        folder: made when something is kept.
+        most: bytes; what is larger is not kept.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self.folder, self.most = folder, most
+
+    def get(self, name: str) -> bytes | None:
+        """What was kept under a name; None if there is nothing, or nothing whole."""
+        path = self._path(name)
+        try:
+            content = path.read_bytes()
+            if content[:_DIGEST] != _digest(content[_DIGEST:]):
+                path.unlink()
+                return None
+            os.utime(path)
+        except OSError:
+            return None
+        return content[_DIGEST:]
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep it, if there is room; a cache that cannot be written to keeps nothing."""
+        if len(content) + _DIGEST > self.most:
+            return
+        path = self._path(name)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_room(len(content) + _DIGEST)
+            number, staged = tempfile.mkstemp(prefix=".", dir=self.folder)
+            try:
+                with os.fdopen(number, "wb") as file:
+                    file.write(_digest(content))
+                    file.write(content)
+                os.replace(staged, path)
+            except BaseException:
+                os.unlink(staged)
+                raise
+
+    def nbytes(self) -> int:
+        """What is kept."""
+        return sum(size for _, size, _ in self._entries())
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"'{name}' is no hash")
+        return self.folder / name
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        found = []
+        with contextlib.suppress(OSError):
+            for path in self.folder.iterdir():
+                with contextlib.suppress(OSError):  # another process has removed it
+                    stat = path.stat()
+                    found.append((stat.st_mtime, stat.st_size, path))
+        return found
+
+    def _make_room(self, nbytes: int) -> None:
+        entries = sorted(self._entries())
+        total = nbytes + sum(size for _, size, _ in entries)
+        for _, size, path in entries:
+            if total <= self.most:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST).digest()
+
+
+def usual() -> Cache:
+    """This user's."""
+    return Cache(folder(), most())

@@ -1,0 +1,294 @@
+"""Files of stores as paths on this machine, so that everything else knows paths only.
+
+A file that is read by ranges lies here as a sparse file of its whole length, into which each range is fetched before
+it is read; whoever lets a library read the file has it made whole first. What is to be written somewhere else is
+written here, and moved there when it is published, the model last.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import posixpath
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from onnxq.errors import BadData, BadModel, OnnxqError
+from onnxq.files import cache, limits, staging, storage
+from onnxq.files.data_files import locations, own_data
+from onnxq.files.storage import Known
+
+#: Files that a folder may hold.
+MOST_FILES = 100_000
+#: Readings at a time.
+READERS = 8
+
+T = TypeVar("T")
+
+_lock = threading.RLock()
+_closing = contextlib.ExitStack()
+_root: Path | None = None
+
+
+@dataclass
+class _Mirrored:
+    """A file of a store, of which these ranges are here."""
+
+    url: str
+    known: Known
+    error: type[OnnxqError]
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+
+
+_files: dict[Path, _Mirrored] = {}
+#: By path here, where it is published; and those that were.
+_outputs: dict[Path, str] = {}
+_published: set[Path] = set()
+#: By path here, what the user gave.
+_given: dict[Path, str] = {}
+
+
+def local(url: str, error: type[OnnxqError] = BadModel) -> Path:
+    """The path of a file or folder of a store; of a model's data only what is read is fetched, and all of other files.
+
+    Raises:
+        the given kind of error: there is no such file, or it cannot be read.
+    """
+    path = _place(url)
+    _given[path] = url
+    if storage.is_folder(url, error):
+        return _local_folder(url)
+    with _lock:
+        _mirror(path, url, error)
+        if path.suffix == ".onnx" and _files[path].known.size > limits.MODEL_BYTES:
+            raise error(f"'{url}' is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
+        ensure(path)
+        for name in sorted(locations(path)) if path.suffix == ".onnx" else ():
+            _mirror_data(path, url, name)
+    return path
+
+
+def read_and_written(model: str | Path, output: str | Path | None, data: T) -> tuple[Path, Path | None, T | str]:
+    """These, as paths of this machine where they are addresses."""
+    read = local(model) if isinstance(model, str) and storage.is_url(model) else Path(model)
+    written = None if output is None else Path(output)
+    if isinstance(output, str) and storage.is_url(output):
+        written = destination(output)
+    seen = str(local(data, BadData)) if isinstance(data, str) and storage.is_url(data) else data
+    return read, written, seen
+
+
+def stand_in(path: Path, url: str, known: Known) -> None:
+    """Let `path` stand for a file of a store, of which nothing is here yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        file.truncate(known.size)
+    _files[path] = _Mirrored(url, known, BadModel)
+
+
+def destination(url: str) -> Path:
+    """A path to write to in the place of `url`, where `publish` moves it."""
+    path = _place(url)
+    with contextlib.suppress(OSError):  # of an earlier call
+        for each in (*own_data(path), path):
+            each.unlink()
+    _outputs[path] = url
+    _published.discard(path)
+    return path
+
+
+def is_there(path: Path) -> bool:
+    """Whether what would be published from `path` would replace something."""
+    return path in _outputs and storage.exists(_outputs[path])
+
+
+def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
+    """Move a file that was written here to where it belongs, the data that it refers to first.
+
+    Raises:
+        BadOutput: it cannot be written.
+    """
+    url = _outputs.get(path)
+    if url is None:
+        return
+    for each in data:
+        storage.write(each, storage.beside(url, each.name))
+    storage.write(path, url)
+    _published.add(path)
+
+
+def publish_rest() -> None:
+    """Move there what a command has written in another way than by a guard: files, and folders with all files in them.
+
+    Raises:
+        BadOutput: it cannot be written.
+    """
+    for path, url in _outputs.items():
+        if path in _published or not path.exists():
+            continue
+        if path.is_file():
+            publish(path, tuple(own_data(path)))
+            continue
+        files = sorted((each for each in path.rglob("*") if each.is_file()), key=lambda each: each.suffix == ".onnx")
+        for each in files:
+            storage.write(each, f"{url.rstrip('/')}/{each.relative_to(path).as_posix()}")
+        _published.add(path)
+
+
+def url_of(path: str | Path) -> str | None:
+    """Where a file of this machine comes from, if from a store."""
+    found = _files.get(Path(os.path.abspath(path)))
+    return None if found is None else found.url
+
+
+def given(path: str | Path) -> str:
+    """The address that a path of this machine stands for; the path itself, if for none."""
+    return _given.get(Path(os.path.abspath(path)), str(path))
+
+
+def version_of(path: str | Path) -> Known | None:
+    """What the store says of a file that comes from one."""
+    found = _files.get(Path(os.path.abspath(path)))
+    return None if found is None else found.known
+
+
+def ensure(path: str | Path, start: int = 0, stop: int | None = None) -> None:
+    """Fetch this part of a file that comes from a store, unless it is here.
+
+    Raises:
+        OnnxqError: it cannot be read.
+    """
+    if not _files:
+        return
+    where = Path(os.path.abspath(path))
+    with _lock:
+        found = _files.get(where)
+        if found is None:
+            return
+        stop = found.known.size if stop is None else min(stop, found.known.size)
+        for first, last in _missing(found.ranges, start, stop):
+            with open(where, "r+b") as file:
+                for at, content in _fetched(found, first, last):
+                    file.seek(at)
+                    file.write(content)
+            found.ranges.append((first, last))
+
+
+def _fetched(file: _Mirrored, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """(place, bytes), several readings at a time."""
+    places = range(first, last, storage.CHUNK)
+    with ThreadPoolExecutor(READERS) as threads:
+        for start in range(0, len(places), READERS):
+            some = places[start : start + READERS]
+            yield from zip(some, threads.map(lambda at: _chunk(file, at, last), some), strict=True)
+
+
+def _chunk(file: _Mirrored, at: int, last: int) -> bytes:
+    return fetch(file.url, file.known, at, min(last, at + storage.CHUNK), file.error)
+
+
+def ensure_with_data(model: str | Path) -> None:
+    """Fetch all of a model and of its data."""
+    if not _files:
+        return
+    where = Path(os.path.abspath(model))
+    if where in _files:
+        for name in locations(where):
+            ensure(where.parent / name)
+        ensure(where)
+
+
+def fetch(url: str, known: Known, start: int, stop: int, error: type[OnnxqError] = BadModel) -> bytes:
+    """A range of a file as it was when `known` was asked for; from this user's cache, if it is there.
+
+    Raises:
+        the given kind of error: it cannot be read.
+    """
+    kept = cache.usual()
+    name = hashlib.blake2b(f"{url} {known} {start} {stop}".encode(), digest_size=20).hexdigest()
+    found = kept.get(name) if known.version else None
+    if found is None:
+        found = storage.read(url, start, stop, error)
+        if known.version and not url.startswith(("file:", "memory:")):
+            kept.put(name, found)
+    return found
+
+
+def as_given(text: str) -> str:
+    """A text with the addresses that the user gave in the place of paths of this machine."""
+    if _root is not None and str(_root) in text:
+        shown = {str(path): each.url for path, each in _files.items()}
+        shown |= {str(path): url for path, url in (*_given.items(), *_outputs.items())}
+        for path in sorted(shown, key=len, reverse=True):
+            text = text.replace(path, shown[path])
+    return text
+
+
+def _local_folder(url: str) -> Path:
+    path = _place(url)
+    every = storage.files_in(url)
+    if len(every) > MOST_FILES:
+        raise BadData(f"'{url}' holds more than {MOST_FILES} files")
+    base = url.rstrip("/")
+    with _lock:
+        for each in every:
+            inside = each[len(base) :].lstrip("/") if each.startswith(base) else posixpath.basename(each)
+            where = _below(path, inside)
+            if where is not None:
+                _mirror(where, each, BadData)
+                ensure(where)
+    return path
+
+
+def _mirror_data(model: Path, url: str, name: str) -> None:
+    """A file of data beside a model; one that is not there is told of when the model is read."""
+    where = _below(model.parent, name)
+    if where is not None:
+        with contextlib.suppress(BadModel):
+            _mirror(where, storage.beside(url, name), BadModel)
+
+
+def _below(folder: Path, name: str) -> Path | None:
+    """The path of this name in a folder, or None if it would lie outside."""
+    where = Path(os.path.normpath(folder / name))
+    is_inside = not os.path.isabs(name) and "\0" not in name and where.is_relative_to(folder) and where != folder
+    return where if is_inside else None
+
+
+def _mirror(path: Path, url: str, error: type[OnnxqError]) -> None:
+    known = storage.known(url, error)
+    if path in _files and _files[path].known == known and known.version:
+        return
+    stand_in(path, url, known)
+    _files[path].error = error
+
+
+def _missing(ranges: list[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """What of a range is in none of these."""
+    for first, last in sorted(ranges):
+        if last > start and first < stop:
+            if first > start:
+                yield start, first
+            start = max(start, last)
+    if start < stop:
+        yield start, stop
+
+
+def _place(url: str) -> Path:
+    """Where a file of a store lies here: each folder of it has one of its own."""
+    global _root
+    with _lock:
+        if _root is None:
+            _root = _closing.enter_context(staging.scratch())
+            atexit.register(_closing.close)
+    address = url.partition("?")[0].rstrip("/")
+    folder = hashlib.blake2b(storage.beside(url.rstrip("/"), "").encode(), digest_size=8).hexdigest()
+    path = _root / folder / (posixpath.basename(address) or "file")
+    path.parent.mkdir(exist_ok=True)
+    return path

@@ -1,0 +1,166 @@
+"""Files of other machines, by `fsspec`: read by ranges, written whole; what fails for a moment is tried again."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from onnxq.errors import BadData, BadModel, BadOutput, MissingRuntime, OnnxqError, first_line
+
+T = TypeVar("T")
+
+#: Kinds of places. `file://` is this machine, `memory://` this process.
+SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "http", "https", "file", "memory")
+#: How often something is tried, and seconds before the second time; twice as many before each further one.
+ATTEMPTS, PAUSE = 5, 0.2
+#: Bytes of one reading.
+CHUNK = 16 << 20
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
+
+
+class Known(NamedTuple):
+    """What a store says of a file.
+
+    Attributes:
+        size: bytes.
+        version: another one, once it was changed; empty where the store does not say.
+    """
+
+    size: int
+    version: str
+
+
+def is_url(place: object) -> bool:
+    """Whether it names a file of a store, and not of this machine's folders."""
+    return isinstance(place, str) and _URL.match(place) is not None
+
+
+def known(url: str, error: type[OnnxqError] = BadModel) -> Known:
+    """
+    Raises:
+        the given kind of error: there is no such file, it may not be read, or the store does not say how long it is.
+    """
+    found = _tried(url, error, lambda: _fs(url).info(_path(url)))
+    size = found.get("size")
+    if found.get("type") == "directory" or not isinstance(size, int):
+        raise error(f"'{url}' is not a file whose length is known")
+    words = ("ETag", "etag", "md5Hash", "mtime", "LastModified")
+    version = next((str(found[word]) for word in words if found.get(word)), "")
+    return Known(size, version.strip('"'))
+
+
+def exists(url: str) -> bool:
+    """
+    Raises:
+        BadOutput: nobody can tell.
+    """
+    return bool(_tried(url, BadOutput, lambda: _fs(url).exists(_path(url))))
+
+
+def is_folder(url: str, error: type[OnnxqError] = BadData) -> bool:
+    """
+    Raises:
+        the given kind of error: nobody can tell.
+    """
+    return not url.lower().startswith("http") and bool(_tried(url, error, lambda: _fs(url).isdir(_path(url))))
+
+
+def files_in(url: str) -> list[str]:
+    """The addresses of all files in a folder and below it.
+
+    Raises:
+        BadData: they cannot be listed.
+    """
+    fs = _fs(url)
+    return [fs.unstrip_protocol(path) for path in _tried(url, BadData, lambda: fs.find(_path(url)))]
+
+
+def read(url: str, start: int, stop: int, error: type[OnnxqError] = BadModel) -> bytes:
+    """The bytes from `start` to before `stop`.
+
+    Raises:
+        the given kind of error: they cannot be read, or are fewer.
+    """
+
+    def attempt() -> bytes:
+        found: bytes = _fs(url).cat_file(_path(url), start=start, end=stop)
+        if len(found) != stop - start:
+            raise OSError(f"{len(found)} bytes came, not {stop - start}")
+        return found
+
+    return _tried(url, error, attempt) if stop > start else b""
+
+
+def write(local: Path, url: str) -> None:
+    """Put a whole file there; until all of it is there, the old one is.
+
+    Raises:
+        BadOutput: it cannot be written.
+    """
+
+    def attempt() -> None:
+        fs = _fs(url)
+        fs.put_file(str(local), _path(url))
+        fs.invalidate_cache()
+        there = fs.info(_path(url)).get("size")
+        if there != local.stat().st_size:
+            raise OSError(f"{there} bytes are there, not {local.stat().st_size}")
+
+    _tried(url, BadOutput, attempt)
+
+
+def beside(url: str, name: str) -> str:
+    """The address of a file in the same folder."""
+    address, mark, query = url.partition("?")
+    return posixpath.join(posixpath.dirname(address), name) + mark + query
+
+
+def _fs(url: str) -> Any:
+    try:
+        import fsspec
+    except ImportError:
+        raise MissingRuntime(f"'{url}' needs fsspec: pip install 'onnxq[cluster]'") from None
+    scheme = url.partition("://")[0].lower()
+    if "::" in url or scheme not in SCHEMES:
+        raise BadModel(f"'{url}' is not an address that onnxq reads; it knows {', '.join(SCHEMES)}")
+    try:
+        return fsspec.filesystem("gcs" if scheme == "gs" else scheme)
+    except (ImportError, ValueError) as error:
+        raise MissingRuntime(f"'{url}' needs another package: {first_line(error)}") from None
+
+
+def _path(url: str) -> str:
+    return str(_fs(url)._strip_protocol(url))
+
+
+def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:
+    """What `attempt` gives, which may fail a few times."""
+    pause = PAUSE
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return attempt()
+        except OnnxqError:
+            raise
+        except FileNotFoundError as why:
+            if why.__cause__ is None or isinstance(why.__cause__, FileNotFoundError):
+                raise error(f"'{url}': no such file") from None
+            if not left:  # what fsspec says of a machine that does not answer, too
+                raise error(_unreachable(url, why.__cause__)) from None
+        except PermissionError as why:
+            raise error(f"'{url}' may not be used: {first_line(why)}; see to the credentials for it") from None
+        except Exception as why:  # each store has a dozen kinds of its own
+            if "Credentials" in type(why).__name__ or "credentials" in str(why).lower():
+                raise error(f"there are no credentials for '{url}': set them as for that store's own tools") from None
+            if not left:
+                raise error(_unreachable(url, why)) from None
+        time.sleep(pause)
+        pause *= 2
+    raise AssertionError
+
+
+def _unreachable(url: str, why: BaseException) -> str:
+    return f"'{url}' cannot be reached, tried {ATTEMPTS} times: {type(why).__name__}: {first_line(why)}"

@@ -1,0 +1,128 @@
+"""What quantizing takes as models grow beyond memory: `python tests/bench/scale.py [--gigabytes 1 8] [--width 2048]`.
+
+A decoder shaped like llama, of float16 weights, is calibrated by layer groups: each runs on what the groups before it
+left, which is spilled to disk, its weights get their codes by data (gptaq), and it is forgotten. What is written goes
+to a sink that counts bytes. Each size runs in a process of its own, whose peak of memory is that of the system.
+
+`--local 1 2` compares one process with clusters of so many workers here, without data: what README says of 3.8 GB is
+`--local 1 2 --gigabytes 3.8 --float32 --rtn`. `--sparse` leaves holes in the model's file where disks are too small: of
+each weight only the first 64 kB are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+VOCABULARY = 8192
+SAMPLES, TOKENS = 8, 64
+MEMORY = 256 << 20
+
+
+def layers_of(gigabytes: float, width: int, itemsize: int) -> int:
+    hidden = hidden_of(width)
+    layer, rest = 4 * width**2 + 3 * width * hidden, 2 * VOCABULARY * width
+    return max(1, round((gigabytes * 1e9 / itemsize - rest) / layer))
+
+
+def hidden_of(width: int) -> int:
+    return width * 11 // 4
+
+
+class Sink:
+    """A file of which only the length is kept."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, content: bytes) -> int:
+        self._file.seek(len(content), os.SEEK_CUR)
+        self._file.truncate()
+        return len(content)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def work(folder: Path, width: int, cluster: str, options: argparse.Namespace) -> None:
+    """One size, in this process: prints what it took as JSON."""
+    import onnxq
+    from onnxq.calibration.find_ranges import Effort
+    from onnxq.output import write
+
+    write.SINGLE_FILE_BYTES = 0  # small models too are written as large ones are
+    append = write._append
+    write._append = lambda data, content, written: append(Sink(data), content, written)  # type: ignore[arg-type]
+    ids = np.random.default_rng(0).integers(0, VOCABULARY, (SAMPLES, 1, TOKENS))
+    np.savez(folder / "data.npz", ids=ids)
+    recipe = onnxq.Recipe("w4a16", keep_slow=True, algorithm="rtn" if options.rtn else "gptaq", balance=False)
+    start = time.perf_counter()
+    effort = Effort(memory=MEMORY, cluster=cluster or None)
+    data = None if options.rtn else str(folder / "data.npz")
+    result = onnxq.quantize(
+        folder / "llama.onnx", folder / "out.onnx", recipe, data=data, check=False, force=True, effort=effort
+    )
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps([result.bytes_before, result.bytes_after, seconds, peak]))
+
+
+def measured(folder: Path, gigabytes: float, cluster: str, options: argparse.Namespace) -> list[float]:
+    """Bytes read and written, seconds, and the peak of memory in bytes."""
+    import llama
+
+    kind = np.float32 if options.float32 else np.float16
+    layers = layers_of(gigabytes, options.width, kind().itemsize)
+    if not (folder / "llama.onnx").exists():
+        shape = {"width": options.width, "hidden": hidden_of(options.width), "vocabulary": VOCABULARY}
+        written = (1 << 16) if options.sparse else None
+        llama.write_llama(folder, layers=layers, dtype=kind, written=written, **shape)
+    flags = [word for word in ("--rtn", "--sparse", "--float32") if getattr(options, word[2:])]
+    command = [sys.executable, __file__, "--work", str(folder), cluster, "--width", str(options.width), *flags]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, nargs="+", default=[1, 8])
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--local", type=int, nargs="+", default=[])
+    parser.add_argument("--folder", type=Path, help="Where there is room.  [default: where the system keeps such]")
+    parser.add_argument("--rtn", action="store_true", help="Round each weight by itself, without data.")
+    parser.add_argument("--sparse", action="store_true")
+    parser.add_argument("--float32", action="store_true")
+    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(Path(options.work[0]), options.width, options.work[1], options)
+        return
+    table = Table("model", "written", "workers", "seconds", "seconds a GB", "peak of this process", box=None)
+    for gigabytes in options.gigabytes:
+        with tempfile.TemporaryDirectory(dir=options.folder) as name:
+            for cluster in ["", *(f"local:{count}" for count in options.local)]:
+                before, after, seconds, peak = measured(Path(name), gigabytes, cluster, options)
+                sizes = f"{before / 1e9:.2f} GB", f"{after / 1e9:.2f} GB"
+                times = f"{seconds:.1f}", f"{seconds / before * 1e9:.1f}"
+                row = *sizes, cluster or "this process", *times, f"{peak / 1e6:.0f} MB"
+                table.add_row(*row)
+                print(*row, sep=", ", file=sys.stderr, flush=True)  # large sizes take hours
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()

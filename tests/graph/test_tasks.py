@@ -1,0 +1,182 @@
+"""Tasks done by whoever does them: what arrives is checked, what was done is kept, and what dies is done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from onnxq import cluster
+from onnxq.cluster import tasks
+from onnxq.cluster.processes import Processes
+from onnxq.cluster.tasks import Outcome, Task, perform, versions
+from onnxq.errors import BadData, BadOutput, BadRecipe, Bug
+from onnxq.files.cache import Cache
+
+
+def doubled(number: int) -> bytes:
+    return bytes([2 * number])
+
+
+def refuses(number: int) -> bytes:
+    raise BadData(f"number {number} is wrong")
+
+
+def fails(number: int) -> bytes:
+    return bytes([number // 0])
+
+
+def task_of(number: int, function: Callable[[int], bytes] = doubled) -> Task:
+    return Task(function, (number,), cluster.named(function, number), f"number {number}")
+
+
+class Here:
+    """Does tasks when they are submitted, and damages some results."""
+
+    workers = 2
+    dashboard = ""
+
+    def __init__(self, cache: Cache | None = None, damaged: int = 0) -> None:
+        self.cache, self.damaged, self.done = cache, damaged, 0
+
+    def submit(self, task: Task, progress: Callable[[int], None]) -> Future[Outcome]:
+        outcome = perform(task.function, task.arguments, versions())
+        self.done += 1
+        if self.damaged:
+            self.damaged -= 1
+            outcome = outcome._replace(payload=outcome.payload + b"!")
+        future: Future[Outcome] = Future()
+        future.set_result(outcome._replace(seconds=9.0))
+        return future
+
+    def check(self) -> None: ...
+
+    def unseen(self, *paths: str | Path) -> str:
+        return f"worker far away cannot read '{paths[0]}'"
+
+    def close(self) -> None: ...
+
+
+def test_results_come_in_order_and_progress_adds_up() -> None:
+    told: list[int] = []
+    found = cluster.results(Here(), map(task_of, range(20)), told.append)
+    assert list(found) == [bytes([2 * i]) for i in range(20)]
+    assert sum(told) == 20
+
+
+def test_no_more_tasks_are_under_way_than_are_soon_done() -> None:
+    engine = Here()
+    found = cluster.results(engine, map(task_of, range(20)))
+    assert next(found) == b"\0"
+    assert engine.done <= 6
+
+
+def test_what_arrives_damaged_is_asked_for_again() -> None:
+    engine = Here(damaged=2)
+    assert list(cluster.results(engine, [task_of(4)])) == [b"\x08"]
+    assert engine.done == 3
+    with pytest.raises(BadOutput, match="number 4 arrived damaged 3 times"):
+        list(cluster.results(Here(damaged=3), [task_of(4)]))
+
+
+def test_errors_of_workers_are_those_of_this_process() -> None:
+    with pytest.raises(BadData, match=r"^number 3 is wrong$"):
+        list(cluster.results(Here(), [task_of(3, refuses)]))
+    with pytest.raises(Bug, match="ZeroDivisionError"):
+        list(cluster.results(Here(), [task_of(3, fails)]))
+
+
+def test_a_worker_with_other_versions_does_nothing() -> None:
+    outcome = perform(doubled, (1,), versions() | {"onnxq": "0.0.1"})
+    assert outcome.kind == tasks.REFUSED
+    older = Outcome(tasks.REFUSED, json.dumps(versions() | {"onnxq": "0.0.1"}).encode(), "")
+    wanted = f"worker tcp://a has onnxq 0.0.1 and this machine onnxq {versions()['onnxq']}: results would differ"
+    assert str(tasks.refusal_of(older, "worker tcp://a")).startswith(wanted)
+
+
+def test_what_was_done_is_kept_for_the_next_time(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 1 << 20)
+    first = Here(cache)
+    found = cluster.results(first, map(task_of, range(3)))
+    next(found)
+    found.close()  # as Ctrl-C does
+    second = Here(cache)
+    assert len(list(cluster.results(second, map(task_of, range(3))))) == 3
+    assert second.done < 3
+
+
+def test_a_name_holds_for_the_same_work_only() -> None:
+    names = {cluster.named(doubled, 1), cluster.named(doubled, 2), cluster.named(refuses, 1)}
+    assert len(names) == 3 and cluster.named(doubled, 1) in names
+
+
+def test_a_cache_keeps_no_more_than_it_may_and_nothing_damaged(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 1000)
+    for i in range(20):
+        cache.put(f"{i:032x}", bytes(180))
+        os.utime(tmp_path / f"{i:032x}", (i, i))
+    assert cache.nbytes() <= 1000
+    assert cache.get(f"{0:032x}") is None and cache.get(f"{19:032x}") == bytes(180)
+    (tmp_path / f"{19:032x}").write_bytes(b"damaged")
+    assert cache.get(f"{19:032x}") is None
+    cache.put(f"{1:032x}", bytes(2000))
+    assert cache.get(f"{1:032x}") is None
+    with pytest.raises(ValueError):
+        cache.get("../../etc/passwd")
+
+
+def test_files_that_workers_do_not_see_are_named() -> None:
+    with pytest.raises(BadRecipe, match=r"worker far away cannot read 'm.onnx': put it where all machines see it"):
+        cluster.require_readable(Here(), "m.onnx")
+
+
+def pid_of(number: int) -> bytes:
+    return os.getpid().to_bytes(8, "little")
+
+
+def dies_once(folder: str) -> bytes:
+    try:
+        Path(folder, "died").touch(exist_ok=False)
+    except FileExistsError:
+        return b"done"
+    os.kill(os.getpid(), 9)
+    raise AssertionError
+
+
+def dies(number: int) -> bytes:
+    os.kill(os.getpid(), 9)
+    raise AssertionError
+
+
+def sleeps(folder: str) -> bytes:
+    Path(folder, "began").touch()
+    time.sleep(60)
+    raise AssertionError
+
+
+def test_a_task_whose_process_dies_is_done_by_another(tmp_path: Path) -> None:
+    engine = Processes(2)
+    try:
+        task = Task(dies_once, (str(tmp_path),), "a" * 40, "this")
+        assert list(cluster.results(engine, [task, task_of(1)])) == [b"done", b"\2"]
+        pids = set(cluster.results(engine, [task_of(i, pid_of) for i in range(4)]))
+        assert len(pids) <= 2 and os.getpid().to_bytes(8, "little") not in pids
+        with pytest.raises(BadRecipe, match="processes ended early while they did number 7"):
+            list(cluster.results(engine, [task_of(7, dies)]))
+    finally:
+        engine.close()
+
+
+def test_processes_end_while_they_work(tmp_path: Path) -> None:
+    engine = Processes(1)
+    engine.submit(Task(sleeps, (str(tmp_path),), "b" * 40, "this"), lambda done: None)
+    while not (tmp_path / "began").exists():
+        time.sleep(0.01)
+    start = time.monotonic()
+    engine.close()
+    assert time.monotonic() - start < 20

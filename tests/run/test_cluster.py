@@ -1,0 +1,292 @@
+"""On a Dask cluster everything is as on one machine, whoever dies, is slow, or is of another version."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+import onnxq
+from onnxq import cluster
+from onnxq.calibration.find_ranges import Effort
+from onnxq.cluster import dask_cluster, open_engine
+from onnxq.cluster.tasks import Task, versions
+from onnxq.errors import BadData, BadRecipe, MissingRuntime
+from onnxq.output import packed_elsewhere
+
+distributed = pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TEXT = """g (float[n, 96] x) => (float[n, 48] y) {
+    h = MatMul(x, w) r = Relu(h) s = Sigmoid(r) m = MatMul(s, u) t = Tanh(m) y = MatMul(t, v)
+}"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cluster")
+    weights = {"w": tiny.normal(96, 128), "u": tiny.normal(128, 64, seed=1), "v": tiny.normal(64, 48, seed=2)}
+    tiny.save(tiny.model(TEXT, weights), folder)
+    x = np.random.default_rng(0).standard_normal((41, 1, 96)).astype(np.float32)
+    np.savez(folder / "data.npz", x=x * np.linspace(0.1, 3, 41, dtype=np.float32)[:, None, None])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(packed_elsewhere, "LEAST_BYTES", 1)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 7])
+def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A scheduler with so many workers, all in this process."""
+    with in_this_process(request.param) as found:
+        yield found.scheduler_address
+
+
+def in_this_process(workers: int) -> Any:
+    options = {"processes": False, "protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    return distributed.LocalCluster(n_workers=workers, threads_per_worker=1, silence_logs="CRITICAL", **options)
+
+
+def calibrated(folder: Path, word: str | None, method: str = "auto", jobs: int = 1) -> Any:
+    """The file of ranges that `quantize` leaves."""
+    path = Path(f"{word and 'cluster'}{jobs}{method}.ranges")
+    path.unlink(missing_ok=True)
+    recipe = onnxq.Recipe("w8a8", calibration=method, keep_slow=True, effort="quick")
+    options = {"data": str(folder / "data.npz"), "check": False, "force": True}
+    onnxq.quantize(
+        folder / "model.onnx", "q.onnx", recipe, ranges=path, effort=Effort(jobs=jobs, cluster=word), **options
+    )
+    return json.loads(path.read_text())
+
+
+def quantized(
+    folder: Path, word: str | None, recipe: onnxq.Recipe, data: bool = True, target: str = "ort-cpu"
+) -> bytes:
+    options = {"data": str(folder / "data.npz") if data else None, "check": False, "force": True, "target": target}
+    onnxq.quantize(folder / "model.onnx", "q.onnx", recipe, effort=Effort(cluster=word), **options)
+    return Path("q.onnx").read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What tasks were sent to a cluster."""
+    found: list[str] = []
+    send = dask_cluster.DaskCluster.submit
+
+    def submit(self: dask_cluster.DaskCluster, task: Task, progress: Any) -> Any:
+        found.append(task.what)
+        return send(self, task, progress)
+
+    monkeypatch.setattr(dask_cluster.DaskCluster, "submit", submit)
+    return found
+
+
+@pytest.mark.parametrize("method", ["percentile", "moving-average:0.3", "minmax"])
+def test_ranges_are_those_of_one_process(folder: Path, scheduler: str, method: str, sent: list[str]) -> None:
+    assert calibrated(folder, scheduler, method) == calibrated(folder, None, method)
+    assert sent
+
+
+def test_processes_find_the_same(folder: Path) -> None:
+    assert calibrated(folder, None, "auto", jobs=2) == calibrated(folder, None)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "data", "target"),
+    [
+        (onnxq.Recipe("w4a16", keep_slow=True), False, "ort-cpu"),
+        (onnxq.Recipe("nf4_dq", keep_slow=True), False, "onnxq"),
+        (onnxq.Recipe("q4_k", keep_slow=True, block_size=None), False, "onnxq"),
+        (onnxq.Recipe("w4a16", algorithm="gptq", keep_slow=True), True, "ort-cpu"),
+        (onnxq.Recipe("w4a16", keep_slow=True), True, "onnx"),
+        (onnxq.Recipe("w8a8", keep_slow=True), True, "ort-cpu"),
+    ],
+    ids=["4 bits", "nested", "super blocks", "gptq", "following", "8 bits"],
+)
+def test_models_are_those_of_one_process(
+    folder: Path, scheduler: str, recipe: onnxq.Recipe, data: bool, target: str, sent: list[str]
+) -> None:
+    found = quantized(folder, scheduler, recipe, data, target)
+    assert found == quantized(folder, None, recipe, data, target)
+    # Those of 8 bits were made before, to look at what they do to the means of outputs.
+    assert {"'w'", "'u'", "'v'"} <= set(sent) or recipe.scheme == "w8a8"
+
+
+def test_evidence_is_sent_to_workers_that_do_not_see_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = onnxq.Recipe("w4a16", algorithm="gptq", keep_slow=True)
+    wanted = quantized(folder, None, recipe)
+    monkeypatch.setattr(
+        dask_cluster.DaskCluster, "unseen", lambda self, *paths: next((str(p) for p in paths if "npz" in str(p)), "")
+    )
+    with in_this_process(2) as found:
+        assert quantized(folder, found.scheduler_address, recipe) == wanted
+
+
+def test_workers_that_die_lose_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process ends with its third task, done and not yet sent."""
+    wanted = calibrated(folder, None)
+    monkeypatch.setenv("ONNXQ_FAULT", "kill task.done 3")
+    monkeypatch.setenv("ONNXQ_FAULT_LOG", "points.log")
+    assert calibrated(folder, "local:2") == wanted
+    processes = {line.split()[1] for line in Path("points.log").read_text().splitlines() if line.startswith("task.")}
+    assert len(processes) > 2
+
+
+SLOW = """import numpy as np, pathlib, time
+def rows():
+    for i in range(12):
+        yield {"x": np.full((1, 96), i + 1, np.float32)}
+"""
+
+
+def test_an_interrupted_command_ends_at_once_and_goes_on(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = ["calibrate", str(folder / "model.onnx"), "-s", "w8a8", "--data", "slow:rows", "-o", "r.ranges"]
+    wait = "import onnxq.cluster.tasks as t, time; old = t.faults.point\n"
+    wait += "def slow(name):\n    old(name)\n    time.sleep(1.0 * (name == 'task.begin'))\nt.faults.point = slow\n"
+    (tmp_path / "sitecustomize.py").write_text(wait)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
+        "ONNXQ_FAULT_LOG": str(tmp_path / "log"),
+    }
+    command = [sys.executable, "-m", "onnxq", *words, "--cluster", "local:1"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 90
+    kept = tmp_path / "cache" / "onnxq" / "content"
+    while not (kept.is_dir() and len(list(kept.glob("[!.]*"))) >= 2) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.splitlines()[-1]) == (130, "onnxq: interrupted")
+    (tmp_path / "sitecustomize.py").unlink()
+    (tmp_path / "log").unlink()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "log").read_text().count("task.begin") <= 2  # of four, of which two were kept
+    assert json.loads(Path("r.ranges").read_text())["values"]
+
+
+def slow_on_the_first(number: int) -> bytes:
+    if distributed.get_worker().name == 0:
+        time.sleep(0.2)
+    return bytes([number])
+
+
+def tasks(function: Any, count: int) -> list[Task]:
+    return [Task(function, (i,), cluster.named(function, i), f"number {i}") for i in range(count)]
+
+
+def test_a_slow_worker_is_waited_for_and_not_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "_alone", _Free())
+    with in_this_process(2) as found, open_engine(found.scheduler_address) as engine:
+        assert engine is not None
+        assert list(cluster.results(engine, tasks(slow_on_the_first, 12))) == [bytes([i]) for i in range(12)]
+
+
+class _Free:
+    """In the place of a lock: workers that share a process here would have one of their own."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def doubled(number: int) -> bytes:
+    return bytes([2 * number])
+
+
+def refuses(number: int) -> bytes:
+    raise BadData(f"number {number} is wrong")
+
+
+def test_a_worker_with_an_older_onnxq_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "older.py").write_text("import onnxq.version\nonnxq.version.__version__ = '0.0.1'\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    with in_this_process(0) as found:
+        words = [found.scheduler_address, "--no-nanny", "--no-dashboard", "--nthreads", "1", "--preload", "older"]
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", *words]
+        older = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            with open_engine(found.scheduler_address) as engine:
+                assert engine is not None
+                engine._client.wait_for_workers(1, 60)  # type: ignore[attr-defined]
+                with pytest.raises(
+                    BadRecipe, match=r"has onnxq 0\.0\.1 and this machine onnxq .*: results would differ"
+                ):
+                    list(cluster.results(engine, tasks(bytes_of, 1)))
+            found.scale(1)
+            with open_engine(found.scheduler_address) as engine:
+                assert engine is not None
+                engine._client.wait_for_workers(2, 60)  # type: ignore[attr-defined]
+                assert list(cluster.results(engine, tasks(bytes_of, 9))) == [bytes(i) for i in range(9)]
+        finally:
+            older.kill()
+            older.wait()
+
+
+bytes_of = bytes  # which a worker that does not have this file knows too
+
+
+def test_a_scheduler_that_is_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "GONE", 0.5)
+    with in_this_process(1) as found, open_engine(found.scheduler_address) as engine:
+        assert engine is not None
+        results = cluster.results(engine, tasks(slow_on_the_first, 12))
+        next(results)
+        found.close()
+        with pytest.raises(BadRecipe, match=r"the scheduler of 'tcp://.*' is gone: start it again"):
+            list(results)
+
+
+def test_errors_of_workers_are_told_as_they_are() -> None:
+    with in_this_process(1) as found, open_engine(found.scheduler_address) as engine:
+        assert engine is not None
+        with pytest.raises(BadData, match=r"^number 0 is wrong$"):
+            list(cluster.results(engine, tasks(refuses, 3)))
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("tcp://127.0.0.1:9", "no Dask scheduler answers at 'tcp://127.0.0.1:9'"),
+        ("slurm", "--cluster 'slurm' is none of tcp://host:port"),
+        ("no_such_module:Cluster", "makes no Dask cluster: ModuleNotFoundError"),
+        ("local:0", "--cluster 'local:0' is none of"),
+    ],
+)
+def test_clusters_that_are_none(word: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "CONNECT", 1.0)
+    with pytest.raises(BadRecipe) as found, open_engine(word):
+        pass
+    assert sentence in str(found.value)
+
+
+def test_a_cluster_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingRuntime, match=r"pip install 'onnxq\[cluster\]'"), open_engine("local:2"):
+        pass
+    with pytest.raises(BadRecipe, match="give one of them"), open_engine("local:2", 2):
+        pass
+    assert versions()["onnxq"]
+
+
+def test_workers_that_do_not_see_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "_unseen", lambda sizes: next(iter(sizes)))
+    with in_this_process(1) as found, pytest.raises(BadRecipe, match=r"worker tcp://\S+ cannot read '\S+model.onnx'"):
+        calibrated(folder, found.scheduler_address)

@@ -1,0 +1,244 @@
+"""Models, data and outputs of stores are as those of this machine, over a line that breaks too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from click.testing import CliRunner
+from shops import CUT, ERROR, SLOW, Line, line_to
+
+import onnxq
+from onnxq.calibration.find_ranges import Effort
+from onnxq.cli import main
+from onnxq.errors import BadData, BadModel, BadOutput
+from onnxq.files import mirror, storage
+from onnxq.model.load import load_model
+from onnxq.output import packed_elsewhere, write
+
+fsspec = pytest.importorskip("fsspec")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TEXT = "g (float[n, 96] x) => (float[n, 48] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
+WEIGHTS = {"w": tiny.normal(96, 128), "v": tiny.normal(128, 48, seed=1)}
+W4 = onnxq.Recipe("w4a16", keep_slow=True)
+W8 = onnxq.Recipe("w8a8", keep_slow=True, calibration="percentile")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with its data beside it, and samples; here, and in `memory://`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(storage, "PAUSE", 0.01)
+    monkeypatch.setattr(packed_elsewhere, "LEAST_BYTES", 1)
+    monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 100)
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "here"
+    made.mkdir()
+    onnx.save(
+        tiny.model(TEXT, WEIGHTS), made / "model.onnx", save_as_external_data=True, size_threshold=0, location="d"
+    )
+    np.savez(made / "data.npz", x=np.random.default_rng(0).standard_normal((24, 1, 96)).astype(np.float32))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    for file in made.iterdir():
+        memory.pipe_file(f"/shop/{file.name}", file.read_bytes())
+    return made
+
+
+def made_here(folder: Path, recipe: onnxq.Recipe, data: str | None = None) -> dict[str, bytes]:
+    out = folder.parent / "out"
+    out.mkdir()
+    options = {"check": False} if data is None else {"check": False, "data": folder / data}
+    onnxq.quantize(folder / "model.onnx", out / "q.onnx", recipe, **options)
+    return {file.name: file.read_bytes() for file in out.iterdir()}
+
+
+def test_a_model_of_a_store_becomes_what_it_becomes_here(folder: Path) -> None:
+    written: list[str] = []
+    wanted = made_here(folder, W8, "data.npz")
+    before = storage.write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "write", lambda path, url: (written.append(url), before(path, url)))
+        onnxq.quantize(
+            "memory://shop/model.onnx", "memory://out/q.onnx", W8, data="memory://shop/data.npz", check=False
+        )
+    memory = fsspec.filesystem("memory")
+    assert {name.rsplit("/", 1)[1]: memory.cat_file(name) for name in memory.find("/out")} == wanted
+    assert len(written) == 2 and written[-1] == "memory://out/q.onnx"  # the model last, when its data are there
+
+
+def test_the_file_of_a_store_is_checked(folder: Path, quick: None) -> None:
+    result = onnxq.quantize("memory://shop/model.onnx", "memory://out/q.onnx", W4)
+    assert result.check is not None and result.check.sqnr > 15
+
+
+def test_weights_are_fetched_when_they_are_read(folder: Path) -> None:
+    model = load_model(mirror.local("memory://shop/model.onnx"))
+    data = next(path for path in mirror._files if path.name == "d")
+    assert not mirror._files[data].ranges
+    for name, array in WEIGHTS.items():
+        tensor = model.graph.initializers[name].const_value
+        assert tensor is not None
+        np.testing.assert_array_equal(tensor.numpy(), array)
+        fetched = sum(stop - start for start, stop in mirror._files[data].ranges)
+        assert fetched == (array.nbytes if name == "w" else sum(each.nbytes for each in WEIGHTS.values()))
+
+
+def test_data_of_a_stranger_stay_in_the_folder(folder: Path) -> None:
+    proto = onnx.load(folder / "model.onnx", load_external_data=False)
+    for place in ("../../secret", "/etc/passwd"):
+        for tensor in proto.graph.initializer:
+            next(entry for entry in tensor.external_data if entry.key == "location").value = place
+        fsspec.filesystem("memory").pipe_file("/shop/stranger.onnx", proto.SerializeToString())
+        with pytest.raises(BadModel, match="outside the model's folder"):
+            onnxq.quantize("memory://shop/stranger.onnx", "q.onnx", W4)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "error", "sentence"),
+    [
+        ("memory://shop/none.onnx", None, BadModel, "'memory://shop/none.onnx': no such file"),
+        ("memory://shop/model.onnx", "memory://shop/none.npz", BadData, "'memory://shop/none.npz': no such file"),
+        ("memory://shop/model.onnx::memory://x", None, BadModel, "is not an address that onnxq reads"),
+        ("http://127.0.0.1:9/model.onnx", None, BadModel, "cannot be reached, tried 5 times"),
+    ],
+)
+def test_what_is_not_there(folder: Path, model: str, data: str | None, error: type, sentence: str) -> None:
+    with pytest.raises(error) as found:
+        onnxq.quantize(model, "q.onnx", "w8a8" if data else "w4a16", data=data)
+    assert sentence in str(found.value)
+
+
+def test_the_command_line_takes_addresses(folder: Path) -> None:
+    words = ["memory://shop/model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://out/q.onnx"]
+    done = CliRunner().invoke(main, ["quantize", *words])
+    assert done.exit_code in (0, 3), done.output
+    assert done.stdout.startswith("memory://out/q.onnx: w4a16 for ort-cpu")
+    again = CliRunner().invoke(main, ["quantize", *words])
+    assert again.exit_code == 1
+    assert again.stderr.startswith("onnxq: 'memory://out/q.onnx' exists; give --force to replace it")
+    words = [
+        "memory://shop/model.onnx",
+        "--data",
+        "memory://shop/data.npz",
+        "-s",
+        "w8a8",
+        "-o",
+        "memory://out/m.ranges",
+    ]
+    done = CliRunner().invoke(main, ["calibrate", *words])
+    assert done.exit_code == 0, done.output
+    assert json.loads(fsspec.filesystem("memory").cat_file("/out/m.ranges"))["values"]
+
+
+def test_a_write_that_fails_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "put_file", full)
+    with pytest.raises(BadOutput, match=r"'memory://out/\S+' cannot be reached, tried 5 times: OSError.*No space left"):
+        onnxq.quantize("memory://shop/model.onnx", "memory://out/q.onnx", W4, check=False)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[tuple[str, Line]]:
+    """The address of an S3 server behind a line that may break."""
+    moto = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        with line_to(server.get_host_and_port()[1]) as found:
+            yield found
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def bucket(folder: Path, s3: tuple[str, Line], monkeypatch: pytest.MonkeyPatch) -> Line:
+    """The folder in bucket `shop`, which everybody may read."""
+    address, line = s3
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": address})
+    fs = fsspec.filesystem("s3")
+    with contextlib.suppress(FileExistsError):
+        fs.mkdir("shop", acl="public-read-write")
+    for file in folder.iterdir():
+        fs.pipe_file(f"shop/{file.name}", file.read_bytes())
+    fs.invalidate_cache()
+    line.faults.clear()
+    line.read.clear()
+    line.methods.clear()
+    return line
+
+
+@pytest.mark.parametrize(
+    "faults", [[], [ERROR, CUT, SLOW, ERROR, ERROR, CUT, CUT, "", ERROR, SLOW]], ids=["", "breaks"]
+)
+def test_s3_over_a_line_that_breaks(folder: Path, bucket: Line, faults: list[str]) -> None:
+    wanted = made_here(folder, W8, "data.npz")
+    bucket.faults += faults
+    onnxq.quantize("s3://shop/model.onnx", "s3://shop/o/q.onnx", W8, data="s3://shop/data.npz", check=False, force=True)
+    fs = fsspec.filesystem("s3")
+    fs.invalidate_cache()
+    assert {name.rsplit("/", 1)[1]: fs.cat_file(name) for name in fs.find("shop/o")} == wanted
+    assert not bucket.faults
+    puts = [path for method, path in bucket.methods if method == "PUT" and path.startswith("/shop/o/")]
+    assert puts[-1].startswith("/shop/o/q.onnx") and ".data" in puts[0]
+
+
+def test_http_is_read_by_ranges(folder: Path, bucket: Line, s3: tuple[str, Line]) -> None:
+    wanted = made_here(folder, W4)
+    onnxq.quantize(f"{s3[0]}/shop/model.onnx", folder.parent / "h.onnx", W4, check=False)
+    assert (folder.parent / "h.onnx").read_bytes() != b""
+    assert len(wanted) == len([*folder.parent.glob("h.onnx*")])
+    model = load_model(mirror.local(f"{s3[0]}/shop/model.onnx"))
+    bucket.read.clear()
+    assert model.graph.initializers["w"].const_value is not None
+    assert not bucket.read["/shop/d"]
+
+
+def test_workers_read_parts_of_files_of_s3(folder: Path, bucket: Line) -> None:
+    distributed = pytest.importorskip("distributed")
+    wanted = made_here(folder, W8, "data.npz")
+    options = {"processes": False, "protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, silence_logs="CRITICAL", **options) as found:
+        effort = Effort(cluster=found.scheduler_address)
+        out = folder.parent / "c"
+        out.mkdir()
+        for recipe in (W8, W4):
+            source = "s3://shop/data.npz" if recipe is W8 else None
+            onnxq.quantize(
+                "s3://shop/model.onnx", out / "q.onnx", recipe, data=source, check=False, effort=effort, force=True
+            )
+            if recipe is W8:
+                assert {file.name: file.read_bytes() for file in out.iterdir()} == wanted
+
+
+def test_credentials_that_are_missing_are_told(
+    folder: Path, bucket: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setitem(fsspec.config.conf, "s3", {**fsspec.config.conf["s3"], "skip_instance_cache": True})
+    with pytest.raises(BadModel, match=r"no credentials for 's3://shop/model.onnx'"):
+        onnxq.quantize("s3://shop/model.onnx", "q.onnx", W4)

@@ -1,0 +1,89 @@
+"""A line to a server on this machine that breaks as networks do: a proxy that fails when it is told to."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+#: What may go wrong with an answer.
+ERROR, CUT, SLOW = "error", "cut", "slow"
+
+
+class Line:
+    """Passes requests on.
+
+    Attributes:
+        faults: what goes wrong with the next answers to readings of objects, in turns; an empty word is none.
+        read: bytes of objects that were passed on, by path.
+        methods: of all requests, in order, with their paths.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port, self.faults = port, list[str]()
+        self.read: Counter[str] = Counter()
+        self.methods: list[tuple[str, str]] = []
+        self.lock = threading.Lock()
+
+    def next_fault(self) -> str:
+        with self.lock:
+            return self.faults.pop(0) if self.faults else ""
+
+
+@contextmanager
+def line_to(port: int) -> Iterator[tuple[str, Line]]:
+    """The address of a line to the server at a port of this machine."""
+    line = Line(port)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length) if length else None
+            line.methods.append((self.command, self.path))
+            there = http.client.HTTPConnection("127.0.0.1", line.port, timeout=30)
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+            there.request(self.command, self.path, body, headers)
+            found = there.getresponse()
+            content = found.read()
+            there.close()
+            is_reading = self.command == "GET" and self.path.split("?")[0].count("/") > 1
+            fault = line.next_fault() if is_reading or self.command == "PUT" else ""
+            if fault == SLOW:
+                time.sleep(0.3)
+            if fault == ERROR:
+                self.send_error(500)
+                return
+            self.send_response(found.status)
+            for name, value in found.getheaders():
+                if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                    self.send_header(name, value)
+            size = found.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
+            self.send_header("Content-Length", size or "0")
+            self.end_headers()
+            if fault == CUT:
+                self.wfile.write(content[: len(content) // 2])
+                self.close_connection = True
+                return
+            self.wfile.write(content)
+            if is_reading:
+                line.read[self.path.split("?")[0]] += len(content)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", line
+    finally:
+        server.shutdown()
+        server.server_close()
