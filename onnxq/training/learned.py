@@ -80,7 +80,7 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
             self.low, self.high = info
             codes_ = torch.from_numpy(start.codes.astype(np.float32))
             place = place + self._spread(place, self.zero)
-            place = torch.minimum(torch.maximum(place, codes_ - 0.49), codes_ + 0.49)
+            place = torch.minimum(torch.maximum(place, codes_ - 0.35), codes_ + 0.35)
         else:
             order = np.argsort(start.format.levels)
             self.levels = torch.from_numpy(np.array(start.format.levels[order], np.float32))

@@ -66,7 +66,7 @@ class Settings:
     steps: int = 500
     block_steps: int = 0
     batch: int = 8
-    rate: float = 0.01
+    rate: float = 0.003
     schedule: str = "cosine"
     warmup: float = 0.05
     clip: float = 1.0
