@@ -51,7 +51,7 @@ from onnxq.planning.shared_weights import reconciled
 from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
-from onnxq.request import Request
+from onnxq.request import Learn, Learned, Request
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS, version
@@ -102,6 +102,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     labels: str | None = None,
     one_scheme: bool = False,
     shard_size: ShardSize = None,
+    learn: Learn | None = None,
+    held_back: int = HELD_BACK,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -141,6 +143,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         one_scheme: without data `auto` stands for w4a16, also where bf16 would be faster: for parts that share weights
             with others.
         shard_size: of the files beside a large model: at most so many bytes each, or `layer`: one for each node.
+        learn: makes another model of the one that is about to be written (`training/run.py`).
+        held_back: samples that calibration does not see, at most a quarter of all.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
@@ -154,18 +158,23 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         target=target,
         plan=plan,
         check=check,
-        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed, labels=labels),
+        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed, held_back, labels),
         ranges=None if ranges is None else Path(ranges),
         evidence=None if evidence is None else Path(evidence),
         effort=effort,
         environment=environment,
         profile=_profile(profile, environment),
         one_scheme=one_scheme,
+        learn=learn,
     ).repeating(like)
     request = scored(asked(request, budget, formats, logits), evaluate, metric, max_drop)
+    return _quantized_or_copied(request, Trace(trace, environment.guard), strict=strict)
+
+
+def _quantized_or_copied(request: Request, trace: Trace, *, strict: bool) -> Result:
     try:
-        with _computing_as_there(request), environment.sharing(request.effort.cluster):
-            return _quantized(request, Trace(trace, environment.guard))
+        with _computing_as_there(request), request.environment.sharing(request.effort.cluster):
+            return _quantized(request, trace)
     except NothingToDo as nothing:
         return _copied(request, nothing, strict)
 
@@ -190,13 +199,16 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 plan = better
                 job = _following(request, job, plan, kept, ranges)
                 corrected = biases_corrected(job, plan, ranges, request.effort.memory)
-                rewritten = corrected.job.rewritten(plan, ranges, is_final=True)  # 6
+                learned = Learned(corrected.job, ranges)
+                if request.learn is not None:
+                    learned = request.learn(job, corrected.job, plan, ranges, destination)
+                rewritten = learned.job.rewritten(plan, learned.ranges, is_final=True)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
                 older = functools.partial(corrected.job.rewritten, plan, ranges) if job.target.spelled else None
                 proof = check_saved(job, plan, staged, trials, classes, older) if request.check else None  # 8
-                better = drafts.after(plan, proof, staged)
+                better = drafts.after(plan, proof, staged) if request.learn is None else None
             if proof is not None:
                 proof = judged(job, plan, proof)
             before = job.file_nbytes
@@ -207,7 +219,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
             if request.budget is not None:
                 remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
-    notes = (*_notes(request, signature), *balance, *corrected.notes, *_what_data_chose(job))
+    notes = (*_notes(request, signature), *balance, *corrected.notes, *learned.notes, *_what_data_chose(job))
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
 

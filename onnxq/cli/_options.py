@@ -27,7 +27,7 @@ from onnxq.schemes import SCHEMES
 from onnxq.searching.options import WORDS as FORMAT_WORDS
 
 #: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
-WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
+WRITTEN = {"output", "losses", "checkpoint", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 MODEL = Place(WRITTEN)
 DEFAULTS = Recipe()
 
@@ -289,7 +289,7 @@ SHARD_OPTION = click.option(
 
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
-WORDS |= {"formats", "logits", "metric", "labels", "ignore", "cluster"}
+WORDS |= {"formats", "logits", "metric", "labels", "ignore", "cluster", "learn", "loss", "device"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:

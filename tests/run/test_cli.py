@@ -18,6 +18,7 @@ from onnxq.calibration.find_ranges import Effort
 from onnxq.cli import main
 from onnxq.cli._options import effort_of
 from onnxq.recipe import Recipe
+from onnxq.samples.sampling import HELD_BACK
 from onnxq.schemes import SCHEMES
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -260,6 +261,7 @@ def test_defaults_are_those_of_the_api() -> None:
     given = main.commands["quantize"].make_context("quantize", ["model.onnx"]).params
     renamed = {"plan_file": "plan", "preprocess": "preprocessing"}
     api = {name: parameter.default for name, parameter in inspect.signature(onnxq.quantize).parameters.items()}
+    assert (api.pop("learn"), api.pop("held_back")) == (None, HELD_BACK)  # what `onnxq train` gives
     options = {renamed.get(name, name): value for name, value in given.items()}
     effort = {name: options.pop(name) for name in ("max_memory", "jobs", "checkpoint_every", "cluster")}
     assert effort_of(effort) == Effort() == api.pop("effort")
