@@ -1,0 +1,41 @@
+"""Training with the quantization in place: an ONNX graph as a module of torch, whose weights, scales and biases learn.
+
+torch is needed in this folder and nowhere else: pip install 'onnxq[train]'. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxq.training.graph.module import GraphModule, module
+
+__all__ = ["GraphModule", "module"]
+
+_HOMES = {"GraphModule": "graph.module", "module": "graph.module"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        require_torch()
+        return getattr(importlib.import_module(f"onnxq.training.{_HOMES[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def require_torch() -> None:
+    """Refuse to train where there is no torch.
+
+    Raises:
+        MissingRuntime: it is not installed.
+    """
+    from onnxq.errors import MissingRuntime
+
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingRuntime("training needs torch, which is not installed: pip install 'onnxq[train]'") from None
