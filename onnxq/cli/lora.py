@@ -126,6 +126,8 @@ def train(model: Path, **options: Any) -> None:
     say(f"{done.output}: {_of(done.ranks)}, {done.elements} numbers, {done.nbytes} bytes")
     say(f"packed   {done.packed} bytes of codes and scales stayed as they were")
     say(f"loss     {done.before:.4f} → {done.after:.4f} on samples held back; {done.saved:.4f} in onnxruntime")
+    if done.idle:
+        say(one_line(f"note: no gradient reached {', '.join(done.idle)}: nothing was learnt there"))
 
 
 @lora.command(short_help="Write a model that takes adapters run by run.")
@@ -180,7 +182,7 @@ def convert(model: Path, adapter: Path, **options: Any) -> None:
 def merge(model: Path, adapter: Path, **options: Any) -> None:
     """Write the quantized MODEL with ADAPTER in its weights, each in the format it has, and say what that loses.
 
-    The result has no more nodes than MODEL. What 4 bits cannot tell apart of what ADAPTER adds is lost: beside the
+    The result has no more products than MODEL. What 4 bits cannot tell apart of what ADAPTER adds is lost: beside the
     weights (`onnxq lora convert … -o NAME.onnx`) nothing is.
     """
     from onnxq.training.adapters.merge import merge_adapter

@@ -41,7 +41,9 @@ def read_adapter(path: Path, products: Sequence[Product], guard: Guard) -> peft.
     else:
         raise BadData(f"'{path}' is no adapter: give a file that ends in {SUFFIX}, or a folder of PEFT")
     require_fit(found.adapter, products, str(path))
-    return found
+    factors = found.adapter.factors
+    ordered = {product.name: factors[product.name] for product in products if product.name in factors}
+    return peft.Read(Adapter(ordered), found.modules)
 
 
 def promise(output: Path, guard: Guard) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
+from torch.optim.adamw import adamw
 
-from onnxq.errors import BadRecipe, CheckFailed
+from onnxq.errors import BadModel, BadRecipe, CheckFailed, OutOfMemory, first_line
 from onnxq.progress import Progress
 from onnxq.runtime.session import Feed
 from onnxq.training.adapters.adapter import Adapter
@@ -64,6 +66,19 @@ class FitOptions:
                 raise BadRecipe(f"invalid {name} {getattr(self, name):g}; choose a number above 0")
 
 
+class Moments(NamedTuple):
+    """What AdamW knows of a parameter: means of its gradients and of their squares, and how many there were."""
+
+    mean: torch.Tensor
+    square: torch.Tensor
+    count: torch.Tensor
+
+    @staticmethod
+    def of(parameter: torch.Tensor) -> Moments:
+        """Before the first step."""
+        return Moments(torch.zeros_like(parameter), torch.zeros_like(parameter), torch.tensor(0.0))
+
+
 @dataclass
 class State:
     """How far training came.
@@ -86,11 +101,7 @@ class State:
 
 
 class Fit:
-    """One run of training.
-
-    Args:
-        save: is called after every look at the samples held back, and when training is interrupted.
-    """
+    """One run of training."""
 
     def __init__(
         self, adapted: AdaptedModule, loss: Loss, batches: Batches, held_back: Batches, options: FitOptions
@@ -101,19 +112,37 @@ class Fit:
         if options.steps is not None:
             self.steps = min(self.steps, options.steps)
         self.every = options.every or max(1, self.steps // 10)
-        each = adapted.adapters.values()
-        groups = [
-            {"params": [adapter.a for adapter in each], "rate": options.rate},
-            {"params": [adapter.b for adapter in each], "rate": options.rate * options.ratio},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, lr=options.rate, weight_decay=0.0)
+        #: Products whose adapter a gradient ever reached.
+        self.reached: set[str] = set()
+        self.moments = [Moments.of(parameter) for parameter in adapted.parameters()]
 
     def run(self, progress: Progress, save: Callable[[], None] = lambda: None) -> None:
         """Train to the end, and leave the best adapters in the module.
 
+        Args:
+            save: is called after every look at the samples held back, and when training is interrupted.
+
         Raises:
+            BadModel: no gradient reaches any adapter.
             CheckFailed: losses or gradients are no numbers; the sentence names the product where that begins.
+            OutOfMemory: there is not enough; the sentence says what helps.
         """
+        try:
+            self._run(progress, save)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise self._too_much(error) from None
+        except RuntimeError as error:
+            if "not enough memory" in str(error) or "can't allocate" in str(error):
+                raise self._too_much(error) from None
+            raise
+
+    def _too_much(self, error: BaseException) -> OutOfMemory:
+        return OutOfMemory(
+            f"training needs more memory than there is, with {self.options.batch} samples in a batch: give a smaller "
+            f"--batch, shorter samples, or fewer products by --lora ({first_line(error)})"
+        )
+
+    def _run(self, progress: Progress, save: Callable[[], None]) -> None:
         state = self.state
         progress.start("training", self.steps, "steps")
         progress.advance(state.step)
@@ -154,22 +183,34 @@ class Fit:
 
     def _step(self) -> None:
         parts = self.batches.at(self.state.step)
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.adapted.parameters():
+            parameter.grad = None
         for feed in parts:
             loss = self.loss(self.adapted(_inputs(self.adapted, feed)), feed) / len(parts)
             if not torch.isfinite(loss):
                 self._skip(feed)
                 return
+            self._require_path(loss)
             loss.backward()
         parameters = self.adapted.parameters()
+        self.reached.update(name for name, each in self.adapted.adapters.items() if each.b.grad is not None)
+        if not self.reached:
+            self._require_path(None)
         norm = torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
         if not torch.isfinite(norm):
             self._skip(parts[0])
             return
         self.state.skipped = 0
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["rate"] * self._share()
-        self.optimizer.step()
+        for which, rate in ((0, self.options.rate), (1, self.options.rate * self.options.ratio)):
+            _update(parameters[which::2], self.moments[which::2], rate * self._share())
+
+    def _require_path(self, loss: torch.Tensor | None) -> None:
+        if loss is None or not loss.requires_grad:
+            name = next(iter(self.adapted.adapters))
+            raise BadModel(
+                f"no gradient reaches the adapters from the loss, that of '{name}' among them: an operator on the way "
+                "has none, or the loss is of another output"
+            )
 
     def _share(self) -> float:
         """Of the learning rate, at this step: a rise, then half a cosine."""
@@ -205,6 +246,27 @@ class Fit:
             return f"first at what product '{found[0]}' reads"
         names = [name for name, each in self.adapted.adapters.items() for x in (each.a, each.b) if _is_broken(x.grad)]
         return f"first in the gradient of product '{names[-1]}'" if names else "in the loss itself"
+
+
+def _update(parameters: list[torch.nn.Parameter], moments: list[Moments], rate: float) -> None:
+    """A step of AdamW without decay. The class of torch's optimizers loads its compiler, which takes 75 MB."""
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    with torch.no_grad():
+        adamw(
+            list(parameters),
+            gradients,
+            *([each[i] for each in moments] for i in range(2)),
+            [],
+            [each.count for each in moments],
+            foreach=False,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 def _inputs(adapted: AdaptedModule, feed: Feed) -> Feed:

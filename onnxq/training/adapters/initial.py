@@ -8,7 +8,7 @@ Source: Zhang et al., QERA (ICLR 2025); Li et al., LoftQ (ICLR 2024), whose alte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +28,7 @@ from onnxq.training.adapters.products import Product, matrix, products_of
 GRAM_BYTES = 1 << 28
 
 
-def reconstructed(
-    adapted: AdaptedModule, products: Sequence[Product], in_float: Path, samples: Callable[[], Iterable[Feed]]
-) -> Adapter:
+def reconstructed(adapted: AdaptedModule, in_float: Path, samples: Callable[[], Iterable[Feed]]) -> Adapter:
     """The closed form for every adapter of `adapted`, which is left as it is.
 
     Args:
@@ -43,15 +41,14 @@ def reconstructed(
     model = load_model(in_float)
     prepare(model, widen=True)
     weights = {product.name: product for product in products_of(model)}
-    wanted = [product for product in products if product.name in adapted.adapters]
     factors = {}
-    for group in _groups(wanted):
+    for group in _groups(adapted.products):
         grams = _grams(adapted, {product.name: product.k for product in group}, samples)
         for product in group:
             source = weights.get(product.name)
             if source is None or (source.k, source.n) != (product.k, product.n):
                 raise BadModel(f"'{in_float}' has no product '{product.name}' of {product.k}×{product.n} weights")
-            w, q = matrix(source.weight), matrix(product.weight)
+            w, q = matrix(source.weight), adapted.weight(product.name)
             rank = adapted.adapters[product.name].a.shape[1]
             gram = grams[product.name]
             factors[product.name] = qera.factors(w - q, rank, gram) if gram.any() else lqer.factors(w - q, rank)

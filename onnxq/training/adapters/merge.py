@@ -36,7 +36,7 @@ from onnxq.samples.sampling import Sampling
 from onnxq.targets import Target
 from onnxq.training.adapters import files
 from onnxq.training.adapters.insert import as_nodes
-from onnxq.training.adapters.products import Product, file_model, matrix, products_of, restored_model
+from onnxq.training.adapters.products import Product, file_model, matrix, products_of
 from onnxq.training.adapters.use import open_base
 
 
@@ -91,14 +91,14 @@ def merge_adapter(
     environment, output = environment or Environment(), Path(output)
     guard, progress = environment.guard, environment.progress
     write.require_onnx(output)
-    base, products = open_base(model, environment)
+    base, loaded, products = open_base(model, environment)
     found = files.read_adapter(Path(adapter), products, guard).adapter
     guard.writes(output)
     scored = None if metric is None else LabelMetric(metric, data or Sampling(), everything=True)
-    restored, target = restored_model(base), target_of(load_model(base))
-    made = _merged(restored, found.factors)
-    codes = plan_codes(restored, target)
-    result = rewritten(restored, codes, target, Recipe("w4a16", accuracy_level=accuracy_level))
+    target = target_of(load_model(base))
+    made = _merged(loaded, found.factors)
+    codes = plan_codes(loaded, target)
+    result = rewritten(loaded, codes, target, Recipe("w4a16", accuracy_level=accuracy_level))
     sign(result, {"target": target.name, "merged": found.ranks})
     with write.staging(output) as folder:
         staged, beside = folder / output.name, folder / "beside.onnx"
@@ -108,7 +108,7 @@ def merge_adapter(
         separate = file_model(base)
         as_nodes(separate, found, {product.name: product for product in products})
         write.save(separate, beside)
-        proof = prove(beside, restored, staged, environment)
+        proof = prove(beside, loaded, staged, environment)
         score = None if scored is None else scored.score(beside, staged, 1)
         guard.publish(staged, output)
     return Merged(output, losses, nbytes, proof, score)

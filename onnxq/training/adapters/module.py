@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 
 from onnxq.algorithms.low_rank import Factors
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.training.adapters.adapter import Adapter
 from onnxq.training.adapters.packed import PackedMatrix
-from onnxq.training.adapters.products import products_of
+from onnxq.training.adapters.products import Product, no_numbers, products_of
 from onnxq.training.graph.module import GraphModule, module
 from onnxq.training.graph.operators import find
 
@@ -47,7 +48,7 @@ class AdaptedModule:
     """A restored model as torch runs it. Nothing of it learns but the adapters.
 
     Args:
-        model: restored (`products.restored_model`); it is changed no more.
+        model: restored (`products.restored`); its numbers are not there afterwards.
         ranks: by product, of which each gets an adapter.
         seed: of what A is drawn by.
 
@@ -64,17 +65,18 @@ class AdaptedModule:
     def __init__(self, model: ir.Model, ranks: Mapping[str, int], seed: int = 0) -> None:
         self.watch: Watch | None = None
         self.adapters: dict[str, LowRank] = {}
-        products = {product.name: product for product in products_of(model)}
-        packed = _packed_of(model)
+        self._products = {product.name: product.without_numbers() for product in products_of(model)}
+        self._packed = packed = _packed_of(model)
         self.graph: GraphModule = module(model, without=set(packed), is_prepared=True)
         self.graph.requires_grad_(False)
         self.packed_bytes = sum(matrix.nbytes for matrix in packed.values())
         for name, matrix in packed.items():
             self.graph.attach(name, matrix)
             self.graph.read_instead[name] = _giving(matrix)
+        _forget_numbers(model)
         generator = torch.Generator().manual_seed(seed)
         for name, rank in ranks.items():
-            product = products[name]
+            product = self._products[name]
             self.adapters[name] = LowRank(product.k, product.n, rank, generator)
             self.graph.attach(f"{name}.lora", self.adapters[name])
         for node in graph.nodes(model):
@@ -106,6 +108,20 @@ class AdaptedModule:
         outputs: dict[str, Any] = self.graph(feed)
         return outputs
 
+    @property
+    def products(self) -> list[Product]:
+        """Those that have an adapter, in their order, without their weights."""
+        return [self._products[name] for name in self.adapters]
+
+    def weight(self, name: str) -> NDArray[np.float32]:
+        """The matrix of a product as floats, [K, N]."""
+        weight = self._products[name].weight
+        matrix = self._packed.get(weight.value.name or "")
+        if matrix is not None:
+            return np.ascontiguousarray(matrix.floats(slice(None)).numpy().T)
+        x = self.graph.weights[weight.value.name or ""].detach().float().numpy()
+        return np.ascontiguousarray(x if weight.role.contraction == 0 else x.T)
+
     def _reading(self, node: ir.Node) -> Callable[..., Any]:
         """What carries out a node whose matrix is packed."""
         if node.op_type == "Gather":
@@ -132,6 +148,14 @@ class AdaptedModule:
             return function(call, x, *others) + adapter(x)
 
         return both
+
+
+def _forget_numbers(model: ir.Model) -> None:
+    """What torch holds needs no second place: of a small file, all of it stays in memory as long as any of it does."""
+    for body in graph.graphs(model):
+        for value in body.initializers.values():
+            if value.const_value is not None:
+                value.const_value = no_numbers(value.const_value)
 
 
 def _giving(matrix: PackedMatrix) -> Callable[[Any], Any]:

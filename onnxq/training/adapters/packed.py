@@ -16,7 +16,7 @@ from onnxq.encoding.lazy import GivenTensor, turned
 from onnxq.formats import QuantizedTensor
 
 #: Weights that are unpacked at a time.
-SLAB = 1 << 21
+SLAB = 1 << 20
 
 
 class PackedMatrix(torch.nn.Module):  # type: ignore[misc]

@@ -8,7 +8,7 @@ input, output and sizes are known. Both carry the same node names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +58,27 @@ class Product:
             return tensor.form[0].name
         return tensor.dtype.name.lower()
 
+    def without_numbers(self) -> Product:
+        """The same, which keeps no weight in memory."""
+        return replace(self, weight=replace(self.weight, tensor=no_numbers(self.weight.tensor)))
 
-def restored_model(path: Path) -> ir.Model:
-    """The model at `path`, its packed weights floats that know their codes; inputs for adapters are as by default.
+
+def no_numbers(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """What has the type and shape of `tensor`, and nothing in it."""
+
+    def evaluate() -> ir.TensorProtocol:
+        raise ValueError(f"'{tensor_name}' is not there any more")
+
+    tensor_name, shape = tensor.name, ir.Shape(tensor.shape.numpy())
+    return ir.LazyTensor(evaluate, dtype=tensor.dtype, shape=shape, name=tensor_name)
+
+
+def restored(model: ir.Model) -> ir.Model:
+    """`model`, its packed weights floats that know their codes; inputs for adapters are as by default.
 
     Raises:
-        BadModel: it cannot be read.
+        BadModel: the graph cannot be read.
     """
-    model = load_model(path)
     restore_products(model, channels=True)
     for value in [value for value in model.graph.inputs if value.const_value is not None]:
         model.graph.inputs.remove(value)
@@ -73,7 +86,7 @@ def restored_model(path: Path) -> ir.Model:
 
 
 def file_model(path: Path) -> ir.Model:
-    """The model at `path` as it lies there, names being those of `restored_model`.
+    """The model at `path` as it lies there, names being those of `restored`.
 
     Raises:
         BadModel: it cannot be read.
@@ -126,10 +139,7 @@ def chosen(products: list[Product], patterns: Mapping[str, int]) -> dict[str, in
 
     Raises:
         BadRecipe: a rank below 0, a pattern that matches no product, or nothing is left.
-        BadModel: the model has no products.
     """
-    if not products:
-        raise BadModel("the model has no products of activations and a matrix: there is nothing to adapt")
     ranks: dict[str, int] = {}
     for pattern, rank in patterns.items():
         if rank < 0:

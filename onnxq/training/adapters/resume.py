@@ -19,7 +19,7 @@ from onnxq.training.adapters.adapter import Adapter
 from onnxq.training.adapters.fit import Fit, State
 
 #: What of AdamW's state is kept of each matrix.
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOMENTS = ("mean", "square")
 _SAID = "progress"
 
 
@@ -35,14 +35,13 @@ def save(path: Path, fit: Fit, key: str) -> None:
     state, arrays = fit.state, dict[str, NDArray]()
     for i, parameter in enumerate(fit.adapted.parameters()):
         arrays[f"now.{i}"] = parameter.detach().cpu().numpy()
-        for word in _MOMENTS:
-            moment = fit.optimizer.state.get(parameter, {}).get(word)
-            arrays[f"{word}.{i}"] = np.zeros(parameter.shape, np.float32) if moment is None else moment.cpu().numpy()
+        for word, moment in zip(_MOMENTS, fit.moments[i], strict=False):
+            arrays[f"{word}.{i}"] = moment.cpu().numpy()
     for name, factors in (state.best or fit.adapted.adapter()).factors.items():
         index = list(fit.adapted.adapters).index(name)
         arrays[f"best.{2 * index}"], arrays[f"best.{2 * index + 1}"] = factors
     said = {"key": key, "step": state.step, "skipped": state.skipped, "losses": list(state.losses.items())}
-    said["updates"] = _updates(fit)
+    said["updates"] = int(fit.moments[0].count)
     arrays[_SAID] = np.frombuffer(json.dumps(said).encode(), np.uint8)
     write_arrays(path, ((name, functools.partial(np.asarray, x)) for name, x in arrays.items()), replace=True)
 
@@ -72,15 +71,10 @@ def load(path: Path, fit: Fit, key: str) -> None:
     with torch.no_grad():
         for i, parameter in enumerate(parameters):
             parameter.copy_(torch.from_numpy(taken[f"now.{i}"]))
-            if said.updates:
-                moments = {word: torch.from_numpy(taken[f"{word}.{i}"]) for word in _MOMENTS}
-                fit.optimizer.state[parameter] = {"step": torch.tensor(float(said.updates)), **moments}
+            kept = fit.moments[i]
+            for word, moment in zip(_MOMENTS, kept, strict=False):
+                moment.copy_(torch.from_numpy(taken[f"{word}.{i}"]))
+            kept.count.fill_(said.updates)
     names = list(fit.adapted.adapters)
     best = {name: Factors(taken[f"best.{2 * i}"], taken[f"best.{2 * i + 1}"]) for i, name in enumerate(names)}
     fit.state = State(said.step, dict(said.losses), Adapter(best), said.skipped)
-
-
-def _updates(fit: Fit) -> int:
-    """Steps that AdamW took: those that were not skipped."""
-    states = [fit.optimizer.state.get(parameter, {}) for parameter in fit.adapted.parameters()]
-    return max((int(state["step"]) for state in states if "step" in state), default=0)

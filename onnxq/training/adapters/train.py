@@ -5,6 +5,7 @@ Source: Dettmers et al., QLoRA (2023).
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,18 +21,20 @@ from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
 from onnxq.model.load import load_model
+from onnxq.progress import Progress
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.functions import import_function
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
 from onnxq.training.adapters import files, resume
+from onnxq.training.adapters.adapter import Adapter
 from onnxq.training.adapters.batches import Batches, counts_samples
 from onnxq.training.adapters.fit import Fit, FitOptions
 from onnxq.training.adapters.initial import reconstructed
 from onnxq.training.adapters.insert import as_nodes
 from onnxq.training.adapters.losses import ByFunction, ByLabels, ByTeacher, Loss
 from onnxq.training.adapters.module import AdaptedModule
-from onnxq.training.adapters.products import Product, chosen, file_model, products_of, restored_model
+from onnxq.training.adapters.products import Product, chosen, file_model
 from onnxq.training.adapters.use import open_base
 
 #: How adapters begin.
@@ -82,6 +85,7 @@ class Trained:
         before, after: of the model without adapters, and with those that were written.
         saved: of the written adapters, as onnxruntime computes them.
         losses: by step, of what training looked at.
+        idle: products that no gradient reached: what is read of them does not decide the loss.
         elements: numbers that learned.
         packed: bytes of the codes and scales that did not.
     """
@@ -92,6 +96,7 @@ class Trained:
     after: float
     saved: float
     losses: dict[int, float]
+    idle: tuple[str, ...]
     elements: int
     packed: int
     nbytes: int
@@ -124,46 +129,78 @@ def train_adapter(
     """
     environment, options, output = environment or Environment(), options or FitOptions(), Path(output)
     guard, progress = environment.guard, environment.progress
-    base, _ = open_base(model, environment)
+    base, graph, products = open_base(model, environment)
     files.promise(output, guard)
     guard.reads(data.source if isinstance(data, Sampling) else data, task.teacher, task.loss)
     guard.watch(progress_file, "--progress")
-    graph = restored_model(base)
-    products = list(products_of(graph))
     ranks = chosen(products, task.lora)
+    products = [product.without_numbers() for product in products]
     kept, held_back = _samples(graph, base, data, task)
-    joins = counts_samples(graph)
+    joins, loss = counts_samples(graph), _loss(graph, task)
     batches = Batches(kept, options.batch, joins=joins, seed=options.seed)
     looks = Batches(held_back, options.batch, joins=joins)
-    loss = _loss(graph, task)
-    progress.start("reading the weights")
-    adapted = AdaptedModule(graph, ranks, options.seed)
-    fit = Fit(adapted, loss, batches, looks, options)
-    before = fit.loss_on(list(looks.all()))
-    path = None if progress_file is None else Path(progress_file)
     key = _key(base, ranks, kept, task, options)
-    if path is not None and path.exists():
-        resume.load(path, fit, key)
-    elif task.initial == "reconstruct":
-        assert task.teacher is not None
-        progress.start("making up for the codes")
-        adapted.put(reconstructed(adapted, products, task.teacher, lambda: _few(adapted, batches)))
-    fit.run(progress, lambda: None if path is None else resume.save(path, fit, key))
-    adapter = adapted.adapter()
-    nbytes = files.write_adapter(output, adapter, base, products, guard, progress)
+    keeper = None if progress_file is None else (Path(progress_file), key)
+    progress.start("reading the weights")
+    learned = _learn(AdaptedModule(graph, ranks, options.seed), (batches, looks, loss), task, options, progress, keeper)
+    del graph
+    gc.collect()  # what was learnt from makes room for onnxruntime
+    nbytes = files.write_adapter(output, learned.adapter, base, products, guard, progress)
     progress.start("checking what was written")
     saved = _saved(output, base, products, looks, loss)
+    elements = learned.adapter.elements
     return Trained(
         output,
         ranks,
-        before,
-        fit.loss_on(list(looks.all())),
+        learned.before,
+        learned.after,
         saved,
-        dict(fit.state.losses),
-        adapter.elements,
-        adapted.packed_bytes,
+        learned.losses,
+        learned.idle,
+        elements,
+        learned.packed,
         nbytes,
     )
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """What is left of training when its module is gone."""
+
+    adapter: Adapter
+    before: float
+    after: float
+    losses: dict[int, float]
+    idle: tuple[str, ...]
+    packed: int
+
+
+def _learn(
+    adapted: AdaptedModule,
+    judged: tuple[Batches, Batches, Loss],
+    task: Task,
+    options: FitOptions,
+    progress: Progress,
+    keeper: tuple[Path, str] | None,
+) -> _Learned:
+    """
+    Args:
+        judged: what to learn from, what to judge by, and how.
+        keeper: the file of how far training came, and what it is of.
+    """
+    batches, looks, loss = judged
+    fit = Fit(adapted, loss, batches, looks, options)
+    before = fit.loss_on(list(looks.all()))
+    if keeper is not None and keeper[0].exists():
+        resume.load(keeper[0], fit, keeper[1])
+    elif task.initial == "reconstruct":
+        assert task.teacher is not None
+        progress.start("making up for the codes")
+        adapted.put(reconstructed(adapted, task.teacher, lambda: _few(adapted, batches)))
+    fit.run(progress, lambda: None if keeper is None else resume.save(keeper[0], fit, keeper[1]))
+    after = fit.loss_on(list(looks.all()))
+    idle = tuple(name for name in adapted.adapters if name not in fit.reached) if fit.reached else ()
+    return _Learned(adapted.adapter(), before, after, dict(fit.state.losses), idle, adapted.packed_bytes)
 
 
 def _samples(graph: ir.Model, base: Path, data: DataSource | Sampling, task: Task) -> tuple[Data, Data]:

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import onnx_ir as ir
+
 from onnxq.boundary import bounded
 from onnxq.conversion.files import read, sign
-from onnxq.errors import BadData
+from onnxq.errors import BadModel
 from onnxq.job import Environment
 from onnxq.output import write
 from onnxq.runtime.session import Session
 from onnxq.training.adapters import files
 from onnxq.training.adapters.insert import as_inputs
-from onnxq.training.adapters.products import Product, chosen, file_model, products_of, restored_model
+from onnxq.training.adapters.products import Product, chosen, file_model, products_of, restored
 
 #: Where adapters stand unless it is said: beside every product.
 EVERYWHERE: Mapping[str, int] = {"*": 1}
@@ -48,7 +50,7 @@ def convert_adapter(
         BadOutput: the output cannot be written.
     """
     environment, output = environment or Environment(), Path(output)
-    base, products = open_base(model, environment)
+    base, _, products = open_base(model, environment)
     found = files.read_adapter(Path(adapter), products, environment.guard)
     files.promise(output, environment.guard)
     nbytes = files.write_adapter(output, found.adapter, base, products, environment.guard, environment.progress)
@@ -78,7 +80,7 @@ def make_base(
     environment, output = environment or Environment(), Path(output)
     write.require_onnx(output)
     guard, progress = environment.guard, environment.progress
-    base, products = open_base(model, environment)
+    base, _, products = open_base(model, environment)
     guard.writes(output)
     wanted = chosen(products, lora)
     made = file_model(base)
@@ -93,16 +95,15 @@ def make_base(
     return Written(output, dict.fromkeys(wanted, 0), nbytes)
 
 
-def open_base(model: str | Path, environment: Environment) -> tuple[Path, list[Product]]:
-    """The path and the products of a model, whose files stay as they are.
+def open_base(model: str | Path, environment: Environment) -> tuple[Path, ir.Model, list[Product]]:
+    """The path of a model, whose files stay as they are, the model with its weights restored, and its products.
 
     Raises:
-        BadModel: it cannot be read.
-        BadData: it has no products.
+        BadModel: it cannot be read, or has no products.
     """
     path = Path(model)
-    read(path, environment)
-    products = list(products_of(restored_model(path)))
+    loaded = restored(read(path, environment)[0])
+    products = list(products_of(loaded))
     if not products:
-        raise BadData(f"'{path}' has no products of activations and a matrix: no adapter is for it")
-    return path, products
+        raise BadModel(f"'{path}' has no products of activations and a matrix: no adapter is for it")
+    return path, loaded, products
