@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +246,20 @@ def test_peft_itself_loads_what_is_written_and_what_it_writes_is_read(tmp_path: 
     for name, pair in made.factors.items():
         for right, found in zip(pair, theirs[name], strict=True):
             np.testing.assert_allclose(found, right, rtol=1e-6)
+
+
+def test_the_page_says_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "adapters.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").symlink_to(root / "models")
+    blocks = re.findall(r"^```(sh|python)\n([\s\S]*?)^```", text, re.MULTILINE)
+    assert [kind for kind, _ in blocks] == ["sh", "sh", "python"]
+    for kind, block in blocks:
+        if kind == "python":
+            exec(compile(block, "docs/adapters.md", "exec"), {})
+            continue
+        for line in block.splitlines():
+            few = re.sub(r"--steps \d+", "--steps 2 --batch 2 --limit 16", line)
+            done = CliRunner().invoke(main, shlex.split(few)[1:], catch_exceptions=False)
+            assert done.exit_code == 0, done.output
