@@ -48,7 +48,7 @@ from onnxq.planning.shared_weights import reconciled
 from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
-from onnxq.request import Request
+from onnxq.request import Learn, Learned, Request
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.runtime.session import THREADS, version
@@ -98,6 +98,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     metric: str | None = None,
     labels: str | None = None,
     one_scheme: bool = False,
+    learn: Learn | None = None,
+    held_back: int = HELD_BACK,
 ) -> Result:
     """Quantize the model at `model` and write it to `output`, checked.
 
@@ -136,6 +138,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
         one_scheme: without data `auto` stands for w4a16, also where bf16 would be faster: for parts that share weights
             with others.
+        learn: makes another model of the one that is about to be written (`training/train.py`).
+        held_back: samples that calibration does not see, at most a quarter of all.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
@@ -148,13 +152,14 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         target=target,
         plan=plan,
         check=check,
-        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed, labels=labels),
+        sampling=Sampling(data, reading_of(preprocessing, tokenizer, lengths), limit, seed, held_back, labels),
         ranges=None if ranges is None else Path(ranges),
         evidence=None if evidence is None else Path(evidence),
         effort=effort,
         environment=environment,
         profile=_profile(profile, environment),
         one_scheme=one_scheme,
+        learn=learn,
     ).repeating(like)
     request = scored(asked(request, budget, formats, logits), evaluate, metric, max_drop)
     try:
@@ -188,12 +193,15 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 plan = better
                 job = _following(request, job, plan, kept, ranges)
                 corrected = biases_corrected(job, plan, ranges, request.effort.memory)
-                rewritten = corrected.job.rewritten(plan, ranges, is_final=True)  # 6
+                learned = Learned(corrected.job, ranges)
+                if request.learn is not None:
+                    learned = request.learn(job, corrected.job, plan, ranges, destination)
+                rewritten = learned.job.rewritten(plan, learned.ranges, is_final=True)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
                 proof = check_saved(job, plan, staged, trials, classes) if request.check else None  # 8
-                better = drafts.after(plan, proof, staged)
+                better = drafts.after(plan, proof, staged) if request.learn is None else None
             if proof is not None:
                 proof = judged(job, plan, proof)
             before = job.file_nbytes
@@ -204,7 +212,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
             if request.budget is not None:
                 remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
-    notes = (*_notes(request, signature), *balance, *corrected.notes, *_what_data_chose(job))
+    notes = (*_notes(request, signature), *balance, *corrected.notes, *learned.notes, *_what_data_chose(job))
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
 

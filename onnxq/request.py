@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq.calibration.find_ranges import Effort
 from onnxq.checking.labeled import LabelMetric
 from onnxq.checking.score import Metric
-from onnxq.job import Environment
+from onnxq.job import Environment, Job
 from onnxq.output.signature import Signature, read_signature
 from onnxq.plan import Plan
 from onnxq.recipe import Recipe
 from onnxq.runtime.profile import MachineProfile
 from onnxq.samples.sampling import Sampling
 from onnxq.searching.budget import Budget
+from onnxq.summaries.ranges import Ranges
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned of a model that was about to be written.
+
+    Attributes:
+        job: with a model whose weights know their codes, and other biases.
+        ranges: of activations.
+        notes: what was done, in sentences.
+    """
+
+    job: Job
+    ranges: Ranges
+    notes: tuple[str, ...] = ()
+
+
+#: From the float job, the one to start from (its biases may have been corrected), the plan, the ranges and where it
+#: will be written.
+Learn = Callable[[Job, Job, Plan, Ranges, Path], Learned]
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,7 @@ class Request:
         budget: what a search for the plan may spend; None: nothing is searched for.
         formats: those it chooses from; none: the usual ones.
         logits: outputs that the user says are scores of classes.
+        learn: makes another model of the one that is about to be written; None: it is written as it is.
         one_scheme: `auto` stands for one scheme, whatever times say: parts of a folder share weights.
     """
 
@@ -54,6 +77,7 @@ class Request:
     formats: tuple[str, ...] = ()
     logits: tuple[str, ...] = ()
     one_scheme: bool = False
+    learn: Learn | None = None
 
     @property
     def is_free(self) -> bool:

@@ -272,10 +272,10 @@ PLAN_OPTIONS = options(
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
 #: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
-WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
+WRITTEN = {"output", "losses", "checkpoint", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
-WORDS |= {"formats", "logits", "metric", "labels"}
+WORDS |= {"formats", "logits", "metric", "labels", "learn", "loss", "device"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:

@@ -31,7 +31,7 @@ class FakeQuantize(torch.autograd.Function):  # type: ignore[misc]
         axis: int | None = None,
         block: int | None = None,
     ) -> torch.Tensor:
-        s, z = _spread(x, scale, axis, block), _spread(x, zero, axis, block)
+        s, z = spread(x, scale, axis, block), spread(x, zero, axis, block)
         v = x / s
         ctx.save_for_backward((v + z >= qmin) & (v + z <= qmax))
         return (torch.clamp(torch.round(v) + z, qmin, qmax) - z) * s
@@ -62,7 +62,7 @@ class LearnedScale(torch.autograd.Function):  # type: ignore[misc]
         axis: int | None = None,
         block: int | None = None,
     ) -> torch.Tensor:
-        s, z = _spread(x, scale, axis, block), _spread(x, zero, axis, block)
+        s, z = spread(x, scale, axis, block), spread(x, zero, axis, block)
         ctx.save_for_backward(x / s, z)
         ctx.bounds, ctx.factor, ctx.groups = (qmin, qmax), factor, (axis, block)
         return (torch.clamp(torch.round(x / s) + z, qmin, qmax) - z) * s
@@ -73,7 +73,7 @@ class LearnedScale(torch.autograd.Function):  # type: ignore[misc]
         qmin, qmax = ctx.bounds
         below, above = v + z < qmin, v + z > qmax
         step = torch.where(below, qmin - z, torch.where(above, qmax - z, torch.round(v) - v)) * gradient
-        of_scale = _summed(step, *ctx.groups) * ctx.factor
+        of_scale = summed(step, *ctx.groups) * ctx.factor
         return gradient * ~(below | above), of_scale, None, None, None, None, None, None
 
 
@@ -95,7 +95,7 @@ class LearnedOffset(torch.autograd.Function):  # type: ignore[misc]
         axis: int | None = None,
         block: int | None = None,
     ) -> torch.Tensor:
-        s, b = _spread(x, scale, axis, block), _spread(x, offset, axis, block)
+        s, b = spread(x, scale, axis, block), spread(x, offset, axis, block)
         v = (x - b) / s
         ctx.save_for_backward(v)
         ctx.bounds, ctx.factor, ctx.groups = (qmin, qmax), factor, (axis, block)
@@ -106,7 +106,7 @@ class LearnedOffset(torch.autograd.Function):  # type: ignore[misc]
         (v,), (qmin, qmax) = ctx.saved_tensors, ctx.bounds
         outside = (v < qmin) | (v > qmax)
         step = torch.where(outside, torch.clamp(v, qmin, qmax), torch.round(v) - v) * gradient
-        of_scale, of_offset = (_summed(part, *ctx.groups) * ctx.factor for part in (step, gradient * outside))
+        of_scale, of_offset = (summed(part, *ctx.groups) * ctx.factor for part in (step, gradient * outside))
         return gradient * ~outside, of_scale, of_offset, None, None, None, None, None
 
 
@@ -120,7 +120,7 @@ def fake_quantize(x: torch.Tensor, grid: AffineGrid | OffsetGrid) -> torch.Tenso
     return FakeQuantize.apply(x, scale, zero, grid.qmin, grid.qmax, grid.axis, grid.block)
 
 
-def _spread(x: torch.Tensor, parameter: torch.Tensor, axis: int | None, block: int | None) -> torch.Tensor:
+def spread(x: torch.Tensor, parameter: torch.Tensor, axis: int | None, block: int | None) -> torch.Tensor:
     """The parameter so shaped that it broadcasts against `x`."""
     if axis is None:
         return parameter
@@ -130,7 +130,7 @@ def _spread(x: torch.Tensor, parameter: torch.Tensor, axis: int | None, block: i
     return parameter.repeat_interleave(min(block, max(1, length)), dim=axis).narrow(axis, 0, length)
 
 
-def _summed(x: torch.Tensor, axis: int | None, block: int | None) -> torch.Tensor:
+def summed(x: torch.Tensor, axis: int | None, block: int | None) -> torch.Tensor:
     """`x` summed over everything that shares a scale."""
     if axis is None:
         return x.sum()

@@ -70,6 +70,7 @@ class GraphModule(torch.nn.Module):  # type: ignore[misc]
         self.made_instead: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         self.instead: dict[str, Callable[..., Any]] = {}
         self.pieces = 1
+        self._watches: list[str] | None = None
         self._constants: dict[str, str] = {}
         self._attached = torch.nn.ModuleDict()
         self._nodes = list(model.graph)
@@ -110,7 +111,21 @@ class GraphModule(torch.nn.Module):  # type: ignore[misc]
 
     def _made(self, name: str, x: torch.Tensor) -> torch.Tensor:
         change = self.made_instead.get(name)
-        return x if change is None else change(x)
+        x = x if change is None else change(x)
+        if self._watches is not None and not self._watches and not bool(torch.isfinite(x).all()):
+            self._watches.append(name)
+        return x
+
+    def first_not_finite(self, feed: Feed) -> str:
+        """The node that makes the first value which is not finite, in words; empty if all are."""
+        self._watches = []
+        try:
+            self(feed)
+            names = list(self._watches)
+        finally:
+            self._watches = None
+        makers = (node for node in graph.nodes(self.model) if any(value.name in names for value in node.outputs))
+        return next((f"'{node.name}' ({node.op_type})" for node in makers), "")
 
     @property
     def inputs(self) -> list[str]:

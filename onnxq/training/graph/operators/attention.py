@@ -26,10 +26,15 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, scale: float | None, bias: Tensor
     return torch.softmax(scores if bias is None else scores + bias, -1) @ v
 
 
+def _hidden(seen: Tensor, like: Tensor) -> Tensor:
+    """0 where something is seen, and far below zero elsewhere."""
+    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill(~seen, torch.finfo(like.dtype).min)
+
+
 def _causal(rows: int, columns: int, like: Tensor) -> Tensor:
     """0 where a row may look, and far below zero where it may not; the last row sees all."""
     seen = torch.ones(rows, columns, dtype=torch.bool, device=like.device).tril(columns - rows)
-    return torch.where(seen, 0.0, torch.finfo(like.dtype).min).to(like.dtype)
+    return _hidden(seen, like)
 
 
 def _of_mask(call: Call, mask: Tensor | None, columns: int, like: Tensor) -> Tensor | None:
@@ -154,10 +159,10 @@ def standard_attention(
     all_k, all_v = (x.repeat_interleave(times, 1) if times > 1 else x for x in (k, v))
     bias = mask
     if mask is not None and mask.dtype == torch.bool:
-        bias = torch.where(mask, 0.0, torch.finfo(q.dtype).min).to(q.dtype)
+        bias = _hidden(mask, q)
     if call.get("is_causal", 0):
         seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(before)
-        causal = torch.where(seen, 0.0, torch.finfo(q.dtype).min).to(q.dtype)
+        causal = _hidden(seen, q)
         bias = causal if bias is None else bias + causal
     found = _attended(q, all_k, all_v, call.get("scale"), bias)
     return (_joined(found) if flat else found), k, v

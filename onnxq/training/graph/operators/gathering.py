@@ -63,8 +63,8 @@ def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 @operator("TopK", constants=[1])
 def top_k(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
     count = call.get("k") if k is None else int(k)
-    found = torch.sort(x, call.get("axis", -1), descending=bool(call.get("largest", 1)), stable=True)
     axis = call.get("axis", -1)
+    found = torch.sort(x, dim=axis, descending=bool(call.get("largest", 1)), stable=True)
     return found.values.narrow(axis, 0, count), found.indices.narrow(axis, 0, count)
 
 
@@ -82,7 +82,7 @@ def _first_of(call: Call, x: Tensor, *, largest: bool) -> Tensor:
     axis = call.get("axis", 0) % x.ndim
     is_last = bool(call.get("select_last_index", 0))
     x = torch.flip(x, [axis]) if is_last else x
-    order = torch.sort(x, axis, descending=largest, stable=True).indices
+    order = torch.sort(x, dim=axis, descending=largest, stable=True).indices
     found = order.narrow(axis, 0, 1)
     found = x.shape[axis] - 1 - found if is_last else found
     return found if call.get("keepdims", 1) else found.squeeze(axis)

@@ -1,0 +1,202 @@
+"""Weights and activations on their grids, whose codes and scales are parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from onnxq.fake_quant import torch_functions
+from onnxq.formats import QuantizedTensor
+from onnxq.planning.scales import QMAX, Scale
+
+#: Scales and ranges are learned as their logarithm, in tenths: a step of the size that suits codes moves them by
+#: a tenth of that share of themselves.
+TENTH = 0.1
+
+
+class _Nearest(torch.autograd.Function):  # type: ignore[misc]
+    """The nearest level, with the straight-through gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, levels: Tensor) -> Tensor:
+        middles = (levels[1:] + levels[:-1]) / 2
+        ctx.save_for_backward((x >= levels[0]) & (x <= levels[-1]))
+        return levels[torch.bucketize(x, middles)]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (inside,) = ctx.saved_tensors
+        return gradient * inside, None
+
+
+class _Half(torch.autograd.Function):  # type: ignore[misc]
+    """A scale as float16 holds it, the gradient as if it held everything."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.to(torch.float16).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
+    """A weight s · (code − z), or s times the level that a code names.
+
+    What is learned of codes is where in steps (or levels) a weight lies: rounding gives the code. It starts where the
+    float weight lies, or as near to that as its first code allows, which some algorithm may have chosen otherwise.
+
+    Args:
+        start: the codes to start from.
+        w: the float weight.
+        moves: how far codes may move from where the float weight lies, in steps; None: as far as they like.
+        scales: whether scales are learned.
+
+    Raises:
+        ValueError: codes of this format cannot be learned (`can_learn`).
+    """
+
+    def __init__(self, start: QuantizedTensor, w: NDArray, *, moves: float | None, codes: bool, scales: bool) -> None:
+        super().__init__()
+        if not can_learn(start):
+            raise ValueError(f"codes of {start.format.name} cannot be learned")
+        self.start, self.moves = start, moves
+        assert start.scales is not None
+        self.half = start.scales.dtype == np.float16
+        self.register_buffer("scale", torch.from_numpy(np.array(start.scales, np.float32)))
+        zero = np.zeros(1, np.float32) if start.zero_points is None else start.zero_points.astype(np.float32)
+        self.register_buffer("zero", torch.from_numpy(zero))
+        spread = self._spread(torch.from_numpy(np.array(w, np.float32)), self.scale)
+        spread = torch.where(spread == 0, torch.ones_like(spread), spread)
+        place = torch.from_numpy(np.array(w, np.float32)) / spread
+        self.register_buffer("levels", torch.zeros(0))
+        if start.format.levels is None:
+            info = _limits(start)
+            self.low, self.high = info
+            codes_ = torch.from_numpy(start.codes.astype(np.float32))
+            place = place + self._spread(place, self.zero)
+            place = torch.minimum(torch.maximum(place, codes_ - 0.35), codes_ + 0.35)
+        else:
+            order = np.argsort(start.format.levels)
+            self.levels = torch.from_numpy(np.array(start.format.levels[order], np.float32))
+            place = self._inside(place, torch.from_numpy(np.argsort(order)[start.codes.astype(np.int64)]))
+        if moves is not None:
+            self.register_buffer("origin", place.clone())
+        self.place = torch.nn.Parameter(place, requires_grad=codes)
+        self.stretch = torch.nn.Parameter(torch.zeros_like(self.scale), requires_grad=scales)
+
+    def _inside(self, place: Tensor, rank: Tensor) -> Tensor:
+        """Moved into the cell of the level of this rank."""
+        middles = (self.levels[1:] + self.levels[:-1]) / 2
+        ends = torch.cat([self.levels[:1] - 1, middles, self.levels[-1:] + 1])
+        low, high = ends[rank], ends[rank + 1]
+        edge = 0.01 * (high - low)
+        return torch.minimum(torch.maximum(place, low + edge), high - edge)
+
+    def _spread(self, x: Tensor, parameter: Tensor) -> Tensor:
+        how = self.start.granularity
+        return parameter if parameter.numel() == 1 else torch_functions.spread(x, parameter, how.axis, how.block)
+
+    @property
+    def scales(self) -> Tensor:
+        """As the file will hold them."""
+        found = self.scale * torch.exp(TENTH * self.stretch)
+        return _Half.apply(found) if self.half else found
+
+    def forward(self, _: Any = None) -> Tensor:
+        scale = self._spread(self.place, self.scales)
+        if len(self.levels):
+            return scale * _Nearest.apply(self.place, self.levels)
+        zero = self._spread(self.place, self.zero)
+        one = torch.ones((), device=self.place.device)
+        codes = torch_functions.FakeQuantize.apply(self.place, one, one * 0, self.low, self.high)
+        return scale * (codes - zero)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def limit(self) -> None:
+        """Bring codes back that went too far; what lies outside of the grid is brought to its ends, from where
+        gradients still lead it back."""
+        if self.moves is not None:
+            self.place.copy_(
+                torch.minimum(torch.maximum(self.place, self.origin - self.moves), self.origin + self.moves)
+            )
+        low, high = (self.levels[0], self.levels[-1]) if len(self.levels) else (self.low, self.high)
+        self.place.clamp_(low, high)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def result(self) -> QuantizedTensor:
+        """The codes and scales that were learned."""
+        start, scales = self.start, self.scales.cpu().numpy()
+        assert start.scales is not None
+        if len(self.levels):
+            middles = (self.levels[1:] + self.levels[:-1]) / 2
+            rank = torch.bucketize(self.place, middles).cpu().numpy()
+            codes = np.argsort(start.format.levels)[rank]  # type: ignore[arg-type]
+        else:
+            codes = torch.clamp(torch.round(self.place), self.low, self.high).cpu().numpy()
+        made = codes.astype(start.codes.dtype).reshape(start.codes.shape)
+        scales = scales.astype(start.scales.dtype).reshape(start.scales.shape)
+        return QuantizedTensor(start.format, start.granularity, made, scales, start.zero_points)
+
+
+def can_learn(q: QuantizedTensor) -> bool:
+    """Whether codes of this format, and their scales, can be learned: integers or levels, with scales that are floats
+    and stand for themselves."""
+    format = q.format
+    is_plain = q.scales is not None and q.scales.dtype in (np.float32, np.float16) and q.nested is None
+    has_codes = format.levels is not None or (format.is_integer and format.bits <= 16)
+    is_free = not format.powers_of_two and not format.has_minimum and format.base is None
+    return is_plain and has_codes and is_free and _is_plain_decode(q)
+
+
+def _is_plain_decode(q: QuantizedTensor) -> bool:
+    """Whether a few of its numbers are what scales and codes say."""
+    if q.scales is None or not q.codes.size:
+        return False
+    z: Any = 0 if q.zero_points is None else q.granularity.spread(q.zero_points, q.shape).astype(np.float32)
+    if q.format.levels is not None:
+        value = np.asarray(q.format.levels, np.float32)[q.codes.astype(np.int64)]
+    else:
+        value = q.codes.astype(np.float32) - z
+    found = value * q.granularity.spread(q.scales, q.shape).astype(np.float32)
+    return bool(np.allclose(found, q.dequantize(), rtol=1e-5, atol=0))
+
+
+def _limits(q: QuantizedTensor) -> tuple[float, float]:
+    """The lowest and highest code: symmetric ones leave the lowest out where the codes do."""
+    bits, is_signed = q.format.bits, q.codes.dtype.kind == "i"
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if is_signed else (0, (1 << bits) - 1)
+    if q.format.lowest is not None:
+        low = q.format.lowest
+    elif is_signed and q.format.name == "int8":
+        low = -127
+    return float(low), float(high)
+
+
+class LearnedRange(torch.nn.Module):  # type: ignore[misc]
+    """An activation on 8 bits, s · (code − z), of which s may be learned (LSQ) and z stays."""
+
+    def __init__(self, start: Scale, *, learns: bool) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(start.scale, dtype=torch.float32))
+        self.register_buffer("zero", torch.tensor(float(start.zero_point)))
+        self.stretch = torch.nn.Parameter(torch.zeros(()), requires_grad=learns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, zero = self.scale.to(x.dtype), self.zero.to(x.dtype)
+        if not self.stretch.requires_grad:
+            return torch_functions.FakeQuantize.apply(x, scale, zero, 0, QMAX)
+        scale = scale * torch.exp(TENTH * self.stretch).to(x.dtype)
+        # Of the paper: without it the gradient of one scale grows with the numbers that share it.
+        factor = 1 / (x.numel() * QMAX) ** 0.5
+        return torch_functions.LearnedScale.apply(x, scale, zero, 0, QMAX, factor)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def result(self) -> Scale:
+        """What was learned."""
+        return Scale(float(self.scale * torch.exp(TENTH * self.stretch)), int(self.zero))

@@ -1,0 +1,110 @@
+"""How far a student is from its teacher, or from labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from onnxq.errors import BadData, BadRecipe, first_line
+from onnxq.quality import LEAST_PROBABILITY, Classes
+from onnxq.samples.functions import import_function
+
+Outputs = Mapping[str, Any]
+
+
+def distance(a: Tensor, b: Tensor) -> Tensor:
+    """The mean square of a − b in parts of that of b around its mean, so that outputs of any size count the same."""
+    b = b.detach()
+    power = (b - b.mean()).square().mean().clamp_min(1e-12)
+    return (a - b).square().mean() / power
+
+
+def divergence(student: Tensor, teacher: Tensor, classes: Classes, temperature: float = 1.0) -> Tensor:
+    """KL divergence of the teacher's decisions from the student's, in nats a decision."""
+    a, b = (_logarithms(x, classes, temperature) for x in (student, teacher.detach()))
+    return (b.exp() * (b - a)).sum(-1).mean() * temperature**2
+
+
+def _logarithms(x: Tensor, classes: Classes, temperature: float) -> Tensor:
+    x = x.movedim(classes.axis, -1)
+    if classes.kind == "probabilities":
+        x = torch.log(x.clamp_min(LEAST_PROBABILITY))
+    return torch.log_softmax(x / temperature, -1)
+
+
+class Distillation:
+    """The sum over the float outputs: KL divergence where they are scores of classes, else the mean square."""
+
+    def __init__(self, classes: Mapping[str, Classes], temperature: float = 1.0) -> None:
+        self.classes, self.temperature = classes, temperature
+
+    def __call__(self, student: Outputs, teacher: Outputs) -> Tensor:
+        total: Tensor | None = None
+        for name, wanted in teacher.items():
+            found = student[name]
+            if not isinstance(wanted, Tensor) or not wanted.is_floating_point() or not wanted.numel():
+                continue
+            found, wanted = found.float(), wanted.float()
+            known = self.classes.get(name)
+            is_class = known is not None and -wanted.dim() <= known.axis < wanted.dim()
+            if is_class and known is not None:
+                part = divergence(found, wanted, known, self.temperature)
+            else:
+                part = distance(found, wanted)
+            total = part if total is None else total + part
+        if total is None:
+            raise BadRecipe("the model has no output of floats to distil: give --loss and --labels")
+        return total
+
+
+def cross_entropy(outputs: Outputs, labels: Tensor, classes: Mapping[str, Classes]) -> Tensor:
+    """Of the first output that is scores of classes.
+
+    Raises:
+        BadRecipe: there is none.
+        BadData: labels are of another length.
+    """
+    name = next((name for name in outputs if name in classes), None)
+    if name is None:
+        raise BadRecipe("no output is known for scores of classes: say which by --logits, or give --loss")
+    scores = _logarithms(outputs[name].float(), classes[name], 1.0)
+    decisions = scores.numel() // scores.shape[-1]
+    if labels.numel() != decisions:
+        raise BadData(
+            f"there are {labels.numel()} labels for {decisions} decisions of output '{name}', "
+            f"which is {list(outputs[name].shape)}"
+        )
+    labels = labels.reshape(-1).long()
+    low, high = (int(labels.amin()), int(labels.amax())) if labels.numel() else (0, 0)
+    if low < 0 or high >= scores.shape[-1]:
+        raise BadData(f"labels are {low} to {high}; output '{name}' has {scores.shape[-1]} classes")
+    return functional.nll_loss(scores.reshape(-1, scores.shape[-1]), labels)
+
+
+class OwnLoss:
+    """A function of the user's: of the outputs by name, the labels (None where there are none) and the inputs.
+
+    Raises:
+        BadData: there is no such function.
+    """
+
+    def __init__(self, loss: str | Callable[..., Any]) -> None:
+        self.name = loss if isinstance(loss, str) else getattr(loss, "__name__", "the given function")
+        self._function = import_function(loss, "--loss") if isinstance(loss, str) else loss
+
+    def __call__(self, outputs: Outputs, labels: Tensor | None, feed: Mapping[str, Any]) -> Tensor:
+        """
+        Raises:
+            BadRecipe: it fails, or gives no number of torch that has a gradient.
+        """
+        try:
+            found = self._function(outputs, labels, feed)
+        except (Exception, SystemExit) as error:  # of the user's own function
+            raise BadRecipe(f"--loss {self.name} failed with {type(error).__name__}: {first_line(error)}") from error
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise BadRecipe(f"--loss {self.name} gave {str(found)[:40]}, not one number as a tensor of torch")
+        return found.reshape(())

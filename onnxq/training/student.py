@@ -1,0 +1,207 @@
+"""The float model as a teacher and, with what a plan makes of it, as a student; and back to a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnxq.encoding.lazy import EncodedTensor, Encoding, GivenTensor
+from onnxq.job import Job
+from onnxq.model import graph
+from onnxq.model.origin import ORIGIN
+from onnxq.model.weights import find_weights
+from onnxq.plan import Plan
+from onnxq.planning.scales import activation_scales
+from onnxq.request import Learned
+from onnxq.summaries.ranges import Range, Ranges
+from onnxq.training.graph.module import GraphModule
+from onnxq.training.learned import LearnedRange, LearnedWeight, can_learn
+
+#: Operators whose factors are those of a normalization, by the inputs that hold them.
+_NORMS = {
+    "BatchNormalization": (1,),
+    "GroupNormalization": (1,),
+    "InstanceNormalization": (1,),
+    "LayerNormalization": (1,),
+    "RMSNormalization": (1,),
+    "SimplifiedLayerNormalization": (1,),
+    "SkipLayerNormalization": (2,),
+    "SkipSimplifiedLayerNormalization": (2,),
+}
+#: Operators that add, by the inputs that may be a bias.
+_BIASES = {"Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "LSTM": (3,), "GRU": (3,), "RNN": (3,)}
+#: The second parameter of normalizations is a bias too.
+_BIASES |= {op: (places[0] + 1,) for op, places in _NORMS.items() if "RMS" not in op and "Simplified" not in op}
+#: How far a code may move that is only rounded otherwise: from where the weight lies to either neighbour.
+NEIGHBOURS = 1.0
+
+
+class Student:
+    """A model that computes what the file will compute.
+
+    Args:
+        job: with the model to start from.
+        plan: what becomes of it.
+        ranges: of activations.
+        learn: words of `settings.LEARNED`.
+
+    Attributes:
+        module: it, as a module.
+        weights, ranges, floats: what may be learned, by name of the initializer, or of the first of the values that
+            share a scale.
+        frozen: weights whose codes stay, with the reason.
+    """
+
+    def __init__(self, job: Job, plan: Plan, ranges: Ranges, learn: Iterable[str]) -> None:
+        self.job, self.plan, self.ranges, self.learn = job, plan, ranges, set(learn)
+        self.module = GraphModule(job.model)
+        self.weights: dict[str, LearnedWeight] = {}
+        self.activations: dict[str, LearnedRange] = {}
+        self.floats: dict[str, torch.nn.Parameter] = {}
+        self.frozen: dict[str, str] = {}
+        self._values: dict[str, list[str]] = {}
+        for parameter in self.module.parameters():
+            parameter.requires_grad_(False)
+        self._add_weights()
+        self._add_ranges()
+        self._add_floats()
+
+    def _add_weights(self) -> None:
+        codes = bool({"rounding", "weights"} & self.learn)
+        moves = None if "weights" in self.learn else NEIGHBOURS
+        for name, several in encodings(self.job.rewritten(self.plan, self.ranges)).items():
+            parameter = self.module.weights.get(name)
+            if parameter is None:
+                continue
+            if len(several) > 1:
+                self.frozen[name] = "it has several forms in the file"
+                continue
+            start = several[0].result()
+            if start.shape != tuple(parameter.shape):
+                self.frozen[name] = "it has another shape in the file"
+            elif start.scales is None:  # float16 or bfloat16
+                kind = torch.bfloat16 if start.format.name == "bfloat16" else torch.float16
+                self.frozen[name] = f"it is {start.format.name}"
+                parameter.data = parameter.data.to(kind).to(parameter.dtype)
+            elif not can_learn(start):
+                self.frozen[name] = f"codes of {start.format.name} are not learned"
+                parameter.data = torch.from_numpy(start.dequantize()).to(parameter.dtype)
+            else:
+                w = parameter.detach().numpy()
+                made = LearnedWeight(start, w, moves=moves, codes=codes, scales="scales" in self.learn)
+                self.weights[name] = made
+                self.module.attach(f"weight {name}", made)
+                self.module.read_instead[name] = made
+
+    def _add_ranges(self) -> None:
+        shared: dict[object, LearnedRange] = {}
+        for name, scale in activation_scales(self.job.model, self.plan, self.ranges).items():
+            if scale not in shared:
+                shared[scale] = LearnedRange(scale, learns="ranges" in self.learn)
+                self.activations[name] = shared[scale]
+                self.module.attach(f"range {name}", shared[scale])
+            first = next(key for key, each in self.activations.items() if each is shared[scale])
+            self._values.setdefault(first, []).append(name)
+            self.module.made_instead[name] = shared[scale]
+
+    def _add_floats(self) -> None:
+        """Vectors that are added or multiplied; and with all weights what else stays in float."""
+        kinds = kinds_of(self.job.model)
+        for name, parameter in self.module.weights.items():
+            is_free = name not in self.weights and name not in self.frozen and parameter.numel() > 1
+            kind = kinds.get(name, "weights")
+            if is_free and (kind in self.learn or ("weights" in self.learn and parameter.dim() > 1)):
+                self.floats[name] = parameter.requires_grad_(True)
+
+    def parameters(self) -> dict[str, list[tuple[str, torch.nn.Parameter]]]:
+        """What learns, by kind, each with the name that people know."""
+        found: dict[str, list[tuple[str, torch.nn.Parameter]]] = {"codes": [], "scales": [], "ranges": [], "floats": []}
+        for name, weight in self.weights.items():
+            found["codes"] += [(name, weight.place)] if weight.place.requires_grad else []
+            found["scales"] += [(name, weight.stretch)] if weight.stretch.requires_grad else []
+        for name, each in self.activations.items():
+            found["ranges"] += [(name, each.stretch)] if each.stretch.requires_grad else []
+        found["floats"] = list(self.floats.items())
+        return found
+
+    def limit(self) -> None:
+        """Bring back what went too far in a step."""
+        for weight in self.weights.values():
+            weight.limit()
+
+    def result(self) -> Learned:
+        """The model with what was learned."""
+        model = self.job.model.clone()
+        values = {name: value for body in graph.graphs(model) for name, value in body.initializers.items()}
+        for name, weight in self.weights.items():
+            value = values[name]
+            assert value.const_value is not None
+            value.const_value = _given(weight, value.const_value)
+        for name, parameter in self.floats.items():
+            value = values[name]
+            assert value.const_value is not None
+            array = parameter.detach().cpu().numpy().astype(value.const_value.dtype.numpy())
+            value.const_value = ir.tensor(np.ascontiguousarray(array), name=name)
+        return Learned(dataclasses.replace(self.job, model=model), self._learned_ranges())
+
+    def _learned_ranges(self) -> Ranges:
+        if "ranges" not in self.learn:
+            return self.ranges
+        found = dict(self.ranges.values)
+        for first, names in self._values.items():
+            scale = self.activations[first].result()
+            found |= dict.fromkeys(names, Range(scale.low, scale.high))
+        return dataclasses.replace(self.ranges, values=found)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """A copy of everything that learns."""
+        return {name: x.detach().clone() for name, x in self._named()}
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `state` gave."""
+        with torch.no_grad():
+            for name, x in self._named():
+                x.copy_(state[name])
+
+    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return ((f"{kind}/{name}", x) for kind, each in self.parameters().items() for name, x in each)
+
+
+def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor:
+    made = weight.result()
+    form = (made.format, made.granularity)
+    return GivenTensor(lambda: made, tuple(tensor.shape.numpy()), tensor.dtype, half_scales=weight.half, form=form)
+
+
+def encodings(rewritten: ir.Model) -> dict[str, list[Encoding]]:
+    """By name of a weight in the prepared model, the different ways in which it is encoded."""
+    found: dict[str, list[Encoding]] = {}
+    for body in graph.graphs(rewritten):
+        for name, value in body.initializers.items():
+            if isinstance(value.const_value, EncodedTensor):
+                several = found.setdefault(value.meta.get(ORIGIN, name), [])
+                if all(each is not value.const_value.encoding for each in several):
+                    several.append(value.const_value.encoding)
+    return found
+
+
+def kinds_of(model: ir.Model) -> dict[str, str]:
+    """Of vectors, whether they are `biases` or `norms`, by what reads them."""
+    weights = {weight.value.name for weight in find_weights(model)}
+    found: dict[str, str] = {}
+    for node in graph.nodes(model):
+        for i, value in enumerate(node.inputs):
+            tensor = graph.constant(value)
+            if value is None or tensor is None or value.name in weights or tensor.dtype not in graph.FLOATS:
+                continue
+            if i in _BIASES.get(node.op_type, ()):
+                found[value.name or ""] = "biases"
+            elif i in _NORMS.get(node.op_type, ()) or (
+                node.op_type == "Mul" and sum(n > 1 for n in tensor.shape.numpy()) == 1
+            ):
+                found.setdefault(value.name or "", "norms")
+    return found
