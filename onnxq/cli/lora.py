@@ -63,7 +63,11 @@ def lora() -> None:
 @data_options(_LIMIT)
 @click.option("--labels", metavar="NAME", help="The array of the data with the right answers: classes, or numbers.")
 @click.option("--teacher", type=MODEL, help="A model to be like, with the same inputs and outputs: the float one, say.")
-@click.option("--loss", metavar="MODULE:FUNCTION", help="Your own loss of the outputs (a dict of tensors) and a batch.")
+@click.option(
+    "--loss",
+    metavar="MODULE:FUNCTION",
+    help="Your own loss of the outputs (a dict of tensors), the labels and the inputs.",
+)
 @click.option(
     "--init",
     type=click.Choice(("zeros", "reconstruct")),
@@ -176,6 +180,7 @@ def convert(model: Path, adapter: Path, **options: Any) -> None:
 @click.option("--metric", type=click.Choice(tuple(METRICS)), help="Score both on --data: with it beside, and merged.")
 @click.option("--labels", metavar="NAME", help="The array of the data with the right answers, for --metric.")
 @data_options(_LIMIT)
+@LOGITS_OPTION
 @ACCURACY_LEVEL_OPTION
 @FORCE_OPTION
 @_JSON
@@ -193,6 +198,7 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
             adapter,
             options["output"],
             metric=options["metric"],
+            logits=tuple(options["logits"]),
             data=sampling_of(options),
             accuracy_level=options["accuracy_level"],
             environment=Environment(1, bars, guard_of(options)),

@@ -257,3 +257,16 @@ def test_the_commands_and_what_they_say_without_torch(
     monkeypatch.setitem(sys.modules, "torch", None)
     code, said = call("train", str(base), "--data", "x.npz", "--labels", "y", "-o", "t.onnx_adapter")
     assert (code, said) == (1, "onnxq: training needs torch, which is not installed: pip install 'onnxq[train]'\n")
+
+
+def test_merging_scores_both_by_labels(tmp_path: Path, quick: None) -> None:
+    base, source = adapters.quantized(tmp_path), written(adapters.adapter(), tmp_path / "a.onnx_adapter")
+    y = adapters.answer(X, *adapters.weights(base, tmp_path), adapters.adapter())[0]
+    np.savez(tmp_path / "d.npz", x=X, c=np.arange(len(X)))
+    words = ["--data", str(tmp_path / "d.npz"), "--metric", "nll", "--labels", "c", "--logits", "y", "--json"]
+    words = ["lora", "merge", str(base), str(source), "-o", str(tmp_path / "merged.onnx"), *words]
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    score = json.loads(done.output)["score"]
+    wanted = np.mean(np.log(np.exp(y).sum(-1)) - y[np.arange(len(X)), np.arange(len(X))])
+    assert score["in_float"] == pytest.approx(wanted, rel=1e-3)
+    assert score["quantized"] == pytest.approx(wanted, rel=0.2) and score["quantized"] != score["in_float"]

@@ -11,6 +11,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, OutOfMemory, first_line
+from onnxq.files import limits
 from onnxq.progress import Progress
 from onnxq.runtime.session import Feed
 from onnxq.training.adapters.adapter import Adapter
@@ -144,7 +145,9 @@ class Fit:
 
     def _run(self, progress: Progress, save: Callable[[], None]) -> None:
         state = self.state
-        progress.start("training", self.steps, "steps")
+        held = f"{sum(each.numel() for each in self.adapted.parameters())} numbers beside "
+        held += f"{limits.in_words(self.adapted.packed_bytes)} of codes"
+        progress.start(f"training {held}", self.steps, "steps")
         progress.advance(state.step)
         try:
             if not state.losses:

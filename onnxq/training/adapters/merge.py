@@ -14,6 +14,7 @@ from onnxq import targets
 from onnxq.algorithms.low_rank import Factors
 from onnxq.boundary import bounded
 from onnxq.checking.labeled import LabelMetric
+from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check
 from onnxq.checking.score import Score
 from onnxq.conversion.convert import rewritten
@@ -72,6 +73,7 @@ def merge_adapter(
     output: str | Path,
     *,
     metric: str | None = None,
+    logits: tuple[str, ...] = (),
     data: Sampling | None = None,
     accuracy_level: int = Recipe.accuracy_level,
     environment: Environment | None = None,
@@ -80,6 +82,7 @@ def merge_adapter(
 
     Args:
         metric: what labelled samples are scored by, before and after; see `checking.metrics`.
+        logits: outputs that the user says are scores of classes.
         accuracy_level: of products: 4 lets kernels round activations to int8, 0 and 1 leave them as they are.
 
     Raises:
@@ -94,7 +97,8 @@ def merge_adapter(
     base, loaded, products = open_base(model, environment)
     found = files.read_adapter(Path(adapter), products, guard).adapter
     guard.writes(output)
-    scored = None if metric is None else LabelMetric(metric, data or Sampling(), everything=True)
+    logits = logits or tuple(name for name, found in classes_of(loaded).items() if found.kind == "logits")
+    scored = None if metric is None else LabelMetric(metric, data or Sampling(), logits=logits, everything=True)
     target = target_of(load_model(base))
     made = _merged(loaded, found.factors)
     codes = plan_codes(loaded, target)

@@ -118,8 +118,8 @@ class AdaptedModule:
         weight = self._products[name].weight
         matrix = self._packed.get(weight.value.name or "")
         if matrix is not None:
-            return np.ascontiguousarray(matrix.floats(slice(None)).numpy().T)
-        x = self.graph.weights[weight.value.name or ""].detach().float().numpy()
+            return np.ascontiguousarray(matrix.floats(slice(None)).cpu().numpy().T)
+        x = self.graph.weights[weight.value.name or ""].detach().float().cpu().numpy()
         return np.ascontiguousarray(x if weight.role.contraction == 0 else x.T)
 
     def _reading(self, node: ir.Node) -> Callable[..., Any]:

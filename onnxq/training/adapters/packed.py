@@ -30,6 +30,7 @@ class PackedMatrix(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self.rows, self.columns = q.shape
         self._whole = None if _is_simple(q) else q
+        self.register_buffer("place", torch.empty(0))  # knows the device
         if self._whole is None:
             self._pack(q)
 
@@ -71,7 +72,7 @@ class PackedMatrix(torch.nn.Module):  # type: ignore[misc]
             rows: a slice, or a tensor of indices in one dimension.
         """
         if self._whole is not None:
-            return torch.from_numpy(np.array(self._whole.dequantize(), np.float32))[rows]
+            return torch.from_numpy(np.array(self._whole.dequantize(), np.float32)).to(self.place.device)[rows]
         codes = self.codes[rows]
         if self.is_short:
             codes = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)

@@ -23,7 +23,6 @@ from onnxq.job import Environment
 from onnxq.model.load import load_model
 from onnxq.progress import Progress
 from onnxq.runtime.session import Feed, Session
-from onnxq.samples.functions import import_function
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
 from onnxq.training.adapters import files, resume
@@ -51,8 +50,8 @@ class Task:
         lora: ranks by patterns of node names; the last that matches counts.
         labels: the array of the data with the right answers.
         teacher: a model with the same inputs and outputs, mostly the float one, to be like.
-        loss: `module:function` of the outputs by name, as tensors of torch, and a batch, which holds the array of
-            `labels` too; in the place of both.
+        loss: `module:function` of the outputs by name, as tensors of torch, the labels (None where there are none) and
+            the inputs, in the place of both.
         initial: `zeros`: the adapters begin as nothing; `reconstruct`: as what the codes left of the teacher's weights.
         logits: outputs that the user says are scores of classes.
 
@@ -142,8 +141,10 @@ def train_adapter(
     key = _key(base, ranks, kept, task, options)
     keeper = None if progress_file is None else (Path(progress_file), key)
     progress.start("reading the weights")
-    learned = _learn(AdaptedModule(graph, ranks, options.seed), (batches, looks, loss), task, options, progress, keeper)
-    del graph
+    adapted = AdaptedModule(graph, ranks, options.seed)
+    adapted.graph.to("cuda" if torch.cuda.is_available() else "cpu")
+    learned = _learn(adapted, (batches, looks, loss), task, options, progress, keeper)
+    del adapted, graph
     gc.collect()  # what was learnt from makes room for onnxruntime
     nbytes = files.write_adapter(output, learned.adapter, base, products, guard, progress)
     progress.start("checking what was written")
@@ -215,7 +216,7 @@ def _samples(graph: ir.Model, base: Path, data: DataSource | Sampling, task: Tas
 def _loss(graph: ir.Model, task: Task) -> Loss:
     classes = classes_of(graph, task.logits)
     if task.loss is not None:
-        return ByFunction(import_function(task.loss, "--loss"), task.loss)
+        return ByFunction(task.loss, task.labels)
     if task.labels is not None:
         output = next(iter(classes), graph.graph.outputs[0].name or "")
         return ByLabels(task.labels, output, classes.get(output))
@@ -256,6 +257,7 @@ def _saved(output: Path, base: Path, products: list[Product], looks: Batches, lo
 
 def _key(base: Path, ranks: Mapping[str, int], data: Data, task: Task, options: FitOptions) -> str:
     """The same for runs that train the same."""
-    stat = base.stat()
-    parts = (str(base.resolve()), stat.st_size, sorted(ranks.items()), data.hash(), repr(task), repr(options))
+    with base.open("rb") as file:
+        content = hashlib.file_digest(file, "blake2b").hexdigest()
+    parts = (content, sorted(ranks.items()), data.hash(), repr(task), repr(options))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
