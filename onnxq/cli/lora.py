@@ -102,8 +102,8 @@ def train(model: Path, **options: Any) -> None:
 
     patterns = dict(map(parse_pattern, options["lora"]))
     require_torch()
-    from onnxq.training.adapters.fit import FitOptions
-    from onnxq.training.adapters.train import Task, train_adapter
+    from onnxq.training.adapters.learning.fit import FitOptions
+    from onnxq.training.adapters.learning.train import Task, train_adapter
 
     sampling = dataclasses.replace(sampling_of(options), held_back=options["held_back"])
     numbers = {name: options[name] for name in ("epochs", "steps", "batch", "rate", "patience")}

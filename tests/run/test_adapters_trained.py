@@ -26,12 +26,12 @@ torch = pytest.importorskip("torch")
 from onnxq.cli import main  # noqa: E402
 from onnxq.model.load import load_model  # noqa: E402
 from onnxq.runtime.adapter_file import read_adapter_file  # noqa: E402
-from onnxq.training.adapters import module as modules  # noqa: E402
-from onnxq.training.adapters.fit import FitOptions  # noqa: E402
-from onnxq.training.adapters.module import AdaptedModule  # noqa: E402
-from onnxq.training.adapters.packed import PackedMatrix  # noqa: E402
+from onnxq.training.adapters.learning import module as modules  # noqa: E402
+from onnxq.training.adapters.learning.fit import FitOptions  # noqa: E402
+from onnxq.training.adapters.learning.module import AdaptedModule  # noqa: E402
+from onnxq.training.adapters.learning.packed import PackedMatrix  # noqa: E402
+from onnxq.training.adapters.learning.train import Task, Trained, train_adapter  # noqa: E402
 from onnxq.training.adapters.products import products_of, restored  # noqa: E402
-from onnxq.training.adapters.train import Task, Trained, train_adapter  # noqa: E402
 
 FEW = FitOptions(epochs=40, steps=24, batch=8, rate=1e-2, every=6, patience=50)
 
@@ -54,7 +54,7 @@ def test_a_packed_matrix_is_what_its_codes_stand_for(word: str) -> None:
 
 
 def test_products_by_slabs_have_the_gradient_of_the_whole_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxq.training.adapters.packed.SLAB", 300)
+    monkeypatch.setattr("onnxq.training.adapters.learning.packed.SLAB", 300)
     q = formats.quantize(tiny.normal(40, 96), "nf4")
     packed, w = PackedMatrix(q), torch.from_numpy(np.array(q.dequantize())).double()
     assert len(packed.slabs()) == 14

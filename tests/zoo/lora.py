@@ -103,8 +103,8 @@ def share(folder: Path) -> list[Row]:
     """Of what all weights of the float model gain, what adapters of the 4-bit one do."""
     import onnxq
     from onnxq.samples.sampling import Sampling
-    from onnxq.training.adapters.fit import FitOptions
-    from onnxq.training.adapters.train import Task, train_adapter
+    from onnxq.training.adapters.learning.fit import FitOptions
+    from onnxq.training.adapters.learning.train import Task, train_adapter
 
     known, unseen = text(folder)
     model, base, out = ROOT / "models" / "text_transformer.onnx", folder / "base.onnx", folder / "out.onnx"

@@ -14,7 +14,7 @@ from onnxq.algorithms.low_rank import Factors
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.training.adapters.adapter import Adapter
-from onnxq.training.adapters.packed import PackedMatrix
+from onnxq.training.adapters.learning.packed import PackedMatrix
 from onnxq.training.adapters.products import Product, no_numbers, products_of
 from onnxq.training.graph.module import GraphModule, module
 from onnxq.training.graph.operators import find

@@ -25,14 +25,15 @@ from onnxq.progress import Progress
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
-from onnxq.training.adapters import files, resume
+from onnxq.training.adapters import files
 from onnxq.training.adapters.adapter import Adapter
-from onnxq.training.adapters.batches import Batches, counts_samples
-from onnxq.training.adapters.fit import Fit, FitOptions
-from onnxq.training.adapters.initial import reconstructed
 from onnxq.training.adapters.insert import as_nodes
-from onnxq.training.adapters.losses import ByFunction, ByLabels, ByTeacher, Loss
-from onnxq.training.adapters.module import AdaptedModule
+from onnxq.training.adapters.learning import resume
+from onnxq.training.adapters.learning.batches import Batches, counts_samples
+from onnxq.training.adapters.learning.fit import Fit, FitOptions
+from onnxq.training.adapters.learning.initial import reconstructed
+from onnxq.training.adapters.learning.losses import ByFunction, ByLabels, ByTeacher, Loss
+from onnxq.training.adapters.learning.module import AdaptedModule
 from onnxq.training.adapters.products import Product, chosen, file_model
 from onnxq.training.adapters.use import open_base
 

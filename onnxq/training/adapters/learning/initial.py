@@ -21,7 +21,7 @@ from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.runtime.session import Feed
 from onnxq.training.adapters.adapter import Adapter
-from onnxq.training.adapters.module import AdaptedModule
+from onnxq.training.adapters.learning.module import AdaptedModule
 from onnxq.training.adapters.products import Product, matrix, products_of
 
 #: Bytes of Gram matrices that are summed in one pass over the samples.

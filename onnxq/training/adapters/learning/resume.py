@@ -16,7 +16,7 @@ from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.errors import BadData
 from onnxq.files import limits, schemas
 from onnxq.training.adapters.adapter import Adapter
-from onnxq.training.adapters.fit import Fit, State
+from onnxq.training.adapters.learning.fit import Fit, State
 
 #: What of AdamW's state is kept of each matrix.
 _MOMENTS = ("mean", "square")

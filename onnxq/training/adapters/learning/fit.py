@@ -15,9 +15,9 @@ from onnxq.files import limits
 from onnxq.progress import Progress
 from onnxq.runtime.session import Feed
 from onnxq.training.adapters.adapter import Adapter
-from onnxq.training.adapters.batches import Batches
-from onnxq.training.adapters.losses import Loss
-from onnxq.training.adapters.module import AdaptedModule
+from onnxq.training.adapters.learning.batches import Batches
+from onnxq.training.adapters.learning.losses import Loss
+from onnxq.training.adapters.learning.module import AdaptedModule
 
 #: Steps in a row whose loss or gradients are no numbers, after which training stops.
 MOST_SKIPPED = 5
