@@ -33,7 +33,7 @@ from onnxq.training.adapters.learning.packed import PackedMatrix  # noqa: E402
 from onnxq.training.adapters.learning.train import Task, Trained, train_adapter  # noqa: E402
 from onnxq.training.adapters.products import products_of, restored  # noqa: E402
 
-FEW = FitOptions(epochs=40, steps=24, batch=8, rate=1e-2, every=6, patience=50)
+FEW = FitOptions(epochs=40, steps=60, batch=16, rate=3e-2, ratio=1, every=10, patience=50)
 
 
 @pytest.mark.parametrize("word", formats.names())
@@ -47,7 +47,7 @@ def test_a_packed_matrix_is_what_its_codes_stand_for(word: str) -> None:
                 continue
             packed, wanted = PackedMatrix(q), torch.from_numpy(np.array(q.dequantize()))
             assert torch.equal(packed.floats(slice(None)), wanted), (shape, how)
-            assert torch.equal(packed.lookup(torch.tensor([[1, -1]])), wanted[[[1, -1]]])
+            assert torch.equal(packed.lookup(torch.tensor([[1, -1]])), wanted[torch.tensor([[1, -1]])])
     if format.bits == 4 and format.default_block and not format.has_minimum and format.super_block is None:
         packed = PackedMatrix(formats.quantize(tiny.normal(64, 256), word))
         assert packed.nbytes < 64 * 256 * 0.8
@@ -55,10 +55,10 @@ def test_a_packed_matrix_is_what_its_codes_stand_for(word: str) -> None:
 
 def test_products_by_slabs_have_the_gradient_of_the_whole_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxq.training.adapters.learning.packed.SLAB", 300)
-    q = formats.quantize(tiny.normal(40, 96), "nf4")
+    q = formats.quantize(tiny.normal(10, 96), "nf4")
     packed, w = PackedMatrix(q), torch.from_numpy(np.array(q.dequantize())).double()
-    assert len(packed.slabs()) == 14
-    x = torch.from_numpy(tiny.normal(7, 96, seed=2)).double().requires_grad_()
+    assert len(packed.slabs()) == 4
+    x = torch.from_numpy(tiny.normal(2, 96, seed=2)).double().requires_grad_()
     assert torch.autograd.gradcheck(packed.product, x, atol=1e-4)
     torch.testing.assert_close(packed.product(x), x @ w.T)
 
@@ -147,7 +147,7 @@ def test_losses_that_are_no_numbers_stop_it_and_name_the_product(tmp_path: Path)
         CheckFailed, match=f"5 losses in a row are no numbers, first at what product '{adapters.UP}' re"
     ):
         train(base, "out.onnx", data)
-    with pytest.raises(CheckFailed, match="are no numbers, first in the loss itself"):
+    with pytest.raises(CheckFailed, match="are no numbers, in the loss itself"):
         train(base, "out.onnx", tmp_path / "labels.npz")
     assert not (tmp_path / "out.onnx").exists()
 
@@ -164,8 +164,8 @@ def test_what_cannot_be_trained_is_refused_in_a_sentence(tmp_path: Path, monkeyp
         with pytest.raises(BadRecipe, match=sentence):
             train(base, "out.onnx", tmp_path / "d.npz", task=words)
     for part, sentence in (
-        ("t", r"are \(8, 5\)|are \(.*, 5\), output 'y'"),
-        ("c", "labels are 99 to 99; output 'y' has 64 classes"),
+        ("t", r"the labels 't' of a batch are \(10,\), output 'y' is \(2, 64\)"),
+        ("c", "labels are 99 to 99; output 'h' has 96 classes"),
     ):
         np.savez(tmp_path / f"{part}.npz", **{"x": x, part: np.load(tmp_path / "d.npz")[part]})
         with pytest.raises(BadData, match=sentence):
@@ -208,6 +208,7 @@ def test_a_model_that_takes_adapters_is_trained_like_its_base(tmp_path: Path) ->
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore")  # of packages that peft looks for
 def test_peft_itself_loads_what_is_written_and_what_it_writes_is_read(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     from onnxq.training.adapters.peft import read_peft, write_peft
@@ -240,7 +241,7 @@ def test_peft_itself_loads_what_is_written_and_what_it_writes_is_read(tmp_path: 
         layer.down_proj.weight.copy_(torch.from_numpy(down))
         layer.down_proj.bias.copy_(torch.from_numpy(tiny.normal(adapters.WIDTH, seed=2)))
     made = adapters.adapter()
-    write_peft(tmp_path / "ours", made, "network")
+    write_peft(tmp_path / "ours", made)
     loaded = peft.PeftModel.from_pretrained(network, tmp_path / "ours")
     wanted = adapters.answer(x, up, down.T, made)[0]
     np.testing.assert_allclose(loaded(torch.from_numpy(x)).detach().numpy(), wanted, atol=2e-4 * np.abs(wanted).max())

@@ -89,7 +89,7 @@ def write_adapter(
             write_adapter_file(staged, arrays)
         return output.stat().st_size
     progress.start("writing")
-    peft.write_peft(output, adapter, base.stem)
+    peft.write_peft(output, adapter)
     return sum(file.stat().st_size for file in peft.files_of(output))
 
 

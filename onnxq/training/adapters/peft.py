@@ -101,13 +101,10 @@ def read_peft(folder: Path, products: Sequence[Product]) -> Read:
     return Read(Adapter(factors), {name: (module, why) for module, (name, why) in found.items()})
 
 
-def write_peft(folder: Path, adapter: Adapter, base: str) -> None:
+def write_peft(folder: Path, adapter: Adapter) -> None:
     """Write an adapter into `folder`, which is made; files of it that are there are replaced.
 
-    The factor is in B: alpha is the rank.
-
-    Args:
-        base: what the file says that it is an adapter of.
+    The factor is in B: alpha is the rank. The base is not named: PEFT would ask a hub for it.
 
     Raises:
         BadOutput: it cannot be written.
@@ -119,7 +116,7 @@ def write_peft(folder: Path, adapter: Adapter, base: str) -> None:
     others = {re.escape(module): rank for module, rank in ranks.items() if rank != usual}
     config = {
         "peft_type": "LORA",
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": None,
         "r": usual,
         "lora_alpha": usual,
         "rank_pattern": others,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,6 +27,8 @@ _WARM_UP = 0.05
 #: Of the learning rate, what it falls to.
 _END = 0.1
 _CLIP = 1.0
+#: Between two times that it is saved how far training came, at most.
+_SECONDS = 30.0
 #: What a loss that is no number counts as.
 _LARGEST = 1e300
 
@@ -121,7 +124,7 @@ class Fit:
         """Train to the end, and leave the best adapters in the module.
 
         Args:
-            save: is called after every look at the samples held back, and when training is interrupted.
+            save: is called after every look at the samples held back, twice a minute, and when training is interrupted.
 
         Raises:
             BadModel: no gradient reaches any adapter.
@@ -149,19 +152,26 @@ class Fit:
         held += f"{limits.in_words(self.adapted.packed_bytes)} of codes"
         progress.start(f"training {held}", self.steps, "steps")
         progress.advance(state.step)
+        is_whole, saved = True, time.monotonic()
         try:
             if not state.losses:
                 self._look(save)
             while state.step < self.steps and not self._is_done():
+                is_whole = False
                 self._step()
                 state.step += 1
+                is_whole = True
                 progress.advance(1)
+                if time.monotonic() - saved > _SECONDS:
+                    save()
+                    saved = time.monotonic()
                 if state.step % self.every == 0 or state.step == self.steps:
                     self._look(save)
                     progress.start(f"training, loss {state.least:.4g}", self.steps, "steps")
                     progress.advance(state.step)
         except KeyboardInterrupt:
-            save()
+            if is_whole:  # half a step is none: what was saved last is gone on from
+                save()
             raise
         assert state.best is not None
         self.adapted.put(state.best)

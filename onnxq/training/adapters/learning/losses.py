@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,35 +29,44 @@ class ByLabels:
 
     Args:
         name: of the labels in a batch.
-        output: what they are labels of.
-        classes: what that holds; None: logits along the last axis.
+        outputs: of the model, of which the first that they fit is meant; for classes those known for scores go first.
+        classes: what those hold that are known for scores; others are logits along the last axis.
     """
 
-    def __init__(self, name: str, output: str, classes: Classes | None) -> None:
-        self.name, self.output, self.classes = name, output, classes or Classes(-1)
+    def __init__(self, name: str, outputs: Sequence[str], classes: Mapping[str, Classes]) -> None:
+        self.name, self.classes, self.outputs = name, classes, outputs
 
     def __call__(self, outputs: Mapping[str, Any], batch: Feed) -> torch.Tensor:
         """
         Raises:
             BadData: the labels are not one for each place, or name a class that there is not.
         """
-        found, labels = outputs[self.output], np.asarray(batch[self.name])
+        labels = np.asarray(batch[self.name])
         if labels.dtype.kind not in "iubf":
             raise BadData(f"the labels '{self.name}' are of type {labels.dtype}; give classes or numbers")
-        if labels.dtype.kind == "f":
+        is_class = labels.dtype.kind != "f"
+        order = sorted(self.outputs, key=lambda name: is_class and name not in self.classes)
+        places = {name: self._places(outputs[name], name, is_class) for name in order}
+        name = next((name for name, count in places.items() if count == labels.size), order[0])
+        found = outputs[name]
+        if places[name] != labels.size:
+            shapes = f"{labels.shape}, output '{name}' is {tuple(found.shape)}"
+            raise BadData(f"the labels '{self.name}' of a batch are {shapes}")
+        if not is_class:
             wanted = torch.from_numpy(np.asarray(labels, np.float32)).to(found.device)
-            if wanted.numel() != found.numel():
-                shapes = f"{labels.shape}, output '{self.output}' is {tuple(found.shape)}"
-                raise BadData(f"the labels '{self.name}' of a batch are {shapes}")
             return functional.mse_loss(found.float(), wanted.reshape(found.shape))
+        classes = self.classes.get(name) or Classes(-1)
         right = torch.from_numpy(labels.astype(np.int64)).to(found.device).reshape(-1)
-        rows = found.movedim(self.classes.axis, -1)
-        rows = rows.reshape(-1, rows.shape[-1])
-        if len(right) == len(rows):
-            rows, right = rows[right != IGNORED], right[right != IGNORED]
-        if not len(right):
+        rows = found.movedim(classes.axis, -1)
+        kept = rows.reshape(-1, rows.shape[-1])[right != IGNORED]
+        if not len(kept):
             return found.sum() * 0
-        return cross_entropy({self.output: rows}, right, {self.output: Classes(-1, self.classes.kind)})
+        return cross_entropy({name: kept}, right[right != IGNORED], {name: Classes(-1, classes.kind)})
+
+    def _places(self, x: torch.Tensor, name: str, is_class: bool) -> int:
+        """How many labels an output has room for."""
+        classes = self.classes.get(name) or Classes(-1)
+        return x.numel() // max(1, x.shape[classes.axis] if x.dim() else 1) if is_class else x.numel()
 
 
 class ByTeacher:

@@ -20,6 +20,7 @@ from onnxq.checking.logits import classes_of
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
+from onnxq.model.graph import FLOATS
 from onnxq.model.load import load_model
 from onnxq.progress import Progress
 from onnxq.runtime.session import Feed, Session
@@ -219,8 +220,8 @@ def _loss(graph: ir.Model, task: Task) -> Loss:
     if task.loss is not None:
         return ByFunction(task.loss, task.labels)
     if task.labels is not None:
-        output = next(iter(classes), graph.graph.outputs[0].name or "")
-        return ByLabels(task.labels, output, classes.get(output))
+        named = [value.name or "" for value in graph.graph.outputs if value.dtype in (None, *FLOATS)]
+        return ByLabels(task.labels, [*task.logits] or named, classes)
     assert task.teacher is not None
     teacher = Session(task.teacher, threads=0)
     if task.teacher is not None and not task.logits:
