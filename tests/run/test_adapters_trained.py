@@ -63,7 +63,7 @@ def test_products_by_slabs_have_the_gradient_of_the_whole_product(monkeypatch: p
     torch.testing.assert_close(packed.product(x), x @ w.T)
 
 
-def samples(folder: Path, base: Path, count: int = 64) -> Path:
+def samples(folder: Path, base: Path, count: int = 512) -> Path:
     """What the network with an adapter of rank 3 computes: another one can learn it."""
     x = np.random.default_rng(3).standard_normal((count, adapters.WIDTH)).astype(np.float32)
     y, _ = adapters.answer(x, *adapters.weights(base, folder), adapters.adapter())
