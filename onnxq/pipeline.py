@@ -138,7 +138,7 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         guard: knows of further files that are read or written; it says in the place of `force` what may be replaced.
         one_scheme: without data `auto` stands for w4a16, also where bf16 would be faster: for parts that share weights
             with others.
-        learn: makes another model of the one that is about to be written (`training/train.py`).
+        learn: makes another model of the one that is about to be written (`training/run.py`).
         held_back: samples that calibration does not see, at most a quarter of all.
 
     Raises:

@@ -168,7 +168,7 @@ TRAINING_OPTIONS = options(
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
 def train(model: Path, **options: Any) -> None:
     require_torch()
-    from onnxq.training.train import train as run  # torch takes seconds
+    from onnxq.training.run import train as run  # torch takes seconds
 
     if not options["data"]:
         raise BadRecipe("training needs samples: give --data")

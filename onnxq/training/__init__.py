@@ -10,10 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxq.training.graph.module import GraphModule, module
+    from onnxq.training.layers import QuantConv2d, QuantLinear, calibrating, export, replace_layers
+    from onnxq.training.run import train
+    from onnxq.training.settings import Settings
 
-__all__ = ["GraphModule", "module"]
+__all__ = [
+    "GraphModule",
+    "QuantConv2d",
+    "QuantLinear",
+    "Settings",
+    "calibrating",
+    "export",
+    "module",
+    "replace_layers",
+    "train",
+]
 
-_HOMES = {"GraphModule": "graph.module", "module": "graph.module"}
+_HOMES = {
+    "GraphModule": "graph.module",
+    "QuantConv2d": "layers",
+    "QuantLinear": "layers",
+    "Settings": "settings",
+    "calibrating": "layers",
+    "export": "layers",
+    "module": "graph.module",
+    "replace_layers": "layers",
+    "train": "run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -85,6 +85,8 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
             order = np.argsort(start.format.levels)
             self.levels = torch.from_numpy(np.array(start.format.levels[order], np.float32))
             place = self._inside(place, torch.from_numpy(np.argsort(order)[start.codes.astype(np.int64)]))
+        #: Between neighbouring codes, on average.
+        self.step = float((self.levels[-1] - self.levels[0]) / (len(self.levels) - 1)) if len(self.levels) else 1.0
         if moves is not None:
             self.register_buffer("origin", place.clone())
         self.place = torch.nn.Parameter(place, requires_grad=codes)
@@ -122,9 +124,8 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         """Bring codes back that went too far; what lies outside of the grid is brought to its ends, from where
         gradients still lead it back."""
         if self.moves is not None:
-            self.place.copy_(
-                torch.minimum(torch.maximum(self.place, self.origin - self.moves), self.origin + self.moves)
-            )
+            far = self.moves * self.step
+            self.place.copy_(torch.minimum(torch.maximum(self.place, self.origin - far), self.origin + far))
         low, high = (self.levels[0], self.levels[-1]) if len(self.levels) else (self.low, self.high)
         self.place.clamp_(low, high)
 

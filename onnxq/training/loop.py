@@ -65,6 +65,7 @@ def optimizer_of(student: Student, rate: float, names: Iterable[str] | None = No
                 continue
             size = float(parameter.detach().square().mean().sqrt()) if kind == "floats" else 1.0
             own = rate * (FLOATS * max(size, 1e-3) if kind == "floats" else 1.0)
+            own *= student.weights[name].step if kind == "codes" else 1.0
             groups.append({"params": [parameter], "lr": own, "rate": own, "name": name, "kind": kind})
     if not groups:
         raise BadRecipe("nothing learns: the plan leaves nothing of what --learn names")

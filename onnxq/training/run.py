@@ -80,6 +80,7 @@ def train(
         strict=True,
         learn=trainer.learn,
         held_back=settings.held_back,
+        labels=settings.labels,
         **{key: value for key, value in options.items() if key not in ("force", "strict")},
     )
     if trainer.kept is not None:

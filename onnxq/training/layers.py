@@ -1,0 +1,227 @@
+"""Layers of torch with the quantization in place, for people who have the source of their model; and its export.
+
+A `QuantLinear` or `QuantConv2d` takes the place of torch's own. In training it rounds its weight, and its input once
+`calibrate` has seen some, with straight-through gradients; exported, it is QuantizeLinear and DequantizeLinear.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from onnxq import fake_quant
+from onnxq.boundary import typed
+from onnxq.errors import BadModel, BadRecipe, first_line
+from onnxq.fake_quant import AffineGrid, Observer, torch_functions
+from onnxq.files import staging
+from onnxq.files.guard import Guard
+from onnxq.output.write import require_onnx
+
+
+class _Quantized(torch.nn.Module):  # type: ignore[misc]
+    """What both layers share: a grid for the weight, and an observer and a grid for the input.
+
+    Args:
+        bits: of the weight, one symmetric scale for each output channel.
+        input_bits: of the input, one scale; None: it stays in float.
+        method: how the range of the input is found, a word of `collectors/`.
+
+    Attributes:
+        observer: sees inputs while the layer is calibrated.
+    """
+
+    weight: torch.nn.Parameter
+
+    def _prepare(self, bits: int, input_bits: int | None, method: str) -> None:
+        if not 2 <= bits <= 8 or (input_bits is not None and input_bits != 8):
+            raise BadRecipe(f"a layer has weights of 2 to 8 bits and inputs of 8 or none, not {bits} and {input_bits}")
+        self.bits, self.input_bits = bits, input_bits
+        self.observer = Observer(method, input_bits or 8)
+        self.is_calibrating = False
+        self.register_buffer("input_scale", torch.zeros(()))
+        self.register_buffer("input_zero", torch.zeros((), dtype=torch.int32))
+
+    @property
+    def grid(self) -> AffineGrid:
+        """The weight's, as it is now."""
+        return fake_quant.fit(self.weight.detach().cpu().numpy(), self.bits, symmetric=True, axis=0)
+
+    def rounded_weight(self) -> Tensor:
+        """The weight on its grid."""
+        most = (1 << self.bits - 1) - 1
+        axes = tuple(range(1, self.weight.dim()))
+        scale = self.weight.detach().abs().amax(axes) / most
+        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+        if self.bits == 8:  # which torch's exporter knows; the scale leaves the lowest code unused
+            zero = torch.zeros_like(scale, dtype=torch.int32)
+            return torch.fake_quantize_per_channel_affine(self.weight, scale, zero, 0, -most - 1, most)
+        return torch_functions.FakeQuantize.apply(self.weight, scale, torch.zeros_like(scale), -most, most, 0)
+
+    def rounded_input(self, x: Tensor) -> Tensor:
+        """`x` on its grid; as it is before there is one."""
+        if self.is_calibrating:
+            self.observer.update(x.detach().float().cpu().numpy())
+        if self.input_bits is None or self.is_calibrating or not self.has_range:
+            return x
+        return torch.fake_quantize_per_tensor_affine(x, self.input_scale, self.input_zero, 0, 255)
+
+    @property
+    def has_range(self) -> bool:
+        """Whether its input was calibrated."""
+        return bool(self.input_scale > 0)
+
+    def take_range(self) -> None:
+        """Let the grid of the input be that of what the observer saw."""
+        if self.input_bits is None or not self.observer.has_data:
+            return
+        grid = self.observer.grid()
+        self.input_scale.fill_(float(np.asarray(grid.scale)))
+        self.input_zero.fill_(int(np.asarray(grid.zero_point)))
+
+
+class QuantLinear(torch.nn.Linear, _Quantized):  # type: ignore[misc]
+    """`torch.nn.Linear` with its weight, and its input where `input_bits` says so, on the grid of integers."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        bits: int = 8,
+        input_bits: int | None = 8,
+        method: str = "minmax",
+    ) -> None:
+        super().__init__(in_features, out_features, bias)
+        self._prepare(bits, input_bits, method)
+
+    @classmethod
+    def of(cls, layer: torch.nn.Linear, **options: Any) -> QuantLinear:
+        """One with the parameters of `layer`."""
+        made = cls(layer.in_features, layer.out_features, layer.bias is not None, **options)
+        made.weight, made.bias = layer.weight, layer.bias
+        return made
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(self.rounded_input(x), self.rounded_weight(), self.bias)
+
+
+class QuantConv2d(torch.nn.Conv2d, _Quantized):  # type: ignore[misc]
+    """`torch.nn.Conv2d` with its weight, and its input where `input_bits` says so, on the grid of integers."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        bits: int = 8,
+        input_bits: int | None = 8,
+        method: str = "minmax",
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._prepare(bits, input_bits, method)
+
+    @classmethod
+    def of(cls, layer: torch.nn.Conv2d, **options: Any) -> QuantConv2d:
+        """One with the parameters of `layer`."""
+        sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding)
+        more = {"groups": layer.groups, "bias": layer.bias is not None, "padding_mode": layer.padding_mode}
+        made = cls(*sizes, layer.dilation, **more, **options)
+        made.weight, made.bias = layer.weight, layer.bias
+        return made
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(self.rounded_input(x), self.rounded_weight(), self.bias)
+
+
+def layers_of(model: torch.nn.Module) -> Iterator[QuantLinear | QuantConv2d]:
+    """Those of our layers that `model` has."""
+    return (each for each in model.modules() if isinstance(each, (QuantLinear, QuantConv2d)))
+
+
+def replace_layers(model: torch.nn.Module, **options: Any) -> torch.nn.Module:
+    """`model`, whose Linear and Conv2d layers are replaced by ours, which have their parameters.
+
+    Args:
+        model: changed in place.
+        options: `bits`, `input_bits` and `method` of all of them.
+    """
+    kinds = {torch.nn.Linear: QuantLinear, torch.nn.Conv2d: QuantConv2d}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) in kinds:
+                setattr(parent, name, kinds[type(child)].of(child, **options))
+    return model
+
+
+@contextlib.contextmanager
+def calibrating(model: torch.nn.Module) -> Iterator[None]:
+    """Within, what is run shows the layers their inputs; at the end they have ranges.
+
+    Args:
+        model: whose layers are calibrated.
+    """
+    every = list(layers_of(model))
+    for layer in every:
+        layer.is_calibrating = True
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer in every:
+            layer.is_calibrating = False
+            layer.take_range()
+
+
+@typed
+def export(
+    module: Any, path: str | Path, example: Any, *, force: bool = False, input_names: Iterable[str] = ()
+) -> Path:
+    """Write a module with our layers as standard ONNX, where each is a QuantizeLinear/DequantizeLinear pair.
+
+    Args:
+        module: of torch.
+        path: of the file.
+        example: an input, or a tuple of them, to run it on.
+        force: replace a file that is there.
+        input_names: of the inputs.
+
+    Raises:
+        BadModel: torch cannot export it.
+        BadRecipe: a layer has weights of other widths than 8 bits, or no range yet: `calibrating`.
+        BadOutput: the file cannot be written.
+    """
+    path = Path(path)
+    require_onnx(path)
+    guard = Guard(force)
+    guard.writes(path)
+    for layer in layers_of(module):
+        if layer.bits != 8:
+            raise BadRecipe(
+                f"weights of {layer.bits} bits have no form in torch's exporter: export the float module and train it "
+                "by 'onnxq train', or give bits=8"
+            )
+        if layer.input_bits is not None and not layer.has_range:
+            raise BadRecipe("a layer has seen no input yet: run the module on samples within 'calibrating(module)'")
+    inputs = example if isinstance(example, tuple) else (example,)
+    was_training = module.training
+    with staging.staging(path) as folder:
+        staged = folder / path.name
+        try:
+            module.eval()
+            names = list(input_names) or [f"x{i}" if i else "x" for i in range(len(inputs))]
+            torch.onnx.export(
+                module, inputs, str(staged), input_names=names, output_names=["y"], opset_version=17, dynamo=False
+            )
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise BadModel(f"torch cannot export the module: {first_line(error)}") from error
+        finally:
+            module.train(was_training)
+        guard.publish(staged, path)
+    return path

@@ -1,0 +1,224 @@
+"""`onnxq train`: what it writes is what it measured, it goes on where it was interrupted, and says what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from numpy.typing import NDArray
+
+from onnxq.checking.logits import classes_of
+from onnxq.errors import BadData, BadModel, BadRecipe, OutOfMemory
+from onnxq.recipe import Recipe
+from onnxq.runtime.session import Session
+
+torch = pytest.importorskip("torch")
+from onnxq import training  # noqa: E402
+from onnxq.training import Settings, train  # noqa: E402
+from onnxq.training import loop as loop_of  # noqa: E402
+from onnxq.training.losses import Distillation  # noqa: E402
+
+torch.set_num_threads(1)
+SETTINGS = Settings(steps=12, evaluate_every=4, batch=4, held_back=6, checkpoint_every=4)
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def net(nodes: str = "h = MatMul(x, w) r = Relu(h) s = Add(r, b) y = MatMul(s, v)") -> onnx.ModelProto:
+    constants = {"w": tiny.normal(64, 64), "b": tiny.normal(64, seed=1), "v": tiny.normal(64, 64, seed=2)}
+    made = tiny.model(f"g (float[N, 64] x) => (float[N, 64] y) {{ {nodes} }}", constants)
+    for node in made.graph.node:
+        node.name = f"layer_{node.output[0]}"
+    return made
+
+
+def samples(count: int = 40) -> list[dict[str, NDArray]]:
+    rng = np.random.default_rng(3)
+    return [{"x": rng.standard_normal((1, 64)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tiny.save(net(), tmp_path)
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    """Every number of a file."""
+    return {each.name: each.SerializeToString() for each in onnx.load(path).graph.initializer}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "target"),
+    [("int4", "onnx"), ("uint2", "onnxq"), ("nf4", "onnxq"), ("w8a8", "onnx")],
+    ids=lambda word: word,
+)
+def test_the_file_measures_what_training_measured(recipe: str, target: str, path: Path, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, report=tmp_path / "losses.json", steps=30, evaluate_every=10)
+    out = tmp_path / "out.onnx"
+    train(path, out, Recipe(recipe, keep_slow=True), data=samples(), settings=settings, target=target, limit=None)
+    told = json.loads((tmp_path / "losses.json").read_text())
+    held = np.linspace(0, 39, 8)[1:-1].astype(int)
+    feeds = [samples()[k] for k in held]
+    feed = {"x": np.concatenate([each["x"] for each in feeds])}
+    in_float, found = (torch.from_numpy(Session(each).run(feed, ["y"])[0]) for each in (path, out))
+    loss = Distillation(classes_of(tiny.read(onnx.load(path))))
+    several = ((slice(0, 4), 4), (slice(4, 6), 2))  # as batches of four see them
+    measured = sum(float(loss({"y": found[part]}, {"y": in_float[part]})) * n for part, n in several) / 6
+    assert measured == pytest.approx(told["best"], rel=0.05)
+    assert told["best"] < told["held_back"][0][1]
+
+
+def test_a_run_that_was_interrupted_ends_bit_by_bit_as_one_that_was_not(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole.onnx", tmp_path / "cut.onnx"
+    train(path, whole, "int4", data=samples(), settings=SETTINGS, check=False)
+    step = loop_of.Loop._step
+
+    def interrupted(self: Any, *arguments: Any) -> None:
+        if self.history.done == 7:
+            raise KeyboardInterrupt
+        step(self, *arguments)
+
+    monkeypatch.setattr(loop_of.Loop, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(path, cut, "int4", data=samples(), settings=SETTINGS, check=False)
+    assert not cut.exists()
+    kept = tmp_path / "cut.onnx.training"
+    assert kept.exists()
+    monkeypatch.setattr(loop_of.Loop, "_step", step)
+    train(path, cut, "int4", data=samples(), settings=SETTINGS, check=False)
+    assert weights(cut) == weights(whole)
+    assert not kept.exists()
+
+
+def test_a_seed_decides(path: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / f"{k}.onnx" for k in range(3)]
+    for out, seed in zip(outs, (1, 1, 2), strict=True):
+        train(path, out, "int4", data=samples(), settings=dataclasses.replace(SETTINGS, seed=seed), check=False)
+    assert weights(outs[0]) == weights(outs[1]) != weights(outs[2])
+
+
+def test_a_checkpoint_of_other_settings_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    kept = dataclasses.replace(SETTINGS, checkpoint=tmp_path / "kept")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop_of.Loop, "_step", interrupt)
+        train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=kept, check=False)
+    other = dataclasses.replace(kept, rate=0.1)
+    with pytest.raises(BadRecipe, match="other settings"):
+        train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=other, check=False)
+
+
+def test_blocks_learn_before_the_whole(path: Path, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, block_steps=10)
+    result = train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+    assert any("of 3 blocks learned" in note for note in result.notes)
+
+
+def test_labels_and_an_own_loss_are_learned_from(path: Path, tmp_path: Path) -> None:
+    labelled = [each | {"z": np.array([k % 64])} for k, each in enumerate(samples())]
+    settings = dataclasses.replace(SETTINGS, labels="z")
+    result = train(path, tmp_path / "a.onnx", "int4", data=labelled, settings=settings, check=False, logits=("y",))
+    assert any("loss 4." in note or "loss 5." in note for note in result.notes)  # near log 64
+
+    def own(outputs: Any, labels: Any, feed: Any) -> Any:
+        assert labels is None and set(feed) == {"x"}
+        return outputs["y"].square().mean()
+
+    settings = dataclasses.replace(SETTINGS, loss=own)
+    train(path, tmp_path / "b.onnx", "int4", data=samples(), settings=settings, check=False)
+
+
+def test_labels_of_another_length_are_told(path: Path, tmp_path: Path) -> None:
+    labelled = [each | {"z": np.array([1, 2, 3])} for each in samples()]
+    settings = dataclasses.replace(SETTINGS, labels="z")
+    with pytest.raises(BadData, match=r"3 labels for 1 decisions of output 'y'"):
+        train(path, tmp_path / "a.onnx", "int4", data=labelled, settings=settings, check=False, logits=("y",))
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_losses_that_are_not_finite_are_skipped_and_then_stop_it_with_the_layers_name(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def once(outputs: Any, labels: Any, feed: Any) -> Any:
+        calls.append(1)
+        bad = float("nan") if len(calls) == 6 else 1.0
+        return outputs["y"].square().mean() * bad
+
+    settings = dataclasses.replace(SETTINGS, loss=once)
+    result = train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+    assert any("1 steps were skipped" in note for note in result.notes)
+
+    step = loop_of.Loop._step
+
+    def broken(self: Any, *arguments: Any) -> None:
+        with torch.no_grad():
+            self.student.weights["v"].stretch.fill_(1e6)
+        step(self, *arguments)
+
+    monkeypatch.setattr(loop_of.Loop, "_step", broken)
+    with pytest.raises(BadRecipe, match=r"layer 'layer_y' \(MatMul\) makes is not finite, 5 steps in a row"):
+        train(path, tmp_path / "b.onnx", "int4", data=samples(), settings=SETTINGS, check=False)
+
+
+def test_too_little_memory_is_told_before_it_starts(path: Path, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, memory=1000)
+    with pytest.raises(OutOfMemory, match=r"training takes about .* --batch"):
+        train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+
+
+def test_no_path_for_a_gradient_is_told(tmp_path: Path) -> None:
+    path = tiny.save(net("h = MatMul(x, w) r = Round(h) y = Identity(r)"), tmp_path)
+    settings = dataclasses.replace(SETTINGS, learn=("rounding",))
+    with pytest.raises(BadModel, match=r"no gradient reaches 'w'.*'layer_r' \(Round\)"):
+        train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+
+
+def test_training_never_ends_worse_than_it_began(path: Path, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, rate=3.0, report=tmp_path / "told.json", patience=2, steps=40)
+    train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["best"] <= told["held_back"][0][1]
+    assert told["done"] < 40 and "saw nothing better" in told["why"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"learn": ("all",)}, "unknown"), ({"steps": 0}, "nothing is trained"), ({"batch": 0}, "at least 1")],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadRecipe, match=words):
+        Settings(**wrong)
+
+
+def test_layers_of_torch_export_as_standard_pairs_with_the_same_numbers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    made = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 5)
+    )
+    training.replace_layers(made)
+    x = torch.randn(3, 1, 8, 8)
+    with pytest.raises(BadRecipe, match="calibrating"):
+        training.export(made, tmp_path / "early.onnx", x)
+    with training.calibrating(made):
+        made(x)
+    assert made(x).sum().backward() is None and made[0].weight.grad.abs().sum() > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own exporter
+        training.export(made, tmp_path / "made.onnx", x)
+    ops = [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node]
+    assert ops.count("DequantizeLinear") == 4
+    (found,) = Session(tmp_path / "made.onnx").run({"x": x.numpy()}, ["y"])
+    wanted = made(x).detach().numpy()
+    assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()
