@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import onnxq
+from onnxq.algorithms.low_rank import Factors
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadOutput, BadRecipe
@@ -270,3 +271,14 @@ def test_merging_scores_both_by_labels(tmp_path: Path, quick: None) -> None:
     wanted = np.mean(np.log(np.exp(y).sum(-1)) - y[np.arange(len(X)), np.arange(len(X))])
     assert score["in_float"] == pytest.approx(wanted, rel=1e-3)
     assert score["quantized"] == pytest.approx(wanted, rel=0.2) and score["quantized"] != score["in_float"]
+
+
+def test_merging_keeps_the_other_operators_of_the_domain(tmp_path: Path, quick: None) -> None:
+    base, model = tmp_path / "base.onnx", Path(__file__).parents[2] / "models" / "text_transformer.onnx"
+    onnxq.quantize(model, base, "nf4", target="onnxq", check=False)
+    a, b = np.zeros((96, 1), np.float32), np.zeros((1, 96), np.float32)
+    source = written(Adapter({"head/MatMul": Factors(a, b)}), tmp_path / "a.onnx_adapter")
+    done = merge_adapter(base, source, tmp_path / "merged.onnx", accuracy_level=0)
+    kinds = [{(node.domain, node.op_type) for node in onnx.load(path).graph.node} for path in (base, done.output)]
+    assert ("onnxq", "Attention") in kinds[0] and kinds[0] <= kinds[1]
+    assert done.check is not None and done.check.sqnr > 25

@@ -1,4 +1,4 @@
-"""The committed tables of adapters: `python tests/zoo/lora.py [--write] [share] [memory] [merge]`.
+"""The committed tables of adapters: `python tests/zoo/lora.py [--write] [share] [memory]`.
 
 *share*: text_transformer with every weight in nf4 learns new text, Shakespeare's, by adapters of rank 8, and the float
 model learns it by all its weights, for as many steps and at the best of several rates. What counts is how much of what

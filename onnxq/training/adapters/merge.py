@@ -37,7 +37,7 @@ from onnxq.samples.sampling import Sampling
 from onnxq.targets import Target
 from onnxq.training.adapters import files
 from onnxq.training.adapters.insert import as_nodes
-from onnxq.training.adapters.products import Product, file_model, matrix, products_of
+from onnxq.training.adapters.products import Product, file_model, matrix, products_of, restored
 from onnxq.training.adapters.use import open_base
 
 
@@ -94,12 +94,13 @@ def merge_adapter(
     environment, output = environment or Environment(), Path(output)
     guard, progress = environment.guard, environment.progress
     write.require_onnx(output)
-    base, loaded, products = open_base(model, environment)
+    base, _, products = open_base(model, environment)
     found = files.read_adapter(Path(adapter), products, guard).adapter
     guard.writes(output)
+    target = target_of(load_model(base))
+    loaded = restored(load_model(base), keeps_own=target.has_onnxq_ops)
     logits = logits or tuple(name for name, found in classes_of(loaded).items() if found.kind == "logits")
     scored = None if metric is None else LabelMetric(metric, data or Sampling(), logits=logits, everything=True)
-    target = target_of(load_model(base))
     made = _merged(loaded, found.factors)
     codes = plan_codes(loaded, target)
     result = rewritten(loaded, codes, target, Recipe("w4a16", accuracy_level=accuracy_level))

@@ -73,13 +73,16 @@ def no_numbers(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.LazyTensor(evaluate, dtype=tensor.dtype, shape=shape, name=tensor_name)
 
 
-def restored(model: ir.Model) -> ir.Model:
+def restored(model: ir.Model, *, keeps_own: bool = False) -> ir.Model:
     """`model`, its packed weights floats that know their codes; inputs for adapters are as by default.
+
+    Args:
+        keeps_own: whether calls of our own functions that are no products may stay, in the place of their bodies.
 
     Raises:
         BadModel: the graph cannot be read.
     """
-    restore_products(model, channels=True)
+    restore_products(model, keeps_own=keeps_own, channels=True)
     for value in [value for value in model.graph.inputs if value.const_value is not None]:
         model.graph.inputs.remove(value)
     return model
