@@ -97,7 +97,7 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         middles = (self.levels[1:] + self.levels[:-1]) / 2
         ends = torch.cat([self.levels[:1] - 1, middles, self.levels[-1:] + 1])
         low, high = ends[rank], ends[rank + 1]
-        edge = 0.01 * (high - low)
+        edge = 0.15 * (high - low)
         return torch.minimum(torch.maximum(place, low + edge), high - edge)
 
     def _spread(self, x: Tensor, parameter: Tensor) -> Tensor:
