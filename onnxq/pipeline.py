@@ -162,9 +162,13 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
         learn=learn,
     ).repeating(like)
     request = scored(asked(request, budget, formats, logits), evaluate, metric, max_drop)
+    return _quantized_or_copied(request, Trace(trace, environment.guard), strict=strict)
+
+
+def _quantized_or_copied(request: Request, trace: Trace, *, strict: bool) -> Result:
     try:
         with _computing_as_there(request):
-            return _quantized(request, Trace(trace, environment.guard))
+            return _quantized(request, trace)
     except NothingToDo as nothing:
         if strict:
             nothing.exit_code = BadModel.exit_code

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import numpy as np
 import onnx
 import pytest
 import tiny
+from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from onnxq.checking.logits import classes_of
+from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadRecipe, OutOfMemory
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
@@ -224,3 +228,25 @@ def test_layers_of_torch_export_as_standard_pairs_with_the_same_numbers(tmp_path
     (found,) = Session(tmp_path / "made.onnx").run({"x": x.numpy()}, ["y"])
     wanted = made(x).detach().numpy()
     assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()
+
+
+def test_the_python_of_its_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[2]
+    blocks = re.findall(r"^```python\n([\s\S]*?)^```", (root / "docs" / "training.md").read_text(), re.MULTILINE)
+    shutil.copy(root / "models" / "digits_cnn.onnx", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own exporter
+        for block in blocks:
+            exec(compile(block, "docs/training.md", "exec"), {})
+    assert len(blocks) == 2 and (tmp_path / "net.qdq.onnx").exists()
+
+
+def test_the_command_prints_what_it_learned(path: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.concatenate([each["x"] for each in samples()]))
+    words = f"train {path} --data {tmp_path / 'data.npz'} -w int4 -t onnx --steps 4 --evaluate-every 2 --batch 4"
+    result = CliRunner().invoke(main, [*words.split(), "-o", str(tmp_path / "out.onnx"), "--learn", "scales,biases"])
+    assert result.exit_code == 0, result.output
+    assert "trained 4 steps on" in result.output
+    wrong = CliRunner().invoke(main, [*words.split(), "-o", str(tmp_path / "b.onnx"), "--learn", "all"])
+    assert wrong.exit_code == 1 and "--learn 'all': unknown" in wrong.output

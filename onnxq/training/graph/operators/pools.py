@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onnxq.training.graph.operators import Call, operator
-from onnxq.training.graph.operators._windows import around, padded
+from onnxq.training.graph.operators.convolutions import around, padded
 
 _MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _MEAN = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
