@@ -94,7 +94,7 @@ def convert(
     codes = plan_codes(loaded, target)
     if not codes.plan.choices:
         raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to convert")
-    made = _rewritten(loaded, codes, target, recipe)
+    made = rewritten(loaded, codes, target, recipe)
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(made))
@@ -105,7 +105,8 @@ def convert(
     return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
 
 
-def _rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe) -> ir.Model:
+def rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe) -> ir.Model:
+    """A restored model with the weights of `codes` as `target` spells them."""
     words = {choice.format for choice in codes.plan if choice.format is not None}
     opset = max((target.opset_for(word) for word in words), default=0)
     prepare.run([RaiseOpset(max(opset, known.OLDEST_OPSET)), UniqueNames()], model)

@@ -20,13 +20,23 @@ def opened(path: Path, output: Path, environment: Environment) -> tuple[ir.Model
         BadModel: it cannot be read.
         BadOutput: the output cannot be written, or is read.
     """
-    guard = environment.guard
-    guard.reads(path)
-    guard.writes(output)
+    environment.guard.reads(path)
+    environment.guard.writes(output)
+    return read(path, environment)
+
+
+def read(path: Path, environment: Environment) -> tuple[ir.Model, int]:
+    """The same of a model beside which nothing is written yet.
+
+    Raises:
+        BadModel: it cannot be read.
+        BadOutput: one of its files is to be written.
+    """
+    environment.guard.reads(path)
     environment.progress.start("loading")
     model = load_model(path)
     files = {path, *(Path(tensor.path) for tensor in external_tensors(model))}
-    guard.reads(*files)
+    environment.guard.reads(*files)
     return model, sum(file.stat().st_size for file in files)
 
 

@@ -86,6 +86,16 @@ class ProgressFile(Struct):
     problems: dict[str, str] = {}
 
 
+class TrainingFile(Struct):
+    """How far the training of an adapter came. `updates`: steps that changed something; losses by step."""
+
+    key: str
+    step: Count
+    skipped: Count
+    updates: Count
+    losses: list[tuple[Count, float]]
+
+
 class SignatureFile(Struct):
     """What a written model says of how it was made, and what is usual. `plan` is a hash; `recipe` what is not usual."""
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching import put, structure
 from onnxq.checkpoints.matching.bias import put_bias
+from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
 from onnxq.checkpoints.stored import Layer, Stored
@@ -86,11 +87,11 @@ def put_in(
     work = _Work(model, how, placed)
     weights = list(_weights(model))
     products = [weight for weight in weights if weight.node.op_type != "Gather"]
-    by_name = {_plain(layer.name): layer for layer in layers}
+    by_name = {dotted(layer.name): layer for layer in layers}
     wanted: dict[str, list[Weight]] = {}
     for weight in weights:
         lone = [""] if len(products) == 1 and weight is products[0] else []
-        known = (by_name[name] for name in [*_names_of(weight), *lone] if name in by_name)
+        known = (by_name[name] for name in [*names_of(weight), *lone] if name in by_name)
         layer = next(known, None)
         if layer is not None:
             wanted.setdefault(layer.name, []).append(weight)
@@ -204,9 +205,9 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
         origin = weight.value.meta.get(ORIGIN, weight.value.name) or id(weight.value)
         groups.setdefault((origin, _sizes(weight)), []).append(weight)
     shared = list(groups.values())
-    here = [structure.Side(i, (_plain(layers[i].name),), stored.shape) for i, stored in opened.items()]
+    here = [structure.Side(i, (dotted(layers[i].name),), stored.shape) for i, stored in opened.items()]
     there = [structure.Side(i, _all_names(found), _sizes(found[0])) for i, found in enumerate(shared)]
-    names = {i: tuple(map(_plain, layer.aliases)) for i, layer in enumerate(layers)}
+    names = {i: tuple(map(dotted, layer.aliases)) for i, layer in enumerate(layers)}
     done: set[int] = set()
     for proposal in structure.proposals(here, there, names):
         layer, stored, weights = layers[proposal.layer], opened[proposal.layer], shared[proposal.weight]
@@ -277,17 +278,5 @@ def _sizes(weight: Weight) -> tuple[int, int]:
     return weight.shape[weight.role.channel], weight.shape[weight.role.contraction]
 
 
-def _names_of(weight: Weight) -> list[str]:
-    """What a product may be called, its own name first: a value may be another's too, whose numbers are the same."""
-    names = (weight.node.name, weight.value.name, weight.value.meta.get(ORIGIN))
-    return [_plain(name.removesuffix(".weight")) for name in names if name]
-
-
 def _all_names(weights: Sequence[Weight]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for weight in weights for name in _names_of(weight)))
-
-
-def _plain(name: str) -> str:
-    for op in ("/MatMul", "/Gemm", "/Gather"):
-        name = name.removesuffix(op)
-    return name.strip("/").replace("/", ".")
+    return tuple(dict.fromkeys(name for weight in weights for name in names_of(weight)))

@@ -31,6 +31,8 @@ ROLES = {
     "embed": r"token_embd|embed_tokens|wte|tok_embeddings|word_embeddings|embed_in",
     "head": r"lm_head|embed_out|output",
 }
+#: Why a proposal that no name speaks for.
+BY_SHAPE = "by its shape"
 _ROLES = {role: re.compile(rf"(?:^|[._/])(?:{words})$", re.IGNORECASE) for role, words in ROLES.items()}
 
 
@@ -71,7 +73,7 @@ def proposals(
     take(_unique(left, right, lambda s: aliases.get(s.index, ()), lambda s: s.names), "by the converter's names")
     take(_unique(left, right, *[lambda s: list(_ends(s.names))] * 2), "by the end of its name")
     take(_unique(left, right, *[lambda s: list(_roles(s.names))] * 2), "by its role")
-    take(_unique(left, right, *[lambda s: [()]] * 2), "by its shape")
+    take(_unique(left, right, *[lambda s: [()]] * 2), BY_SHAPE)
     take(_in_order(left, right), "by its place in order", is_weak=True)
     return found
 

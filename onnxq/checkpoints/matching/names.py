@@ -1,0 +1,19 @@
+"""What a product or table of a model may be called in a checkpoint."""
+
+from __future__ import annotations
+
+from onnxq.model.origin import ORIGIN
+from onnxq.model.weights import Weight
+
+
+def names_of(weight: Weight) -> list[str]:
+    """What a product may be called, its own name first: a value may be another's too, whose numbers are the same."""
+    names = (weight.node.name, weight.value.name, weight.value.meta.get(ORIGIN))
+    return [dotted(name.removesuffix(".weight")) for name in names if name]
+
+
+def dotted(name: str) -> str:
+    """The name of a node as that of a module: `/layers.0/q/MatMul` is `layers.0.q`."""
+    for op in ("/MatMul", "/Gemm", "/Gather"):
+        name = name.removesuffix(op)
+    return name.strip("/").replace("/", ".")

@@ -1,0 +1,61 @@
+"""What an adapter is: for some products of a model the two thin matrices beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxq.algorithms.low_rank import Factors
+from onnxq.errors import BadData
+from onnxq.training.adapters.products import Product
+
+#: Names that an error lists.
+MOST = 8
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank products beside those of one model.
+
+    Attributes:
+        factors: by the name of the product's node: `a` [K, rank] and `b` [rank, N] in float32, any factor in them.
+    """
+
+    factors: Mapping[str, Factors]
+
+    @property
+    def elements(self) -> int:
+        """Numbers in all matrices."""
+        return sum(a.size + b.size for a, b in self.factors.values())
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """By the name of the product's node."""
+        return {name: a.shape[1] for name, (a, _) in self.factors.items()}
+
+
+def require_fit(adapter: Adapter, products: Iterable[Product], source: str) -> None:
+    """Refuse an adapter that is not one for these products.
+
+    Args:
+        source: what the user calls it.
+
+    Raises:
+        BadData: it is for other products, of other sizes, or holds what is no number.
+    """
+    known = {product.name: product for product in products}
+    unknown = [name for name in adapter.factors if name not in known]
+    if unknown:
+        more = f" and {len(unknown) - MOST} others" if len(unknown) > MOST else ""
+        raise BadData(f"'{source}' is for products that the model does not have: {', '.join(unknown[:MOST])}{more}")
+    if not adapter.factors:
+        raise BadData(f"'{source}' holds no adapter of any product")
+    for name, (a, b) in adapter.factors.items():
+        k, n = known[name].k, known[name].n
+        if a.ndim != 2 or b.ndim != 2 or (a.shape[0], b.shape[1]) != (k, n) or a.shape[1] != b.shape[0]:
+            sizes = " and ".join("×".join(map(str, x.shape)) or "1" for x in (a, b))
+            raise BadData(f"'{source}' has matrices of {sizes} for node '{name}', whose weight is {k}×{n}")
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            raise BadData(f"'{source}' holds numbers for node '{name}' that are infinite or none at all")

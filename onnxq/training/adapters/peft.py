@@ -1,0 +1,222 @@
+"""Adapters as PEFT keeps them: a folder with adapter_config.json and adapter_model.safetensors.
+
+    base_model.model.MODULE.lora_A.weight   [rank, K]
+    base_model.model.MODULE.lora_B.weight   [N, rank], times alpha / rank (with rsLoRA alpha / √rank)
+
+Modules are the products of a model as `import-weights` matches them: by name, else by the end of their names or by
+what they do.
+
+Source: huggingface's peft, `save_and_load.py` for the names, `tuners/lora/layer.py` for the factor, and
+`utils/other.py` (get_pattern_key) for patterns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.algorithms.low_rank import Factors
+from onnxq.checkpoints.encode_arrays import write_arrays
+from onnxq.checkpoints.matching import structure
+from onnxq.checkpoints.matching.names import dotted, names_of
+from onnxq.checkpoints.tensors import Safetensors
+from onnxq.errors import BadData, BadRecipe, first_line
+from onnxq.files import limits, schemas
+from onnxq.output import write
+from onnxq.recipe import Rule
+from onnxq.training.adapters.adapter import MOST, Adapter
+from onnxq.training.adapters.products import Product
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
+#: What makes of A and B something else than a product that is added.
+_OTHERS = (
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "lora_bias",
+    "layer_replication",
+    "target_parameters",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "modules_to_save",
+    "trainable_token_indices",
+)
+
+
+class ConfigFile(msgspec.Struct):
+    """What adapter_config.json says that decides what its tensors mean."""
+
+    peft_type: str
+    r: schemas.Count = 8
+    lora_alpha: float = 8
+    use_rslora: bool = False
+    alpha_pattern: dict[str, float] | None = None
+    bias: str | None = "none"
+
+
+@dataclass(frozen=True)
+class Read:
+    """An adapter that was read, and which module each product's was, with the way it was found if not by its name."""
+
+    adapter: Adapter
+    modules: Mapping[str, tuple[str, str]]
+
+
+def files_of(folder: Path) -> tuple[Path, Path]:
+    """The two files of an adapter."""
+    return folder / CONFIG, folder / TENSORS
+
+
+def read_peft(folder: Path, products: Sequence[Product]) -> Read:
+    """The adapter in `folder`, for the products of a model.
+
+    Raises:
+        BadData: it is none, is damaged, of another kind than LoRA, or has modules that the model does not have.
+    """
+    config = _config(folder)
+    pairs = _pairs(folder)
+    found, factors = _matched(folder, pairs, products), {}
+    for module, (a, b) in pairs.items():
+        rank = a.shape[0] if a.ndim == 2 else 0
+        if rank < 1 or b.ndim != 2 or b.shape[1] != rank:
+            raise BadData(f"'{folder / TENSORS}' has no matrices of one rank for module '{module}'")
+        name, _ = found[module]
+        if name in factors:
+            raise BadData(f"'{folder / TENSORS}' has two modules for node '{name}', '{module}' is one of them")
+        factor = _alpha(config, module) / (math.sqrt(rank) if config.use_rslora else rank)
+        factors[name] = Factors(np.ascontiguousarray(a.T), np.ascontiguousarray(b.T * np.float32(factor)))
+    return Read(Adapter(factors), {name: (module, why) for module, (name, why) in found.items()})
+
+
+def write_peft(folder: Path, adapter: Adapter) -> None:
+    """Write an adapter into `folder`, which is made; files of it that are there are replaced.
+
+    The factor is in B: alpha is the rank. The base is not named: PEFT would ask a hub for it.
+
+    Raises:
+        BadOutput: it cannot be written.
+    """
+    write.make_folder(folder)
+    modules = {name: dotted(name) for name in adapter.factors}
+    ranks = {modules[name]: rank for name, rank in adapter.ranks.items()}
+    usual = max(set(ranks.values()), key=list(ranks.values()).count)
+    others = {re.escape(module): rank for module, rank in ranks.items() if rank != usual}
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": None,
+        "r": usual,
+        "lora_alpha": usual,
+        "rank_pattern": others,
+        "alpha_pattern": others,
+        "target_modules": list(ranks),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "lora_dropout": 0.0,
+        "task_type": None,
+    }
+
+    def arrays() -> list[tuple[str, partial[NDArray]]]:
+        made = []
+        for name, (a, b) in adapter.factors.items():
+            for word, x in (("A", a), ("B", b)):
+                made.append((f"{_PREFIX}{modules[name]}.lora_{word}.weight", partial(np.ascontiguousarray, x.T)))
+        return made
+
+    write_arrays(folder / TENSORS, iter(arrays()), replace=True)
+    write.write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+
+
+def _config(folder: Path) -> ConfigFile:
+    path = folder / CONFIG
+    if not os.path.lexists(path):
+        raise BadData(f"'{folder}' has no {CONFIG}: it is no adapter of PEFT")
+    try:
+        table = limits.parse_json(limits.read_text(path, "the configuration ", error=BadData))
+        config = schemas.checked(table, ConfigFile)
+    except ValueError as error:
+        raise BadData(f"the configuration '{path}' cannot be read: {first_line(error)}") from None
+    if config.peft_type != "LORA":
+        raise BadData(f"'{path}' is of an adapter of kind {config.peft_type}; onnxq reads LORA")
+    others = [word for word in _OTHERS if table.get(word)]
+    if others or config.bias not in (None, "none"):
+        what = others[0] if others else f"bias '{config.bias}'"
+        raise BadData(f"'{path}' has {what}, which adds more than a low-rank product: onnxq cannot read it")
+    if not math.isfinite(config.lora_alpha):
+        raise BadData(f"'{path}' has a lora_alpha of {config.lora_alpha}")
+    return config
+
+
+def _pairs(folder: Path) -> dict[str, tuple[NDArray, NDArray]]:
+    """A and B of each module."""
+    path = folder / TENSORS
+    if not os.path.lexists(path) and os.path.lexists(folder / "adapter_model.bin"):
+        raise BadData(f"'{folder}' holds a pickle, which may run programs when it is read: save it as {TENSORS}")
+    limits.require_file(path, BadData)
+    tensors, halves = Safetensors(path), dict[str, dict[str, NDArray]]()
+    for name in tensors:
+        found = _KEY.fullmatch(name)
+        if found is None:
+            raise BadData(f"'{path}' holds '{name}', which is no low-rank matrix beside a product")
+        halves.setdefault(found[1], {})[found[2]] = np.asarray(tensors[name])
+    for module, both in halves.items():
+        if set(both) != {"A", "B"} or any(x.dtype.kind not in "fV" for x in both.values()):
+            raise BadData(f"'{path}' has not both matrices of module '{module}' in floating-point numbers")
+    if not halves:
+        raise BadData(f"'{path}' holds no tensors")
+    return {module: (both["A"].astype(np.float32), both["B"].astype(np.float32)) for module, both in halves.items()}
+
+
+def _matched(
+    folder: Path, pairs: Mapping[str, tuple[NDArray, NDArray]], products: Sequence[Product]
+) -> dict[str, tuple[str, str]]:
+    """By module the product's name, and how it was found where not by name."""
+    by_name = {name: product for product in reversed(products) for name in reversed(names_of(product.weight))}
+    found = {module: (by_name[module].name, "") for module in pairs if module in by_name}
+    taken = {name for name, _ in found.values()}
+    left = [module for module in pairs if module not in found]
+    free = [product for product in products if product.name not in taken]
+    here = [structure.Side(i, (module,), _sizes(pairs[module])) for i, module in enumerate(left)]
+    there = [structure.Side(i, tuple(names_of(each.weight)), (each.n, each.k)) for i, each in enumerate(free)]
+    for proposal in structure.proposals(here, there, {}) if left else ():
+        if not proposal.is_weak and proposal.why != structure.BY_SHAPE:  # no numbers tell whether it is right
+            found[left[proposal.layer]] = free[proposal.weight].name, proposal.why
+    missing = [module for module in pairs if module not in found]
+    if missing:
+        more = f" and {len(missing) - MOST} others" if len(missing) > MOST else ""
+        names = ", ".join(dotted(product.name) for product in products[:MOST])
+        raise BadData(
+            f"'{folder}' adapts {', '.join(missing[:MOST])}{more}, which the model does not have; its products are "
+            f"{names}{', …' if len(products) > MOST else ''}"
+        )
+    return found
+
+
+def _sizes(pair: tuple[NDArray, NDArray]) -> tuple[int, int]:
+    """(outputs, inputs)."""
+    a, b = pair
+    return (b.shape[0], a.shape[1]) if a.ndim == b.ndim == 2 else (0, 0)
+
+
+def _alpha(config: ConfigFile, module: str) -> float:
+    """Of the first pattern that matches the end of the module's name."""
+    for pattern, alpha in (config.alpha_pattern or {}).items():
+        try:
+            if Rule("keep", nodes=rf"re:^(.*\.)?({pattern})$").matches(module, ""):
+                return alpha
+        except BadRecipe:
+            raise BadData(f"{CONFIG}: alpha_pattern '{pattern}' is not a regular expression (of RE2)") from None
+    return config.lora_alpha
