@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from onnxq.boundary import as_sentence
+from onnxq.cli._report import WORDS
 from onnxq.errors import Exit, OnnxqError
 from onnxq.version import __version__
 
@@ -32,6 +33,13 @@ class _Errors(click.Group):
                 sys.stdout.flush()
         except OSError as error:
             _end_unread(error)
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **options: Any) -> click.Context:
+        """What was typed is kept, for reports to say."""
+        words = list(args)
+        context = super().make_context(info_name, args, *more, **options)
+        context.meta[WORDS] = words
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

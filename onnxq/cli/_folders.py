@@ -41,6 +41,7 @@ _OF_MODELS = {
     "logits": "--logits",
     "budget": "--budget",
     "formats": "--formats",
+    "html": "--html",
 }
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 

@@ -272,7 +272,7 @@ PLAN_OPTIONS = options(
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
 #: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
-WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
+WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot", "html", "json_file"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
 WORDS |= {"formats", "logits", "metric", "labels"}
@@ -345,7 +345,20 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
 
 #: Options that may stand beside `--like`: none that the old model answers.
 _BESIDE_LIKE = {
-    *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "evidence", "strict"),
+    *(
+        "model",
+        "like",
+        "output",
+        "force",
+        "threads",
+        "as_json",
+        "report",
+        "html",
+        "trace",
+        "ranges",
+        "evidence",
+        "strict",
+    ),
     *("data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory", "checkpoint_every"),
 }
 
