@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import shutil
-import subprocess
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,24 +110,29 @@ def browser(folder: Path) -> Iterator[Browser]:
     """A browser of its own, with its files in `folder`, until the end of the block."""
     found = program()
     assert found is not None
-    (read_by_it, to_it), (from_it, written_by_it) = os.pipe(), os.pipe()
+    (read_by_it, to_it), (from_it, written_by_it) = _pipe(), _pipe()
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
-    options += ["--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}", "about:blank"]
+    options += ["--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}", "about:blank"]
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (1, 2)]
     # It reads commands from file 3 and answers into file 4.
-    words = ["sh", "-c", f'exec "$0" "$@" 3<&{read_by_it} 4>&{written_by_it}', found, *options]
-    process = subprocess.Popen(
-        words,
-        pass_fds=(read_by_it, written_by_it),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"HOME": str(folder)},
-    )
+    actions += [(os.POSIX_SPAWN_DUP2, read_by_it, 3), (os.POSIX_SPAWN_DUP2, written_by_it, 4)]
+    process = os.posix_spawn(found, [found, *options], os.environ | {"HOME": str(folder)}, file_actions=actions)
     try:
         os.close(read_by_it)
         os.close(written_by_it)
         yield Browser(to_it, from_it)
     finally:
-        process.kill()
-        process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
+        os.waitpid(process, 0)
         os.close(to_it)
         os.close(from_it)
+
+
+def _pipe() -> tuple[int, int]:
+    """Files of numbers that the browser has no use of its own for."""
+    ends = os.pipe()
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
+    return moved[0], moved[1]

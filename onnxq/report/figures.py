@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from onnxq.errors import MissingRuntime
+from onnxq.quality import MAX_DB
 from onnxq.report import words
 from onnxq.report.document import Layer, Node, Report
 
@@ -185,10 +186,10 @@ def _layers(report: Report) -> Any:
     go, at = _go(), list(range(1, len(shown) + 1))
     names = [_plain(f"{layer.name} ({layer.op})") for layer in shown]
     hover = "%{text}<br>%{y:.1f} dB<extra>%{fullData.name}</extra>"
-    local = [layer.local_sqnr for layer in shown]
+    local = [_apart(layer.local_sqnr) for layer in shown]
     traces = [
         go.Scatter(
-            x=at, y=[layer.sqnr for layer in shown], text=names, name="added up", mode="lines+markers",
+            x=at, y=[_apart(layer.sqnr) for layer in shown], text=names, name="added up", mode="lines+markers",
             line={"color": AFTER, "width": 2}, marker={"size": 5}, hovertemplate=hover,
         )
     ]  # fmt: skip
@@ -202,6 +203,11 @@ def _layers(report: Report) -> Any:
         yaxis={"title": {"text": "SQNR, dB"}},
         legend=LEGEND,
     )
+
+
+def _apart(x: float | None) -> float | None:
+    """An error for a plot; nothing where nothing differs, which would lie far above all others."""
+    return None if x is None or x >= MAX_DB else x
 
 
 def _weights(report: Report) -> Any:

@@ -29,7 +29,7 @@ from onnxq.passes.normalize.fold_constants import FoldConstants
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.prepare import prepare, run
 from onnxq.pipeline import WHOLE_MODEL_BYTES
-from onnxq.plan import Plan, load_plan
+from onnxq.plan import Method, Plan, load_plan
 from onnxq.report import nodes as nodes_of_models
 from onnxq.report.activations import activations_of, ranges_in
 from onnxq.report.document import FrontPoint, Layer, Report, Summary, WeightError, known, load_report
@@ -68,7 +68,7 @@ def of_result(result: Result, subject: Subject) -> Report:
     report.scheme, report.target = result.plan.scheme, result.plan.target
     _add_check(report, result.check)
     report.summary.bytes_before, report.summary.bytes_after = result.bytes_before, result.bytes_after
-    report.summary.calibration = result.recipe.calibration if result.plan.choices else ""
+    report.summary.calibration = result.recipe.calibration if result.plan.those(Method.STATIC) else ""
     if result.score is not None:
         _add_score(report.summary, result.score.metric, result.score.in_float, result.score.quantized)
     report.notes += [*([f"{result.copied}; the output is a copy of the model"] if result.copied else []), *result.notes]
@@ -306,7 +306,7 @@ def _add_signature(report: Report, made: Signature) -> None:
     report.recipe = recipe
     report.scheme, report.target = made.plan.scheme, made.plan.target
     report.summary.machine = report.summary.machine or made.machine
-    report.summary.calibration = report.summary.calibration or made.recipe.calibration
+    report.summary.calibration = made.recipe.calibration if made.plan.those(Method.STATIC) else ""
     hashes = {"float model": made.model, "data": made.data, "plan": made.plan_hash, "machine profile": made.profile}
     report.hashes = {word: value for word, value in hashes.items() if value}
     report.hashes["onnxq"], report.hashes["onnxruntime"] = made.version, made.onnxruntime

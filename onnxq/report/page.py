@@ -17,8 +17,8 @@ from onnxq.report import words
 from onnxq.report.document import Report
 from onnxq.report.figures import colours, figures_of
 
-#: Rows of a table at most; the JSON form has them all.
-ROWS = 2000
+#: Rows of a table at most, and how many of them are not compressed; the JSON form has them all.
+ROWS, HEAD = 5000, 100
 
 
 def require() -> None:
@@ -57,6 +57,7 @@ def render(report: Report) -> str:
         "nbytes": words.nbytes,
         "milliseconds": _or_dash(words.milliseconds),
         "figure": _figure,
+        "packed": _packed,
     }
     script, plots = _text("report.js"), get_plotlyjs()
     figures = figures_of(report)
@@ -66,6 +67,7 @@ def render(report: Report) -> str:
         figures=figures,
         colours=colours(node.becomes for node in report.nodes),
         rows=ROWS,
+        head=HEAD,
         style=_text("report.css"),
         script=script,
         hashes=[_hash(script), _hash(plots)],

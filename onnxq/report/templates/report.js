@@ -4,8 +4,8 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const config = { responsive: true, displayModeBar: false };
 let data = null;
 
-async function unpacked(id) {
-  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+async function unpacked(element) {
+  const bytes = Uint8Array.from(atob(element.textContent), (c) => c.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
@@ -98,9 +98,9 @@ function sortable(table) {
   }
 }
 
-document.querySelectorAll("table.sortable").forEach(sortable);
-const filter = document.getElementById("node-filter");
-if (filter) {
+function filterNodes() {
+  const filter = document.getElementById("node-filter");
+  if (!filter) return;
   const rows = [...document.querySelectorAll("#node-table tbody tr")].map((row) => [row.textContent.toLowerCase(), row]);
   filter.addEventListener("input", () => {
     const words = filter.value.toLowerCase().split(" ").filter(Boolean);
@@ -108,9 +108,19 @@ if (filter) {
   });
 }
 
+// Rows of long tables lie compressed in the page.
+async function addRows() {
+  for (const more of document.querySelectorAll("script.more")) {
+    document.getElementById(more.dataset.table).tBodies[0].insertAdjacentHTML("beforeend", await unpacked(more));
+  }
+}
+
 (async () => {
   try {
-    const [plots, text] = await Promise.all([unpacked("packed-plots"), unpacked("packed-data")]);
+    await addRows();
+    document.querySelectorAll("table.sortable").forEach(sortable);
+    filterNodes();
+    const [plots, text] = await Promise.all(["packed-plots", "packed-data"].map((id) => unpacked(document.getElementById(id))));
     const script = document.createElement("script");
     script.textContent = plots;
     document.head.append(script);
