@@ -6,6 +6,7 @@ import html
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from onnxq.report.document import Layer, Node, Report
 
 #: One for each kind of thing, told apart by people who see colours otherwise too, on white and on black.
 PALETTE = ("#3b82c4", "#e08e1b", "#1f9d7a", "#c95f9d", "#7f6fd0", "#c9a227", "#5bb0d9", "#d1495b", "#6b8e23", "#8d6e63")
-FLOAT, BEFORE, AFTER = "#9aa3af", "#9aa3af", "#3b82c4"
+FLOAT, BEFORE, AFTER, UNKNOWN = "#9aa3af", "#9aa3af", "#3b82c4", "#8b95a3"
 #: From bad to good, and from little to much.
 ERRORS = [[0.0, "#d1495b"], [0.35, "#edae49"], [0.7, "#4aa58c"], [1.0, "#2a7f9e"]]
 TIMES = [[0.0, "#8fa3bf"], [0.5, "#edae49"], [1.0, "#d1495b"]]
@@ -92,7 +93,7 @@ def _map(report: Report) -> Any:
         hoverinfo="text",
         marker={"colors": tree.formats, "line": {"width": 1}, "pad": {"t": 20, "l": 3, "r": 3, "b": 3}},
         tiling={"packing": "squarify", "pad": 1},
-        maxdepth=4 if len(report.nodes) > 200 else -1,
+        maxdepth=5 if len(report.nodes) > 600 else -1,
         root={"color": "rgba(0,0,0,0)"},
         pathbar={"thickness": 24},
         meta={"sizes": tree.sizes, "formats": tree.formats, "errors": tree.errors, "times": tree.times},
@@ -106,7 +107,6 @@ class _Tree:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.ids, self.labels, self.parents, self.hovers = ["·"], ["model"], [""], ["model"]
         self._of: list[list[Node]] = [list(nodes)]
-        self._leaf: list[bool] = [False]
         place: dict[str, int] = {"·": 0}
         for number, node in enumerate(nodes):
             above = "·"
@@ -114,21 +114,20 @@ class _Tree:
                 here = f"{above}/{part}"
                 if here not in place:
                     place[here] = len(self.ids)
-                    self._add(here, _plain(part), above, _plain(part), is_leaf=False)
+                    self._add(here, _plain(part), above, _plain(part))
                 self._of[place[here]].append(node)
                 above = here
             own = places(node.name)[-1]
-            self._add(f"{above}//{number}", _plain(own), above, _hover(node), is_leaf=True)
+            self._add(f"{above}//{number}", _plain(own), above, _hover(node))
             self._of[-1].append(node)
         self._finish(nodes)
 
-    def _add(self, id: str, label: str, parent: str, hover: str, *, is_leaf: bool) -> None:
+    def _add(self, id: str, label: str, parent: str, hover: str) -> None:
         self.ids.append(id)
         self.labels.append(label)
         self.parents.append(parent)
         self.hovers.append(hover)
         self._of.append([])
-        self._leaf.append(is_leaf)
 
     def _finish(self, nodes: Sequence[Node]) -> None:
         colour = colours(node.becomes for node in nodes)
@@ -142,15 +141,15 @@ class _Tree:
         self.sizes = {word: [round(sum(map(way, each)), 6) for each in self._of] for word, way in ways.items()}
         most = max((_time(node) for node in nodes), default=0.0) or 1.0
         self.formats, self.errors, self.times = [], [], []
-        for each, is_leaf in zip(self._of, self._leaf, strict=True):
-            alike = {node.becomes or "float" for node in each}
-            self.formats.append(colour[alike.pop()] if is_leaf or len(alike) == 1 else "rgba(128,128,128,0.15)")
+        for each in self._of:
+            shares: Counter[str] = Counter()
+            for node in each:
+                shares[node.becomes or "float"] += max(1, node.weights)
+            self.formats.append(colour[shares.most_common(1)[0][0]])
             known = [node.sqnr for node in each if node.sqnr is not None]
-            self.errors.append(
-                _between(ERRORS, (min(known) - WORST) / (BEST - WORST)) if known else "rgba(128,128,128,0.25)"
-            )
+            self.errors.append(_between(ERRORS, (min(known) - WORST) / (BEST - WORST)) if known else UNKNOWN)
             longest = max((_time(node) for node in each), default=0.0)
-            self.times.append(_between(TIMES, longest / most) if longest else "rgba(128,128,128,0.25)")
+            self.times.append(_between(TIMES, longest / most) if longest else UNKNOWN)
 
 
 def _time(node: Node) -> float:
