@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.analysis.layers import FormError, ModelAnalysis
+from onnxq.benching.kernels import kernels_of
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.result import ByLayer
 from onnxq.checking.models import Check
@@ -33,7 +34,7 @@ from onnxq.plan import Method, Plan, load_plan
 from onnxq.report import nodes as nodes_of_models
 from onnxq.report.activations import activations_of, ranges_in
 from onnxq.report.document import FrontPoint, Layer, Report, Summary, WeightError, known, load_report
-from onnxq.report.operators import add_times, by_operator, kernels_of
+from onnxq.report.operators import add_times, by_operator
 from onnxq.report.reasons import reasons_of
 from onnxq.report.weights import weight_errors
 from onnxq.runtime.session import Feed

@@ -1,27 +1,11 @@
-"""Time by kernel and by operator, as onnxruntime's profiler tells it, the least of several runs."""
+"""Time by operator and by node, from that of kernels."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from onnxq.report.document import Node, Operator
-from onnxq.runtime.session import Feed, Kernel, Session
-
-#: Seconds for which a model is profiled, and runs at least and at most.
-SECONDS, LEAST, MOST = 0.5, 3, 50
-
-
-def kernels_of(model: str | Path, feed: Feed, threads: int, seconds: float = SECONDS) -> list[Kernel]:
-    """Every kernel of a model that ran on `feed`, with the least time it took."""
-    session = Session(model, threads=threads, profile=True)
-    start = time.perf_counter()
-    for run in range(MOST):
-        session.run(feed)
-        if run + 1 >= LEAST and time.perf_counter() - start > seconds:
-            break
-    return session.kernels()
+from onnxq.runtime.session import Kernel
 
 
 def by_operator(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[Operator]:
