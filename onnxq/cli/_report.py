@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 
+from onnxq.cli._commands import WORDS
 from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of, options
 from onnxq.files.guard import Guard
 
-#: Where the group keeps the words of its command line.
-WORDS = "onnxq.words"
 _HTML = click.option(
     "--html",
     type=MODEL,
