@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
 from onnxq.conversion.plan_codes import Codes, plan_codes
 from onnxq.conversion.proof import decibels, prove
-from onnxq.conversion.restore import restore_products, weights_by_node
+from onnxq.conversion.restore import Read, restore_products, weights_by_node
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
 from onnxq.model.load import load_model
@@ -117,21 +118,19 @@ def _rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe) ->
 
 
 def _compared(
-    staged: Path, before: dict[str, tuple[ir.TensorProtocol, bool]], codes: Codes
+    staged: Path, before: Mapping[str, Read], codes: Codes
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, float]]]:
     """Nodes whose weights in the written file are what they were, and of the others why not, and by how much."""
     written = load_model(staged)
     restore_products(written)
-    prepare.run([FoldConstants(GROWTH)], written)
-    after = weights_by_node(written)
+    prepare.run([FoldConstants(GROWTH, spared=codes.plan.choices)], written)
+    after = weights_by_node(written, before)
     kept: list[str] = []
     again: dict[str, tuple[str, float]] = {}
     for name in codes.plan.choices:
         if name not in after:
             raise CheckFailed(f"node '{name}' of the saved file does not read a weight: it was not kept")
-        wanted, got = (
-            tensor.numpy().T if is_turned else tensor.numpy() for tensor, is_turned in (before[name], after[name])
-        )
+        wanted, got = before[name].numbers(), after[name].numbers()
         # A table of halves may be looked up in float32, and what is found be rounded.
         if np.array_equal(wanted, got.astype(wanted.dtype, copy=False)):
             kept.append(name)

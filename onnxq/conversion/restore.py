@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, TopologicalSortPass
 
 from onnxq import own_ops
@@ -64,9 +66,31 @@ def restore_all(model: ir.Model) -> None:
     _run(model, [*_PACKED, RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
 
 
-def weights_by_node(model: ir.Model) -> dict[str, tuple[ir.TensorProtocol, bool]]:
-    """Of each product and lookup the weight, by the node's name, and whether rows of its outputs have to be columns."""
-    return {w.node.name or "": (w.tensor, w.role.contraction == 0 and len(w.shape) == 2) for w in find_weights(model)}
+class Read(NamedTuple):
+    """A weight where a product or lookup reads it: which operand it is, and whether rows of its outputs are columns."""
+
+    tensor: ir.TensorProtocol
+    operand: int
+    is_turned: bool
+
+    def numbers(self) -> NDArray:
+        """[outputs, inputs] of a product, the table of a lookup."""
+        return self.tensor.numpy().T if self.is_turned else self.tensor.numpy()
+
+
+def weights_by_node(model: ir.Model, like: Mapping[str, Read] | None = None) -> dict[str, Read]:
+    """Of each product and lookup the weight, by the node's name.
+
+    Args:
+        like: where constants are folded both operands of a product may be one; the weight is that which it was here.
+    """
+    found = {}
+    for weight in find_weights(model):
+        name, operand = weight.node.name or "", weight.role.index
+        if like is None or name not in like or like[name].operand == operand:
+            is_turned = weight.role.contraction == 0 and len(weight.shape) == 2
+            found[name] = Read(weight.tensor, operand, is_turned)
+    return found
 
 
 def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: bool = False) -> None:

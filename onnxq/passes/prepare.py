@@ -24,6 +24,7 @@ from onnxq.passes.normalize.name_cast_types import NameCastTypes
 from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.remove_identities import RemoveIdentities
 from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.normalize.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.runtime import known
@@ -49,6 +50,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     widened = HALVES if widen else (ir.DataType.BFLOAT16,)
     run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
     require_inputs(model)
+    run([ReplaceWithdrawn()], model)
     try:
         run([RaiseOpset(max(opset, known.OLDEST_OPSET))], model)
     except BadModel as error:

@@ -20,6 +20,8 @@ from kill_cases import CASES, EVERY, Case, Driver, copy, hashes_of_inputs, names
 
 #: Where a failure is no reason to fail: what is removed there is nobody's any more, and the next run tries again.
 CLEANING = {"staging.sweep", "staging.remove", "publish.old_data", "checkpoint.remove"}
+#: What every run of the tests tries: a new file, one over another, and a calibration. The others pass more points.
+ALWAYS = {"new model", "model with data over one with data", "folder of models", "plan", "ranges", "encoded arrays"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,13 @@ def faults_of(points: list[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
         yield "EIO", point, count
 
 
-@pytest.mark.parametrize("name", CASES)
+def test_what_is_always_tried_is_there() -> None:
+    assert set(CASES) >= ALWAYS
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.sweep) for name in CASES]
+)
 def test_nothing_is_lost_wherever_it_ends(name: str, tmp_path: Path, driver: Driver) -> None:
     case = CASES[name]
     if "--budget" in case.argv:

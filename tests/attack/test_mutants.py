@@ -56,6 +56,7 @@ def test_the_same_seed_spoils_the_same_way(tmp_path: Path) -> None:
     assert mutate.spoil_bytes(b"abc" * 99, Random(1)) == mutate.spoil_bytes(b"abc" * 99, Random(1))
 
 
+@pytest.mark.sweep
 def test_the_cage_sees_what_goes_wrong(tmp_path: Path) -> None:
     """Cases that do what hostile ones might, so that the attack cannot pass by being blind."""
     script = """

@@ -21,6 +21,7 @@ PROPERTIES = re.compile(
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("file", FILES)

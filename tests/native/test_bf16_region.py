@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbers_net import Net, rounded, steps, with_regions
 from numpy.typing import NDArray
-from test_region import by_definition, by_kernels, options
+from region_runs import by_definition, by_kernels, options
 
 import onnxq
 from onnxq.errors import BadModel

@@ -1,81 +1,19 @@
-"""Regions: the same numbers as their bodies, by every kernel; refused where their steps cannot be right."""
+"""Regions: the same numbers as their bodies, by every kernel."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import islands
-import kernels
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from islands import Net, operators, with_regions
-from numpy.typing import NDArray
+from region_runs import HAS_LIBRARY, ISAS, by_definition, by_kernels, options, require_equal, said, samples
 
 import onnxq
-from onnxq.errors import BadModel
-from onnxq.runtime import native
 
-ort = pytest.importorskip("onnxruntime")
-InvalidArgument = ort.capi.onnxruntime_pybind11_state.InvalidArgument
-HAS_LIBRARY = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 pytestmark = HAS_LIBRARY
-
-
-#: Those of regions; where another is forced, the next best of them runs.
-ISAS = [isa for isa in kernels.isas() if isa in ("amx", "avx512_vnni", "avx2", "scalar")]
-
-
-def options(threads: int = 2, optimized: bool = True) -> ort.SessionOptions:
-    made = ort.SessionOptions()
-    made.log_severity_level = 4  # what is refused is raised as well
-    made.intra_op_num_threads = threads
-    if not optimized:
-        made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return made
-
-
-def by_definition(model: onnx.ModelProto, x: NDArray) -> list[NDArray]:
-    """By ONNX's definitions of the operators, in float32: without the library, and without what fuses them."""
-    session = ort.InferenceSession(model.SerializeToString(), options(optimized=False))
-    found: list[NDArray] = session.run(None, {"x": x})
-    return found
-
-
-def by_kernels(model: onnx.ModelProto, isa: str) -> ort.InferenceSession:
-    before = os.environ.get("ONNXQ_FORCE_ISA", "")
-    os.environ["ONNXQ_FORCE_ISA"] = isa
-    try:
-        return onnxq.session(model.SerializeToString(), options(optimized=False))  # of all that is no region
-    finally:
-        os.environ["ONNXQ_FORCE_ISA"] = before
-
-
-def samples(net: Net, shape: tuple[int, ...] | None = None) -> NDArray:
-    return net.rng.uniform(-9, 9, shape or net.x_shape).astype(np.float32)
-
-
-def require_equal(net: Net, *shapes: tuple[int, ...]) -> onnx.ModelProto:
-    """Bit for bit, by every kernel, and by the body."""
-    model = net.model()
-    made = with_regions(model)
-    assert "Region" in operators(made)
-    sessions = [by_kernels(made, isa) for isa in ISAS]
-    for shape in shapes or (net.x_shape,):
-        x = samples(net, shape)
-        expected = by_definition(model, x)
-        for found in (by_definition(made, x), *(session.run(None, {"x": x}) for session in sessions)):
-            for y, y0 in zip(found, expected, strict=True):
-                assert y.shape == y0.shape
-                np.testing.assert_array_equal(y, y0)
-    return made
-
 
 CONVS = {
     "1x1": {"kernel": (1, 1)},
@@ -272,12 +210,6 @@ def test_other_scales_round_as_integers_do() -> None:
     assert np.mean(first != expected) < 0.002
 
 
-def said(node: onnx.NodeProto) -> list[str]:
-    """The steps of a region."""
-    (text,) = (attribute.s.decode() for attribute in node.attribute if attribute.name == "steps")
-    return str(text).split("\n")[1:]
-
-
 def test_a_bias_of_another_scale_stays_outside() -> None:
     """It would be added to sums that it does not fit."""
     net = Net(16, (1, 3, 6, 6))
@@ -306,119 +238,3 @@ def test_many_threads_and_sessions_at_once() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(8)))
-
-
-# --- hostile files ---
-
-
-@pytest.fixture(scope="module")
-def honest() -> onnx.ModelProto:
-    net = Net(14, (1, 3, 6, 6))
-    a = net.conv(net.x, 4, (3, 3), act="Clip")
-    net.outputs.append(net.binary("Add", net.concat([a, a]), net.conv(a, 8, (1, 1))))
-    return with_regions(net.model())
-
-
-def saying(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
-    """The same with another list of steps."""
-    changed = copy.deepcopy(model)
-    for node in changed.graph.node:
-        for attribute in node.attribute:
-            attribute.s = text.encode()
-    return changed
-
-
-HOSTILE = {
-    "": "must begin with the line 'region 1'",
-    "region 2\nquantize in=0 scale=1 zero=2": "must begin with",
-    "region 1": "must have 1 to 4096 steps",
-    "region 1\n": "is none that this version",
-    "region 1\nfly in=0": "is none that this version",
-    "region 1\nquantize in=0 scale=1": "must say 'zero'",
-    "region 1\nquantize in=0 scale=1 zero=2 x=0": "has no use for",
-    "region 1\nquantize in=0 scale=1 zero=2 zero=2": "twice",
-    "region 1\nquantize in=999 scale=1 zero=2": "out of range",
-    "region 1\nquantize in=-1 scale=1 zero=2": "out of range",
-    "region 1\nquantize in=- scale=1 zero=2": "whole numbers",
-    "region 1\nquantize in=99999999999999999999 scale=1 zero=2": "whole numbers",
-    "region 1\nquantize in=0,1 scale=1 zero=2": "with 2 numbers",
-    "region 1\nquantize in=0 scale=2 zero=1\ndequantize x=0 out=0": "reads input 2 as its scale",
-    "region 1\nquantize in=0 scale=0 zero=2\ndequantize x=0 out=0": "reads input 0 as its scale",
-    "region 1\nadd x=0,0 scale=1 zero=2": "out of range",
-    "region 1\nquantize in=0 scale=1 zero=2\nadd x=1,0 scale=1 zero=2": "out of range",
-    "region 1\nquantize in=0 scale=1 zero=2\nadd x=0 scale=1 zero=2": "with 1 numbers",
-    "region 1\nquantize in=0 scale=1 zero=2": "not all outputs",
-    "region 1\nquantize in=0 scale=1 zero=2\ndequantize x=0 out=0\ndequantize x=0 out=0": "another step makes",
-    "region 1\nquantize in=0 scale=1 zero=2\ndequantize x=0 out=0\ndequantize x=1 out=0": "makes no codes",
-    "region 1\nquantize in=0 scale=1 zero=2\ntable x=0 table=2 scale=1 zero=2\ndequantize x=1 out=0": "256 codes",
-    "region 1\nquantize in=0 scale=1 zero=2\nconv x=0 weight=1 weight_scale=1 scale=1 zero=2"
-    "\ndequantize x=1 out=0": "as its weight",
-}
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_steps_that_cannot_be_right(honest: onnx.ModelProto, text: str) -> None:
-    with pytest.raises(BadModel, match="onnxq node 'region'") as error:
-        onnxq.session(saying(honest, text).SerializeToString(), options())
-    assert HOSTILE[text] in str(error.value)
-
-
-def test_tensors_that_no_memory_holds_are_refused(honest: onnx.ModelProto) -> None:
-    doubled = [f"concat x={i},{i} scale=1 zero=2" for i in range(70)]
-    text = "\n".join(["region 1", "quantize in=0 scale=1 zero=2", *doubled, "dequantize x=70 out=0"])
-    for shape in ((1, 3, 6, 6), (2, 3, 6, 6)):
-        changed = saying(honest, text)
-        changed.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-        session = onnxq.session(changed.SerializeToString(), options(optimized=False))
-        with pytest.raises(InvalidArgument, match="more bytes than any memory has"):
-            session.run(None, {"x": np.zeros(shape, np.float32)})
-
-
-def _texts(honest: onnx.ModelProto) -> Iterator[str]:
-    (region,) = (node for node in honest.graph.node if node.op_type == "Region")
-    yield "\n".join(["region 1", *said(region)])
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_spoiled_steps_end_no_process(honest: onnx.ModelProto, data: st.DataObject) -> None:
-    """Words from one place to another, other numbers: it runs, or is refused in a sentence."""
-    (text,) = _texts(honest)
-    words = text.replace("\n", " \n ").split(" ")
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(3, len(words) - 1))
-        other = data.draw(st.sampled_from([*words, "kernel=4000,4000", "pads=9,0,1048576,1048576", "strides=4096,1"]))
-        number = data.draw(st.integers(0, 30))
-        words[at] = f"{other.partition('=')[0]}={number}" if "=" in other and number < 25 else other
-    spoiled = saying(honest, " ".join(words).replace(" \n ", "\n"))
-    x = np.zeros((1, 3, 6, 6), np.float32)
-    with contextlib.suppress(BadModel, InvalidArgument):
-        onnxq.session(spoiled.SerializeToString(), options(threads=1)).run(None, {"x": x})
-
-
-def test_constants_that_are_given_in_the_run_are_refused(honest: onnx.ModelProto) -> None:
-    changed = copy.deepcopy(honest)
-    weight = next(i for i in changed.graph.initializer if len(i.dims) == 4)
-    given = onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
-    changed.graph.initializer.remove(weight)
-    changed.graph.input.append(given)
-    with pytest.raises(BadModel, match="which is no constant"):
-        onnxq.session(changed.SerializeToString(), options())
-
-
-def test_inputs_that_do_not_fit_are_refused() -> None:
-    net = Net(15, (1, 3, 6, 6), declared=("n", "c", "h", "w"))
-    net.outputs.append(net.conv(net.x, 4, (3, 3)))
-    session = onnxq.session(with_regions(net.model()).SerializeToString(), options())
-    for shape, why in (((1, 4, 6, 6), "convolves 4 channels"), ((1, 3, 2, 6), "larger than its input")):
-        with pytest.raises(InvalidArgument, match=why):
-            session.run(None, {"x": np.zeros(shape, np.float32)})
-
-
-def test_forced_names_that_do_not_exist_are_refused(honest: onnx.ModelProto) -> None:
-    with pytest.raises(BadModel, match="is not a kernel of this library"):
-        by_kernels(honest, "sse9")
-
-
-def test_helper_counts_what_it_says() -> None:
-    assert islands.operators(Net(0, (1, 1, 1, 1)).model()) == ["QuantizeLinear", "DequantizeLinear"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from islands import FUNCTIONS, Net, operators, with_regions
-from test_region import HAS_LIBRARY, InvalidArgument, options, require_equal, said, saying
+from region_runs import HAS_LIBRARY, InvalidArgument, options, require_equal, said, saying
 
 import onnxq
 from onnxq.errors import BadModel

@@ -84,6 +84,19 @@ def test_the_same_numbers(word: str, start: str, end: str, tmp_path: Path) -> No
     assert tiny.sqnr(run(small), run(back.output)) > 120
 
 
+def test_a_product_of_two_constants_has_one_weight(tmp_path: Path) -> None:
+    """What the codes are multiplied with is a constant as soon as constants are folded."""
+    text = """g (float[24] x) => (float[48, 24] y) {
+        a = Relu (k)  w = DequantizeLinear <axis = 0, block_size = 32> (codes, scales)
+        m = MatMul (a, w)  y = Mul (x, m)
+    }"""
+    codes = np.random.default_rng(0).integers(-127, 128, (32, 24)).astype(np.int8)
+    constants = {"k": normal(48, 32), "codes": codes, "scales": np.abs(normal(1, 24)) + 1}
+    small = tiny.save(tiny.model(text, constants, opset=21), tmp_path)
+    done = convert(small, "ort-cpu", tmp_path / "end.onnx")
+    assert done.kept and not done.again
+
+
 @pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4"])
 def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")

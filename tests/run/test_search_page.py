@@ -43,6 +43,7 @@ def test_there_are_commands() -> None:
 
 
 # One test: a command of the page reads what those above it wrote, and the tests of a file may run in any order.
+@pytest.mark.sweep
 @pytest.mark.usefixtures("quick")
 def test_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 import numpy as np
 import onnx
@@ -36,11 +36,12 @@ class FoldConstants(ir.passes.InPlacePass):
 
     Args:
         only: the operators to fold; None: all.
+        spared: names of nodes that stay.
     """
 
-    def __init__(self, growth: int = 4, only: frozenset[str] | None = None) -> None:
+    def __init__(self, growth: int = 4, only: frozenset[str] | None = None, spared: Collection[str] = ()) -> None:
         super().__init__()
-        self.growth, self.only = growth, only
+        self.growth, self.only, self.spared = growth, only, spared
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         candidates = [node for node in graph.nodes(model) if _is_constant(node)]
@@ -51,7 +52,7 @@ class FoldConstants(ir.passes.InPlacePass):
         made: dict[tuple[Hashable, ...], ir.Value] = {}
         folded = 0
         for node in list(graph.nodes(model)):
-            if not _is_constant(node) or (self.only is not None and node.op_type not in self.only):
+            if not _is_constant(node) or not self._is_meant(node):
                 continue
             owner = _owner(node)
             key = (id(owner), node.op_type, str(node.attributes), *(_identity(value) for value in node.inputs))
@@ -71,6 +72,9 @@ class FoldConstants(ir.passes.InPlacePass):
             node.graph.remove(node, safe=True)
             folded += 1
         return ir.passes.PassResult(model, modified=folded > 0)
+
+    def _is_meant(self, node: ir.Node) -> bool:
+        return (self.only is None or node.op_type in self.only) and node.name not in self.spared
 
 
 def _is_constant(node: ir.Node) -> bool:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import MIN_ELEMENTS
-from onnxq.passes.regions.groups import MOST_BLOCKS, Group, Tensor, Words, padding
+from onnxq.passes.regions.group import Group, Tensor, Words
+from onnxq.passes.regions.groups import MOST_BLOCKS, padding
 
 Pixels = dict[ir.Value, Hashable]
 #: As in `custom_ops/region/bf16_kernel.h`.

@@ -13,7 +13,8 @@ from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.types import Types
-from onnxq.passes.regions.groups import Group, Ranks, Tensor, is_int8
+from onnxq.passes.regions.group import Group, Tensor
+from onnxq.passes.regions.groups import Ranks, is_int8
 from onnxq.passes.regions.islands import ENTRIES, Island
 
 #: By operator, the first line of attribute `steps`: its version.

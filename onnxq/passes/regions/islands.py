@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.passes.regions.groups import Group, Tensor, entry
+from onnxq.passes.regions.group import Group, Tensor
+from onnxq.passes.regions.groups import entry
 
 #: Steps that are worth a region: those on which conversions are spent.
 WORTH = ("conv", "gemm")

@@ -10,7 +10,8 @@ from onnxq.model.graph import Names
 from onnxq.passes import Pass
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.regions.body import insert
-from onnxq.passes.regions.groups import Group, Ranks, groups_of, ranks_of
+from onnxq.passes.regions.group import Group
+from onnxq.passes.regions.groups import Ranks, groups_of, ranks_of
 from onnxq.passes.regions.islands import Island, find_islands, island_of
 from onnxq.passes.regions.tables import tables_of
 

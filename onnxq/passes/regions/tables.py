@@ -9,7 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.model import graph
-from onnxq.passes.regions.groups import Group
+from onnxq.passes.regions.group import Group
 from onnxq.runtime.session import Session
 
 CODES = 256
