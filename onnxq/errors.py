@@ -17,6 +17,7 @@ class Exit(IntEnum):
     CANNOT = 1  # what was asked for cannot be done: the model, the data, the recipe or the output is to blame
     USAGE = 2  # the words of the command itself
     UNCHECKED = 3  # done, but a check could not run
+    WARNINGS, ERRORS = 4, 5  # what `onnxq doctor` found in the model, at the worst
     BUG = 70  # of onnxq, or of a library below it
     INTERRUPTED = 130  # Ctrl-C
     UNREAD = 141  # whoever read what was printed went away; files that were written stay

@@ -56,6 +56,7 @@ def _kinds() -> Iterator[tuple[str, Callable[[], dict[str, str]]]]:
         ("target", "targets"),
     ):
         yield kind, lambda folder=folder: _files(folder)  # type: ignore[misc]
+    yield "rule of the doctor", _rules
     yield "exit code", _exits
 
 
@@ -75,6 +76,12 @@ def _files(folder: str) -> dict[str, str]:
         text = inspect.getdoc(module) or ""
         found[word] = re.sub(r"\s+", " ", text.split("\n\n")[0])
     return found
+
+
+def _rules() -> dict[str, str]:
+    from onnxq.doctor.rule import rules
+
+    return {rule.word: f"{rule.severity}: {rule.what}; {rule.why}; to mend it: {rule.fix}" for rule in rules()}
 
 
 def _exits() -> dict[str, str]:

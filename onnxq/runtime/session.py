@@ -248,8 +248,11 @@ def _serialize(model: ir.Model) -> bytes:
     """The model as protobuf; weights that are encoded on the way may raise an error of ours."""
     try:
         return ir.to_proto(model).SerializeToString()
-    except ir.serde.SerdeError as error:
-        raise root_cause(error) from None
+    except (ir.serde.SerdeError, ValueError) as error:
+        cause = root_cause(error)
+        if isinstance(cause, ValueError):
+            raise BadModel(f"a constant of the model cannot be read: {first_line(cause)}") from None
+        raise cause from None
 
 
 def _original_name(name: str) -> str:

@@ -36,6 +36,8 @@ _MODEL_COMMANDS = (
     ["quantize", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.onnx"],
     ["calibrate", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.ranges", "--calibration", "minmax"],
     ["check", "model.onnx", "model.onnx"],
+    ["check", "model.onnx", "model.onnx", "--by-layer"],
+    ["doctor", "model.onnx"],
     ["analyze", "model.onnx", "-w", "int8"],
     [
         "quantize",

@@ -26,6 +26,10 @@ COMMANDS = (
     ["convert", "model.onnx", "--to", "safetensors", "-o", "out.safetensors"],
     ["inspect", "model.onnx"],
     ["check", "model.onnx", "model.onnx"],
+    ["check", "model.onnx", "model.onnx", "--by-layer"],
+    ["doctor", "model.onnx"],
+    ["doctor", "model.onnx", "--target", "onnx", "--sarif"],
+    ["doctor", "model.onnx", "--fix", "-o", "out.onnx"],
 )
 TEXT = """g (float[n, 64] x, int64[n] i) => (float[n, 24] y) {
     t = Gather (table, i)  s = Add (x, t)  h = MatMul (s, w)  b = Add (h, bias)  r = Relu (b)

@@ -16,7 +16,7 @@ FOLDERS = sorted({path.parent for path in FILES})
 #: Files that a stranger can take in at a glance. A folder that is a list (one format, or one command, a file) may be
 #: longer.
 MOST = 14
-LISTS = {"formats", "cli"}
+LISTS = {"formats", "cli", "doctor/rules"}
 
 
 def room(parts: tuple[str, ...]) -> str:

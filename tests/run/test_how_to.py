@@ -1,4 +1,4 @@
-"""How to add a format, a collector, a target, a pass, an algorithm (CONTRIBUTING.md), carried out: one new file each.
+"""How to add a format, a collector, a target, a pass, an algorithm, a rule (CONTRIBUTING.md): one new file each.
 
 The package is copied to a folder, the file is put where it belongs, and the copy is run: nothing else is touched.
 """
@@ -54,6 +54,24 @@ class quadratic4(Format):
 
     def decode(self, q):
         return codebook.decode(q, LEVELS)
+'''
+RULE = '''
+"""Products, whatever they are."""
+
+from onnxq.doctor.finding import Severity
+from onnxq.doctor.rule import Rule
+
+
+class AnyProduct(Rule):
+    severity = Severity.NOTE
+    what = "it multiplies"
+    why = "that takes time"
+    fix = "add instead"
+
+    def find(self, patient):
+        for node in patient.nodes:
+            if node.op_type == "MatMul":
+                yield self.at(node.name or "", "a product")
 '''
 COLLECTOR = '''
 """narrow: half of the range that was seen."""
@@ -256,3 +274,9 @@ def test_an_algorithm_that_needs_data_is_one_file(package: Path, tmp_path: Path)
     own, _ = formats.get("int16").fit(WEIGHTS["w"], Granularity(1))
     used = np.delete(x, [2, 4], axis=0)  # the others are held back
     assert scales.reshape(-1) / own == pytest.approx(np.square(used).sum(), rel=1e-3)
+
+
+def test_a_rule_is_one_file(package: Path, tmp_path: Path) -> None:
+    path = tiny.save(tiny.model(TEXT, WEIGHTS), tmp_path)
+    found = json.loads(run(package, {"doctor/rules/any_product.py": RULE}, "onnxq", "doctor", path, "--json"))
+    assert [each["rule"] for each in found["findings"]] == ["any-product"] * 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.boundary import bounded
@@ -16,10 +17,11 @@ from onnxq.checking.layers.difference import Difference, axes_between, differenc
 from onnxq.checking.layers.forced import Forced
 from onnxq.checking.layers.pairing import Pair, Pairs
 from onnxq.checking.layers.result import ByLayer, LayerError, role_of
-from onnxq.checking.layers.side import Side
+from onnxq.checking.layers.side import Side, cloned
 from onnxq.errors import BadModel
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
+from onnxq.model import graph
 from onnxq.model.types import infer_types
 from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.progress import QUIET, Progress
@@ -30,6 +32,8 @@ from onnxq.samples.trials import Trials
 
 #: Bytes of a number of A, with those of B, of B's layer alone, of what that reads, and of comparing them.
 _BYTES = 32
+#: Operators whose values lie in blocks of channels, as onnxruntime's optimizer writes them for the machine at hand.
+BLOCKED = "com.microsoft.nchwc"
 #: Values paired by the order of execution alone are the same if they look like it.
 _GUESSED = 0.5
 NO_VALUES = "no sample could be made up: give --data"
@@ -74,6 +78,7 @@ def by_layer(
     """
     progress.start("pairing the layers")
     one, other = Side(Path(a)), Side(Path(b))
+    progress.start("reading samples" if sampling is not None and sampling.source else "making up inputs")
     trials = _trials(one, other, sampling or Sampling())
     pairs = Pairs(one, other).in_order()
     notes = list(trials.notes) if trials.samples else [NO_VALUES]
@@ -108,9 +113,13 @@ def _trials(one: Side, other: Side, sampling: Sampling) -> Trials:
 
 def _rows(one: Side, other: Side, pairs: Sequence[Pair]) -> list[_Row]:
     """Those that can be read as floats in both models, and are not simply what goes in."""
-    rows = []
+    rows, types = [], infer_types(one.model, guess=True)
     for pair in pairs:
         x, y = one.stand(pair.a), other.stand(pair.b)
+        if x is not None and (types.of(x).dtype or ir.DataType.FLOAT) not in graph.FLOATS:
+            continue
+        if y is not None and getattr(y.producer(), "domain", "") == BLOCKED:
+            continue
         if x is not None and y is not None and not (x.is_graph_input() and y.is_graph_input()):
             is_conditional = any(value.graph is not side.model.graph for value, side in ((x, one), (y, other)))
             rows.append(_Row(pair, x.name or "", y.name or "", is_conditional=is_conditional))
@@ -158,13 +167,16 @@ class _Comparison:
         unseen = list(group)
         for feed in self._feeds:
             x, y = ours.run(feed), theirs.run(feed)
-            seen = [row for row in unseen if _is_float(x.get(row.in_a)) and _is_float(y.get(row.in_b))]
-            for row in seen:
+            missing = []
+            for row in unseen:
+                if not _is_float(x.get(row.in_a)) or not _is_float(y.get(row.in_b)):
+                    missing.append(row)
+                    continue
                 row.axes = axes_between(x[row.in_a], y[row.in_b])
                 if row.axes is not None and row.pair.how == "order":
                     is_alike = difference(x[row.in_a], turned(y[row.in_b], row.axes)).cosine >= _GUESSED
                     row.axes = row.axes if is_alike else None
-            unseen = [row for row in unseen if row not in seen]
+            unseen = missing
             if not any(row.is_conditional for row in unseen):
                 return
 
@@ -204,11 +216,10 @@ class _Comparison:
                 row.alone = Difference()
         return problem
 
-    @staticmethod
-    def _error(row: _Row) -> LayerError:
+    def _error(self, row: _Row) -> LayerError:
         alone = row.alone if row.alone.count or row.alone.broken else None
         local = None if alone is None else alone.sqnr
-        makers = [value.producer() for value in (row.pair.a, row.pair.b)]
+        makers = [self._a.maker.get(row.pair.a.name or ""), self._b.maker.get(row.root)]
         names = [("", "input") if node is None else (node.name or "", node.op_type) for node in makers]
         return LayerError(
             row.pair.a.name or "",
@@ -232,7 +243,7 @@ class _Watched:
 
     def __init__(self, side: Side, names: Sequence[str], threads: int) -> None:
         wanted = list(dict.fromkeys(names))
-        model = side.model.clone()
+        model = cloned(side.model)
         expose = ExposeValues(wanted)
         expose(model)
         self._names = {name: out for name, out in zip(wanted, expose.outputs, strict=True) if out is not None}

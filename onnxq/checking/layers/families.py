@@ -59,6 +59,16 @@ def has_bias(node: ir.Node) -> bool:
     return index < len(node.inputs) and node.inputs[index] is not None
 
 
+def has_factor(node: ir.Node) -> bool:
+    """Whether a product multiplies its sums by a number itself."""
+    return node.op_type in ("Gemm", "FusedMatMul", "FusedGemm") and graph.attribute_float(node, "alpha", 1.0) != 1.0
+
+
+def has_sum(node: ir.Node) -> bool:
+    """Whether a convolution adds another activation itself."""
+    return node.op_type in ("FusedConv", "NhwcFusedConv") and len(node.inputs) > 3 and node.inputs[3] is not None
+
+
 def activation_of(node: ir.Node) -> str:
     """The operator that was fused into a product or a convolution, if any was."""
     return graph.attribute_string(node, "activation", "") if node.op_type.startswith(("Fused", "NhwcFused")) else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxq.checking.layers.pairing import Pair
-from onnxq.checking.layers.side import Side, is_conversion, quantizer
+from onnxq.checking.layers.side import Side, cloned, is_conversion, quantizer
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.types import Types
@@ -27,7 +27,7 @@ class Forced:
     """
 
     def __init__(self, side: Side, pairs: Sequence[Pair], types: Types) -> None:
-        self._model = side.model.clone()
+        self._model = cloned(side.model)
         self._types = types
         self._names = Names(self._model)
         self._values = {v.name or "": v for v in _values(self._model)}
@@ -61,7 +61,7 @@ class Forced:
 
     def piece(self, wanted: Sequence[str]) -> tuple[ir.Model, list[str | None]]:
         """The layers that make the values called `wanted`, and nothing else; under which names they come out."""
-        piece = self._model.clone()
+        piece = cloned(self._model)
         expose = ExposeValues(list(wanted))
         before = len(piece.graph.outputs)
         expose(piece)

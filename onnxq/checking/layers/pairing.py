@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.checking.layers.families import activation_of, family, has_bias
+from onnxq.checking.layers.families import activation_of, family, has_bias, has_factor, has_sum
 from onnxq.checking.layers.result import Pairing
 from onnxq.checking.layers.side import Side, is_activation, others_of
 from onnxq.model import graph
@@ -32,7 +32,8 @@ class Pairs:
     1. Values of the same name, whatever makes them. Where one model leaves a Relu out because the codes of the value
        before it end at zero, what those codes stand for is the value behind the Relu.
     2. Nodes of the same family that read the same values; of several that do, the first is the first.
-       A bias or an activation that one of them holds is a node of its own behind the other one.
+       What one of them holds is a node of its own behind the other one: a normalization, a factor, a bias, an
+       activation.
     3. What is left between these is matched along the order of execution. That is a guess, for others to look at.
     """
 
@@ -40,6 +41,8 @@ class Pairs:
         self._a, self._b = a, b
         self._found: dict[str, Pair] = {}
         self._taken: set[str] = set()
+        #: Nodes that were matched: what they make may have its partner further on.
+        self._used: set[int] = set()
         self._by_name()
         self._by_position()
         self._by_order()
@@ -51,9 +54,9 @@ class Pairs:
         return sorted(self._found.values(), key=lambda pair: places.get(pair.a.name, len(places)))
 
     def _add(self, a: ir.Value, b: ir.Value, how: Pairing) -> None:
-        if a.name not in self._found and b.name not in self._taken:
-            self._found[a.name or ""] = Pair(a, b, how)
-            self._taken.add(b.name or "")
+        if a.name and b.name and a.name not in self._found and b.name not in self._taken:
+            self._found[a.name] = Pair(a, b, how)
+            self._taken.add(b.name)
 
     def _by_name(self) -> None:
         for value in self._a.made:
@@ -93,7 +96,7 @@ class Pairs:
         paired = {(pair.a if is_a else pair.b).name: pair.a.name for pair in self._found.values()}
         found: dict[Hashable, list[ir.Node]] = {}
         for node in side.nodes:
-            if side.made_by(node).name in paired:
+            if side.made_by(node).name in paired or id(node) in self._used:
                 continue
             read = [paired.get(side.root(value).name) for value in _read(node)]
             if read and None not in read:
@@ -101,6 +104,7 @@ class Pairs:
         return found
 
     def _add_made(self, node: ir.Node, other: ir.Node, how: Pairing) -> None:
+        self._used |= {id(node), id(other)}
         self._add(*self._ends(node, other), how)
         for a, b in zip(others_of(node), others_of(other), strict=False):
             self._add(a, b, how)
@@ -108,7 +112,7 @@ class Pairs:
     def _ends(self, node: ir.Node, other: ir.Node) -> tuple[ir.Value, ir.Value]:
         """What two nodes make, where both have done as much: with the bias, and the activation, of the other one."""
         a, b = self._a.made_by(node), self._b.made_by(other)
-        a, b = _with_rest(a, node, other), _with_rest(b, other, node)
+        a, b = _with_rest(a, node, other, b), _with_rest(b, other, node, a)
         cut_a, cut_b = self._cut_off(self._a, a, self._b, b), self._cut_off(self._b, b, self._a, a)
         return cut_a or a, cut_b or b
 
@@ -126,7 +130,8 @@ class Pairs:
         rows: list[tuple[str, ir.Node | None]] = []
         for node in side.nodes:
             partner = paired.get(side.made_by(node).name)
-            rows.append((f"={partner}", None) if partner is not None else (family(node), node))
+            if partner is not None or id(node) not in self._used:
+                rows.append((f"={partner}", None) if partner is not None else (family(node), node))
         return rows
 
 
@@ -136,14 +141,29 @@ def _read(node: ir.Node) -> list[ir.Value]:
     return [v for v in values if not graph.is_op(v.producer(), "DynamicQuantizeLinear") or v.index() == 0]
 
 
-def _with_rest(y: ir.Value, node: ir.Node, other: ir.Node) -> ir.Value:
-    """What becomes of `y`, made by `node`, with the bias and activation that `other` holds and `node` does not."""
+def _with_rest(y: ir.Value, node: ir.Node, other: ir.Node, theirs: ir.Value) -> ir.Value:
+    """What becomes of `y`, made by `node`, behind what `other`, which makes `theirs`, holds and `node` does not.
+
+    A normalization folded into the weights, a factor, a bias, a sum, an activation.
+    """
     reader = graph.only_consumer(y)
-    lacks = has_bias(other) and not has_bias(node)
-    if lacks and reader is not None and graph.is_op(reader, "Add") and not all(map(is_activation, reader.inputs)):
-        y = reader.outputs[0]
-        reader = graph.only_consumer(y)
+    if reader is not None and family(node) == "Conv" and graph.is_op(reader, "BatchNormalization"):
+        behind = graph.only_consumer(theirs)
+        if not graph.is_op(behind, "BatchNormalization"):
+            y, reader = reader.outputs[0], graph.only_consumer(reader.outputs[0])
+    is_scaled = has_factor(other) and not has_factor(node)
+    if is_scaled and reader is not None and graph.is_op(reader, "Mul", "Div") and _reads_constant(reader):
+        y, reader = reader.outputs[0], graph.only_consumer(reader.outputs[0])
+    is_biased = has_bias(other) and not has_bias(node)
+    if is_biased and reader is not None and graph.is_op(reader, "Add") and _reads_constant(reader):
+        y, reader = reader.outputs[0], graph.only_consumer(reader.outputs[0])
+    if has_sum(other) and not has_sum(node) and graph.is_op(reader, "Add") and reader is not None:
+        y, reader = reader.outputs[0], graph.only_consumer(reader.outputs[0])
     word = activation_of(other)
     if word and not activation_of(node) and reader is not None and reader.op_type == word:
         y = reader.outputs[0]
     return y
+
+
+def _reads_constant(node: ir.Node) -> bool:
+    return not all(map(is_activation, node.inputs))

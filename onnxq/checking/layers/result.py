@@ -94,8 +94,10 @@ class ByLayer(msgspec.Struct, frozen=True):
         return tuple(sorted(found, key=lambda layer: MAX_DB if layer.local_sqnr is None else layer.local_sqnr))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON, with what follows from it."""
+        """Everything, for JSON, with what follows from it; an error without bounds is None."""
         table: dict[str, Any] = {"onnxq_layers": VERSION} | msgspec.to_builtins(self)
+        for layer in table["layers"]:
+            layer.update({key: None for key, x in layer.items() if isinstance(x, float) and not math.isfinite(x)})
         first, worst = self.first_apart, self.worst
         table["first_apart"] = None if first is None else first.a
         table["worst"] = None if worst is None else worst.a

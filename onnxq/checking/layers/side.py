@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
+from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.passes import prepare
@@ -33,7 +34,9 @@ class Side:
     runtimes fuse again: so every value is there in floats. Functions are inlined, but for those of our own operators.
 
     Attributes:
-        nodes: those that compute, in the order of execution, but for those in bodies of Loop and Scan.
+        nodes: those that compute, in the order of execution, but for those in bodies of Loop and Scan. A product of
+            codes is one with what makes floats of its sums.
+        maker: by what they make, the nodes.
         values: by name.
     """
 
@@ -44,6 +47,7 @@ class Side:
         first = [InlineFunctions(), DropInitializerInputs(), lift, UniqueNames()]
         prepare.run([*first, UnfoldIntegerOperators(), RemoveUnused(), UniqueNames()], self.model)
         self.model.graph.sort()
+        _read_codes(self.model)
         self.values: dict[str, ir.Value] = {}
         for each in graph.graphs(self.model):
             for value in (*each.inputs, *(output for node in each for output in node.outputs)):
@@ -51,6 +55,10 @@ class Side:
         hidden = _in_loops(self.model)
         self._visible = {id(each) for each in graph.graphs(self.model)} - hidden
         self.nodes = [node for node in graph.nodes(self.model) if id(node.graph) not in hidden and self._computes(node)]
+        products = {self.made_by(node).name or "": node for node in self.nodes if _is_of_codes(node)}
+        self.nodes = [node for node in self.nodes if products.get(node.outputs[0].name or "", node) is node]
+        self.maker = {self.made_by(node).name or "": node for node in self.nodes}
+        self.maker |= {value.name or "": node for node in self.nodes for value in others_of(node)}
 
     @property
     def made(self) -> list[ir.Value]:
@@ -58,17 +66,19 @@ class Side:
         found = list(self.model.graph.inputs)
         for node in self.nodes:
             found += [self.made_by(node), *others_of(node)]
-        return found
+        return [value for value in found if value.name]  # of an LSTM the first may be left out
 
     def _computes(self, node: ir.Node) -> bool:
         if is_conversion(node) or (node.op_type in (*_MOVES, "DynamicQuantizeLinear") and node.domain == ""):
             return False
-        return bool(node.outputs) and any(is_activation(value) for value in node.inputs)
+        read = [value for value in node.inputs if is_activation(value)]
+        is_of_scales = graph.is_op(node, "Mul") and all(_only_of_scales(value) for value in read)
+        return bool(node.outputs) and bool(read) and not is_of_scales
 
     def made_by(self, node: ir.Node) -> ir.Value:
         """What a node makes: of a product of codes, the floats that its sums become behind it."""
         y = node.outputs[0]
-        if node.op_type not in _PRODUCTS_OF_CODES or node.domain:
+        if not _is_of_codes(node):
             return y
         reader = graph.only_consumer(y)
         while reader is not None and (graph.is_op(reader, "Cast") or _only_scales(reader, y)):
@@ -100,6 +110,17 @@ class Side:
         return next(iter(rounded), None if quantizer(root) is not None else root)
 
 
+def cloned(model: ir.Model) -> ir.Model:
+    """
+    Raises:
+        BadModel: a function of the model reads what nothing makes.
+    """
+    try:
+        return model.clone()
+    except RuntimeError:
+        raise BadModel("a local function reads a value that nothing makes") from None
+
+
 def others_of(node: ir.Node) -> list[ir.Value]:
     """What a node makes besides its first output."""
     return [value for value in node.outputs[1:] if value.name]
@@ -122,7 +143,7 @@ def is_conversion(node: ir.Node) -> bool:
     """Whether `node` gives the same numbers in another type: rounded or not, but not cut to whole ones."""
     if not graph.is_op(node, *_CONVERSIONS) or not is_activation(node.inputs[0]):
         return False
-    return node.op_type != "Cast" or ir.DataType(graph.attribute_int(node, "to", 0)) in graph.FLOATS
+    return node.op_type != "Cast" or graph.attribute_int(node, "to", 0) in {int(dtype) for dtype in graph.FLOATS}
 
 
 def quantizer(codes: ir.Value) -> ir.Node | None:
@@ -143,9 +164,15 @@ def _only_scales(node: ir.Node, y: ir.Value) -> bool:
     """Whether a Mul multiplies sums of codes by scales: constants, or products of those of DynamicQuantizeLinear."""
     if not graph.is_op(node, "Mul"):
         return False
-    (other,) = [value for value in node.inputs if value is not y] or [None]
-    before = list(_sources(other))
-    return (bool(before) and all(graph.is_op(each, "DynamicQuantizeLinear") for each in before)) or not before
+    return all(_only_of_scales(value) for value in node.inputs if value is not y)
+
+
+def _only_of_scales(value: ir.Value | None) -> bool:
+    return all(graph.is_op(node, "DynamicQuantizeLinear") for node in _sources(value))
+
+
+def _is_of_codes(node: ir.Node) -> bool:
+    return graph.is_op(node, *_PRODUCTS_OF_CODES)
 
 
 def _sources(value: ir.Value | None) -> Iterator[ir.Node | None]:
@@ -158,6 +185,21 @@ def _sources(value: ir.Value | None) -> Iterator[ir.Node | None]:
             yield from _sources(each)
     else:
         yield node
+
+
+def _read_codes(model: ir.Model) -> None:
+    """Codes that only operators on codes read become floats too, for us to see."""
+    names = graph.Names(model)
+    for node in list(graph.nodes(model)):
+        if not graph.is_op(node, "QuantizeLinear") or not is_activation(node.inputs[0]):
+            continue
+        codes = node.outputs[0]
+        if not any(graph.is_op(use.node, "DequantizeLinear") for use in codes.uses()):
+            name = names.fresh(f"{codes.name}_floats")
+            seen = ir.node("DequantizeLinear", [codes, *node.inputs[1:3]], name=name)
+            seen.attributes.update({key: a for key, a in node.attributes.items() if key in ("axis", "block_size")})
+            seen.outputs[0].name = name
+            node.append(seen)
 
 
 def _in_loops(model: ir.Model) -> set[int]:

@@ -1,0 +1,99 @@
+"""`onnxq doctor`: what is wrong with a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq.cli._console import Bars, console
+from onnxq.cli._diagnosis import diagnosis_table, mended_words
+from onnxq.cli._folders import refuse_folders
+from onnxq.cli._options import (
+    FORCE_OPTION,
+    MODEL,
+    TARGET_OPTION,
+    THREADS_OPTION,
+    data_options,
+    guard_of,
+    sampling_of,
+)
+from onnxq.doctor.examine import examine
+from onnxq.doctor.finding import Severity
+from onnxq.doctor.mend import mend
+from onnxq.doctor.sarif import to_sarif
+from onnxq.errors import BadRecipe, Exit
+from onnxq.job import Environment
+
+#: Samples, unless told otherwise.
+LIMIT = 16
+
+
+@click.command(short_help="Say what is wrong with a model, and mend it.")
+@click.argument("model", type=MODEL)
+@data_options(limit=LIMIT)
+@TARGET_OPTION
+@click.option("--ignore", multiple=True, metavar="RULE", help="Do not ask this rule. Repeatable.")
+@click.option(
+    "--fix", is_flag=True, help="Write a new file without the faults that can be mended, checked by running both."
+)
+@click.option(
+    "--output", "-o", type=MODEL, help="Of --fix: where to write it.  [default: MODEL's name with 'mended' in it]"
+)
+@THREADS_OPTION
+@FORCE_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--sarif", is_flag=True, help="Print the findings as SARIF 2.1.0, for code hosts.")
+def doctor(model: Path, **options: Any) -> None:
+    """Say what is wrong with MODEL, quantized by whatever tool: what is slow, silently wrong, or larger than need be.
+
+    Every finding has a severity, a place and a fix. The exit status is 0 where there are notes at most, 4 where there
+    are warnings, 5 where there are errors; docs/doctor.md lists the rules.
+
+    \b
+    onnxq doctor model.onnx
+    onnxq doctor model.onnx --data samples.npz --sarif > findings.sarif
+    onnxq doctor model.onnx --fix -o mended.onnx
+    """
+    refuse_folders(model)
+    sampling = sampling_of(options)
+    if options["fix"] and options["sarif"]:
+        raise BadRecipe("--sarif is of findings: leave it out, or --fix")
+    if options["output"] is not None and not options["fix"]:
+        raise BadRecipe("--output goes with --fix; findings are printed")
+    if options["fix"]:
+        _fix(model, options)
+        return
+    with Bars(console(stderr=True)) as bars:
+        found = examine(model, target=options["target"], sampling=sampling, ignored=options["ignore"], progress=bars)
+    if options["as_json"] or options["sarif"]:
+        click.echo(json.dumps(to_sarif(found) if options["sarif"] else found.to_dict(), indent=1))
+    else:
+        console().print(diagnosis_table(found))
+    if found.worst is Severity.ERROR:
+        sys.exit(Exit.ERRORS)
+    if found.worst is Severity.WARNING:
+        sys.exit(Exit.WARNINGS)
+
+
+def _fix(model: Path, options: dict[str, Any]) -> None:
+    with Bars(console(stderr=True)) as bars:
+        done = mend(
+            model,
+            options["output"],
+            sampling=sampling_of(options),
+            ignored=options["ignore"],
+            environment=Environment(options["threads"], bars, guard_of(options)),
+        )
+    if options["as_json"]:
+        table = dataclasses.asdict(done) | {"output": str(done.output)}
+        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
+    else:
+        console().print(mended_words(done))
+    if done.check is None or not done.check.is_known:
+        click.echo(f"onnxq: {done.output} was written, but could not be compared with {model}", err=True)
+        sys.exit(Exit.UNCHECKED)

@@ -1,0 +1,120 @@
+"""`onnxq doctor --fix`: a new file without what can be mended mechanically, checked by running both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq.boundary import bounded
+from onnxq.checking.models import Check, check_models
+from onnxq.doctor.rule import Rule, without
+from onnxq.errors import BadModel, CheckFailed, NothingToDo
+from onnxq.job import Environment
+from onnxq.made_up import make_up
+from onnxq.made_up.scout import scout
+from onnxq.model import graph
+from onnxq.model.load import external_tensors, load_model
+from onnxq.output import write
+from onnxq.pipeline import WHOLE_MODEL_BYTES
+from onnxq.runtime.session import Session
+from onnxq.samples.sampling import Sampling
+from onnxq.samples.trials import Trials
+
+#: dB that the mended model must agree with what the file says, run without the runtime's optimizer: what is mended is
+#: exact, but for a bias that is rounded to other codes.
+LEAST_DB = 30.0
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What `mend` did. The check is of the new file against the old one without the optimizer; None: too large, or the
+    old one does not run."""
+
+    output: Path
+    rules: tuple[str, ...]
+    bytes_before: int
+    bytes_after: int
+    check: Check | None
+
+
+@bounded
+def mend(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    sampling: Sampling | None = None,
+    ignored: tuple[str, ...] = (),
+    environment: Environment | None = None,
+) -> Mended:
+    """Write `model` without the faults that rules can mend.
+
+    Args:
+        output: [default: the model's name with `mended` in it]
+        sampling: samples to check it on; without, some are made up.
+        ignored: words of rules whose faults stay.
+        environment: its guard says whether `output` may be replaced.
+
+    Raises:
+        NothingToDo: there is nothing of that kind.
+        CheckFailed: the new file gives something else; it was not kept.
+        OnnxqError: the model cannot be read, or the output not be written.
+    """
+    environment, path = environment or Environment(), Path(model)
+    guard, progress = environment.guard, environment.progress
+    destination = Path(output) if output is not None else Path(f"{path.stem}.mended.onnx")
+    write.require_onnx(destination)
+    guard.reads(path)
+    guard.writes(destination)
+    progress.start("reading the model")
+    loaded = load_model(path)
+    files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
+    guard.reads(*files)
+    done = tuple(rule.word for rule in without(ignored) if rule.mends and _mended(rule, loaded))
+    if not done:
+        raise NothingToDo(f"'{path}' has no fault that --fix could mend")
+    with write.staging(destination) as folder:
+        staged = folder / destination.name
+        progress.start("writing", write.nbytes_to_write(loaded))
+        nbytes = write.save(loaded, staged, progress.advance)
+        progress.start("checking the saved file")
+        check = _checked(path, staged, sampling or Sampling(), environment)
+        guard.publish(staged, destination)
+    return Mended(destination, done, sum(file.stat().st_size for file in files), nbytes, check)
+
+
+def _mended(rule: Rule, model: ir.Model) -> bool:
+    """Whether there was something to mend. Constants that nothing reads any more go with it."""
+    read = [value for each in graph.graphs(model) for value in each.initializers.values() if value.uses()]
+    is_mended = rule.mend(model)
+    for value in read:
+        if not value.uses() and not value.is_graph_output() and isinstance(value.graph, ir.Graph):
+            value.graph.initializers.pop(value.name or "", None)
+    return is_mended
+
+
+def _checked(path: Path, staged: Path, sampling: Sampling, environment: Environment) -> Check | None:
+    model = load_model(path)
+    if write.nbytes_to_write(model) > WHOLE_MODEL_BYTES:
+        return None
+    try:
+        before = Session(path, optimize=False, threads=environment.threads)
+        trials = _trials(model, path, sampling)
+    except BadModel:
+        return None
+    found = check_models(before, staged, trials, threads=environment.threads)
+    if found.is_known and min(found.sqnr, found.sqnr_plain) < LEAST_DB:
+        reached = min(found.sqnr, found.sqnr_plain)
+        raise CheckFailed(
+            f"mended, the model gives something else ({reached:.1f} dB): leave it, and see what 'doctor' says"
+        )
+    return found
+
+
+def _trials(model: ir.Model, path: Path, sampling: Sampling) -> Trials:
+    data = None if sampling.source is None else sampling.open(model, path)
+    if data is None:
+        return make_up(model, scout(model))
+    feeds = list(data)
+    return Trials.given(feeds, f"{len(feeds)} samples")

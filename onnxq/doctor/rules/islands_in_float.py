@@ -1,0 +1,69 @@
+"""Operators between DequantizeLinear and QuantizeLinear that did not become integer kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxq.doctor.finding import Finding, Severity
+from onnxq.doctor.pairs import code_type, codes_of, dequantizer, quantizers, reads_codes, result_of
+from onnxq.doctor.patient import Patient
+from onnxq.doctor.rule import Rule
+from onnxq.model import graph
+from onnxq.runtime import known
+
+_WEIGHED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+
+class IslandsInFloat(Rule):
+    """Told by the kernels that ran: the operator computes in float and pays for the conversions around it.
+
+    Of convolutions and products that is a warning; operators without weights between int8 ones often cannot be helped.
+    """
+
+    severity = Severity.WARNING
+    what = "a node between DequantizeLinear and QuantizeLinear computes in float"
+    why = "it is no faster than in float, and the conversions around it take time of their own"
+    fix = "leave it out of quantization, or spell it as docs/fusion.md says"
+
+    def find(self, patient: Patient) -> Iterator[Finding]:
+        ran = {(kernel.name, kernel.op) for kernel in patient.kernels}
+        for node in patient.nodes:
+            if not reads_codes(node) or not _reads_weights_as_codes(node) or not quantizers(result_of(node)):
+                continue
+            floats = known.FLOAT_KERNELS.get(node.op_type, (node.op_type,))
+            if any((node.name, op) in ran for op in floats):
+                severity = self.severity if node.op_type in _WEIGHED else Severity.NOTE
+                yield self.at(node.name or "", f"{node.op_type} ran in float: {_why(node)}", severity=severity)
+
+
+def _reads_weights_as_codes(node: ir.Node) -> bool:
+    """Whether the weight of a convolution or product is codes; that of others does not matter."""
+    if node.op_type not in _WEIGHED:
+        return True
+    before = [None if value is None else value.producer() for value in node.inputs[:2]]
+    return all(graph.is_op(each, "DequantizeLinear") for each in before)
+
+
+def _why(node: ir.Node) -> str:
+    """What keeps onnxruntime from fusing it, as far as that is known."""
+    if node.op_type == "Gemm":
+        for name in ("alpha", "beta"):
+            if graph.attribute_float(node, name, 1.0) != 1.0:
+                return f"its {name} is not 1"
+    if node.op_type not in ("Conv", "MatMul", "Gemm") and not known.is_fused_in_int8(node):
+        return "onnxruntime has no integer kernel for it, or none with these attributes"
+    x = dequantizer(node.inputs[0])
+    if x is not None and code_type(x) == ir.DataType.INT8:
+        return (
+            "its activations are int8, of which onnxruntime makes uint8 where a single node reads them, so that input "
+            "and output may differ; uint8 activations are fused"
+        )
+    if node.op_type in ("Conv", "MatMul", "Gemm"):
+        return "its scales, zero points or types are not those that its kernel takes"
+    if node.op_type in known.SAME_SCALE:
+        codes = [codes_of(each) for each in (*(quantizers(result_of(node)) or ()), *([x] if x is not None else []))]
+        if len({(each.scale, each.zero) for each in codes if each is not None}) > 1:
+            return "its input and output have different scales"
+    return "onnxruntime did not fuse it"
