@@ -81,13 +81,20 @@ def _files(folder: str) -> dict[str, str]:
 def _rules() -> dict[str, str]:
     from onnxq.doctor.rule import rules
 
-    return {rule.word: f"{rule.severity}: {rule.what}; {rule.why}; to mend it: {rule.fix}" for rule in rules()}
+    return {
+        rule.word: f"{rule.severity.name.lower()}: {rule.what}; {rule.why}; to mend it: {rule.fix}" for rule in rules()
+    }
 
 
 def _exits() -> dict[str, str]:
     """What the process ends with, as the comments beside `errors.Exit` say."""
-    lines = re.findall(r"^ +(\w+) = (\d+)(?:  # (.*))?$", inspect.getsource(Exit), re.MULTILINE)
-    return {f"exit {number}": meaning or name.lower() for name, number, meaning in lines}
+    lines = re.findall(r"^ +([A-Z, ]+) = ([\d, ]+)(?:  # (.*))?$", inspect.getsource(Exit), re.MULTILINE)
+    rows = [(names.split(", "), numbers.split(", "), meaning) for names, numbers, meaning in lines]
+    return {
+        f"exit {number}": f"{name.lower()}: {meaning}" if meaning else name.lower()
+        for names, numbers, meaning in rows
+        for name, number in zip(names, numbers, strict=True)
+    }
 
 
 def _advice(reason: str) -> Iterator[str]:

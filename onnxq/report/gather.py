@@ -41,6 +41,11 @@ from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import Sampling
 from onnxq.version import __version__
 
+#: What to make of layers in a model whose channels were balanced.
+SCALED = (
+    "channels were scaled against the weights behind them, which is no error: between such weights layers look further "
+    "apart than they are, and the next one takes it back (--no-balance leaves that out)"
+)
 #: Samples on which layers are compared at most: each runs three models.
 LAYERS = 8
 
@@ -208,6 +213,8 @@ def _add_models(report: Report, subject: Subject, plan: Plan | None) -> None:
         report.summary.bytes_before = bytes_of(source, load_model(source, to_look_at=True))
         report.weights = _weights(report, prepared, subject.model)
         report.nodes = nodes_of_models.nodes_of(prepared, plan, report.weights)
+    if any(weight.is_scaled for weight in report.weights):
+        report.notes.append(SCALED)
     report.reasons = [] if plan is None else reasons_of(plan)
     if write.nbytes_to_write(prepared) > WHOLE_MODEL_BYTES:
         report.notes.append("the model is too large to be run whole: no times and no activations were looked at")
