@@ -15,7 +15,7 @@ from onnxq.files import limits, schemas
 
 #: Of the form below; a member that is added leaves it as it is, one that goes or changes its meaning does not.
 VERSION = 1
-Count = Annotated[int, Meta(ge=0)]
+Count = schemas.Count
 #: Decibel, seconds and the like; nothing where it was not measured.
 Known = float | None
 
