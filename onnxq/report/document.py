@@ -61,7 +61,10 @@ class Node(Struct):
 
 
 class Layer(Struct):
-    """The outputs of a layer in both models: the error that it adds itself, and all that has added up until there."""
+    """The outputs of a layer in both models: the error that it adds itself, and all that has added up until there.
+
+    `name` is of the node that makes `value`, and `other` of that of the other model.
+    """
 
     name: str
     op: str
@@ -72,6 +75,7 @@ class Layer(Struct):
     cosine: Known = None
     max_error: Known = None
     verdict: str = ""
+    value: str = ""
 
 
 class Activation(Struct):

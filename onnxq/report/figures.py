@@ -91,7 +91,11 @@ def _map(report: Report) -> Any:
         branchvalues="total",
         hovertext=tree.hovers,
         hoverinfo="text",
-        marker={"colors": tree.formats, "line": {"width": 1}, "pad": {"t": 20, "l": 3, "r": 3, "b": 3}},
+        marker={
+            "colors": tree.formats,
+            "line": {"width": 1, "color": "rgba(255,255,255,0.5)"},
+            "pad": {"t": 20, "l": 3, "r": 3, "b": 3},
+        },
         tiling={"packing": "squarify", "pad": 1},
         maxdepth=5 if len(report.nodes) > 600 else -1,
         root={"color": "rgba(0,0,0,0)"},

@@ -216,13 +216,14 @@ def _add_models(report: Report, subject: Subject, plan: Plan | None) -> None:
     if any(weight.is_scaled for weight in report.weights):
         report.notes.append(SCALED)
     report.reasons = [] if plan is None else reasons_of(plan)
+    makers = nodes_of_models.makers(prepared)
     if write.nbytes_to_write(prepared) > WHOLE_MODEL_BYTES:
         report.notes.append("the model is too large to be run whole: no times and no activations were looked at")
-        nodes_of_models.add_errors(report.nodes, report.layers, report.weights)
+        nodes_of_models.add_errors(report.nodes, makers, report.layers, report.weights)
         return
     if source is not None and not report.layers:
         _look_at_layers(report, subject)
-    nodes_of_models.add_errors(report.nodes, report.layers, report.weights)
+    nodes_of_models.add_errors(report.nodes, makers, report.layers, report.weights)
     try:
         _add_runs(report, subject, prepared, quantized)
     except OnnxqError as error:
@@ -251,7 +252,7 @@ def _add_layers(report: Report, found: ByLayer) -> None:
     for layer in found.layers:
         row = Layer(layer.node or layer.a, layer.op, layer.node_b or layer.b, layer.pairing, verdict=layer.role or "")
         row.local_sqnr, row.sqnr = known(layer.local_sqnr), known(layer.sqnr)
-        row.cosine, row.max_error = known(layer.cosine), known(layer.max_error)
+        row.cosine, row.max_error, row.value = known(layer.cosine), known(layer.max_error), layer.a
         report.layers.append(row)
     report.notes += [f"layers were compared on {found.inputs}", *found.notes]
 

@@ -63,10 +63,21 @@ def owners(model: ir.Model) -> dict[str, str]:
     return found | {node.name: node.name for node in graph.nodes(model) if node.name}
 
 
-def add_errors(nodes: Sequence[Node], layers: Sequence[Layer], weights: Sequence[WeightError]) -> None:
-    """Give nodes the error at their outputs; where layers were not compared, that of their weights."""
+def makers(model: ir.Model) -> dict[str, str]:
+    """The node that makes each value, by its name."""
+    return {value.name or "": node.name or "" for node in graph.nodes(model) for value in node.outputs}
+
+
+def add_errors(
+    nodes: Sequence[Node], makers: Mapping[str, str], layers: Sequence[Layer], weights: Sequence[WeightError]
+) -> None:
+    """Give nodes the error at their outputs; where layers were not compared, that of their weights.
+
+    Args:
+        makers: of the prepared model, in which another node may make a value, into which others were folded.
+    """
     errors: Mapping[str, float | None] = {weight.node: weight.sqnr for weight in weights}
     if layers:
-        errors = {layer.name: layer.sqnr for layer in layers}
+        errors = {makers.get(layer.value, layer.name): layer.sqnr for layer in layers}
     for node in nodes:
         node.sqnr = errors.get(node.name)

@@ -111,6 +111,21 @@ def test_it_can_be_worked_with(shown: tuple[browser.Browser, Path]) -> None:
     assert page.complaints == []
 
 
+def test_it_prints(shown: tuple[browser.Browser, Path]) -> None:
+    """On a page of A4, in light colours whatever the window has, no table cut off."""
+    page, folder = shown
+    page.open(folder / "report.html", width=760, theme="dark")
+    page.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    page.value("dispatchEvent(new Event('beforeprint'))")
+    assert page.value("Math.max(...[...document.querySelectorAll('table, svg')].map(e => e.scrollWidth))") <= 760
+    assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    ink = "document.getElementById('plot-layers').layout.font.color"
+    assert (
+        page.value(ink) == "#3a4553" and page.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    )
+    page.call("Emulation.setEmulatedMedia", media="", features=[])
+
+
 def test_a_page_of_nearly_nothing(shown: tuple[browser.Browser, Path]) -> None:
     page, folder = shown
     page.open(folder / "empty.html", width=390, theme="dark")
