@@ -117,7 +117,8 @@ def test_it_prints(shown: tuple[browser.Browser, Path]) -> None:
     page.open(folder / "report.html", width=760, theme="dark")
     page.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     page.value("dispatchEvent(new Event('beforeprint'))")
-    assert page.value("Math.max(...[...document.querySelectorAll('table, svg')].map(e => e.scrollWidth))") <= 760
+    ends = "[...document.querySelectorAll('table, .main-svg')].map(e => e.getBoundingClientRect().right)"
+    assert page.value(f"Math.max(...{ends})") <= 760
     assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     ink = "document.getElementById('plot-layers').layout.font.color"
     assert (
