@@ -70,6 +70,7 @@ def test_everything_is_measured(tmp_path: Path) -> None:
         assert sum(each["share"] for each in row["operators"]) == pytest.approx(1)
 
 
+@pytest.mark.sweep
 def test_memory_is_that_of_the_model(tmp_path: Path) -> None:
     w = tiny.normal(2048, 2048)
     path = tiny.save(tiny.model(TEXT.replace("64", "2048").replace("32]", "2048]"), {"w": w}), tmp_path)
