@@ -275,7 +275,7 @@ FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files t
 WRITTEN = {"output", "report", "trace", "ranges", "evidence", "save_profile", "plot", "html", "json_file"}
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
-WORDS |= {"formats", "logits", "metric", "labels"}
+WORDS |= {"formats", "logits", "metric", "labels", "ignore"}
 
 
 def guard_of(options: dict[str, Any]) -> Guard:

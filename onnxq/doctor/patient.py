@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from onnxq import targets
 from onnxq.calibration.calibrate import Keep, observe
+from onnxq.conversion.restore import restore_all
 from onnxq.doctor.pairs import Codes, codes_of
 from onnxq.doctor.stored import StoredWeight, stored_weights
 from onnxq.errors import BadModel, OnnxqError
@@ -29,6 +31,7 @@ from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.session import Feed, Kernel, Session
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data
+from onnxq.samples.trials import Trial
 from onnxq.summaries.summary import Summary
 from onnxq.targets import Target
 
@@ -112,10 +115,13 @@ class Patient:
         if self.data is not None:
             self.inputs = "a sample of the data"
             return next(iter(self.data))
-        maker = Maker(self.model, scout(self.model))
-        scene = maker.first()
-        made = None if scene is None else next(maker.kinds(scene), None)
-        self.inputs = "" if made is None else f"a made-up input ({made.trial.label})"
+        made = _made_up(self.model)
+        if made is None:  # sizes of tables and the like are told by weights in floats
+            restored = load_model(self.path)
+            with contextlib.suppress(BadModel):
+                restore_all(restored)
+                made = _made_up(restored)
+        self.inputs = "" if made is None else f"a made-up input ({made.label})"
         return None if made is None else made.feed
 
     @functools.cached_property
@@ -146,3 +152,11 @@ class Patient:
             summary = None if value is None else self.seen.get(value.name or "")
             if codes is not None and value is not None and summary is not None and summary.finite:
                 yield node, value, codes, summary
+
+
+def _made_up(model: ir.Model) -> Trial | None:
+    """The typical input for a model, if it runs one."""
+    maker = Maker(model, scout(model))
+    scene = maker.first()
+    made = None if scene is None else next(maker.kinds(scene), None)
+    return None if made is None else made.trial

@@ -248,11 +248,21 @@ def _serialize(model: ir.Model) -> bytes:
     """The model as protobuf; weights that are encoded on the way may raise an error of ours."""
     try:
         return ir.to_proto(model).SerializeToString()
-    except (ir.serde.SerdeError, ValueError) as error:
+    except ir.serde.SerdeError as error:
         cause = root_cause(error)
-        if isinstance(cause, ValueError):
+        if isinstance(cause, ValueError) and not _is_ours(cause):  # bits that no number of its type has
             raise BadModel(f"a constant of the model cannot be read: {first_line(cause)}") from None
         raise cause from None
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a function of ours was at work: then it is a mistake of ours."""
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).split(".")[0] == "onnxq":
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _original_name(name: str) -> str:

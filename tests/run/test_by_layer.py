@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 from tiny import model, normal, save
@@ -259,3 +260,12 @@ def test_numbers_that_are_none_are_an_error_without_bounds(tmp_path: Path, data:
 def test_floors_are_words_and_numbers() -> None:
     assert parse_floors("sqnr=30, local_sqnr=-1.5") == {"sqnr": 30.0, "local_sqnr": -1.5}
     assert [parse_floors(text) for text in ("", "sqnr", "sqnr=", "x=1", "sqnr=nan", "sqnr=1,")] == [None] * 6
+
+
+def test_bits_that_no_number_has_are_told_in_a_sentence(tmp_path: Path) -> None:
+    """A constant of 6-bit numbers whose last bits, which belong to none of them, are not zero."""
+    proto = model("g (float[4] x) => (float[4] y) {\n f = Cast <to = 1> (c)\n y = Add (x, f)\n}")
+    six = next(dtype for dtype in ir.DataType if dtype.name == "FLOAT6E2M3")
+    proto.graph.initializer.append(onnx.TensorProto(name="c", data_type=int(six), dims=[1], raw_data=b"\xff"))
+    with pytest.raises(BadModel, match="a constant of the model cannot be read: Packed 6-bit"):
+        compared(tmp_path, proto, proto)

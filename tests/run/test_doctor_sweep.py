@@ -11,10 +11,15 @@ import onnxq
 from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Diagnosis, Severity
 from onnxq.errors import NothingToDo
+from onnxq.made_up import make_up
+from onnxq.made_up.scout import scout
+from onnxq.model.load import load_model
 
 MODELS = sorted((SHARED / "models").glob("*.onnx"))
 #: Larger ones are only examined in float.
 MOST_BYTES = 3_000_000
+#: Calibrated and tuned.
+TUNED_BYTES = 300_000
 
 pytestmark = pytest.mark.sweep
 
@@ -29,9 +34,26 @@ def test_float_models(path: Path) -> None:
     assert faults(examine(path)) == []
 
 
+def small(most_bytes: int) -> list[Path]:
+    return [path for path in MODELS if path.stat().st_size < most_bytes]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
+@pytest.mark.parametrize("path", small(TUNED_BYTES), ids=lambda path: path.stem)
+def test_int8(path: Path, target: str, tmp_path: Path) -> None:
+    written, model = tmp_path / "out.onnx", load_model(path)
+    data = make_up(model, scout(model)).feeds[:4]
+    try:
+        onnxq.quantize(path, written, "w8a8", target=target, data=data, check=False)
+    except NothingToDo:
+        pytest.skip("nothing to quantize")
+    assert faults(examine(written, target=target)) == []
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("scheme", ["w4a16", "w8a8-dynamic"])
-@pytest.mark.parametrize("path", [p for p in MODELS if p.stat().st_size < MOST_BYTES], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", small(MOST_BYTES), ids=lambda path: path.stem)
 def test_what_onnxq_makes_of_them(path: Path, scheme: str, tmp_path: Path) -> None:
     written = tmp_path / "out.onnx"
     try:
