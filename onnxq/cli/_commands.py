@@ -66,6 +66,9 @@ class Commands(MutableMapping[str, click.Command]):
         if word not in self._loaded:
             stem = self._files[word].stem
             found = getattr(importlib.import_module(f"onnxq.cli.{stem}"), stem)
+            if isinstance(found, click.Group):  # which has commands of its own, and help of theirs
+                self._loaded[word] = found
+                return found
             lines = "\n".join(f"  {line}" for line in EXAMPLES.get(word, ()))
             self._loaded[word] = Sectioned(
                 word,

@@ -33,5 +33,8 @@ EXAMPLES = {
     "encode": ("onnxq encode weights.npz -w nf4 -o encoded.npz",),
     "decode": ("onnxq decode encoded.npz -o weights.npz",),
     "completion": ('eval "$(onnxq completion bash)"', "onnxq completion fish | source"),
+    "train": ("onnxq train model.onnx -s w4a16 --data samples.npz -o trained.onnx",),
+    "export": ("onnxq export model.w8a8.onnx --reference model.onnx --data samples.npz -o model.bundle",),
+    "verify": ("onnxq verify model.bundle",),
     "explain": ("onnxq explain sqnr", "onnxq explain w4a16"),
 }
