@@ -13,7 +13,7 @@ from onnxq.cli._commands import WORDS
 from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of, options
 from onnxq.files.guard import Guard
 
-_HTML = click.option(
+HTML_OPTION = click.option(
     "--html",
     type=MODEL,
     multiple=True,
@@ -21,8 +21,7 @@ _HTML = click.option(
     help="Write what was found as a page to look at in a browser; to a name that ends in .json, the same as JSON "
     "(docs/report.md). Repeatable.",
 )
-HTML_OPTION = _HTML
-HTML_OPTIONS = options(_HTML, FORCE_OPTION)
+HTML_OPTIONS = options(HTML_OPTION, FORCE_OPTION)
 
 
 def announced(guard: Guard, files: Sequence[Path], option: str = "--html") -> None:

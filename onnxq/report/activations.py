@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +17,7 @@ from onnxq.samples.source import Data
 from onnxq.summaries.histogram import Histogram
 from onnxq.summaries.summary import Summary
 
-#: Bars of a histogram, and histograms at most: those of the widest ranges as seen from what is in them.
+#: Bars of a histogram, and histograms at most: those that are cut off most.
 BARS, MOST = 64, 400
 
 Ends = tuple[float, float]
@@ -71,10 +71,10 @@ def activations_of(
     return sorted(made, key=lambda each: -(each.clipped or 0.0))[:MOST]
 
 
-def _made(summaries: object, chosen: dict[str, Ends], ways: dict[str, dict[str, Ends]]) -> Iterator[Activation]:
-    assert isinstance(summaries, dict)
+def _made(
+    summaries: Mapping[str, Summary], chosen: dict[str, Ends], ways: dict[str, dict[str, Ends]]
+) -> Iterator[Activation]:
     for name, summary in summaries.items():
-        assert isinstance(summary, Summary)
         h = summary.histogram
         if h is None or not h.counts.size or not summary.finite:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from onnxq.plan import Choice, Method
+from onnxq.plan import Choice
 from onnxq.report.document import Reason
 
 #: What would change it, by the first of these expressions that is found in a reason.
@@ -59,8 +59,3 @@ def reasons_of(choices: Iterable[Choice]) -> list[Reason]:
 def advice_for(reason: str) -> str:
     """What would change it."""
     return next((advice for pattern, advice in ADVICE if re.search(pattern, reason)), NOTHING)
-
-
-def is_quantized(choice: Choice) -> bool:
-    """Whether its weights or its kernel are in fewer bits than in float."""
-    return choice.method is not Method.KEEP
