@@ -6,7 +6,6 @@ One file each; the file name is the command's word, with dashes for underscores,
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 import traceback
@@ -16,6 +15,7 @@ from typing import Any
 import click
 
 from onnxq.boundary import as_sentence
+from onnxq.cli._commands import WORDS, Commands
 from onnxq.errors import Exit, OnnxqError
 from onnxq.files import mirror
 from onnxq.version import __version__
@@ -33,6 +33,26 @@ class _Errors(click.Group):
                 sys.stdout.flush()
         except OSError as error:
             _end_unread(error)
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **options: Any) -> click.Context:
+        """What was typed is kept, for reports to say."""
+        words = list(args)
+        context = super().make_context(info_name, args, *more, **options)
+        context.meta[WORDS] = words
+        if os.environ.get("NO_COLOR"):
+            context.color = False
+        return context
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """In groups, without importing any."""
+        commands = self.commands
+        assert isinstance(commands, Commands)
+        for title, some in commands.grouped():
+            with formatter.section(title):
+                formatter.write_dl([(word, commands.short_help(word)) for word in some])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -71,8 +91,31 @@ def _end_unread(error: Exception) -> None:
     sys.exit(Exit.UNREAD if is_closed else Exit.CANNOT)
 
 
-@click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="onnxq")
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """The version, and what else decides what is computed and how fast."""
+    if not value or ctx.resilient_parsing:
+        return
+    click.echo(f"onnxq, version {__version__}")
+    from onnxq.cli._version import surroundings
+
+    for word, text in surroundings():
+        click.echo(f"{word:8} {text}")
+    ctx.exit()
+
+
+@click.group(
+    cls=_Errors,
+    commands=Commands(Path(__file__).parent),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version, and those of the library and the runtime.",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of what goes wrong.")
 def main(debug: bool) -> None:
     """A quantization compiler for ONNX.
@@ -83,8 +126,5 @@ def main(debug: bool) -> None:
     onnxq quantize model.onnx -s nf4 -o small.onnx   a format by name
 
     The result runs in stock onnxruntime. What is not worth quantizing stays in float, with the reason.
+    'onnxq COMMAND --help' says more, 'onnxq explain WORD' what a word means.
     """
-
-
-for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-    main.add_command(getattr(importlib.import_module(f"onnxq.cli.{_path.stem}"), _path.stem))

@@ -11,21 +11,21 @@ from rich.text import Text
 from onnxq.bundles.export import Exported
 from onnxq.bundles.manifest import Measured
 from onnxq.bundles.verify import Verified
-from onnxq.cli import _tables
 from onnxq.errors import one_line
+from onnxq.report.words import decibel, milliseconds, nbytes
 
 
 def exported_table(done: Exported) -> Group:
     """What is in it, and what was measured."""
     table, manifest = _table(), done.manifest
     table.add_row("files", str(len(manifest.files)), one_line(", ".join(manifest.files)))
-    table.add_row("size", _tables._bytes(done.bytes), f"for {manifest.platform}" if manifest.library else "")
+    table.add_row("size", nbytes(done.bytes), f"for {manifest.platform}" if manifest.library else "")
     if manifest.measured is not None:
         found = manifest.measured
         table.add_row("samples", str(found.samples), one_line(found.on))
         if found.sqnr is not None:
-            table.add_row("error", _tables._decibel(found.sqnr), "SQNR against the float model")
-        table.add_row("speed", _tables._time(found.milliseconds), _threads(found))
+            table.add_row("error", decibel(found.sqnr), "SQNR against the float model")
+        table.add_row("speed", milliseconds(found.milliseconds), _threads(found))
         table.add_row("kernels", _kernels(found.kernels), "")
     return _with_notes(table, done.notes)
 
@@ -33,15 +33,15 @@ def exported_table(done: Exported) -> Group:
 def verified_table(done: Verified) -> Group:
     """What was found here, beside what was found there."""
     table, there = _table(), done.there
-    table.add_row("files", str(len(done.manifest.files)), f"{_tables._bytes(done.bytes)}, as they were exported")
+    table.add_row("files", str(len(done.manifest.files)), f"{nbytes(done.bytes)}, as they were exported")
     if there is not None and done.agrees is not None:
         table.add_row("", "here", "there")
         table.add_row("machine", one_line(done.machine.cpu), one_line(there.machine.cpu))
-        table.add_row("agrees", _tables._decibel(done.agrees), f"on {there.samples} stored samples")
+        table.add_row("agrees", decibel(done.agrees), f"on {there.samples} stored samples")
         if done.sqnr is not None and there.sqnr is not None:
-            before = f"{_tables._decibel(there.sqnr)} against the float model"
-            table.add_row("error", _tables._decibel(done.sqnr), before)
-        times = _tables._time(done.milliseconds), _tables._time(there.milliseconds)
+            before = f"{decibel(there.sqnr)} against the float model"
+            table.add_row("error", decibel(done.sqnr), before)
+        times = milliseconds(done.milliseconds), milliseconds(there.milliseconds)
         table.add_row("speed", times[0], f"{times[1]}, {_threads(there)}")
         table.add_row("kernels", _kernels(done.kernels), _kernels(there.kernels))
     return _with_notes(table, done.notes)

@@ -42,6 +42,7 @@ _OF_MODELS = {
     "budget": "--budget",
     "formats": "--formats",
     "shard_size": "--shard-size",
+    "html": "--html",
 }
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 

@@ -28,6 +28,7 @@ from onnxq.searching.options import WORDS as FORMAT_WORDS
 
 #: Options for files to write; `--ranges` and `--evidence` may be both. What any other one names is read.
 WRITTEN = {"output", "losses", "checkpoint", "report", "trace", "ranges", "evidence", "save_profile", "plot"}
+WRITTEN |= {"html", "json_file"}
 MODEL = Place(WRITTEN)
 DEFAULTS = Recipe()
 
@@ -359,9 +360,9 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
 
 #: Options that may stand beside `--like`: none that the old model answers.
 _BESIDE_LIKE = {
-    *("model", "like", "output", "force", "threads", "as_json", "report", "trace", "ranges", "evidence", "strict"),
-    *("data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory", "checkpoint_every"),
-    "cluster",
+    *("model", "like", "output", "force", "threads", "as_json", "report", "html", "trace", "ranges", "evidence"),
+    *("strict", "data", "preprocess", "tokenizer", "lengths", "limit", "seed", "jobs", "max_memory"),
+    *("checkpoint_every", "cluster"),
 }
 
 

@@ -22,8 +22,8 @@ from onnxq.model.weights import find_weights
 from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan
-from onnxq.quality import MAX_DB
 from onnxq.recipe import Recipe
+from onnxq.report.words import count, decibel, milliseconds, nbytes
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
 
@@ -41,7 +41,7 @@ def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
     if each_node:
         for c in plan:
             more = f" (and {others[c.node]} more)" if others[c.node] else ""
-            table.add_row(c.node + more, c.op, c.label, _count(c.elements), c.reason)
+            table.add_row(c.node + more, c.op, c.label, count(c.elements), c.reason)
         return table
     groups: dict[tuple[str, str, str], list[Choice]] = {}
     for c in plan:
@@ -49,7 +49,7 @@ def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
     weights = {key: sum(c.elements for c in choices) for key, choices in groups.items()}
     for key in sorted(groups, key=lambda key: (-weights[key], key)):
         op, label, _ = key
-        table.add_row(str(len(groups[key])), op, label, _count(weights[key]), _reason(groups[key]))
+        table.add_row(str(len(groups[key])), op, label, count(weights[key]), _reason(groups[key]))
     return table
 
 
@@ -83,12 +83,12 @@ def import_table(before: int, after: int, check: Check | None) -> Group:
 def conversion_table(before: int, after: int, check: Check | None) -> Group:
     """Size, difference and speed of a model that was made of another quantized one."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of what it was")
+    table.add_row("size", f"{nbytes(before)} → {nbytes(after)}", f"{after / max(1, before):.2f} of what it was")
     if check is not None and check.is_known:
-        table.add_row("agrees", f"{_decibel(check.sqnr)} SQNR", f"with what it was, on {check.inputs}")
+        table.add_row("agrees", f"{decibel(check.sqnr)} SQNR", f"with what it was, on {check.inputs}")
         if check.float_ms:
             share = f"{check.latency_ratio:.2f} of the time"
-            table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", share)
+            table.add_row("speed", f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}", share)
     elif check is not None:
         table.add_row("not compared", "", "no legal inputs could be made up for it")
     return Group(table, *(Text(one_line(f"note: {note}")) for note in (() if check is None else check.notes)))
@@ -106,7 +106,7 @@ def _outcome(
     table = Table(box=None, pad_edge=False, show_header=False)
     if sizes is not None:
         before, after = sizes
-        table.add_row("size", f"{_bytes(before)} → {_bytes(after)}", f"{after / max(1, before):.2f} of float")
+        table.add_row("size", f"{nbytes(before)} → {nbytes(after)}", f"{after / max(1, before):.2f} of float")
     if method:
         table.add_row("ranges", method, "of activations, by calibration")
     if score is not None:
@@ -126,7 +126,7 @@ def _add_check(table: Table, check: Check) -> None:
     if check.is_known:
         worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
         where = f", worst: {', '.join(worst)}" if worst else ""
-        table.add_row("error", f"{_decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
+        table.add_row("error", f"{decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
         if not math.isnan(check.kld):
             table.add_row("flips", f"{check.flips:.2%}", f"of decisions; KL divergence {check.kld:.3g} nats")
         if not check.proves:
@@ -138,17 +138,18 @@ def _add_check(table: Table, check: Check) -> None:
     if check.float_ms:
         words = speed_in_words(check.latency_ratio, check.latency_spread)
         threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
-        table.add_row("speed", f"{_time(check.float_ms)} → {_time(check.quantized_ms)}", f"{words}, {threads}")
+        times = f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}"
+        table.add_row("speed", times, f"{words}, {threads}")
     if check.elsewhere is not None and check.elsewhere.was_run:
         there = check.elsewhere
         types = ", ".join(f"{count} in {word}" for word, count in sorted(there.types.items()))
         table.add_row(
-            f"in {there.runtime}", f"{_decibel(there.sqnr)} SQNR", f"the float model: {_decibel(there.float_sqnr)}"
+            f"in {there.runtime}", f"{decibel(there.sqnr)} SQNR", f"the float model: {decibel(there.float_sqnr)}"
         )
         share = (
             f"{there.quantized_ms / max(there.float_ms, 1e-9):.2f} of float's time; convolutions and products: {types}"
         )
-        table.add_row("", f"{_time(there.float_ms)} → {_time(there.quantized_ms)}", share)
+        table.add_row("", f"{milliseconds(there.float_ms)} → {milliseconds(there.quantized_ms)}", share)
     if check.kernels:
         table.add_row(
             "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
@@ -190,7 +191,7 @@ def model_table(model: ir.Model) -> Table:
         for value in each.initializers.values():
             if value.const_value is not None:
                 stored[value.const_value.dtype.name.lower()] += value.const_value.nbytes
-    table.add_row("constants", ", ".join(f"{_bytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
+    table.add_row("constants", ", ".join(f"{nbytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
     weights = Counter(weight.node.op_type for weight in find_weights(_prepared(model)))
     table.add_row("float weights", ", ".join(f"{n} of {op}" for op, n in weights.most_common()) or "none")
     if (quantized := is_quantized(model)) is not None:
@@ -254,25 +255,3 @@ def _shape(shape: ir.Shape | None) -> str:
     return (
         " of any shape" if shape is None else "[" + ", ".join("?" if str(d) == "None" else str(d) for d in shape) + "]"
     )
-
-
-def _decibel(x: float) -> str:
-    return "identical" if x >= MAX_DB else f"{x:.1f} dB"
-
-
-def _count(n: int) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return str(n) if n else ""
-
-
-def _bytes(n: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} B"
-
-
-def _time(milliseconds: float) -> str:
-    return f"{milliseconds:.1f} ms" if milliseconds >= 10 else f"{milliseconds:.3f} ms"

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from onnxq.algorithms import DATA_FREE
-from onnxq.analysis import analyze_model, report
+from onnxq.analysis import ModelAnalysis, analyze_model, report
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, sampling_of
+from onnxq.cli._report import HTML_OPTIONS, command_line, guard_for_html, write_html
 from onnxq.errors import one_line
 
 
@@ -27,11 +28,13 @@ from onnxq.errors import one_line
 )
 @click.option("--top", type=click.IntRange(1), help="Show only so many layers.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@HTML_OPTIONS
 def analyze(model: Path, **options: Any) -> None:
     """Show the signal-to-noise ratio of each weight of MODEL in each format, the most harmful layer first.
 
     With --data the model is run too, with one weight quantized at a time.
     """
+    guard = guard_for_html(options)
     with Bars(console(stderr=True)) as bars:
         found = analyze_model(
             model,
@@ -41,6 +44,7 @@ def analyze(model: Path, **options: Any) -> None:
             algorithm=options["algorithm"],
             progress=bars,
         )
+    write_html(guard, options["html"], lambda: _report(model, found))
     if options["as_json"]:
         click.echo(found.to_json())
         return
@@ -50,3 +54,9 @@ def analyze(model: Path, **options: Any) -> None:
         out.print()
     for note in report.notes(found):
         out.print(one_line(note), soft_wrap=True)
+
+
+def _report(model: Path, found: ModelAnalysis) -> Any:
+    from onnxq.report import gather
+
+    return gather.of_analysis(found, gather.Subject(model, commands=(command_line(),)))

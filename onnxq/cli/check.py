@@ -13,14 +13,19 @@ import click
 from onnxq.checking.compare import LIMIT, compare
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.floor import require_floors, require_output_floor
+from onnxq.checking.layers.result import ByLayer
+from onnxq.checking.models import Check
 from onnxq.checking.rules import check_rules
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._layers import layers_table
 from onnxq.cli._options import METRIC_OPTIONS, MODEL, THREADS_OPTION, data_options, sampling_of
+from onnxq.cli._report import HTML_OPTIONS, command_line, guard_for_html, write_html
 from onnxq.cli._types import Floors, Size
 from onnxq.errors import BadRecipe, CheckFailed
+from onnxq.files.guard import Guard
+from onnxq.job import Environment
 from onnxq.samples.sampling import Sampling
 from onnxq.targets import rules
 
@@ -51,6 +56,7 @@ from onnxq.targets import rules
     "'local_sqnr=35' and 'cosine=0.99' too, several with commas.",
 )
 @THREADS_OPTION
+@HTML_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(a: Path, b: Path | None, **options: Any) -> None:
     """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns.
@@ -71,9 +77,9 @@ def check(a: Path, b: Path | None, **options: Any) -> None:
     if b is None:
         raise click.UsageError("give a second model to compare with, or --target to look at this one.")
     refuse_folders(a, b)
-    sampling = sampling_of(options)
+    sampling, guard = sampling_of(options), guard_for_html(options)
     if options["by_layer"]:
-        _by_layer(a, b, sampling, options)
+        _by_layer(a, b, sampling, options, guard)
         return
     if options["max_memory"] is not None:
         raise BadRecipe("--max-memory goes with --by-layer")
@@ -85,6 +91,7 @@ def check(a: Path, b: Path | None, **options: Any) -> None:
         metric=options["metric"],
         logits=options["logits"],
     )
+    write_html(guard, options["html"], lambda: _report(a, b, sampling, options, guard, found))
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
@@ -93,11 +100,21 @@ def check(a: Path, b: Path | None, **options: Any) -> None:
         require_output_floor(found.sqnr, options["fail_below"])
 
 
-def _by_layer(a: Path, b: Path, sampling: Sampling, options: dict[str, Any]) -> None:
+def _report(a: Path, b: Path, sampling: Sampling, options: dict[str, Any], guard: Guard, found: Check | ByLayer) -> Any:
+    from onnxq.report import gather
+
+    with Bars(console(stderr=True)) as bars:
+        environment = Environment(options["threads"], bars, guard)
+        subject = gather.Subject(b, a, sampling, environment, (command_line(),))
+        return gather.of_layers(found, subject) if isinstance(found, ByLayer) else gather.of_check(found, subject)
+
+
+def _by_layer(a: Path, b: Path, sampling: Sampling, options: dict[str, Any], guard: Guard) -> None:
     if options["metric"] or options["logits"]:
         raise BadRecipe("--metric and --logits are of outputs: leave them out, or --by-layer")
     with Bars(console(stderr=True)) as bars:
         found = by_layer(a, b, sampling, memory=options["max_memory"], threads=options["threads"], progress=bars)
+    write_html(guard, options["html"], lambda: _report(a, b, sampling, options, guard, found))
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:

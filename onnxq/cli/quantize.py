@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,11 @@ from onnxq.cli._options import (
     profile_of,
     recipe_of,
     refuse_options_beside_like,
+    sampling_of,
 )
+from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
+from onnxq.files.guard import Guard
+from onnxq.job import Environment
 from onnxq.plan import load_plan
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import AIM
@@ -130,6 +135,7 @@ Schemes:
 @click.option("--trace", type=MODEL, help="Write the graph after every step to this folder, as ONNX text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
+@HTML_OPTION
 def quantize(model: Path, **options: Any) -> None:
     recipe = recipe_of(options)
     guard = guard_of(options)
@@ -139,6 +145,7 @@ def quantize(model: Path, **options: Any) -> None:
         _folders.quantize(model, options, guard)
         return
     _folders.refuse_options_of_folders(model, options)
+    announced(guard, options["html"])
     profile = profile_of(options, guard)
     with Bars(console(stderr=True)) as bars:
         result = pipeline.quantize(
@@ -175,6 +182,7 @@ def quantize(model: Path, **options: Any) -> None:
         guard.write_text(options["save_profile"], profile.to_json())
     if options["report"]:
         guard.write_text(options["report"], result.to_json())
+    write_html(guard, options["html"], lambda: _report(model, result, options, guard))
     if options["as_json"]:
         click.echo(result.to_json())
     elif result.copied:
@@ -185,6 +193,20 @@ def quantize(model: Path, **options: Any) -> None:
     if why := result.unverified(floor_given=floor_given):
         click.secho(f"onnxq: warning: {why}", fg="red", bold=True, err=True)
         sys.exit(UNVERIFIED)
+
+
+def _report(model: Path, result: Result, options: dict[str, Any], guard: Guard) -> Any:
+    from onnxq.report import gather
+
+    data = ["--data", options["data"]] if options["data"] else []
+    again = shlex.join(["onnxq", "quantize", str(model), "--like", str(result.output), "-o", "again.onnx", *data])
+    check = shlex.join(["onnxq", "check", str(model), str(result.output), *data])
+    with Bars(console(stderr=True)) as bars:
+        environment = Environment(options["threads"], bars, guard)
+        commands = (command_line(), *([] if result.copied else [again, check]))
+        return gather.of_result(
+            result, gather.Subject(result.output, model, sampling_of(options), environment, commands)
+        )
 
 
 def _show(result: Result, *, has_data: bool) -> None:

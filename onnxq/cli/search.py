@@ -27,6 +27,7 @@ from onnxq.cli._options import (
     preprocessing_of,
     recipe_of,
 )
+from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
 from onnxq.drafts.budgeted import progress_of
 from onnxq.errors import BadRecipe
 from onnxq.preference import SEARCHES
@@ -58,6 +59,7 @@ from onnxq.searching.meter import is_progress
 @FORCE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the points, their plans too, as JSON.")
 @click.option("--report", type=MODEL, help="Write them as JSON to this file.")
+@HTML_OPTION
 def search(model: Path, **options: Any) -> None:
     """Search for the best plan of each size of MODEL, and show those that no other one beats.
 
@@ -66,6 +68,7 @@ def search(model: Path, **options: Any) -> None:
     """
     refuse_folders(model)
     guard = guard_of(options)
+    announced(guard, options["html"])
     at = None if options["at"] is None else parse_budget(options["at"])
     if at is not None and at.quantity not in ("size", "bits"):
         raise BadRecipe("--at: a point is chosen by size=25% or bits=3.5")
@@ -101,6 +104,7 @@ def search(model: Path, **options: Any) -> None:
         guard.write_text(options["output"], found.nearest(at.quantity, at.amount).plan.to_json())
     if options["report"]:
         guard.write_text(options["report"], found.to_json())
+    write_html(guard, options["html"], lambda: _report(model, found))
     if options["as_json"]:
         click.echo(found.to_json())
         return
@@ -108,3 +112,9 @@ def search(model: Path, **options: Any) -> None:
     out.print(f"{model}: {len(found.points)} plans that no other one beats, of {found.runs} measured\n", style="bold")
     out.print(_plots.front_table(found))
     out.print(_plots.front_plot(found))
+
+
+def _report(model: Path, found: frontier.Frontier) -> Any:
+    from onnxq.report import gather
+
+    return gather.of_search(found, gather.Subject(model, commands=(command_line(),)))

@@ -152,15 +152,31 @@ class Maker:
         except (BadModel, ValueError):  # sizes that contradict each other make no array, or none that runs
             return None
 
+    def generation(self, first: Scene, length: int, steps: int) -> tuple[list[Feed], dict[str, str]]:
+        """A prompt of so many steps, single steps behind it, and which output is which input of the next one.
+
+        Nothing where the model carries nothing from step to step.
+        """
+        sizes = {**first.sizes, **dict.fromkeys(self._sequence_symbols(), length), **dict.fromkeys(self._dims.batch, 1)}
+        found = list(self._walk(replace(first, sizes=sizes), "", steps))
+        return [made.feed for made, _ in found], dict(found[-1][1].pairs) if found else {}
+
     def _decode(self, scene: Scene, label: str) -> Iterator[Made]:
         """A prompt, not given out, and the first and the last of a few steps behind it."""
+        for step, (made, _) in enumerate(self._walk(scene, label, STEPS)):
+            if step in (1, STEPS):
+                yield made
+
+    def _walk(self, scene: Scene, label: str, steps: int) -> Iterator[tuple[Made, Loop]]:
+        """A prompt and so many steps behind it, with what goes from each into the next; nothing if nothing does."""
         made = self._run(label, scene)
         loop = Loop(self._parts, self._session.outputs, made.outputs) if made is not None else None
         if made is None or loop is None or not loop.pairs:
             return
         leading = self._painter.leading
         moving = dict.fromkeys(self._symbols_of(leading), 1) if leading is not None and self._dims.past else {}
-        for step in range(1, STEPS + 1):
+        yield made, loop
+        for _ in range(steps):
             kept = loop.fed_back(made.feed, self._session.outputs, made.outputs)
             if moving:  # what is not read step by step stays: an encoder's output, say
                 roles = (Role.CACHE, *CARRIERS)
@@ -171,8 +187,7 @@ class Maker:
             if not found:
                 return
             made = found[0]
-            if step in (1, STEPS):
-                yield made
+            yield made, loop
 
     def _switches(self) -> list[dict[str, int]]:
         """Every setting of the inputs that choose what the model does, but the usual one."""

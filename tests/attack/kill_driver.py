@@ -17,9 +17,11 @@ from typing import Any, BinaryIO
 
 import onnxruntime  # noqa: F401  imported once, here; it makes no threads before there is a session
 
-import onnxq.cli  # noqa: F401  with all that commands import, which would take most of the time of each of them
 from onnxq import __main__ as program
+from onnxq.cli import main
 from onnxq.cluster import processes, worker
+
+list(main.commands.values())  # with all that commands import, which would take most of the time of each of them
 
 
 class ForkedProcess:

@@ -1,0 +1,1 @@
+"""How fast models are, whoever made them: runs in turns, by batch and threads, kernel by kernel, token by token."""

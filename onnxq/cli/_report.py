@@ -1,0 +1,62 @@
+"""`--html` of several commands: what was found, as a page or as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxq.cli._commands import WORDS
+from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of, options
+from onnxq.files.guard import Guard
+
+HTML_OPTION = click.option(
+    "--html",
+    type=MODEL,
+    multiple=True,
+    metavar="FILE",
+    help="Write what was found as a page to look at in a browser; to a name that ends in .json, the same as JSON "
+    "(docs/report.md). Repeatable.",
+)
+HTML_OPTIONS = options(HTML_OPTION, FORCE_OPTION)
+
+
+def announced(guard: Guard, files: Sequence[Path], option: str = "--html") -> None:
+    """Tell the guard of the files that will be written; a page that cannot be made is told before anything is done."""
+    for path in files:
+        guard.writes(path, option)
+    if any(path.suffix.lower() != ".json" for path in files):
+        from onnxq.report import page
+
+        page.require()
+
+
+def guard_for_html(given: dict[str, Any]) -> Guard:
+    """The guard of a command that reads all it names and writes nothing but `--html`."""
+    guard = guard_of(given)
+    announced(guard, given["html"])
+    return guard
+
+
+def write_html(guard: Guard, files: Sequence[Path], make: Callable[[], Any]) -> None:
+    """Write the report that `make` makes, which takes time, to files of these names.
+
+    Args:
+        make: makes a `report.document.Report`.
+    """
+    if not files:
+        return
+    from onnxq.report import page
+
+    report = make()
+    for path in files:
+        guard.write_text(path, page.as_file(report, path.name))
+
+
+def command_line() -> str:
+    """What was typed, for a report to say."""
+    words = click.get_current_context().find_root().meta.get(WORDS, ())
+    return shlex.join(["onnxq", *words])

@@ -1,0 +1,80 @@
+"""Words of tables, reports and options, and what they mean."""
+
+from __future__ import annotations
+
+#: Our own terms, as ARCHITECTURE.md has them in its tables of nouns and of terms.
+TERMS = {
+    "recipe": "what the user asks for: scheme, rules, numbers",
+    "target": (
+        "where the model will run: which operators and formats have kernels there, and the passes that write them"
+    ),
+    "job": "one prepared model with its recipe, target, first plan and data",
+    "plan, choice": "what becomes of each node, and why",
+    "format": "what a code means as a number, and how a number is rounded to a code",
+    "algorithm": "which codes and scales a weight gets, e.g. round to nearest or least squared error",
+    "layout": "the bytes of codes and scales, as an operator reads them",
+    "encoding": "one weight in one format, computed when it is read",
+    "pass": "one rewrite of the graph: one class, one file",
+    "own operator": "an operator of the `onnxq` domain, with a function body in standard ONNX that computes the same",
+    "sample, feed": "one set of inputs for the model: a dict of arrays",
+    "summary, evidence": (
+        "what is kept of one activation, in constant size: extremes, moments, a histogram; and for algorithms"
+        " that need data the Gram matrix of a layer's input"
+    ),
+    "collector": "a method that makes a range of a summary: percentile, entropy, …",
+    "range, scale": "lowest and highest number of an activation; the step and zero point that follow",
+    "quality": "signal-to-noise ratio of outputs, by output and kind of sample",
+    "method": (
+        "how a node computes: static (int8, fixed ranges), dynamic (int8, ranges of each run), packed, "
+        "stored, half, keep"
+    ),
+    "packed": "the kernel reads the codes; they are never unpacked in memory",
+    "stored": "the codes are unpacked to floats once, when the model is loaded",
+    "block": "consecutive weights along the summed dimension that share a scale",
+    "region": "adjacent int8 operators between which nothing is converted to float",
+    "contrast": (
+        "variance of a float output over the power of the error, in dB: SQNR without what a constant offset adds"
+    ),
+    "floor, aim": "the SQNR that `--min-sqnr` demands; the 20 dB that are tried for without it",
+    "label": "the kind of a sample; a model is judged by its worst label",
+    "part": "one of the models of a folder",
+    "guard": "what refuses to overwrite a file that is read, or that exists (without `--force`)",
+}
+#: Words of the field, as they stand in tables and reports.
+FIGURES = {
+    "SQNR": (
+        "signal to quantization noise ratio in dB: 10·log10 of the power of the float output over that of the"
+        " error; 6 dB are one bit, 20 dB an error of a tenth"
+    ),
+    "error": "SQNR of the worst output on the samples named beside it, with onnxruntime's optimizer on",
+    "flips": "share of the decisions (the likeliest class, the next token) that are others than in float",
+    "KL divergence": (
+        "how far the quantized model's probabilities are from float's, in nats, in the mean; 0 is the same"
+    ),
+    "size": "bytes of all files of the model, and the share of the float model's",
+    "speed": (
+        "least time of a run of both models, taken in turns, and how many times as fast as float that is; "
+        "behind ± how far it is to be trusted"
+    ),
+    "kernels": (
+        "operators of the loaded file that compute on integers or packed weights, as onnxruntime's profiler "
+        "saw them run"
+    ),
+    "becomes": "what a node's weights or its kernel are in the quantized model; float: as it was",
+    "weights": "how many numbers of a node are weights; of several nodes that share them, at the first",
+    "why": "why a node is not as the scheme asks; empty where it is",
+    "ranges": "of activations: lowest and highest number that int8 codes reach, by the calibration method named",
+    "plan by kernel times": "which nodes compute in integers was decided by times measured on the machine named",
+    "not proven": (
+        "the models were not compared on data of yours: made-up inputs show weak points, not how good it is"
+    ),
+    "cosine": "of the angle between two tensors as vectors: 1 is the same direction",
+    "zero point": "the code that stands for the number 0",
+    "scale": "the step between two neighbouring codes",
+    "cumulative": "of a layer: all error that has added up until there, both models run from their inputs on",
+    "local": "of a layer: the error that it adds itself, when it reads what the float model has there",
+    "nats": "a loss in natural logarithms; 0.01 are one per cent of perplexity",
+    "harm": "what a search weighs against size: KL divergence where something is decided, else noise over variation",
+    "median": "the middle of all times; behind it the interval that holds it with a probability of 95 %",
+    "peak memory": "bytes by which a process grows that opens the model and runs it once",
+}

@@ -1,0 +1,101 @@
+"""Histograms of activations, the range that a file gives each, and those that other methods would have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq import collectors
+from onnxq.calibration.calibrate import Keep, observe
+from onnxq.errors import BadRecipe
+from onnxq.model import graph
+from onnxq.progress import QUIET, Progress
+from onnxq.report.document import Activation
+from onnxq.samples.source import Data
+from onnxq.summaries.histogram import Histogram
+from onnxq.summaries.summary import Summary
+
+#: Bars of a histogram, and histograms at most: those that are cut off most.
+BARS, MOST = 64, 400
+
+Ends = tuple[float, float]
+
+
+def ranges_in(quantized: ir.Model) -> dict[str, Ends]:
+    """The numbers that the codes of each activation reach, by its name, as QuantizeLinear nodes have them."""
+    found: dict[str, Ends] = {}
+    for node in graph.nodes(quantized):
+        if node.op_type != "QuantizeLinear" or node.inputs[0] is None or graph.constant(node.inputs[0]) is not None:
+            continue
+        scale = graph.constant(node.inputs[1])
+        zero = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+        if scale is None or scale.size != 1 or (len(node.inputs) > 2 and zero is None):
+            continue
+        dtype = ir.DataType.UINT8 if zero is None else zero.dtype
+        if dtype not in (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16):
+            continue
+        info, step = np.iinfo(dtype.numpy()), float(scale.numpy().astype(np.float64).reshape(-1)[0])
+        at = 0 if zero is None else int(zero.numpy().reshape(-1)[0])
+        found.setdefault(node.inputs[0].name or "", ((info.min - at) * step, (info.max - at) * step))
+    return found
+
+
+def activations_of(
+    in_float: ir.Model, chosen: dict[str, Ends], data: Data, progress: Progress = QUIET
+) -> list[Activation]:
+    """What a run of the float model over `data` sees of the activations that `chosen` names.
+
+    Args:
+        in_float: prepared.
+    """
+    known = {value.name for each in graph.graphs(in_float) for value in each.inputs}
+    known |= {value.name for node in graph.nodes(in_float) for value in node.outputs}
+    names = [name for name in chosen if name in known]
+    if not names:
+        return []
+
+    def start(runs: int) -> None:
+        progress.start("looking at activations", runs, "samples")
+
+    seen = observe(in_float, names, data, Keep(), start=start, progress=progress.advance)
+    ways: dict[str, dict[str, Ends]] = {}
+    for method in collectors.names():
+        try:
+            for name, found in seen.ranges(method).values.items():
+                ways.setdefault(name, {})[method] = (found.low, found.high)
+        except BadRecipe:  # a method that needs something else of the samples
+            continue
+    made = list(_made(seen.summaries, chosen, ways))
+    return sorted(made, key=lambda each: -(each.clipped or 0.0))[:MOST]
+
+
+def _made(
+    summaries: Mapping[str, Summary], chosen: dict[str, Ends], ways: dict[str, dict[str, Ends]]
+) -> Iterator[Activation]:
+    for name, summary in summaries.items():
+        h = summary.histogram
+        if h is None or not h.counts.size or not summary.finite:
+            continue
+        h = h.coarsened(BARS)
+        yield Activation(
+            name,
+            summary.low,
+            summary.high,
+            h.first * h.width,
+            h.width,
+            [int(count) for count in h.counts],
+            chosen[name],
+            ways.get(name, {}),
+            _clipped(summary.histogram, chosen[name]),
+        )
+
+
+def _clipped(h: Histogram | None, ends: Ends) -> float | None:
+    """The share of the numbers that lie outside, by the middles of fine bins."""
+    if h is None or not h.counts.sum():
+        return None
+    centers, half = h.centers(), h.width / 2
+    outside = (centers + half < ends[0]) | (centers - half > ends[1])
+    return float(h.counts[outside].sum() / h.counts.sum())

@@ -1,0 +1,130 @@
+"""`onnxq bench`: intervals that hold what they say, answers compared, caches fed back, memory seen where taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from onnxq.benching import alone, generation
+from onnxq.benching.bench import bench
+from onnxq.benching.throughput import batched
+from onnxq.benching.turns import LEAST, in_turns, median_of, ratio_of
+from onnxq.cli import main
+from onnxq.errors import BadModel, BadRecipe
+from onnxq.runtime.session import Feed, Session
+
+TEXT = "m (float[n, 64] x) => (float[n, 32] y) { h = MatMul (x, w)  y = Relu (h) }"
+#: Looks words up, and adds to each all words before it, which it keeps.
+CACHED = """m (int64[batch, sequence] input_ids, float[batch, past_sequence, 8] past_0_key)
+    => (float[batch, total, 8] logits, float[batch, total, 8] present_0_key) {
+    word = Gather (table, input_ids)  present_0_key = Concat <axis = 1> (past_0_key, word)
+    logits = CumSum (present_0_key, one)
+}"""
+
+
+def two(folder: Path) -> tuple[Path, Path]:
+    w = tiny.normal(64, 32)
+    a = tiny.save(tiny.model(TEXT, {"w": w}), folder, "a.onnx")
+    return a, tiny.save(tiny.model(TEXT, {"w": w + np.float32(0.01) * tiny.normal(64, 32, seed=1)}), folder, "b.onnx")
+
+
+def test_the_interval_holds_the_median() -> None:
+    """Of 95 in 100 series of numbers that are anything but normally distributed."""
+    draws = np.random.default_rng(0).exponential(1.0, (2000, 25))
+    found = [median_of(list(row)) for row in draws]
+    held = np.mean([each.low <= np.log(2) <= each.high for each in found])
+    assert 0.94 < held < 0.995 and found[0].runs == 25
+    assert median_of([3.0]) == median_of([3.0]) and median_of([1.0, 2.0, 9.0]).median == 2.0
+    assert ratio_of([2.0] * 9, [4.0] * 9).high == 0.5
+
+
+def test_models_take_turns() -> None:
+    seen: list[str] = []
+    times = in_turns([lambda: seen.append("a"), lambda: seen.append("b")], 1e-9)
+    assert seen == ["a", "b"] * (LEAST + 1) and [len(each) for each in times] == [LEAST, LEAST]
+
+
+def test_everything_is_measured(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    words = ["--seconds", "0.01", "--batch", "1", "--batch", "3", "--threads", "1"]
+    found = CliRunner().invoke(main, ["bench", str(a), str(b), "--json", *words, "--report", str(tmp_path / "r.json")])
+    assert found.exit_code == 0, found.output
+    table = json.loads(found.stdout)
+    assert json.loads((tmp_path / "r.json").read_text()) == table
+    first, second = table["models"]
+    assert first["ratio"] is None and first["sqnr"] is None and 0.1 < second["ratio"]["median"] < 10
+    assert second["sqnr"] == pytest.approx(40, abs=3)  # of noise a hundredth of the weights
+    for row in (first, second):
+        assert row["nbytes"] == Path(row["model"]).stat().st_size and row["generation"] is None
+        assert 0 < row["ms"]["low"] <= row["ms"]["median"] <= row["ms"]["high"]
+        assert row["load_ms"] > 0 and row["first_ms"] > 0 and row["peak_bytes"] > 0
+        assert [(cell["batch"], cell["threads"]) for cell in row["throughput"]] == [(1, 1), (3, 1)]
+        assert {each["op"] for each in row["operators"]} >= {"MatMul"} or row["operators"][0]["op"].startswith("Fused")
+        assert sum(each["share"] for each in row["operators"]) == pytest.approx(1)
+
+
+@pytest.mark.sweep
+def test_memory_is_that_of_the_model(tmp_path: Path) -> None:
+    w = tiny.normal(2048, 2048)
+    path = tiny.save(tiny.model(TEXT.replace("64", "2048").replace("32]", "2048]"), {"w": w}), tmp_path)
+    found = alone.alone(path, {"x": np.zeros((1, 2048), np.float32)}, 1)
+    assert w.nbytes < found.peak_bytes < 8 * w.nbytes
+
+
+def test_batches(tmp_path: Path) -> None:
+    session = Session(two(tmp_path)[0])
+    x = np.arange(128, dtype=np.float32).reshape(2, 64)
+    made = batched(session, {"x": x}, 3)
+    assert made is not None and made["x"].shape == (3, 64) and (made["x"] == x[0]).all()
+    fixed = Session(tiny.save(tiny.model(TEXT.replace("[n,", "[2,"), {"w": tiny.normal(64, 32)}), tmp_path))
+    assert batched(fixed, {"x": x}, 3) is None and batched(fixed, {"x": x}, 1) is not None
+
+
+def test_presents_are_fed_back(tmp_path: Path) -> None:
+    """Every model reads its own cache: what it says at last is the sum of all words that went in."""
+    table = tiny.normal(32, 8)
+    path = tiny.save(tiny.model(CACHED, {"table": table, "one": np.array(1, np.int64)}), tmp_path)
+    feeds, pairs = generation.conversation(onnx_model(path))
+    assert pairs == {"past_0_key": "present_0_key"} and len(feeds) == generation.STEPS + 1
+    assert [feed["input_ids"].shape[1] for feed in feeds] == [generation.PROMPT] + [1] * generation.STEPS
+
+    class Recorded(Session):
+        last: NDArray
+
+        def run(self, feed: Feed, outputs: object = None) -> list[NDArray]:
+            found = super().run(feed)
+            self.last = found[0][0, -1]
+            return found
+
+    blank = [feed | {"past_0_key": feed["past_0_key"] * 0} for feed in feeds]
+    sessions = [Recorded(path), Recorded(path)]
+    found = generation.generation(sessions, blank, pairs)
+    words = np.concatenate([feed["input_ids"][0] for feed in feeds])
+    for session, told in zip(sessions, found, strict=True):
+        np.testing.assert_allclose(session.last, table[words].sum(0), rtol=1e-4, atol=1e-4)
+        assert told.steps == generation.STEPS and told.tokens_per_second == pytest.approx(1e3 / told.step_ms.median)
+
+
+def onnx_model(path: Path) -> object:
+    return tiny.read(onnx.load(path))
+
+
+def test_what_cannot_be_measured(tmp_path: Path) -> None:
+    a, _ = two(tmp_path)
+    other = tiny.save(
+        tiny.model(TEXT.replace(" x)", " z)").replace("(x,", "(z,"), {"w": tiny.normal(64, 32)}), tmp_path
+    )
+    with pytest.raises(BadModel, match="cannot be compared"):
+        bench([a, other])
+    for wrong in ({"threads": ()}, {"batches": ()}, {"seconds": 0.0}):
+        with pytest.raises(BadRecipe):
+            bench([a], **wrong)
+    found = CliRunner().invoke(main, ["bench", str(a), "--report", str(a)])
+    assert found.exit_code == 1 and "is read, so it cannot be the output" in found.output

@@ -1,0 +1,150 @@
+"""The command line itself: help in groups and quick, examples that parse, completion, versions, words explained."""
+
+from __future__ import annotations
+
+import ast
+import re
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import get_completion_class
+from click.testing import CliRunner
+
+import onnxq
+from onnxq.cli import main
+from onnxq.cli._commands import GROUPS, SECTIONS
+from onnxq.cli._terms import FIGURES, TERMS
+from onnxq.errors import Exit
+from onnxq.report.reasons import ADVICE, NOTHING, advice_for
+
+ROOT = Path(__file__).parents[2]
+#: Seconds of processor time in which help is there.
+QUICK = 0.3
+
+
+def run(*words: str, **environment: str) -> str:
+    found = CliRunner(env=environment).invoke(main, words)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_every_command_is_in_a_group_and_has_a_line() -> None:
+    grouped = [word for words in GROUPS.values() for word in words]
+    assert set(main.commands) <= set(grouped) and len(grouped) == len(set(grouped))
+    text = run("--help")
+    assert "Others" not in text
+    for word in main.commands:
+        assert re.search(rf"^  {word}  +\S.*\.?", text, re.MULTILINE), word
+        assert main.commands[word].short_help and main.commands[word].name == word
+
+
+def test_help_imports_nothing_slow() -> None:
+    """And so is quick: of three times the least, for what else the machine does."""
+    script = (
+        "import sys; sys.argv = ['onnxq', '--help']; from onnxq.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    )
+    script += "print([m for m in ('numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'rich', 'plotly') if m in sys.modules])"
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+        seconds.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+        assert done.stdout.endswith("\n[]\n"), done.stdout[-200:]
+    assert min(seconds) < QUICK
+
+
+@pytest.mark.parametrize("word", sorted(main.commands))
+def test_every_command_has_examples_that_parse(word: str) -> None:
+    command = main.commands[word]
+    lines = re.findall(r"onnxq [a-z].*", f"{command.help}\n{command.epilog or ''}")
+    examples = [part for line in lines if (parts := line.split("&&")) for part in parts if f"onnxq {word} " in part]
+    assert examples, word
+    for example in examples:
+        words = shlex.split(re.sub(r"[)\"|].*|  .*|> .*", "", example.strip()))[2:]
+        command.make_context(word, words)
+
+
+def test_options_stand_in_sections() -> None:
+    text = run("quantize", "--help")
+    assert "\nOthers:" in text and all(f"\n{title}:" in text for title in SECTIONS)
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert len(listed) == len(set(listed))
+    for param in main.commands["quantize"].params:
+        if isinstance(param, click.Option):
+            assert len(re.findall(rf"^  .*{re.escape(param.opts[0])}\b(?!-)", text, re.MULTILINE)) >= 1, param.name
+    assert "Options:" in run("inspect", "--help")
+
+
+@pytest.mark.parametrize(("shell", "words"), [("bash", "1"), ("zsh", "1"), ("fish", "qua")])
+def test_shells_complete(shell: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "_ONNXQ_COMPLETE" in run("completion", shell)
+    monkeypatch.setenv("COMP_WORDS", "onnxq qua")
+    monkeypatch.setenv("COMP_CWORD", words)
+    found = get_completion_class(shell)
+    assert found is not None
+    lines = found(main, {}, "onnxq", "_ONNXQ_COMPLETE").complete()
+    assert "quantize" in lines and "dequantize" not in lines
+
+
+def test_versions() -> None:
+    lines = run("--version").splitlines()
+    assert lines[0] == f"onnxq, version {onnxq.__version__}"
+    told = {line.split()[0]: line for line in lines[1:]}
+    assert set(told) == {"library", "isa", "machine", "runtime", "python"} and "onnxruntime 1." in told["runtime"]
+
+
+def test_no_color() -> None:
+    for given, wanted in (({"NO_COLOR": "1"}, False), ({}, None)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("NO_COLOR", raising=False)
+            for key, value in given.items():
+                patch.setenv(key, value)
+            assert main.make_context("onnxq", ["inspect", "x"]).color is wanted
+
+
+def test_terms_are_those_of_the_architecture() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = {}
+    for title in ("Nouns", "Glossary"):
+        section = text.split(f"## {title}\n")[1].split("\n## ")[0]
+        lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+        rows |= {cells[1].strip(): cells[2].strip() for cells in (line.split("|") for line in lines)}
+    assert rows == TERMS
+
+
+def test_words_are_explained() -> None:
+    """In whatever spelling, and all at once where there is none."""
+    every = run("explain")
+    for word in (*TERMS, *FIGURES, "w8a8-dynamic", "nf4", "gptq", "moving-average", "ort-cpu"):
+        assert word in every
+        assert run("explain", *word.upper().replace("_", " ").split(", ")[0].split())
+    assert "a check could not run" in run("explain", "exit", "3")
+    assert "NormalFloat" in run("explain", "NF4") and run("explain", "NF4").count("nf4") >= 1
+    assert "--keep-slow" in run("explain", "float is faster here")
+    found = CliRunner().invoke(main, ["explain", "sqnrr"])
+    assert found.exit_code == 1 and "perhaps SQNR" in found.output
+
+
+def test_every_exit_code_is_explained() -> None:
+    for code in Exit:
+        assert code.name.lower() in run("explain", f"exit {int(code)}")
+
+
+def test_every_reason_of_the_sources_has_advice() -> None:
+    """What stands in the sources as a reason of a choice finds words of its own."""
+    found = set()
+    for path in [*(ROOT / "onnxq/planning").rglob("*.py"), *(ROOT / "onnxq/targets").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_call = (
+                isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "in_float"
+            )
+            if is_call and len(node.args) > 1 and isinstance(node.args[1], (ast.Constant, ast.JoinedStr)):
+                found.add(ast.unparse(node.args[1]).strip("f'\""))
+    assert len(found) > 10
+    assert [reason for reason in sorted(found) if advice_for(reason) == NOTHING and "{reason}" not in reason] == []
+    assert len({pattern for pattern, _ in ADVICE}) == len(ADVICE)

@@ -1,0 +1,262 @@
+"""Reports: what they say is what the files hold, their JSON keeps to its schema, and names of models are only text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from click.testing import CliRunner, Result
+from onnx import numpy_helper
+
+from onnxq.cli import main
+from onnxq.plan import Choice, Method
+from onnxq.report import reasons
+from onnxq.report.document import VERSION, load_report, schema
+from onnxq.report.weights import weight_errors
+
+jsonschema = pytest.importorskip("jsonschema")
+pytest.importorskip("plotly")
+pytestmark = pytest.mark.usefixtures("quick")
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))
+#: The name of a node that would be a script, a template and a link, were it not text.
+HOSTILE = "a/<script>document.title='x'</script><img src=x onerror=1>/{{7*7}}%{y}"
+TEXT = """m (float[n, 32] x) => (float[n, 8] y) {
+    a = MatMul (x, w0)  b = Relu (a)  c = MatMul (b, w1)  d = Relu (c)  y = MatMul (d, w2)
+}"""
+
+
+def written(folder: Path) -> Path:
+    made = tiny.model(TEXT, {"w0": tiny.normal(32, 64), "w1": tiny.normal(64, 64, seed=1), "w2": tiny.normal(64, 8)})
+    for number, node in enumerate(made.graph.node):
+        node.name = HOSTILE if number == 0 else f"layers.{number}/{node.op_type}"
+    x = np.random.default_rng(0).standard_normal((24, 4, 32)).astype(np.float32)
+    np.savez(folder / "samples.npz", x=x)
+    return tiny.save(made, folder)
+
+
+def run(*words: object) -> Result:
+    found = CliRunner().invoke(main, [str(word) for word in words])
+    assert found.exit_code == 0, found.output
+    return found
+
+
+def report_of(path: Path) -> Any:
+    """As JSON has it, checked by the schema that is published."""
+    table = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(SCHEMA).validate(table)
+    return table
+
+
+def unpacked(page: str, id: str) -> str:
+    found = re.search(f'<script type="application/octet-stream" id="{id}">(.*?)</script>', page)
+    assert found is not None
+    return gzip.decompress(base64.b64decode(found[1])).decode()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, its quantized one, and the report of that as JSON and as a page."""
+    folder = tmp_path_factory.mktemp("report")
+    model, output = written(folder), folder / "out.onnx"
+    words = ["--data", folder / "samples.npz", "--keep-slow", "--effort", "quick", "--no-balance"]
+    run("quantize", model, "-s", "w8a8", *words, "-o", output, "--html", folder / "r.json", "--html", folder / "r.html")
+    return folder
+
+
+def test_the_schema_is_the_published_one() -> None:
+    assert schema() == (ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8")
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_a_report_says_what_the_file_holds(made: Path) -> None:
+    found, file = report_of(made / "r.json"), onnx.load(made / "out.onnx")
+    assert (found["kind"], found["onnxq_report"], found["scheme"]) == ("quantize", VERSION, "w8a8")
+    assert found["summary"]["bytes_before"] == (made / "model.onnx").stat().st_size
+    assert found["summary"]["bytes_after"] == (made / "out.onnx").stat().st_size
+    assert (
+        found["hashes"]["float model"]
+        == json.loads(next(p.value for p in file.metadata_props if p.key == "onnxq"))["model"]
+    )
+    assert found["nodes"][0]["name"] == HOSTILE
+    assert len(found["nodes"]) == 5 and sum(node["weights"] for node in found["nodes"]) == 32 * 64 + 64 * 64 + 64 * 8
+    assert found["commands"][0].startswith(f"onnxq quantize {made / 'model.onnx'} -s w8a8")
+    assert {row["op"] for row in found["operators"] if row["before"]} >= {"MatMul"}
+    assert all(row["quantized_ms"] > 0 for row in found["operators"] if row["after"])
+    named = {row["name"]: row for row in found["layers"]}
+    assert named["layers.4/MatMul"]["sqnr"] == pytest.approx(found["summary"]["sqnr"], abs=6)
+
+
+def test_errors_of_weights_are_those_of_the_codes_in_the_file(made: Path) -> None:
+    """Against numpy, which reads codes and scales out of the file."""
+    constants = {t.name: numpy_helper.to_array(t) for t in onnx.load(made / "out.onnx").graph.initializer}
+    rows = {row["node"]: row for row in report_of(made / "r.json")["weights"]}
+    w1 = tiny.normal(64, 64, seed=1)
+    codes = next(x for x in constants.values() if x.shape == (64, 64) and x.dtype == np.int8).astype(np.float64)
+    steps = [x for x in constants.values() if x.dtype == np.float32 and x.shape in ((64,), (1, 64))]
+    errors = [10 * np.log10((w1**2).sum() / ((codes * s.reshape(1, -1) - w1) ** 2).sum()) for s in steps]
+    assert rows["layers.2/MatMul"]["format"] == "int8" and not rows["layers.2/MatMul"]["is_scaled"]
+    assert rows["layers.2/MatMul"]["sqnr"] == pytest.approx(max(errors), abs=0.05)
+
+
+def test_channels_that_were_scaled_are_scaled_back() -> None:
+    """As balancing leaves them: what is told is the error of rounding, not that of another scale."""
+    w = tiny.normal(64, 48)
+    scales = np.exp(np.random.default_rng(1).uniform(-1, 1, (64, 1))).astype(np.float32)
+    step = np.abs(w).max() / 127
+    for factor, is_scaled in ((scales, True), (np.float32(1), False)):
+        rounded = np.round(w / step) * step * factor
+        models = [
+            tiny.model("m (float[n, 64] x) => (float[n, 48] y) { y = MatMul (x, w) }", {"w": each})
+            for each in (w, rounded)
+        ]
+        (row,) = weight_errors(*map(tiny.read, models))
+        noise = np.sum(((rounded / factor - w) * factor) ** 2)
+        assert row.is_scaled == is_scaled and row.shape == [64, 48]
+        assert row.sqnr == pytest.approx(10 * np.log10(np.sum((w * factor) ** 2) / noise), abs=0.2)
+
+
+def test_activations_have_the_ranges_of_the_file(made: Path) -> None:
+    found, file = report_of(made / "r.json"), onnx.load(made / "out.onnx")
+    constants = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
+    scales = {n.input[0]: float(constants[n.input[1]]) for n in file.graph.node if n.op_type == "QuantizeLinear"}
+    rows = {row["name"]: row for row in found["activations"]}
+    assert rows and set(rows) <= set(scales)
+    for name, row in rows.items():
+        assert row["chosen"][1] - row["chosen"][0] == pytest.approx(255 * scales[name], rel=1e-5)
+        assert set(row["ranges"]) >= {"minmax", "percentile", "entropy", "mse"}
+        assert row["ranges"]["minmax"] == pytest.approx((row["low"], row["high"]))
+        assert row["start"] <= row["low"] and 0 <= row["clipped"] < 0.01
+    assert sum(rows["x"]["counts"]) == 24 * 4 * 32
+
+
+def test_names_are_text(made: Path) -> None:
+    page = (made / "r.html").read_text(encoding="utf-8")
+    assert "<script>document" not in page and "<img" not in page and "&lt;script&gt;document" in page
+    assert HOSTILE in html.unescape(page) and "{{7*7}}" in page and "49%{y}" not in page
+    data = json.loads(unpacked(page, "packed-data"))
+    assert not any("<script" in text or "<img" in text for text in data["figures"]["map"]["data"][0]["hovertext"])
+    policy = re.search(r'content="(default-src [^"]*)"', page)
+    assert policy is not None and "default-src 'none'" in policy[1] and "unsafe-inline'; img" in policy[1]
+    assert "unsafe" not in policy[1].split("script-src")[1] and not re.search(r'(src|href)="(?!#)', page)
+
+
+def test_a_report_as_json_is_a_report(made: Path, tmp_path: Path) -> None:
+    run("report", made / "r.json", "-o", tmp_path / "again.html", "--json", tmp_path / "again.json")
+    assert report_of(tmp_path / "again.json") == report_of(made / "r.json")
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == (made / "r.html").read_text(encoding="utf-8")
+
+
+def test_models_of_others(made: Path, tmp_path: Path) -> None:
+    """By onnxruntime's own tool: formats, ranges and errors are read off the file."""
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):
+        samples = iter(np.load(made / "samples.npz")["x"])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(({"x": x} for x in self.samples), None)
+
+    quantization.quantize_static(made / "model.onnx", tmp_path / "theirs.onnx", Reader(), per_channel=True)
+    run(
+        "check",
+        made / "model.onnx",
+        tmp_path / "theirs.onnx",
+        "--data",
+        made / "samples.npz",
+        "--html",
+        tmp_path / "c.json",
+    )
+    found = report_of(tmp_path / "c.json")
+    assert found["kind"] == "check" and found["scheme"] == "" and found["reasons"] == []
+    assert [row["format"] for row in found["weights"]] == ["int8"] * 3 and len(found["activations"]) >= 3
+    assert [node["becomes"] for node in found["nodes"] if node["op"] == "MatMul"] == ["int8"] * 3
+    run("report", tmp_path / "theirs.onnx", "--json", tmp_path / "alone.json")
+    alone = report_of(tmp_path / "alone.json")
+    assert (
+        alone["kind"] == "model" and not alone["weights"] and any(n["op"] == "QuantizeLinear" for n in alone["nodes"])
+    )
+
+
+def test_plans_analyses_and_searches(made: Path, tmp_path: Path) -> None:
+    model = made / "model.onnx"
+    run("plan", model, "-s", "w8a8-dynamic", "-o", tmp_path / "plan.json", "--keep", "layers.2/*")
+    run("report", tmp_path / "plan.json", "--json", tmp_path / "p.json", "-o", tmp_path / "p.html")
+    found = report_of(tmp_path / "p.json")
+    assert found["reasons"][0]["nodes"] == ["layers.2/MatMul"] and "--keep" in found["reasons"][0]["advice"]
+    run("analyze", model, "-w", "int4", "-w", "nf4", "--html", tmp_path / "a.json", "--html", tmp_path / "a.html")
+    forms = [set(row["forms"]) for row in report_of(tmp_path / "a.json")["weights"]]
+    assert forms == [{"int4 block32", "nf4 block64"}] * 3
+    pytest.importorskip("highspy")
+    few = ["--formats", "int8", "--formats", "uint4/32", "--points", 3, "--effort", "quick"]
+    run(
+        "search",
+        model,
+        "--data",
+        made / "samples.npz",
+        *few,
+        "--html",
+        tmp_path / "s.json",
+        "--html",
+        tmp_path / "s.html",
+    )
+    found = report_of(tmp_path / "s.json")
+    assert found["front"] and found["nodes"] and "front" in (tmp_path / "s.html").read_text(encoding="utf-8")
+
+
+def test_files_are_guarded(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made / "model.onnx"
+    taken = tmp_path / "taken.html"
+    taken.write_text("mine")
+    for words in (["--html", model], ["--html", taken], ["--html", tmp_path / "no" / "r.html"]):
+        found = CliRunner().invoke(main, [str(word) for word in ("check", model, made / "out.onnx", *words)])
+        assert found.exit_code == 1 and found.output.count("\n") == 1, found.output
+    assert taken.read_text() == "mine"
+    spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "plotly" else spec(name, *more)
+    )
+    found = CliRunner().invoke(main, ["report", str(model), "-o", str(tmp_path / "new.html")])
+    assert (
+        found.exit_code == 1 and "pip install 'onnxq[report]'" in found.output and not (tmp_path / "new.html").exists()
+    )
+    run("report", model, "--json", tmp_path / "new.json")
+
+
+def test_reports_of_others_are_refused(made: Path, tmp_path: Path) -> None:
+    table = report_of(made / "r.json")
+    for wrong in ({"onnxq_report": VERSION + 1}, {"nodes": 3}, {"more": 1}):
+        (tmp_path / "wrong.json").write_text(json.dumps(table | wrong))
+        found = CliRunner().invoke(main, ["report", str(tmp_path / "wrong.json"), "--json", str(tmp_path / "x.json")])
+        assert found.exit_code == 1 and "is not a report written by" in found.output
+    assert load_report(made / "r.json").nodes[0].name == HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("float is faster here", "--keep-slow"),
+        ("costs more accuracy than it gives speed", "--prefer"),
+        ("kept by a rule of the recipe", "--keep"),
+        ("no range for 'h': never computed, or empty, on the calibration data", "--data"),
+        ("computes in float64, which no packed or int8 kernel does", "float32"),
+        ("no static int8 kernel for LSTM: unpacked when the model loads", "--target"),
+        ("'w' has only 12 numbers", "nothing"),
+        ("'w' is a table that Add reads: 16 bits", "nothing"),
+        ("somebody else's words", "--set"),
+    ],
+)
+def test_each_reason_has_advice(reason: str, advice: str) -> None:
+    (found,) = reasons.reasons_of([Choice("n", "MatMul", Method.KEEP, elements=9, reason=reason)])
+    assert advice in found.advice and found.reason == reason and found.weights == 9
