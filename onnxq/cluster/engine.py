@@ -83,8 +83,8 @@ def results(engine: Engine, tasks: Iterable[Task], progress: Progress = lambda d
     running: list[_Running] = []
     try:
         while True:
-            ahead = AHEAD * max(1, engine.workers)
-            running += (_Running(engine, task, progress) for task in itertools.islice(left, ahead - len(running)))
+            ahead = max(0, AHEAD * max(1, engine.workers) - len(running))  # there may be fewer workers than there were
+            running += (_Running(engine, task, progress) for task in itertools.islice(left, ahead))
             if not running:
                 return
             while (found := running[0].result()) is None:

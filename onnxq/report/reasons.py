@@ -29,7 +29,7 @@ ADVICE = (
     (r"chosen by search", "another --budget"),
     (r"depthwise|so few weights", "nothing: scales would cost as much as the codes save"),
     (r"bits lose too much|8 bits a (channel|row)", "--set with a longer or shorter format for this node"),
-    (r"OpenVINO", "another --target"),
+    (r"OpenVINO|Core ML|WebGPU|TensorRT|QNN|CUDA", "another --target"),
     (r"computes in float32", "target onnx, and a runtime that computes in float16"),
     (r"not a matrix on the right", "export the product with its weight on the right: x @ w"),
     (r"no (static|fast dynamic|kernel|such)|no .* kernel|kernels? (compute|looks|multipl)|blocks|has no", "another "

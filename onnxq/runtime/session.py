@@ -148,11 +148,7 @@ class Session:
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         if profile:
-            options.enable_profiling = True
-            scratch = contextlib.ExitStack()
-            folder = scratch.enter_context(staging.scratch())
-            self._remove_profile = weakref.finalize(self, scratch.close)
-            options.profile_file_prefix = os.path.join(folder, "run")
+            self._write_profile(options)
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
         self._run_options = _bound(options, most_bytes) if most_bytes else None
@@ -181,6 +177,13 @@ class Session:
         self._require_room()
         interface = (*self._session.get_inputs(), *self._session.get_outputs())
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
+
+    def _write_profile(self, options: Any) -> None:
+        options.enable_profiling = True
+        scratch = contextlib.ExitStack()
+        folder = scratch.enter_context(staging.scratch())
+        self._remove_profile = weakref.finalize(self, scratch.close)
+        options.profile_file_prefix = os.path.join(folder, "run")
 
     def _require_room(self) -> None:
         """Refuse inputs of fixed sizes that this machine could not hold."""

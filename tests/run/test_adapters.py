@@ -22,7 +22,7 @@ from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadOutput, BadRecipe
 from onnxq.model.load import load_model
-from onnxq.runtime.adapter_file import read_adapter_file, write_adapter_file
+from onnxq.runtime.own_files.adapter_file import read_adapter_file, write_adapter_file
 from onnxq.training.adapters.adapter import Adapter
 from onnxq.training.adapters.merge import merge_adapter
 from onnxq.training.adapters.peft import read_peft

@@ -25,7 +25,7 @@ from onnxq.samples.sampling import Sampling
 torch = pytest.importorskip("torch")
 from onnxq.cli import main  # noqa: E402
 from onnxq.model.load import load_model  # noqa: E402
-from onnxq.runtime.adapter_file import read_adapter_file  # noqa: E402
+from onnxq.runtime.own_files.adapter_file import read_adapter_file  # noqa: E402
 from onnxq.training.adapters.learning import module as modules  # noqa: E402
 from onnxq.training.adapters.learning.fit import FitOptions  # noqa: E402
 from onnxq.training.adapters.learning.module import AdaptedModule  # noqa: E402

@@ -120,7 +120,7 @@ def test_no_plan_is_measured_and_no_weight_encoded_twice(tmp_path: Path, monkeyp
     encode, compare = lazy._encode, PlanBench._measured
 
     def counted(wanted: Encoding) -> QuantizedTensor:
-        encoded[lazy._key(wanted)] += 1
+        encoded[lazy.key_of(wanted)] += 1
         return encode(wanted)
 
     def compared(bench: PlanBench, plan: Plan) -> object:

@@ -19,7 +19,7 @@ from onnxq.files import staging
 from onnxq.files.guard import Guard
 from onnxq.output import write
 from onnxq.progress import Progress
-from onnxq.runtime.adapter_file import SUFFIX, read_adapter_file, write_adapter_file
+from onnxq.runtime.own_files.adapter_file import SUFFIX, read_adapter_file, write_adapter_file
 from onnxq.training.adapters import peft
 from onnxq.training.adapters.adapter import Adapter, require_fit
 from onnxq.training.adapters.insert import A, B, as_nodes

@@ -1,0 +1,1 @@
+"""Files in formats that are onnxruntime's own: adapters, and optimized graphs. It imports what `runtime` may."""
