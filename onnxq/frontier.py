@@ -13,12 +13,12 @@ import numpy as np
 from onnxq.boundary import bounded
 from onnxq.calibration.find_ranges import Effort
 from onnxq.drafts.budgeted import asked, bench_of, candidates_of
+from onnxq.drafts.opening import calibrated, opened, remembering, with_evidence
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment
 from onnxq.output import write as save
-from onnxq.pipeline import calibrated, opened, remembering, with_evidence
 from onnxq.plan import Plan
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe

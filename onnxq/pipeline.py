@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,27 +14,21 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
-from onnxq.calibration.find_ranges import Effort, find_ranges
-from onnxq.calibration.gather_evidence import evidence_of, follows_codes, needed, of_float_layers
-from onnxq.calibration.layers.balance_channels import balanced
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES as WHOLE_MODEL_BYTES
+from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.layers.correct_biases import biases_corrected
-from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
-from onnxq.checking.judging import trials_for
 from onnxq.checking.logits import classes_of
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
 from onnxq.checking.score import Evaluate
 from onnxq.checking.verdict import judged, require_gain
-from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, forms_of, progress_of, scored
+from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, progress_of, scored
+from onnxq.drafts.opening import calibrated, destination_of, following, opened, remembering, with_balance, with_evidence
 from onnxq.drafts.tuned import Drafts
-from onnxq.encoding import memo
-from onnxq.errors import BadModel, BadRecipe, NothingToDo, one_line
+from onnxq.errors import BadModel, NothingToDo, one_line
 from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
-from onnxq.job import Environment, Job, open_job
-from onnxq.model.layer_inputs import LayerInput
+from onnxq.job import Environment, Job
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
 from onnxq.output.data_writer import ShardSize
@@ -44,11 +36,6 @@ from onnxq.output.packed_elsewhere import pack_elsewhere
 from onnxq.output.signature import Signature, sign
 from onnxq.output.trace import Trace
 from onnxq.plan import Plan
-from onnxq.planning.check_plan import require_possible
-from onnxq.planning.outliers import without_outliers
-from onnxq.planning.scales import values_to_observe, without_unobserved
-from onnxq.planning.shared_weights import reconciled
-from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 from onnxq.request import Learn, Learned, Request
@@ -58,12 +45,10 @@ from onnxq.runtime.session import THREADS, version
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import HELD_BACK, LIMIT, Sampling
 from onnxq.samples.source import DataSource
-from onnxq.samples.trials import GIVEN, Trials
+from onnxq.samples.trials import Trials
 from onnxq.searching.budget import Budget
-from onnxq.searching.meter import is_progress, remove
-from onnxq.searching.options import SCHEME
-from onnxq.summaries.evidence import NO_EVIDENCE, open_index
-from onnxq.summaries.ranges import NO_RANGES, Ranges
+from onnxq.searching.meter import remove
+from onnxq.summaries.ranges import Ranges
 from onnxq.version import __version__
 
 
@@ -184,20 +169,20 @@ def _quantized(request: Request, trace: Trace) -> Result:
     job = opened(request)  # 1 to 3: load, prepare, plan
     trace.write("prepared", job.model)
     with remembering(request, job), contextlib.ExitStack() as kept:
-        job, balance = _balanced(request, job)
+        job, balance = with_balance(request, job)
         job, ranges, trials = calibrated(request, job)  # 4
         plans = candidates_of(request, job, ranges)
         job = with_evidence(request, job, kept, ranges, plans)
         drafts = _drafts(request, job, ranges, trials, plans)
         plan, proof = drafts.first(), None  # 5: tune
-        job, destination = drafts.job, _destination(request, job, plan)
+        job, destination = drafts.job, destination_of(request, job, plan)
         with save.staging(destination) as folder:
             staged = folder / destination.name
             better: Plan | None = plan
             classes = classes_of(job.model, request.logits)
             while better is not None:
                 plan = better
-                job = _following(request, job, plan, kept, ranges)
+                job = following(request, job, plan, kept, ranges)
                 corrected = biases_corrected(job, plan, ranges, request.effort.memory)
                 learned = Learned(corrected.job, ranges)
                 if request.learn is not None:
@@ -246,142 +231,6 @@ def _computing_as_there(request: Request) -> contextlib.AbstractContextManager[N
     return request.profile.as_there() if own else contextlib.nullcontext()
 
 
-def _destination(request: Request, job: Job, plan: Plan) -> Path:
-    return request.output or Path(f"{job.path.stem}.{plan.scheme}.onnx")
-
-
-def opened(request: Request, *, writes: bool = True) -> Job:
-    """Steps 1 to 3. Every file that will be written is known from here on.
-
-    Args:
-        writes: whether a model is made in the end.
-    """
-    guard = request.environment.guard
-    if request.output is not None:
-        save.require_onnx(request.output)
-        guard.writes(request.output)
-    also, known = _also(request), _known(request)
-    job = open_job(request.model, request.recipe, request.target, request.sampling, request.environment, also, known)
-    if request.budget is not None:
-        job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, scheme=SCHEME), dense=None)
-    for each in filter(None, (job.plan, job.dense)) if writes else ():
-        guard.writes(_destination(request, job, each))
-    if writes and request.budget is not None:
-        guard.writes(progress_of(_destination(request, job, job.plan)), "-o", is_progress)
-    guard.watch(request.ranges, "--ranges")
-    guard.watch(request.evidence, "--evidence")
-    if request.like is not None:
-        require_possible(request.like.plan, job.model, job.target, job.path)
-    if request.plan is not None:
-        require_possible(request.plan, job.model, job.target, job.path)
-        job = dataclasses.replace(job, plan=reconciled(request.plan, job.model))
-    return job
-
-
-def _known(request: Request) -> str:
-    """The hash of the data of which the user has evidence; empty where it is still to be gathered.
-
-    Raises:
-        BadRecipe: it is damaged, or can be neither found nor gathered.
-    """
-    file = request.evidence
-    if file is not None and file.exists():
-        return open_index(file)[0].data
-    if file is not None and request.sampling.source is None:
-        raise BadRecipe(f"there is no evidence '{file}': gather it by 'onnxq calibrate --evidence', or give --data")
-    return ""
-
-
-def _also(request: Request) -> set[str]:
-    """Formats and schemes in which nodes may be, besides what the recipe says."""
-    if request.plan is not None and request.plan.scheme == SCHEME:
-        return {choice.format for choice in request.plan if choice.format is not None}
-    return {form.word for form in forms_of(request)}
-
-
-def remembering(request: Request, job: Job) -> contextlib.AbstractContextManager[object]:
-    """What was made of a weight is remembered where several plans or ranges may be tried. Else it is encoded once, and
-    memory must not grow with the model."""
-    is_tuned = request.check and request.is_free and job.nbytes <= WHOLE_MODEL_BYTES
-    has_ranges = bool(values_to_observe(job.model, job.plan))
-    return memo.remembering() if is_tuned or has_ranges or needed(job) else contextlib.nullcontext()
-
-
-def _balanced(request: Request, job: Job) -> tuple[Job, list[str]]:
-    """The job with channels scaled where that helps, and what was done. Files of ranges and evidence hold for the model
-    as it is."""
-    if (
-        not job.recipe.balance
-        or request.budget is not None
-        or request.ranges is not None
-        or request.evidence is not None
-    ):
-        return job, []
-    if job.nbytes > WHOLE_MODEL_BYTES and not values_to_observe(job.model, job.plan):
-        return job, []
-    made = balanced(job, request.effort.memory)
-    return made.job, [str(made)] if made.ways else []
-
-
-def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
-    """Step 4: the ranges that the plan needs, the job without what cannot be observed, and what to measure plans on.
-
-    There is nothing to measure on (None) where the models are too large to be run whole.
-    """
-    ranges = find_ranges(job, request.ranges, request.effort)
-    if ranges is not NO_RANGES:
-        recipe = dataclasses.replace(job.recipe, calibration=ranges.method)
-        job = dataclasses.replace(job, recipe=recipe, plan=without_unobserved(job.model, job.plan, ranges))
-    trials = None
-    if job.nbytes <= WHOLE_MODEL_BYTES or ranges is not NO_RANGES:
-        seen = list(itertools.islice(job.data or (), LOOKED_AT)) if request.check else []
-        trials = trials_for(job.model, job.data, seen, request.sampling.held_back) if request.check else Trials()
-        names = values_to_observe(job.model, job.plan)
-        if names and any(label != GIVEN for label in trials.labels):
-            rewrite = functools.partial(job.rewritten, job.plan)
-            ranges = fit_ranges(job.model, rewrite, names, ranges, trials, seen)
-    if request.plan is None and not (trials and trials.proves):  # data show outliers where there are any
-        job = dataclasses.replace(job, plan=without_outliers(job.model, job.plan))
-    return job, ranges, trials
-
-
-def with_evidence(
-    request: Request, job: Job, kept: contextlib.ExitStack, ranges: Ranges, plans: Sequence[Plan] = ()
-) -> Job:
-    """The job with what its data say of layers, where codes are chosen by that; it lies on disk until `kept` ends.
-
-    Args:
-        plans: what may be carried out in the place of the job's plan.
-    """
-    inputs: dict[str, list[LayerInput]] = {}
-    for plan in plans or (job.plan,):
-        inputs |= needed(dataclasses.replace(job, plan=plan))
-    if not inputs:
-        if request.evidence is not None:
-            sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
-            warnings.warn(sentence, UnusedOption, stacklevel=2)
-        return job
-    folder = kept.enter_context(scratch())
-    if plans:  # of which none is known to be the one: what is seen is of float layers
-        found = of_float_layers(job, inputs, request.effort, folder, request.evidence)
-    else:
-        found = evidence_of(job, inputs, request.effort, folder, request.evidence, ranges)
-    return dataclasses.replace(job, evidence=found)
-
-
-def _following(request: Request, job: Job, plan: Plan, kept: contextlib.ExitStack, ranges: Ranges) -> Job:
-    """The job with evidence behind layers as `plan` has them, if that before was gathered behind others; or behind
-    float ones, while the plan was still searched for."""
-    follows = any(layer.follows for layer in job.evidence.values())
-    if follows and plan.forms == job.plan.forms:
-        return job
-    found = dataclasses.replace(job, plan=plan, evidence=NO_EVIDENCE)
-    was_searched = request.budget is not None and request.evidence is None and job.plan is not plan
-    if not follows and not (job.evidence and was_searched and follows_codes(found)):
-        return job
-    return with_evidence(request, found, kept, ranges)
-
-
 def _drafts(
     request: Request, job: Job, ranges: Ranges, trials: Trials | None, plans: Sequence[Plan]
 ) -> Drafts | BudgetDrafts:
@@ -392,7 +241,7 @@ def _drafts(
         with scratch() as folder:
             return _written(job.rewritten(plan, ranges), _signature(request, job, plan), job, folder / "tried.onnx")
 
-    return BudgetDrafts(request, job, ranges, trials, plans, _destination(request, job, job.plan), nbytes_of)
+    return BudgetDrafts(request, job, ranges, trials, plans, destination_of(request, job, job.plan), nbytes_of)
 
 
 def _copied(request: Request, why: NothingToDo, strict: bool) -> Result:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
+from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.models import Check, check_models, check_nodes
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
@@ -33,7 +34,6 @@ from onnxq.output import write
 from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.rewrite import rewrite
-from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning.first_plan import MATMULS
 from onnxq.recipe import Recipe

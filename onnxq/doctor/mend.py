@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.boundary import bounded
+from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.models import Check, check_models
 from onnxq.doctor.rule import Rule, without
 from onnxq.errors import BadModel, CheckFailed, NothingToDo
@@ -17,7 +18,6 @@ from onnxq.made_up.scout import scout
 from onnxq.model import graph
 from onnxq.model.load import external_tensors, load_model
 from onnxq.output import write
-from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.runtime.session import Session
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.trials import Trials

@@ -12,6 +12,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from onnxq import targets
 from onnxq.calibration.calibrate import Keep, observe
+from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.conversion.restore import restore_all
 from onnxq.doctor.pairs import Codes, codes_of
 from onnxq.doctor.stored import StoredWeight, stored_weights
@@ -26,7 +27,6 @@ from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.unique_names import UniqueNames
-from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.session import Feed, Kernel, Session
 from onnxq.samples.sampling import Sampling

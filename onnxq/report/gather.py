@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxq.analysis.layers import FormError, ModelAnalysis
 from onnxq.benching.kernels import kernels_of
+from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.result import ByLayer
 from onnxq.checking.models import Check
@@ -29,7 +30,6 @@ from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.normalize.fold_constants import FoldConstants
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.prepare import prepare, run
-from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.plan import Method, Plan, load_plan
 from onnxq.report import nodes as nodes_of_models
 from onnxq.report.activations import activations_of, ranges_in

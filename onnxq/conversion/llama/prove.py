@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.conversion.llama import reference
 from onnxq.conversion.llama.decoder import Decoder, find_decoder
 from onnxq.conversion.llama.rope import Rope, find_ropes, sharpen
@@ -20,7 +21,6 @@ from onnxq.made_up.scout import scout
 from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.output import write
-from onnxq.pipeline import WHOLE_MODEL_BYTES
 from onnxq.runtime.session import Session
 
 #: How near a Llama's arithmetic has to come to the graph's, in dB: in float32, where there is float16, and where only
