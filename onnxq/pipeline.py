@@ -283,6 +283,7 @@ def _signature(request: Request, job: Job, plan: Plan) -> Signature:
         plan=plan,
         is_given=request.plan is not None or request.budget is not None,
         is_checked=request.check,
+        is_trained=request.learn is not None,
         held_back=None if job.data is None or job.sampling.held_back == HELD_BACK else job.sampling.held_back,
         profile=profile.hash if old is None else old.profile,
         machine=(str(profile) if profile.used else "") if old is None else old.machine,

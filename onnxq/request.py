@@ -10,6 +10,7 @@ from pathlib import Path
 from onnxq.calibration.find_ranges import Effort
 from onnxq.checking.labeled import LabelMetric
 from onnxq.checking.score import Metric
+from onnxq.errors import BadRecipe
 from onnxq.job import Environment, Job
 from onnxq.output.signature import Signature, read_signature
 from onnxq.plan import Plan
@@ -85,10 +86,20 @@ class Request:
         return self.plan is None and self.like is None
 
     def repeating(self, like: str | Path | None) -> Request:
-        """This request, with recipe, target, plan, check and samples held back of the model at `like`."""
+        """This request, with recipe, target, plan, check and samples held back of the model at `like`.
+
+        Raises:
+            BadModel: `like` is no model.
+            BadRecipe: it does not say how it was made, or quantizing alone does not make it again.
+        """
         if like is None:
             return self
         old = read_signature(like)
+        if old.is_trained:
+            raise BadRecipe(
+                f"'{like}' was trained, and quantizing alone would make an untrained one: "
+                "repeat the command 'onnxq train' with which it was made"
+            )
         held_back = self.sampling.held_back if old.held_back is None else old.held_back
         return dataclasses.replace(
             self,

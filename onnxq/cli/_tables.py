@@ -216,7 +216,7 @@ def _add_origin(table: Table, model: ir.Model) -> None:
     for word, text in (
         ("version", f"onnxq {made.version}{runtime}"),
         ("recipe", _in_words(made)),
-        ("plan", f"{made.plan_hash}, {how}"),
+        ("plan", f"{made.plan_hash}, {how}{', trained' if made.is_trained else ''}"),
         ("model hash", made.model),
         ("data hash", made.data or "no data"),
         ("profile hash", f"{made.profile}, {made.machine}" if made.profile else "no times decided"),

@@ -109,6 +109,7 @@ class SignatureFile(Struct):
     onnxruntime: str = ""
     is_given: bool = False
     is_checked: bool = True
+    is_trained: bool = False
     held_back: int | None = None
     profile: str = ""
     machine: str = ""

@@ -48,6 +48,7 @@ class Signature:
         plan: what was carried out.
         is_given: whether the user gave the plan.
         is_checked: whether the file was run, without which a plan is not tuned.
+        is_trained: whether training changed what the plan is carried out on.
         held_back: samples that were kept out of calibration; None: as many as usual.
         profile: the hash of the times that decided; empty where none did.
         machine: on which those were measured, in words.
@@ -62,6 +63,7 @@ class Signature:
     plan: Plan
     is_given: bool = False
     is_checked: bool = True
+    is_trained: bool = False
     held_back: int | None = None
     profile: str = ""
     machine: str = ""

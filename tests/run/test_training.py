@@ -248,5 +248,7 @@ def test_the_command_prints_what_it_learned(path: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [*words.split(), "-o", str(tmp_path / "out.onnx"), "--learn", "scales,biases"])
     assert result.exit_code == 0, result.output
     assert "trained 4 steps on" in result.output
+    again = CliRunner().invoke(main, f"quantize {path} --like {tmp_path / 'out.onnx'} -o {tmp_path / 'c.onnx'}".split())
+    assert again.exit_code == 1 and "out.onnx' was trained" in again.output and not (tmp_path / "c.onnx").exists()
     wrong = CliRunner().invoke(main, [*words.split(), "-o", str(tmp_path / "b.onnx"), "--learn", "all"])
     assert wrong.exit_code == 1 and "--learn 'all': unknown" in wrong.output
