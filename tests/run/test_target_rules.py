@@ -127,7 +127,8 @@ def test_every_scheme_on_every_target(tmp_path: Path, target: str, scheme: str) 
     assert done.check is not None and done.check.sqnr > (12 if "4" in scheme else 22)
     domains = {node.domain for node in ops_of(done)}
     assert domains <= {"", *targets.get(target).domains}
-    assert {finding.rule for finding in refused(check_rules(done.output, target))} <= {"fixed_sizes"}
+    if target in rules.names():
+        assert {finding.rule for finding in refused(check_rules(done.output, target))} <= {"fixed_sizes"}
 
 
 @pytest.mark.parametrize(("scheme", "type"), [("w8a8", np.uint8), ("w8a16", np.uint16)])
