@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from onnxq.checking.layers.result import ByLayer, LayerError
+from onnxq.checking.layers.result import ByLayer, LayerError, Role
 from onnxq.errors import one_line
 from onnxq.quality import MAX_DB
 
 #: Layers that are named below the table.
 _NAMED = 5
+#: Rows of the table, unless all are asked for: what a person reads.
+_ROWS = 40
 
 
-def layers_table(found: ByLayer) -> Group:
-    """A line a layer, in the order of execution, and what follows from them."""
+def layers_table(found: ByLayer, *, is_whole: bool = False) -> Group:
+    """A line a layer, in the order of execution, and what follows from them; of many layers those that matter."""
+    shown = found.layers if is_whole else found.shown(_ROWS)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("operator", "value", "in B", "SQNR", "its own", "cosine", "max error", ""):
         is_number = column in ("SQNR", "its own", "cosine", "max error")
         table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
-    for layer in found.layers:
+    for layer in shown:
         table.add_row(*_row(layer))
-    return Group(table, Text(), *(Text(one_line(line)) for line in _sentences(found)))
+    lines = [*_left_out(found, shown), *_sentences(found)]
+    return Group(table, Text(), *(Text(one_line(line)) for line in lines))
 
 
 def _row(layer: LayerError) -> tuple[str | Text, ...]:
@@ -35,6 +41,20 @@ def _row(layer: LayerError) -> tuple[str | Text, ...]:
     own = "" if layer.local_sqnr is None else _decibel(layer.local_sqnr)
     role = Text(layer.role or "", style="bold yellow" if layer.role == "adds" else "")
     return op, layer.a, there, _decibel(layer.sqnr), own, f"{layer.cosine:.5f}", f"{layer.max_error:.3g}", role
+
+
+def _left_out(found: ByLayer, shown: tuple[LayerError, ...]) -> list[str]:
+    """How many layers the table does not have, by what they do."""
+    names = {layer.a for layer in shown}
+    rest = Counter(layer.role for layer in found.layers if layer.a not in names)
+    words: dict[Role | None, str] = {
+        "adds": "add less",
+        "passes": "pass error on",
+        "same": "are the same",
+        None: "could not be run alone",
+    }
+    told = ", ".join(f"{rest[role]} {word}" for role, word in words.items() if rest[role])
+    return [f"not shown: {rest.total()} layers, of which {told}; --all shows them"] if rest else []
 
 
 def _sentences(found: ByLayer) -> list[str]:

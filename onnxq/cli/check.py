@@ -43,6 +43,7 @@ from onnxq.targets import rules
 @data_options(limit=LIMIT)
 @METRIC_OPTIONS
 @click.option("--by-layer", is_flag=True, help="Compare the values inside: where error comes in, what passes it on.")
+@click.option("--all", "is_whole", is_flag=True, help="Of --by-layer: show every layer, not those alone that matter.")
 @click.option(
     "--max-memory",
     type=Size(),
@@ -83,6 +84,8 @@ def check(a: Path, b: Path | None, **options: Any) -> None:
         return
     if options["max_memory"] is not None:
         raise BadRecipe("--max-memory goes with --by-layer")
+    if options["is_whole"]:
+        raise BadRecipe("--all goes with --by-layer")
     found = compare(
         a,
         b,
@@ -118,7 +121,7 @@ def _by_layer(a: Path, b: Path, sampling: Sampling, options: dict[str, Any], gua
     if options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
-        console().print(layers_table(found))
+        console().print(layers_table(found, is_whole=options["is_whole"]))
     if options["fail_below"]:
         require_floors(found, options["fail_below"])
 

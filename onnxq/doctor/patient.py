@@ -27,6 +27,7 @@ from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.restore.standard_pairs import StandardPairs, has_own_pairs
 from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.session import Feed, Kernel, Session
 from onnxq.samples.sampling import Sampling
@@ -42,7 +43,8 @@ class Patient:
     Attributes:
         raw: as it lies in the file.
         model: with constants as initializers, functions but our own inlined, and a name for every node. Nothing else
-            was changed: codes are codes.
+            was changed: codes are codes. QuantizeLinear and DequantizeLinear of onnxruntime's domain are ONNX's.
+        runnable: the same, with those of onnxruntime's domain.
         target: where it is to run.
         machine: where it is now.
         notes: what could not be looked at, a sentence each.
@@ -54,6 +56,10 @@ class Patient:
         self.model = load_model(path)
         lift = LiftConstantsToInitializersPass(True, size_limit=0)
         prepare.run([InlineFunctions(), DropInitializerInputs(), lift, UniqueNames()], self.model)
+        self.runnable = self.model
+        if has_own_pairs(self.model):
+            self.runnable = self.model.clone()
+            StandardPairs()(self.model)
         self.target: Target = targets.get(target)
         self.machine: Machine = this_machine()
         self.notes: list[str] = []
@@ -107,7 +113,7 @@ class Patient:
         if write.nbytes_to_write(self.model) > WHOLE_MODEL_BYTES:
             return None
         try:
-            return Session(self.model, profile=True)
+            return Session(self.runnable, profile=True)
         except BadModel as error:
             return str(error)
 
@@ -115,7 +121,7 @@ class Patient:
         if self.data is not None:
             self.inputs = "a sample of the data"
             return next(iter(self.data))
-        made = _made_up(self.model)
+        made = _made_up(self.runnable)
         if made is None:  # sizes of tables and the like are told by weights in floats
             restored = load_model(self.path)
             with contextlib.suppress(BadModel):
@@ -139,7 +145,7 @@ class Patient:
         if not names:
             return {}
         try:
-            return dict(observe(self.model, list(dict.fromkeys(names)), self.data, Keep()).summaries)
+            return dict(observe(self.runnable, list(dict.fromkeys(names)), self.data, Keep()).summaries)
         except OnnxqError as error:
             self.notes.append(f"ranges were not compared with the data: {error}")
             return {}

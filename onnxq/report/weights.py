@@ -17,6 +17,8 @@ from onnxq.report.document import WeightError, known
 
 #: A channel whose scale is off by so much was scaled on purpose, as balancing does it; rounding moves it far less.
 SCALED = 0.1
+#: Least cosine between weights of nodes with other names that are taken to be the same.
+ALIKE = 0.9
 #: A channel of fewer numbers tells no scale.
 LEAST = 8
 #: Of weights with more numbers the first columns are compared.
@@ -30,9 +32,11 @@ def weight_errors(in_float: ir.Model, restored: ir.Model) -> Iterator[WeightErro
         in_float: prepared.
         restored: the quantized model, its weights floats again that know their codes (`conversion/restore.py`).
     """
-    others = {(weight.node.name, weight.role.index): weight for weight in find_weights(restored)}
-    for weight in find_weights(in_float):
-        other = others.get((weight.node.name, weight.role.index))
+    weights, others = list(find_weights(in_float)), {_key(weight): weight for weight in find_weights(restored)}
+    named = {_key(weight) for weight in weights}
+    renamed = [other for key, other in others.items() if key not in named]
+    for weight in weights:
+        other = others.get(_key(weight)) or _lookalike(weight, renamed)
         if other is None:
             continue
         try:
@@ -46,6 +50,27 @@ def weight_errors(in_float: ir.Model, restored: ir.Model) -> Iterator[WeightErro
             continue
         if is_coded or not np.array_equal(w, got):
             yield _compared(weight, format_of(other.tensor), w, got)
+
+
+def _key(weight: Weight) -> tuple[str | None, int]:
+    return weight.node.name, weight.role.index
+
+
+def _lookalike(weight: Weight, renamed: list[Weight]) -> Weight | None:
+    """The first of the weights, in the order of execution, that is in codes and has the numbers of `weight`: tools that
+    write operators on codes name nodes anew. It is taken off the list."""
+    for other in renamed:
+        if isinstance(other.tensor, GivenTensor) and sorted(other.shape) == sorted(weight.shape):
+            try:
+                w, got = _rows(weight), _rows(other)
+            except OnnxqError:
+                continue
+            got = got.T if w.shape != got.shape else got
+            size = math.sqrt((w * w).sum() * (got * got).sum()) if w.shape == got.shape else 0.0
+            if size and (w * got).sum() >= ALIKE * size:
+                renamed.remove(other)
+                return other
+    return None
 
 
 def format_of(tensor: ir.TensorProtocol) -> str:

@@ -30,6 +30,7 @@ class ForkedProcess:
     def __init__(self, command: list[str], **_: object) -> None:
         stdin, self.stdin = _pipe()
         self.stdout, stdout = _pipe()
+        self.returncode: int | None = None
         self.pid = os.fork()
         if not self.pid:
             os.setpgid(0, 0)
@@ -43,7 +44,8 @@ class ForkedProcess:
         stdout.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if self.returncode is None:  # else it was waited for before
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
 

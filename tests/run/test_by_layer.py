@@ -248,6 +248,40 @@ def test_a_floor_ends_with_exit_status_1(tmp_path: Path, data: Sampling) -> None
     assert run("--fail-below", "psnr=3")[0] == 1 and run("--metric", "top1")[0] == 1
 
 
+def test_of_many_layers_those_that_matter_are_shown(tmp_path: Path, data: Sampling) -> None:
+    body = "".join(f"v{i} = MatMul (v{i - 1}, w{i}) " for i in range(1, 60))
+    text = f"g (float[4, 8] x) => (float[4, 8] y) {{ v0 = Relu (x) {body} y = Tanh (v59) }}"
+    weights = {f"w{i}": np.linalg.qr(normal(8, 8, seed=i))[0] for i in range(1, 60)}
+    a = save(model(text, weights), tmp_path, "a.onnx")
+    wrong = {"w7": weights["w7"] * np.float32(0.999), "w30": weights["w30"] + normal(8, 8) * np.float32(0.3)}
+    b = save(model(text, weights | wrong), tmp_path, "b.onnx")
+
+    def shown(*words: str) -> tuple[list[str], str]:
+        done = CliRunner().invoke(main, ["check", str(a), str(b), "--data", str(data.source), *words])
+        return [line.split()[1] for line in done.output.partition("\n\n")[0].splitlines()[1:]], done.output
+
+    rows, text = shown("--by-layer")
+    assert {"v7", "v30", "y"} <= set(rows) and len(rows) <= 5
+    assert f"not shown: {61 - len(rows)} layers, of which" in text and "7 are the same; --all shows them" in text
+    rows, text = shown("--by-layer", "--all")
+    assert rows == [*(f"v{i}" for i in range(60)), "y"] and "not shown" not in text
+    assert shown("--all")[1].startswith("onnxq: --all goes with --by-layer")
+
+
+def test_pairs_of_onnxruntimes_domain_are_read_like_onnxs(tmp_path: Path, data: Sampling) -> None:
+    rounded = """g (float[4, 8] x) => (float[4, 8] y) {
+        a = MatMul (x, w1)
+        q = com.microsoft.QuantizeLinear (a, s, z)
+        d = com.microsoft.DequantizeLinear (q, s, z)
+        c = MatMul (d, w2)
+        y = Tanh (c)
+    }"""
+    codes = {"s": np.float32(2**-12), "z": np.uint16(0)}
+    found = rows(compared(tmp_path, model(CHAIN, WEIGHTS), model(rounded, WEIGHTS | codes), data))
+    assert set(found) == set("bcy") and found["b"].b == "a"  # the codes do the work of the Relu
+    assert all(60 < layer.sqnr < 120 for layer in found.values())
+
+
 def test_numbers_that_are_none_are_an_error_without_bounds(tmp_path: Path, data: Sampling) -> None:
     wrong = WEIGHTS["w1"].copy()
     wrong[0, 0] = np.nan

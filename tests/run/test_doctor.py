@@ -106,6 +106,11 @@ FLOATS = HALVES | {"s": np.full((2, 32), 0.01, np.float32)}
             {"zx": np.array(32768, np.uint16), "zy": np.array(0, np.uint16)},
             {("warning", "int16-activations"), IN_FLOAT},
         ),
+        (
+            CONV.replace(" QuantizeLinear", " com.microsoft.QuantizeLinear").replace(" Deq", " com.microsoft.Deq"),
+            {"sb": RIGHT["sb"] * 10},
+            {("warning", "bias-scale"), IN_FLOAT},
+        ),
         (CONV, {"w": np.full((4, 4, 3, 3), 120, np.int8)}, {("note", "saturation")}),
         (
             CONV.replace("q = QuantizeLinear (r, sy, zy)", "").replace("DequantizeLinear (q, sy, zy)", "Identity (r)"),
@@ -121,6 +126,14 @@ def test_a_planted_fault_is_found(
     tmp_path: Path, text: str, changes: Mapping[str, NDArray], expected: set[tuple[str, str]]
 ) -> None:
     assert found(examined(tmp_path, text, RIGHT | changes, opset=21 if "zx" in changes else 17)) == expected
+
+
+def test_pairs_of_onnxruntimes_domain_are_looked_at(tmp_path: Path) -> None:
+    """By which quantizers write 16 bits before opset 21."""
+    text = CONV.replace(" QuantizeLinear", " com.microsoft.QuantizeLinear").replace(" Deq", " com.microsoft.Deq")
+    codes = RIGHT | {"zx": np.array(32768, np.uint16), "zy": np.array(0, np.uint16)}
+    diagnosis = examined(tmp_path, text, codes)
+    assert found(diagnosis) == {("warning", "int16-activations"), IN_FLOAT} and not diagnosis.notes
 
 
 def test_blocks_that_are_fused_to_level_4(tmp_path: Path) -> None:

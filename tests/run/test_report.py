@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from onnx import numpy_helper
 
 from onnxq.cli import main
+from onnxq.conversion.restore import restore_all
 from onnxq.plan import Choice, Method
 from onnxq.report import reasons
 from onnxq.report.document import VERSION, load_report, schema
@@ -125,6 +126,26 @@ def test_channels_that_were_scaled_are_scaled_back() -> None:
         noise = np.sum(((rounded / factor - w) * factor) ** 2)
         assert row.is_scaled == is_scaled and row.shape == [64, 48]
         assert row.sqnr == pytest.approx(10 * np.log10(np.sum((w * factor) ** 2) / noise), abs=0.2)
+
+
+def test_weights_of_nodes_with_other_names_are_found_by_their_numbers() -> None:
+    """Tools that write operators on codes call nodes otherwise."""
+    plain = "m (float[4, 32] x) => (float[4, 32] y) { a = MatMul (x, w0) y = MatMul (a, w1) }"
+    coded = """m (float[4, 32] x) => (float[4, 32] y) {
+        d0 = DequantizeLinear (q0, s)  a = MatMul (x, d0)  d1 = DequantizeLinear (q1, s)  y = MatMul (a, d1)
+    }"""
+    s = np.float32(0.01)
+    weights = {f"w{i}": tiny.normal(32, 32, seed=i) for i in range(2)}
+    codes = {f"q{i}": np.rint(weights[f"w{1 - i}"] / s).clip(-128, 127).astype(np.int8) for i in range(2)}
+    models = [tiny.model(plain, weights), tiny.model(coded, {**codes, "s": s})]
+    for each, word in zip(models, ("node", "quant"), strict=True):
+        for number, node in enumerate(node for node in each.graph.node if node.op_type == "MatMul"):
+            node.name = f"{word}{number}"
+    restored = tiny.read(models[1])
+    restore_all(restored)
+    found = list(weight_errors(tiny.read(models[0]), restored))
+    assert [(row.node, row.format) for row in found] == [("node0", "int8"), ("node1", "int8")]
+    assert all(row.sqnr is not None and row.sqnr > 30 for row in found)
 
 
 def test_activations_have_the_ranges_of_the_file(made: Path) -> None:

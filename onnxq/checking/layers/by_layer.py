@@ -133,6 +133,7 @@ def _unpaired(side: Side, paired: set[str]) -> tuple[str, ...]:
 class _Comparison:
     def __init__(self, a: Side, b: Side, feeds: Sequence[Feed], threads: int) -> None:
         self._a, self._b, self._feeds, self._threads = a, b, feeds, threads
+        self._outputs = {a.root(value) for value in a.model.graph.outputs}
 
     def compare(
         self, rows: Sequence[_Row], memory: int | None, progress: Progress
@@ -235,6 +236,7 @@ class _Comparison:
             row.whole.max_error,
             None if alone is None else alone.max_error,
             role_of(row.whole.sqnr, local),
+            row.pair.a in self._outputs,
         )
 
 

@@ -36,6 +36,7 @@ class LayerError(msgspec.Struct, frozen=True):
         cosine: of the angle between the two values.
         max_error, local_max_error: the largest difference of two numbers.
         role: see `Role`; None where `local_sqnr` is.
+        is_output: whether it is an output of A, perhaps once it is moved or converted.
     """
 
     a: str
@@ -53,6 +54,7 @@ class LayerError(msgspec.Struct, frozen=True):
     max_error: float
     local_max_error: float | None
     role: Role | None
+    is_output: bool = False
 
 
 class ByLayer(msgspec.Struct, frozen=True):
@@ -92,6 +94,17 @@ class ByLayer(msgspec.Struct, frozen=True):
         """Layers that add error of their own, those that add the most first."""
         found = [layer for layer in self.layers if layer.role == "adds"]
         return tuple(sorted(found, key=lambda layer: MAX_DB if layer.local_sqnr is None else layer.local_sqnr))
+
+    def shown(self, most: int) -> tuple[LayerError, ...]:
+        """Those to show where `most` rows are enough, in order: all, if there are no more. Else the first apart, the
+        worst and the outputs, then the layers that add the most error, as many as there is room for."""
+        if len(self.layers) <= most:
+            return self.layers
+        marked = [each for each in (self.first_apart, self.worst) if each is not None]
+        outputs = [layer for layer in self.layers if layer.is_output]
+        outputs = sorted(outputs, key=lambda layer: layer.sqnr)[: max(1, most // 2)]
+        chosen = list(dict.fromkeys(map(id, (*marked, *outputs, *self.adding))))[:most]
+        return tuple(layer for layer in self.layers if id(layer) in chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON, with what follows from it; an error without bounds is None."""

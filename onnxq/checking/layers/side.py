@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from onnxq.model.load import load_model
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.inline_functions import InlineFunctions
+from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.restore.standard_pairs import OPSET, StandardPairs, has_own_pairs
 from onnxq.passes.restore.unfold_integer_operators import UnfoldIntegerOperators
 
 #: Operators after which a value is what it was before, in another form.
@@ -47,6 +50,7 @@ class Side:
         first = [InlineFunctions(), DropInitializerInputs(), lift, UniqueNames()]
         prepare.run([*first, UnfoldIntegerOperators(), RemoveUnused(), UniqueNames()], self.model)
         self.model.graph.sort()
+        _use_standard_pairs(self.model)
         _read_codes(self.model)
         self.values: dict[str, ir.Value] = {}
         for each in graph.graphs(self.model):
@@ -185,6 +189,13 @@ def _sources(value: ir.Value | None) -> Iterator[ir.Node | None]:
             yield from _sources(each)
     else:
         yield node
+
+
+def _use_standard_pairs(model: ir.Model) -> None:
+    """Pairs of onnxruntime's domain are read like ONNX's; where the opset cannot be raised for them, they stay."""
+    if has_own_pairs(model):
+        with contextlib.suppress(BadModel):
+            prepare.run([RaiseOpset(OPSET), UniqueNames(), StandardPairs()], model)
 
 
 def _read_codes(model: ir.Model) -> None:
