@@ -97,13 +97,13 @@ def perform(function: Callable[..., bytes], arguments: tuple[Any, ...], wanted: 
     start = time.monotonic()
     if (own := versions()) != dict(wanted):
         return _outcome(REFUSED, json.dumps(own).encode())
-    faults.point("task.begin")
     try:
+        faults.point("task.begin")
         payload = function(*arguments)
+        faults.point("task.done")
     except Exception as error:
         sentence = error if isinstance(error, OnnxqError) else as_sentence(error)
         return _outcome(ERROR, json.dumps([type(sentence).__name__, str(sentence)]).encode())
-    faults.point("task.done")
     return _outcome(DONE, payload)._replace(seconds=time.monotonic() - start)
 
 

@@ -31,6 +31,7 @@ class ForkedProcess:
         stdin, self.stdin = _pipe()
         self.stdout, stdout = _pipe()
         self.returncode: int | None = None
+        self._lock = threading.Lock()  # several threads may wait
         self.pid = os.fork()
         if not self.pid:
             os.setpgid(0, 0)
@@ -44,9 +45,10 @@ class ForkedProcess:
         stdout.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:  # else it was waited for before
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            return self.returncode
 
 
 def _pipe() -> tuple[BinaryIO, BinaryIO]:
