@@ -33,6 +33,26 @@ class _Nearest(torch.autograd.Function):  # type: ignore[misc]
         return gradient * inside, None
 
 
+class _Steps(torch.autograd.Function):  # type: ignore[misc]
+    """s · (code − z) of places between the ends of the grid, with the straight-through gradient, and s its own.
+
+    One function for what would be a dozen operations: each reads and writes as much as the weight has.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, place: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+        steps = torch.round(place).sub_(zero)
+        ctx.save_for_backward(steps, scale)
+        return steps * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        steps, scale = ctx.saved_tensors
+        of_place = gradient * scale if ctx.needs_input_grad[0] else None
+        of_scale = (gradient * steps).sum_to_size(scale.shape) if ctx.needs_input_grad[1] else None
+        return of_place, of_scale, None
+
+
 class _Half(torch.autograd.Function):  # type: ignore[misc]
     """A scale as float16 holds it, the gradient as if it held everything."""
 
@@ -80,7 +100,7 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
             self.low, self.high = info
             codes_ = torch.from_numpy(start.codes.astype(np.float32))
             place = place + self._spread(place, self.zero)
-            place = torch.minimum(torch.maximum(place, codes_ - 0.35), codes_ + 0.35)
+            place = torch.minimum(torch.maximum(place, codes_ - 0.35), codes_ + 0.35).clamp_(self.low, self.high)
         else:
             order = np.argsort(start.format.levels)
             self.levels = torch.from_numpy(np.array(start.format.levels[order], np.float32))
@@ -111,13 +131,15 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         return _Half.apply(found) if self.half else found
 
     def forward(self, _: Any = None) -> Tensor:
-        scale = self._spread(self.place, self.scales)
         if len(self.levels):
-            return scale * _Nearest.apply(self.place, self.levels)
-        zero = self._spread(self.place, self.zero)
-        one = torch.ones((), device=self.place.device)
-        codes = torch_functions.FakeQuantize.apply(self.place, one, one * 0, self.low, self.high)
-        return scale * (codes - zero)
+            return self._spread(self.place, self.scales) * _Nearest.apply(self.place, self.levels)
+        place, how = self.place, self.start.granularity
+        if how.axis is None or how.block is None or place.shape[how.axis] % how.block:
+            return _Steps.apply(place, self._spread(place, self.scales), self._spread(place, self.zero))
+        axis = how.axis % place.dim()
+        blocks = place.unflatten(axis, (-1, how.block))
+        scale, zero = (x.unsqueeze(axis + 1) if x.numel() > 1 else x for x in (self.scales, self.zero))
+        return _Steps.apply(blocks, scale, zero).flatten(axis, axis + 1)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def limit(self) -> None:

@@ -69,7 +69,7 @@ def optimizer_of(student: Student, rate: float, names: Iterable[str] | None = No
             groups.append({"params": [parameter], "lr": own, "rate": own, "name": name, "kind": kind})
     if not groups:
         raise BadRecipe("nothing learns: the plan leaves nothing of what --learn names")
-    return torch.optim.Adam(groups, betas=(0.9, 0.99))
+    return torch.optim.Adam(groups, betas=(0.9, 0.99), fused=True)  # in one go over each parameter
 
 
 class Loop:
@@ -142,11 +142,12 @@ class Loop:
                 raise BadRecipe("the loss depends on nothing that learns: no gradient reaches it")
             (loss * (batch.count / len(chosen))).backward()
         else:
-            wrong = next((g["name"] for g in optimizer.param_groups for p in g["params"] if not _is_finite(p)), None)
-            if wrong is None:
-                if settings.clip:
-                    every = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-                    torch.nn.utils.clip_grad_norm_(every, settings.clip)
+            length = _length(optimizer)
+            wrong = "" if math.isfinite(length) else _first_not_finite(optimizer)
+            if not wrong:
+                if settings.clip and length > settings.clip:
+                    for p in _learning(optimizer):
+                        p.grad.mul_(settings.clip / length)
                 optimizer.step()
                 self.student.limit()
                 self._in_row = 0
@@ -216,5 +217,18 @@ class Loop:
         self._in_row = state["in_row"]
 
 
-def _is_finite(parameter: torch.Tensor) -> bool:
-    return parameter.grad is None or bool(torch.isfinite(parameter.grad).all())
+def _learning(optimizer: torch.optim.Adam) -> list[torch.nn.Parameter]:
+    """What has a gradient."""
+    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def _length(optimizer: torch.optim.Adam) -> float:
+    """Of the gradient, of all parameters together."""
+    lengths = [torch.linalg.vector_norm(p.grad) for p in _learning(optimizer)]
+    return float(torch.linalg.vector_norm(torch.stack(lengths))) if lengths else 0.0
+
+
+def _first_not_finite(optimizer: torch.optim.Adam) -> str:
+    """The first parameter whose gradient is not finite; empty if all are."""
+    groups = ((group["name"], p.grad) for group in optimizer.param_groups for p in group["params"])
+    return next((name for name, grad in groups if grad is not None and not bool(torch.isfinite(grad).all())), "")

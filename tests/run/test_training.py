@@ -24,9 +24,10 @@ from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
 
 torch = pytest.importorskip("torch")
-from onnxq import training  # noqa: E402
+from onnxq import formats, training  # noqa: E402
 from onnxq.training import Settings, train  # noqa: E402
 from onnxq.training import loop as loop_of  # noqa: E402
+from onnxq.training.learned import LearnedWeight  # noqa: E402
 from onnxq.training.losses import Distillation  # noqa: E402
 
 torch.set_num_threads(1)
@@ -76,6 +77,31 @@ def test_the_file_measures_what_training_measured(recipe: str, target: str, path
     measured = sum(float(loss({"y": found[part]}, {"y": in_float[part]})) * n for part, n in several) / 6
     assert measured == pytest.approx(told["best"], rel=0.05)
     assert told["best"] < told["held_back"][0][1]
+
+
+@pytest.mark.parametrize(
+    ("word", "how"),
+    [("uint2", (0, 16)), ("uint2", (1, 7)), ("int4", (1, 24)), ("int8", (1, None)), ("int8", (None, None))],
+    ids=str,
+)
+def test_a_learned_weight_is_what_its_codes_and_scales_say_with_gradients(
+    word: str, how: tuple[int | None, int | None]
+) -> None:
+    rng, granularity = np.random.default_rng(0), formats.Granularity(*how)
+    w, seen = (rng.standard_normal((48, 24)).astype(np.float32) for _ in range(2))
+    start = formats.encode(formats.get(word), w, granularity, "w")
+    made = LearnedWeight(start, w, moves=None, codes=True, scales=True)
+    found = made()
+    assert np.allclose(found.detach(), start.dequantize(), rtol=1e-6, atol=1e-7)
+    found.backward(torch.from_numpy(seen))
+    scales = granularity.spread(start.scales, w.shape)
+    assert np.allclose(made.place.grad, seen * scales, rtol=1e-5)
+    # A tenth of a scale's logarithm moves all that share it by a tenth of themselves.
+    for place in zip(*(rng.integers(0, n, 5) for n in start.scales.shape), strict=True) if start.scales.ndim else [()]:
+        chosen = np.zeros_like(start.scales)
+        chosen[place] = 0.1
+        wanted = (seen * start.dequantize() * granularity.spread(chosen, w.shape)).sum()
+        assert float(made.stretch.grad[place]) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
 def test_a_run_that_was_interrupted_ends_bit_by_bit_as_one_that_was_not(
