@@ -65,7 +65,7 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         if not can_learn(start):
             raise ValueError(f"codes of {start.format.name} cannot be learned")
-        self.start, self.moves = start, moves
+        self.start, self.moves, self.dtype = start, moves, torch.from_numpy(w[:0]).dtype
         assert start.scales is not None
         self.half = start.scales.dtype == np.float16
         self.register_buffer("scale", torch.from_numpy(np.array(start.scales, np.float32)))
@@ -113,11 +113,11 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
     def forward(self, _: Any = None) -> Tensor:
         scale = self._spread(self.place, self.scales)
         if len(self.levels):
-            return scale * _Nearest.apply(self.place, self.levels)
+            return (scale * _Nearest.apply(self.place, self.levels)).to(self.dtype)
         zero = self._spread(self.place, self.zero)
         one = torch.ones((), device=self.place.device)
         codes = torch_functions.FakeQuantize.apply(self.place, one, one * 0, self.low, self.high)
-        return scale * (codes - zero)
+        return (scale * (codes - zero)).to(self.dtype)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def limit(self) -> None:
