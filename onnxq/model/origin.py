@@ -10,6 +10,8 @@ from onnxq.model import graph
 STORED_TYPE = "onnxq.stored_type"
 #: Of a constant that was computed: the name in the file of the (largest) one that it was made from.
 ORIGIN = "onnxq.origin"
+#: Of a constant of a rewritten model that was made of a weight: the name of that in the prepared model.
+SOURCE = "onnxq.source"
 #: Key of a folded constant's `meta`: whether it is nothing but the transpose of the matrix that `ORIGIN` names.
 TURNED = "onnxq.turned"
 

@@ -85,7 +85,7 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         if not can_learn(start):
             raise ValueError(f"codes of {start.format.name} cannot be learned")
-        self.start, self.moves = start, moves
+        self.start, self.moves, self.dtype = start, moves, torch.from_numpy(w[:0]).dtype
         assert start.scales is not None
         self.half = start.scales.dtype == np.float16
         self.register_buffer("scale", torch.from_numpy(np.array(start.scales, np.float32)))
@@ -131,6 +131,9 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         return _Half.apply(found) if self.half else found
 
     def forward(self, _: Any = None) -> Tensor:
+        return self._weight().to(self.dtype)
+
+    def _weight(self) -> Tensor:
         if len(self.levels):
             return self._spread(self.place, self.scales) * _Nearest.apply(self.place, self.levels)
         place, how = self.place, self.start.granularity

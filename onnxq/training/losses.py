@@ -26,7 +26,11 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 def divergence(student: Tensor, teacher: Tensor, classes: Classes, temperature: float = 1.0) -> Tensor:
     """KL divergence of the teacher's decisions from the student's, in nats a decision."""
     a, b = (_logarithms(x, classes, temperature) for x in (student, teacher.detach()))
-    return (b.exp() * (b - a)).sum(-1).mean() * temperature**2
+    # With the difference of the probabilities, whose sum is nothing, no part is negative, however near they are.
+    far, near = a - b, (a - b).clamp(-1, 1)
+    p = b.exp()
+    parts = torch.where(far == near, p * (torch.expm1(near) - near), a.exp() - p - p * far)
+    return parts.sum(-1).mean() * temperature**2
 
 
 def _logarithms(x: Tensor, classes: Classes, temperature: float) -> Tensor:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxq.encoding.lazy import EncodedTensor, Encoding, GivenTensor
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.job import Job
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import ORIGIN, TURNED
 from onnxq.model.weights import find_weights
+from onnxq.passes.encodings import encodings
 from onnxq.plan import Plan
 from onnxq.planning.scales import activation_scales
 from onnxq.request import Learned
@@ -73,11 +74,14 @@ class Student:
     def _add_weights(self) -> None:
         codes = bool({"rounding", "weights"} & self.learn)
         moves = None if "weights" in self.learn else NEIGHBOURS
-        for name, several in encodings(self.job.rewritten(self.plan, self.ranges)).items():
+        found = encodings(self.job.rewritten(self.plan, self.ranges), self.module.weights)
+        tied = self._tied(found)
+        for name, several in found.items():
             parameter = self.module.weights.get(name)
             if parameter is None:
+                self.frozen[name] = "it is another tensor in the file"
                 continue
-            if len(several) > 1:
+            if len(several) > 1 or name in tied:
                 self.frozen[name] = "it has several forms in the file"
                 continue
             start = several[0].result()
@@ -96,6 +100,16 @@ class Student:
                 self.weights[name] = made
                 self.module.attach(f"weight {name}", made)
                 self.module.read_instead[name] = made
+
+    def _tied(self, encoded: Container[str]) -> set[str]:
+        """Tables and their transposes that are both encoded: codes that learned apart could not be shared."""
+        found = set[str]()
+        for body in graph.graphs(self.job.model):
+            for name, value in body.initializers.items():
+                table = str(value.meta.get(ORIGIN))
+                if value.meta.get(TURNED) and name in encoded and table in encoded:
+                    found |= {name, table}
+        return found
 
     def _add_ranges(self) -> None:
         shared: dict[object, LearnedRange] = {}
@@ -175,18 +189,6 @@ def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor:
     made = weight.result()
     form = (made.format, made.granularity)
     return GivenTensor(lambda: made, tuple(tensor.shape.numpy()), tensor.dtype, half_scales=weight.half, form=form)
-
-
-def encodings(rewritten: ir.Model) -> dict[str, list[Encoding]]:
-    """By name of a weight in the prepared model, the different ways in which it is encoded."""
-    found: dict[str, list[Encoding]] = {}
-    for body in graph.graphs(rewritten):
-        for name, value in body.initializers.items():
-            if isinstance(value.const_value, EncodedTensor):
-                several = found.setdefault(value.meta.get(ORIGIN, name), [])
-                if all(each is not value.const_value.encoding for each in several):
-                    several.append(value.const_value.encoding)
-    return found
 
 
 def kinds_of(model: ir.Model) -> dict[str, str]:

@@ -128,6 +128,20 @@ def test_a_run_that_was_interrupted_ends_bit_by_bit_as_one_that_was_not(
     assert not kept.exists()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_weights_that_are_made_of_those_in_the_file_learn(dtype: str, tmp_path: Path) -> None:
+    numpy_type = np.float16 if dtype == "float16" else np.float64
+    constants = {"w": tiny.normal(64, 64).astype(numpy_type), "b": np.zeros(64, numpy_type)}
+    nodes = "t = Transpose(w) h = MatMul(x, t) y = Add(h, b)"
+    path = tiny.save(tiny.model(f"g ({dtype}[N, 64] x) => ({dtype}[N, 64] y) {{ {nodes} }}", constants), tmp_path)
+    data = [{"x": each["x"].astype(numpy_type)} for each in samples()]
+    settings = dataclasses.replace(SETTINGS, report=tmp_path / "losses.json", rate=0.002, learn=("weights", "scales"))
+    settings = dataclasses.replace(settings, steps=60)
+    train(path, tmp_path / "out.onnx", Recipe("int4", keep_slow=True), data=data, settings=settings, check=False)
+    told = json.loads((tmp_path / "losses.json").read_text())
+    assert 0 < told["best"] < told["held_back"][0][1]
+
+
 def test_a_seed_decides(path: Path, tmp_path: Path) -> None:
     outs = [tmp_path / f"{k}.onnx" for k in range(3)]
     for out, seed in zip(outs, (1, 1, 2), strict=True):

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from onnxq import algorithms
 from onnxq.calibration.look_at_inputs import runner
 from onnxq.calibration.memory import in_groups
-from onnxq.encoding.lazy import EncodedTensor, Encoding
+from onnxq.encoding.lazy import Encoding
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
-from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, find_weights
+from onnxq.passes.encodings import encodings
 from onnxq.plan import Method, Plan
 from onnxq.runtime.session import Session
 from onnxq.summaries.gram import finite_rows
@@ -142,24 +142,12 @@ def _layers(job: Job, plan: Plan, ranges: Ranges) -> Iterator[tuple[str, tuple[W
     ]
     if not found:
         return
-    encodings = _encodings(job.rewritten(plan, ranges))
+    known_as = encodings(job.rewritten(plan, ranges), {weight.value.name or "" for weight in found})
     for weight in found:
         name = weight.value.name or ""
-        several = encodings.get(name, [])
+        several = known_as.get(name, [])
         if len(several) == 1 and several[0].layer is None and several[0].format.scale_type is not None:
             yield name, (weight, known[name], several[0])
-
-
-def _encodings(rewritten: ir.Model) -> dict[str, list[Encoding]]:
-    """By name of a weight, the different ways in which it is encoded."""
-    found: dict[str, list[Encoding]] = {}
-    for body in graph.graphs(rewritten):
-        for name, value in body.initializers.items():
-            if isinstance(value.const_value, EncodedTensor):
-                several = found.setdefault(value.meta.get(ORIGIN, name), [])
-                if all(each is not value.const_value.encoding for each in several):
-                    several.append(value.const_value.encoding)
-    return found
 
 
 def _seen(job: Job, layers: Mapping[str, tuple[Weight, LayerInput, Encoding]]) -> dict[str, _Errors]:

@@ -14,7 +14,7 @@ from onnxq.encoding.lazy import Encoding, GivenTensor, fits_half_scales
 from onnxq.formats import Format, Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import ORIGIN, SOURCE
 from onnxq.own_ops import Variant
 from onnxq.summaries.evidence import Evidence, Layer
 
@@ -136,6 +136,7 @@ class WeightForms:
         if full not in self._values:
             self._values[full] = graph.add_constant(owner, self.names.fresh(f"{weight.name}{suffix}"), tensor)
             self._values[full].meta[ORIGIN] = weight.meta.get(ORIGIN, weight.name)
+            self._values[full].meta[SOURCE] = weight.meta.get(SOURCE, weight.name)
             self._sources[self._values[full]] = self._sources.get(weight, weight.name or "")
         return self._values[full]
 

@@ -14,7 +14,7 @@ from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import ORIGIN, SOURCE
 from onnxq.model.weights import Weight, has_weights, other_constants, weights_of
 from onnxq.passes.low_rank import onto
 from onnxq.passes.quantize import PlanPass, Work
@@ -181,6 +181,7 @@ class Chain:
         name = self.constants.names.fresh(f"{self.weight.name}{suffix}")
         made = graph.add_constant(self.owner, name, tensor)
         made.meta[ORIGIN] = self.weight.meta.get(ORIGIN, self.weight.name)
+        made.meta[SOURCE] = self.weight.meta.get(SOURCE, self.weight.name)
         return made
 
     def small(self, wish: str, array: ArrayLike) -> ir.Value:
