@@ -90,7 +90,10 @@ def observe_in_shards(
     cluster.require_readable(engine, *job.files)
     count = shard_count(engine, samples.count)
     memory = None if whole.means.memory is None else whole.means.memory // engine.workers
-    identity = {"model": hash_model(job.model), "data": samples.hash(), "names": list(whole.names)}
+    # Of large weights the model's hash knows some numbers only, and that of the data nothing of what is held back.
+    files = [mirror.identity_of(path) for path in job.files]
+    identity = {"model": hash_model(job.model), "files": files, "data": samples.hash(), "samples": samples.count}
+    identity["names"] = list(whole.names)
     made = []
     for number, path in enumerate(parts(whole.means.checkpoint, count), 1):
         own = replace(whole, means=replace(whole.means, memory=memory, checkpoint=path))

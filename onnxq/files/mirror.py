@@ -13,6 +13,7 @@ import hashlib
 import os
 import posixpath
 import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ _files: dict[Path, _Mirrored] = {}
 #: By path here, where it is published; and those that were.
 _outputs: dict[Path, str] = {}
 _published: set[Path] = set()
+#: What stands for a version that a store does not tell.
+_unknown = uuid.uuid4().hex
 #: By path here, what the user gave.
 _given: dict[Path, str] = {}
 
@@ -66,8 +69,6 @@ def local(url: str, error: type[OnnxqError] = BadModel) -> Path:
         return _local_folder(url)
     with _lock:
         _mirror(path, url, error)
-        if path.suffix == ".onnx" and _files[path].known.size > limits.MODEL_BYTES:
-            raise error(f"'{url}' is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
         ensure(path)
         for name in sorted(locations(path)) if path.suffix == ".onnx" else ():
             _mirror_data(path, url, name)
@@ -158,6 +159,18 @@ def version_of(path: str | Path) -> Known | None:
     return None if found is None else found.known
 
 
+def identity_of(path: str | Path) -> tuple[int, int | str]:
+    """Numbers that are others, once the file's content is.
+
+    Of a file here the time of its last change of any kind, which, unlike that of its content, nobody can set. A store
+    that does not say is asked anew by each process.
+    """
+    known = version_of(path)
+    if known is None:
+        return os.path.getsize(path), os.stat(path).st_ctime_ns
+    return known.size, known.version or _unknown
+
+
 def ensure(path: str | Path, start: int = 0, stop: int | None = None) -> None:
     """Fetch this part of a file that comes from a store, unless it is here.
 
@@ -235,10 +248,8 @@ def _local_folder(url: str) -> Path:
     every = storage.files_in(url)
     if len(every) > MOST_FILES:
         raise BadData(f"'{url}' holds more than {MOST_FILES} files")
-    base = url.rstrip("/")
     with _lock:
-        for each in every:
-            inside = each[len(base) :].lstrip("/") if each.startswith(base) else posixpath.basename(each)
+        for inside, each in every.items():
             where = _below(path, inside)
             if where is not None:
                 _mirror(where, each, BadData)
@@ -265,7 +276,12 @@ def _mirror(path: Path, url: str, error: type[OnnxqError]) -> None:
     known = storage.known(url, error)
     if path in _files and _files[path].known == known and known.version:
         return
-    stand_in(path, url, known)
+    if path.suffix == ".onnx" and known.size > limits.MODEL_BYTES:
+        raise error(f"'{url}' is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
+    try:
+        stand_in(path, url, known)
+    except (OSError, OverflowError):
+        raise error(f"'{url}' is {known.size} bytes long, says its store: no file in {path.parent} can be") from None
     _files[path].error = error
 
 
@@ -289,6 +305,7 @@ def _place(url: str) -> Path:
             atexit.register(_closing.close)
     address = url.partition("?")[0].rstrip("/")
     folder = hashlib.blake2b(storage.beside(url.rstrip("/"), "").encode(), digest_size=8).hexdigest()
-    path = _root / folder / (posixpath.basename(address) or "file")
+    name = posixpath.basename(address)
+    path = _root / folder / ("file" if name in ("", ".", "..") else name)
     path.parent.mkdir(exist_ok=True)
     return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import time
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -48,7 +49,7 @@ def known(url: str, error: type[OnnxqError] = BadModel) -> Known:
     size = found.get("size")
     if found.get("type") == "directory" or not isinstance(size, int):
         raise error(f"'{url}' is not a file whose length is known")
-    words = ("ETag", "etag", "md5Hash", "mtime", "LastModified")
+    words = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified")
     version = next((str(found[word]) for word in words if found.get(word)), "")
     return Known(size, version.strip('"'))
 
@@ -66,17 +67,19 @@ def is_folder(url: str, error: type[OnnxqError] = BadData) -> bool:
     Raises:
         the given kind of error: nobody can tell.
     """
-    return not url.lower().startswith("http") and bool(_tried(url, error, lambda: _fs(url).isdir(_path(url))))
+    return not _is_http(url) and bool(_tried(url, error, lambda: _fs(url).isdir(_path(url))))
 
 
-def files_in(url: str) -> list[str]:
-    """The addresses of all files in a folder and below it.
+def files_in(url: str) -> dict[str, str]:
+    """The addresses of all files in a folder and below it, by their paths in it.
 
     Raises:
         BadData: they cannot be listed.
     """
-    fs = _fs(url)
-    return [fs.unstrip_protocol(path) for path in _tried(url, BadData, lambda: fs.find(_path(url)))]
+    fs, folder = _fs(url), _path(url).rstrip("/") + "/"
+    found = _tried(url, BadData, lambda: fs.find(_path(url)))
+    # Not by the addresses themselves, which may begin with another of the store's names.
+    return {path.removeprefix(folder): fs.unstrip_protocol(path) for path in found}
 
 
 def read(url: str, start: int, stop: int, error: type[OnnxqError] = BadModel) -> bytes:
@@ -87,12 +90,22 @@ def read(url: str, start: int, stop: int, error: type[OnnxqError] = BadModel) ->
     """
 
     def attempt() -> bytes:
-        found: bytes = _fs(url).cat_file(_path(url), start=start, end=stop)
+        found = _range(url, start, stop)
         if len(found) != stop - start:
             raise OSError(f"{len(found)} bytes came, not {stop - start}")
         return found
 
     return _tried(url, error, attempt) if stop > start else b""
+
+
+def _range(url: str, start: int, stop: int) -> bytes:
+    fs = _fs(url)
+    if not _is_http(url):
+        return bytes(fs.cat_file(_path(url), start=start, end=stop))
+    # Unlike `cat_file`, this reads no more of a server that answers with all of a file.
+    with fs.open(_path(url), "rb", block_size=CHUNK, cache_type="none", size=stop) as file:
+        file.seek(start)
+        return bytes(file.read(stop - start))
 
 
 def write(local: Path, url: str) -> None:
@@ -116,7 +129,13 @@ def write(local: Path, url: str) -> None:
 def beside(url: str, name: str) -> str:
     """The address of a file in the same folder."""
     address, mark, query = url.partition("?")
+    if _is_http(url):
+        name = urllib.parse.quote(name)
     return posixpath.join(posixpath.dirname(address), name) + mark + query
+
+
+def _is_http(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
 
 
 def _fs(url: str) -> Any:
@@ -146,6 +165,7 @@ def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:
         except OnnxqError:
             raise
         except FileNotFoundError as why:
+            _require_allowed(url, error, why.__cause__)
             if why.__cause__ is None or isinstance(why.__cause__, FileNotFoundError):
                 raise error(f"'{url}': no such file") from None
             if not left:  # what fsspec says of a machine that does not answer, too
@@ -153,6 +173,12 @@ def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:
         except PermissionError as why:
             raise error(f"'{url}' may not be used: {first_line(why)}; see to the credentials for it") from None
         except Exception as why:  # each store has a dozen kinds of its own
+            _require_allowed(url, error, why)
+            if "support range requests" in str(why):
+                raise error(
+                    f"the server of '{url}' gives whole files only, and onnxq reads parts of it: fetch the model with "
+                    "its data, and give the path here"
+                ) from None
             if "Credentials" in type(why).__name__ or "credentials" in str(why).lower():
                 raise error(f"there are no credentials for '{url}': set them as for that store's own tools") from None
             if not left:
@@ -160,6 +186,18 @@ def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:
         time.sleep(pause)
         pause *= 2
     raise AssertionError
+
+
+def _require_allowed(url: str, error: type[OnnxqError], why: BaseException | None) -> None:
+    """
+    Raises:
+        the given kind of error: a web server says that there is no such file, or that it is not for us.
+    """
+    status = getattr(why, "status", None)
+    if status in (404, 410):
+        raise error(f"'{url}': no such file") from None
+    if status in (401, 403, 407):
+        raise error(f"'{url}' may not be used: the server answers {status}; see to the credentials for it") from None
 
 
 def _unreachable(url: str, why: BaseException) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -103,16 +102,10 @@ class _Weight:
         return True
 
     def task(self) -> Task:
-        files = [[mirror.url_of(path) or path, *_version(path)] for path in self.places]
+        files = [[mirror.url_of(path) or path, *mirror.identity_of(path)] for path in self.places]
         content = [hashlib.blake2b(self.message, digest_size=20).hexdigest(), files]
         name = self.encoding.tensor.name or "a weight"
         return Task(packed_parts, (self.message,), cluster.named(packed_parts, content), f"'{name}'")
-
-
-def _version(path: str) -> tuple[int, int | str]:
-    """What changes with a file's content."""
-    known = mirror.version_of(path)
-    return (os.path.getsize(path), os.stat(path).st_mtime_ns) if known is None else (known.size, known.version)
 
 
 def _encoded(value: ir.Value) -> EncodedTensor:

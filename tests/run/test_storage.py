@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import http.server
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +123,25 @@ def test_what_is_not_there(folder: Path, model: str, data: str | None, error: ty
     with pytest.raises(error) as found:
         onnxq.quantize(model, "q.onnx", "w8a8" if data else "w4a16", data=data)
     assert sentence in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("none.onnx", "no such file"), ("model.onnx", "gives whole files only")]
+)
+def test_a_server_that_has_no_more_than_files(folder: Path, tmp_path: Path, name: str, sentence: str) -> None:
+    """It is told at once that one is not there, and that it gives no parts."""
+    pytest.importorskip("aiohttp")
+    tiny.save(tiny.model(TEXT, WEIGHTS), tmp_path)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(BadModel, match=sentence):
+                onnxq.quantize(f"http://127.0.0.1:{server.server_port}/{name}", "q.onnx", "w4a16")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_the_command_line_takes_addresses(folder: Path) -> None:
