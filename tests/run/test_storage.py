@@ -132,7 +132,7 @@ def test_a_server_that_has_no_such_file_is_asked_once(folder: Path, tmp_path: Pa
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            with pytest.raises(BadModel, match="none.onnx': no such file"):
+            with pytest.raises(BadModel, match=r"none\.onnx': no such file"):
                 onnxq.quantize(f"http://127.0.0.1:{server.server_port}/none.onnx", "q.onnx", "w4a16")
         finally:
             server.shutdown()
