@@ -37,6 +37,9 @@ from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
 
+#: Float models larger than this are not run whole unless calibration runs them anyway.
+WHOLE_MODEL_BYTES = 1 << 30
+
 
 @dataclass(frozen=True)
 class Environment:

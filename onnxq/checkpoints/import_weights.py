@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.models import Check, check_models, check_nodes
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
@@ -24,7 +23,7 @@ from onnxq.checkpoints.matching.put import Placing
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadModel, BadRecipe
-from onnxq.job import Environment
+from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph

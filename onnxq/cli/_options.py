@@ -279,6 +279,12 @@ PLAN_OPTIONS = options(
 )
 
 
+OUTPUT_OPTION = click.option(
+    "--output",
+    "-o",
+    type=MODEL,
+    help="Where to write it.  [default: MODEL's name with the scheme in it, in this folder]",
+)
 FORCE_OPTION = click.option("--force", "-f", is_flag=True, help="Replace files that exist and are not read.")
 
 SHARD_OPTION = click.option(

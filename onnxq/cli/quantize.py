@@ -22,6 +22,7 @@ from onnxq.cli._options import (
     FORMATS_OPTION,
     METRIC_OPTIONS,
     MODEL,
+    OUTPUT_OPTION,
     PLAN_OPTIONS,
     SHARD_OPTION,
     THREADS_OPTION,
@@ -55,12 +56,7 @@ Schemes:
 
 @click.command(help=_QUANTIZE_HELP, short_help="Make a quantized model and check it.")
 @click.argument("model", type=MODEL)
-@click.option(
-    "--output",
-    "-o",
-    type=MODEL,
-    help="Where to write it.  [default: MODEL's name with the scheme in it, in this folder]",
-)
+@OUTPUT_OPTION
 @PLAN_OPTIONS
 @DATA_OPTIONS
 @CALIBRATION_OPTION

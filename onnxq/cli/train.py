@@ -17,6 +17,7 @@ from onnxq.cli._options import (
     FORCE_OPTION,
     LOGITS_OPTION,
     MODEL,
+    OUTPUT_OPTION,
     PLAN_OPTIONS,
     THREADS_OPTION,
     effort_of,
@@ -148,12 +149,7 @@ TRAINING_OPTIONS = options(
 
 @click.command(help=_HELP, short_help="Train a model with the quantization in place.")
 @click.argument("model", type=MODEL)
-@click.option(
-    "--output",
-    "-o",
-    type=MODEL,
-    help="Where to write it.  [default: MODEL's name with the scheme in it, in this folder]",
-)
+@OUTPUT_OPTION
 @PLAN_OPTIONS
 @DATA_OPTIONS
 @TRAINING_OPTIONS

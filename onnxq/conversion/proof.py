@@ -8,9 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.models import Check, check_models
-from onnxq.job import Environment
+from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.output import write

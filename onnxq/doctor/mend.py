@@ -8,11 +8,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.boundary import bounded
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.models import Check, check_models
 from onnxq.doctor.rule import Rule, without
 from onnxq.errors import BadModel, CheckFailed, NothingToDo
-from onnxq.job import Environment
+from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph

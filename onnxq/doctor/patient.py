@@ -12,11 +12,11 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from onnxq import targets
 from onnxq.calibration.calibrate import Keep, observe
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.conversion.restore import restore_all
 from onnxq.doctor.pairs import Codes, codes_of
 from onnxq.doctor.stored import StoredWeight, stored_weights
 from onnxq.errors import BadModel, OnnxqError
+from onnxq.job import WHOLE_MODEL_BYTES
 from onnxq.made_up.maker import Maker
 from onnxq.made_up.scout import scout
 from onnxq.model import graph

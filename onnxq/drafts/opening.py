@@ -13,14 +13,13 @@ from pathlib import Path
 from onnxq.calibration.find_ranges import find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, follows_codes, needed, of_float_layers
 from onnxq.calibration.layers.balance_channels import balanced
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.checking.judging import trials_for
 from onnxq.drafts.budgeted import forms_of, progress_of
 from onnxq.encoding import memo
 from onnxq.errors import BadRecipe
 from onnxq.files.staging import scratch
-from onnxq.job import Job, open_job
+from onnxq.job import WHOLE_MODEL_BYTES, Job, open_job
 from onnxq.model.layer_inputs import LayerInput
 from onnxq.output import write as save
 from onnxq.plan import Plan

@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from onnxq.analysis.layers import FormError, ModelAnalysis
 from onnxq.benching.kernels import kernels_of
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.result import ByLayer
 from onnxq.checking.models import Check
@@ -21,7 +20,7 @@ from onnxq.conversion.restore import restore_all
 from onnxq.errors import BadModel, OnnxqError
 from onnxq.files import limits
 from onnxq.frontier import Frontier
-from onnxq.job import Environment
+from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import external_tensors, load_model

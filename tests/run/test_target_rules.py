@@ -20,7 +20,6 @@ from onnxq.cli import main
 from onnxq.pipeline import Result
 from onnxq.runtime.consumers import open_in, version_of
 from onnxq.runtime.session import Session
-from onnxq.schemes import SCHEMES
 from onnxq.targets import rules
 from onnxq.targets.rules import Finding, findings
 
@@ -115,20 +114,6 @@ def test_tensorrt_has_int4_in_blocks_of_64_or_128(tmp_path: Path) -> None:
     short = {"a": normal(128, 96), "b": normal(96, 64, seed=1)}  # rows of 96 are no whole blocks of 64
     other = made(tmp_path, "tensorrt", "w4a16", PRODUCTS, short)
     assert [choice.label for choice in other.plan] == ["int4 b128", "uint4 b32 stored"]
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"auto"}))
-@pytest.mark.parametrize("target", [name for name in targets.names() if name not in tiny.HERE])
-def test_every_scheme_on_every_target(tmp_path: Path, target: str, scheme: str) -> None:
-    data = DIGITS.with_name("digits_cnn_calibration.npz") if "w8a" in scheme and scheme != "w8a8-dynamic" else None
-    recipe = Recipe(scheme, min_sqnr=-np.inf)
-    done = quantize(DIGITS, tmp_path / "q.onnx", recipe, target=target, data=data, limit=16)
-    assert done.check is not None and done.check.sqnr > (12 if "4" in scheme else 22)
-    domains = {node.domain for node in ops_of(done)}
-    assert domains <= {"", *targets.get(target).domains}
-    if target in rules.names():
-        assert {finding.rule for finding in refused(check_rules(done.output, target))} <= {"fixed_sizes"}
 
 
 @pytest.mark.parametrize(("scheme", "type"), [("w8a8", np.uint8), ("w8a16", np.uint16)])

@@ -22,7 +22,7 @@ from onnxq import algorithms
 from onnxq.calibration.look_at_inputs import runner
 from onnxq.calibration.memory import in_groups
 from onnxq.encoding.lazy import Encoding
-from onnxq.job import Job
+from onnxq.job import WHOLE_MODEL_BYTES, Job
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
@@ -32,9 +32,6 @@ from onnxq.plan import Method, Plan
 from onnxq.runtime.session import Session
 from onnxq.summaries.gram import finite_rows
 from onnxq.summaries.ranges import NO_RANGES, Ranges
-
-#: Float models larger than this are not run whole unless calibration runs them anyway.
-WHOLE_MODEL_BYTES = 1 << 30
 
 #: Part of the noise at the outputs that has to remain at most, on samples held back, for biases to be corrected.
 GAIN = 0.95

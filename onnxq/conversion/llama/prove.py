@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.layers.correct_biases import WHOLE_MODEL_BYTES
 from onnxq.conversion.llama import reference
 from onnxq.conversion.llama.decoder import Decoder, find_decoder
 from onnxq.conversion.llama.rope import Rope, find_ropes, sharpen
 from onnxq.conversion.proof import decibels
 from onnxq.conversion.restore import restore_all, restore_products
 from onnxq.errors import BadModel
+from onnxq.job import WHOLE_MODEL_BYTES
 from onnxq.made_up.maker import Maker
 from onnxq.made_up.scout import scout
 from onnxq.model import graph

@@ -70,8 +70,9 @@ class View:
         return (node for node in graph.nodes(self.model) if graph.is_op(node, *op_types, domain=domain))
 
 
-#: What yields a node, or the name of an input, what is wrong there, and whether the runtime refuses it.
-Rule = Callable[[View], Iterator[tuple[ir.Node | str, str, bool]]]
+#: Nodes, or names of inputs, with what is wrong there, and whether the runtime refuses it.
+Found = Iterator[tuple[ir.Node | str, str, bool]]
+Rule = Callable[[View], Found]
 
 
 def names() -> tuple[str, ...]:

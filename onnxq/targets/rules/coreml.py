@@ -4,14 +4,9 @@ notes. What it does not take, the processor computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import onnx_ir as ir
-
 from onnxq.model import graph
-from onnxq.targets.rules import Rule, View
+from onnxq.targets.rules import Found, Rule, View
 
-Found = Iterator[tuple[ir.Node | str, str, bool]]
 OPERATORS = frozenset(
     [
         *("Add", "ArgMax", "AveragePool", "Cast", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Cos"),

@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.targets.rules import Rule, View
+from onnxq.targets.rules import Found, Rule, View
 from onnxq.targets.rules._pairs import ON_CODES, QUANTIZE, is_activation, is_pair
 
-Found = Iterator[tuple[ir.Node | str, str, bool]]
 #: Operators on codes that it has.
 HAS = ("MatMulInteger", "QAttention")
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -5,12 +5,10 @@ blocks (`lpbqmatmul_fusion.cc`, `lpbqgemm_fusion.cc`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.targets.rules import Rule, View
+from onnxq.targets.rules import Found, Rule, View
 from onnxq.targets.rules._pairs import (
     DEQUANTIZE,
     ON_CODES,
@@ -26,7 +24,6 @@ from onnxq.targets.rules._pairs import (
     zero_points,
 )
 
-Found = Iterator[tuple[ir.Node | str, str, bool]]
 ACTIVATIONS = {ir.DataType.UINT8, ir.DataType.UINT16}
 #: Operators of the standard domain that it has.
 OPERATORS = frozenset(

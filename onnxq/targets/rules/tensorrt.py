@@ -4,12 +4,10 @@ Layer-Placement Recommendations), and the list of operators of its ONNX parser (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.targets.rules import Rule, View
+from onnxq.targets.rules import Found, Rule, View
 from onnxq.targets.rules._pairs import (
     DEQUANTIZE,
     ON_CODES,
@@ -27,7 +25,6 @@ from onnxq.targets.rules._pairs import (
     zero_points,
 )
 
-Found = Iterator[tuple[ir.Node | str, str, bool]]
 #: Types of codes, by the name of the block sizes that they want; int8 and float8 have one scale, or one a channel.
 BLOCKS = {ir.DataType.INT4: (64, 128), ir.DataType.FLOAT4E2M1: (16,)}
 TYPES = {ir.DataType.INT8, ir.DataType.FLOAT8E4M3FN, *BLOCKS}

@@ -4,14 +4,9 @@ kernels for packed weights. What it does not have, the processor computes, with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import onnx_ir as ir
-
 from onnxq.model import graph
-from onnxq.targets.rules import Rule, View
+from onnxq.targets.rules import Found, Rule, View
 
-Found = Iterator[tuple[ir.Node | str, str, bool]]
 OPERATORS = frozenset(
     [
         *("Abs", "Acos", "Acosh", "Add", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool"),

@@ -1,0 +1,32 @@
+"""Every scheme on every target whose runtime is not here: a network stays what it is, and nothing would be refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+
+from onnxq import Recipe, quantize, targets
+from onnxq.checking.rules import check_rules
+from onnxq.schemes import SCHEMES
+from onnxq.targets import rules
+
+DIGITS = Path(__file__).parents[2] / "models/digits_cnn.onnx"
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"auto"}))
+@pytest.mark.parametrize("target", [name for name in targets.names() if name not in tiny.HERE])
+def test_every_scheme_on_every_target(tmp_path: Path, target: str, scheme: str) -> None:
+    data = DIGITS.with_name("digits_cnn_calibration.npz") if "w8a" in scheme and scheme != "w8a8-dynamic" else None
+    recipe = Recipe(scheme, min_sqnr=-np.inf)
+    done = quantize(DIGITS, tmp_path / "q.onnx", recipe, target=target, data=data, limit=16)
+    assert done.check is not None and done.check.sqnr > (12 if "4" in scheme else 22)
+    domains = {node.domain for node in onnx.load(done.output).graph.node}
+    assert domains <= {"", *targets.get(target).domains}
+    if target in rules.names():
+        assert {finding.rule for finding in check_rules(done.output, target) if finding.refuses} <= {"fixed_sizes"}
