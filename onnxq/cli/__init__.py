@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from onnxq.boundary import as_sentence
-from onnxq.cli._commands import WORDS, Commands
+from onnxq.cli._commands import SETTINGS, WORDS, Commands
 from onnxq.errors import Exit, OnnxqError
 from onnxq.files import mirror
 from onnxq.version import __version__
@@ -106,7 +106,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
 @click.group(
     cls=_Errors,
     commands=Commands(Path(__file__).parent),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings=SETTINGS,
 )
 @click.option(
     "--version",

@@ -11,6 +11,8 @@ import click
 
 from onnxq.cli._examples import EXAMPLES
 
+#: Of the group, and of each command: one that is asked on its own is to know the same words.
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 #: Where the group keeps the words of its command line.
 WORDS = "onnxq.words"
 #: What is shown together. A command that none names comes last.
@@ -77,7 +79,7 @@ class Commands(MutableMapping[str, click.Command]):
                 help=found.help,
                 short_help=found.short_help,
                 epilog=found.epilog or (f"\b\nExamples:\n{lines}" if lines else None),
-                context_settings=found.context_settings,
+                context_settings=SETTINGS | found.context_settings,
             )
         return self._loaded[word]
 
