@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from onnxq import formats
+from onnxq import algorithms, formats
 from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
@@ -54,6 +54,8 @@ class Choice:
         shares: the node before it that reads the same weights, which are counted there; empty if there is none.
         granularity: `tensor` or `channel` where that much shares a scale, which each block of a kernel then repeats;
             None: a block, or without blocks a channel.
+        algorithm: that chooses the codes of its weight, before what the recipe says; None: as that says.
+        rank: of what is added beside it to make up for them; 0: as the recipe says.
     """
 
     node: str
@@ -66,10 +68,13 @@ class Choice:
     half: str | None = None
     shares: str = ""
     granularity: str | None = None
+    algorithm: str | None = None
+    rank: int = 0
 
     def to(self, method: Method, format: str | None, block: int | None, reason: str = "") -> Choice:
         """The same node, computed so."""
-        return dataclasses.replace(self, method=method, format=format, block=block, reason=reason)
+        made = dataclasses.replace(self, method=method, format=format, block=block, reason=reason)
+        return made if format == self.format else dataclasses.replace(made, algorithm=None, rank=0)
 
     @property
     def joins_bf16_region(self) -> bool:
@@ -93,12 +98,17 @@ class Choice:
             Method.DYNAMIC: f"int8{of_all} dynamic",
             Method.STORED: f"{self.format}{block} stored",
         }
-        return words.get(self.method, f"{self.format}{block}")
+        return words.get(self.method, f"{self.format}{block}") + self.codes
+
+    @property
+    def codes(self) -> str:
+        """Behind plus signs, as in rules: the algorithm and the rank that are its own."""
+        return (f"+{self.algorithm}" if self.algorithm else "") + (f"+rank{self.rank}" if self.rank else "")
 
     def like(self, other: Choice, method: Method, reason: str) -> Choice:
         """The same node with its weights in the form that those of `other` have."""
         made = self.to(method, other.format, other.block, reason)
-        return dataclasses.replace(made, granularity=other.granularity)
+        return dataclasses.replace(made, granularity=other.granularity, algorithm=other.algorithm)
 
     def groups(self, rank: int, axis: int) -> Granularity | None:
         """Whose scale each block repeats, in a weight of `rank` dimensions with blocks along `axis`; None: its own.
@@ -112,13 +122,15 @@ class Choice:
         return Granularity(1 - axis) if rank == 2 else Granularity(axis, 1 << 40)
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON, without a granularity that is the usual one."""
-        table = dataclasses.asdict(self)
-        return table if self.granularity else {key: x for key, x in table.items() if key != "granularity"}
+        """For JSON, without what is the usual: no granularity, algorithm or rank of its own."""
+        usual = ("granularity", "algorithm", "rank")
+        return {key: x for key, x in dataclasses.asdict(self).items() if x or key not in usual}
 
 
+#: The largest rank of what is added beside a node.
+MOST_RANK = 9999
 #: What files say of a choice, and of a plan.
-CHOICE_TYPES = {"method": str, "elements": schemas.Count}
+CHOICE_TYPES = {"method": str, "elements": schemas.Count, "rank": schemas.Count}
 _ChoiceFile = schemas.form_of(Choice, CHOICE_TYPES)
 _PlanFile = msgspec.defstruct(
     "PlanFile",
@@ -142,6 +154,7 @@ def has_rank(choice: Choice) -> bool:
 
 def finer(choice: Choice, reason: str) -> Choice | None:
     """The same node with weights of the next longer format, that of the file in the end; None where there is none."""
+    choice = dataclasses.replace(choice, algorithm=None, rank=0)
     bits = 32 if choice.format is None else formats.get(choice.format).bits
     if bits < 8:
         block = choice.block if choice.method is Method.PACKED else None
@@ -280,4 +293,8 @@ def _choice(row: Mapping[str, Any], target: str) -> Choice:
             raise BadRecipe(f"{wrong}: a block of {format.name} has {format.default_block} weights")
     if choice.half not in (None, "float16", "bfloat16") or choice.granularity not in (None, "tensor", "channel"):
         raise BadRecipe(wrong)
+    if choice.algorithm is not None:
+        algorithms.require(choice.algorithm)
+    if choice.rank and not (has_rank(choice) and choice.rank <= MOST_RANK):
+        raise BadRecipe(f"{wrong} with rank {choice.rank} beside it")
     return choice

@@ -46,18 +46,47 @@ class Columns:
         group = _groups(q, channel)
         inputs = np.argsort(group, kind="stable")
         numbers, values, codes = (_flat(each, channel)[inputs] for each in (w, q.dequantize(), q.codes))
-        return cls(q.format, numbers, values, codes, scales.copy(), zeros, group[inputs], inputs)
+        scales, zeros = scales.copy(), None if zeros is None else zeros.copy()
+        return cls(q.format, numbers, values, codes, scales, zeros, group[inputs], inputs)
+
+    @property
+    def by_input(self) -> NDArray[np.intp]:
+        """[K], of each input of the layer: which of the scales it has."""
+        found = np.empty_like(self.group)
+        found[self.inputs] = self.group
+        return found
 
     def part(self, outputs: slice) -> Self:
         """Some of the outputs, in arrays of their own."""
-        zeros = None if self.zero_points is None else self.zero_points[:, outputs]
+        zeros = None if self.zero_points is None else self.zero_points[:, outputs].copy()
         w, values = (each[:, outputs].copy() for each in (self.w, self.values))
         codes, scales = self.codes[:, outputs].copy(), self.scales[:, outputs].copy()
         return replace(self, w=w, values=values, codes=codes, scales=scales, zero_points=zeros)
 
+    def rows(self, inputs: slice) -> Self:
+        """Some of the inputs, which share one scale for each output, in arrays of their own."""
+        group = int(self.group[inputs.start])
+        zeros = None if self.zero_points is None else self.zero_points[group : group + 1].copy()
+        w, values, codes = self.w[inputs].copy(), self.values[inputs].copy(), self.codes[inputs].copy()
+        scales, count = self.scales[group : group + 1].copy(), len(codes)
+        every = np.zeros(count, np.intp), np.arange(count)
+        return type(self)(self.format, w, values, codes, scales, zeros, *every)
+
+    def take_rows(self, other: Self, inputs: slice, chosen: NDArray[np.bool_]) -> None:
+        """The codes and scales that `other`, which is the rows `inputs`, has for those outputs that are chosen."""
+        group = int(self.group[inputs.start])
+        for mine, its in ((self.codes, other.codes), (self.values, other.values)):
+            mine[inputs][:, chosen] = its[:, chosen]
+        self.scales[group, chosen] = other.scales[0, chosen]
+        if self.zero_points is not None and other.zero_points is not None:
+            self.zero_points[group, chosen] = other.zero_points[0, chosen]
+
     def take(self, other: Self, outputs: slice, chosen: NDArray[np.bool_]) -> None:
         """The codes and scales that `other`, which is the part `outputs`, has for those chosen of them."""
-        for mine, its in ((self.codes, other.codes), (self.scales, other.scales)):
+        pairs = [(self.codes, other.codes), (self.scales, other.scales)]
+        if self.zero_points is not None and other.zero_points is not None:
+            pairs.append((self.zero_points, other.zero_points))
+        for mine, its in pairs:
             mine[:, outputs][:, chosen] = its[:, chosen]
 
     def encode(self, k: int, x: FloatArray) -> FloatArray:
@@ -66,6 +95,10 @@ class Columns:
         q = self.format.encode(x[None], _BY_COLUMN, scales, zeros)
         self.codes[k], self.values[k] = q.codes[0], q.dequantize()[0]
         return self.values[k]
+
+    def tried(self, x: FloatArray, scales: NDArray, zero_points: NDArray | None) -> FloatArray:
+        """What the codes nearest to `x` [any] stand for, by these scales, one for each."""
+        return self.format.encode(x[None], _BY_COLUMN, scales, zero_points).dequantize()[0]
 
     def decoded(self) -> Self:
         """The same, its values those of its codes and scales."""
@@ -89,19 +122,22 @@ class Columns:
         codes[self.inputs] = self.codes
         turned = np.moveaxis(like.codes, channel, -1).shape
         in_place = np.ascontiguousarray(np.moveaxis(codes.reshape(turned), -1, channel))
-        return QuantizedTensor(
-            self.format, like.granularity, in_place, self._scales_as(like, channel), like.zero_points
-        )
-
-    def _scales_as(self, like: QuantizedTensor, channel: int) -> NDArray:
         assert like.scales is not None
-        if like.granularity.block is None:
-            return self.scales.reshape(-1)[: like.scales.size].reshape(like.scales.shape)
-        turned = np.moveaxis(like.scales, channel, -1).shape
-        return np.ascontiguousarray(np.moveaxis(self.scales.reshape(turned), -1, channel))
+        scales, zeros = _as(self.scales, like.scales, like, channel), like.zero_points
+        if zeros is not None and self.zero_points is not None:
+            zeros = _as(self.zero_points, zeros, like, channel)
+        return QuantizedTensor(self.format, like.granularity, in_place, scales, zeros)
 
     def _of_group(self, group: int) -> tuple[NDArray, NDArray | None]:
         return self.scales[group], None if self.zero_points is None else self.zero_points[group]
+
+
+def _as(own: NDArray, there: NDArray, like: QuantizedTensor, channel: int) -> NDArray:
+    """Scales or zero points [groups, N] in the shape of those that are `there`."""
+    if like.granularity.block is None:
+        return own.reshape(-1)[: there.size].reshape(there.shape)
+    turned = np.moveaxis(there, channel, -1).shape
+    return np.ascontiguousarray(np.moveaxis(own.reshape(turned), -1, channel))
 
 
 def _flat(x: NDArray, channel: int) -> NDArray:

@@ -1,9 +1,11 @@
 """gptq: codes that make the layer's outputs right on the data, rather than each weight.
 
 Weights are rounded one input after the other; the error that rounding one leaves in the outputs is taken over by those
-that are still to be rounded, as far as the data let one input stand in for another. Then all are gone through again:
-each block's scale is fitted anew to its codes, and each code is replaced if another one does better with all others as
-they are. Output channels for which the data-free codes serve held-back samples better keep those.
+that are still to be rounded, as far as the data let one input stand in for another. Where blocks of inputs share
+scales, block follows block, and each takes the one of several scales with the least error. Then all are gone through
+again: each block's scale is fitted anew to its codes, the block is rounded anew with scales beside that one, and each
+code is replaced if another one does better with all others as they are. Output channels for which the data-free codes
+serve held-back samples better keep those.
 
 With H the Gram matrix of the layer's input and H = L · Lᵀ, the error of the outputs is |Lᵀ(w − q)|², and the rounding
 is Babai's nearest plane in the lattice of Lᵀ's columns.
@@ -27,6 +29,7 @@ from onnxq.algorithms._base import base_first
 from onnxq.algorithms._cholesky import factor
 from onnxq.algorithms._columns import Columns
 from onnxq.algorithms._making_up import Shift, making_up
+from onnxq.algorithms._rounding import CHUNK, ordered, replaced, round_all
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.affine import in_half_scales
 from onnxq.summaries.evidence import Layer
@@ -37,10 +40,16 @@ DAMPING = 0.03
 ATTEMPTS = 4
 #: Times that all codes are gone through again.
 SWEEPS = 3
+#: The first of them, in which whole blocks are rounded anew, with several scales.
+REPLACING = 2
 #: Needs what data say of the layer.
 NEEDS_DATA = True
-#: Inputs whose errors are handed on to all others at once, by a product of matrices; and to each other.
-CHUNK, INNER = 128, 32
+#: Inputs whose errors are handed on to each other at once.
+INNER = 32
+#: Inputs that share a scale, at most, where several scales are tried.
+LONGEST = 128
+#: Outputs that are worked on at a time, which do not depend on each other: what they take is what bounds memory.
+OUTPUTS = 1024
 
 
 def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
@@ -99,24 +108,23 @@ def solved(
     start = _data_free(w, format, granularity, scales, zero_points, half_scales=half_scales)
     if not w.size or start.scales is None or not _is_by_channel(granularity, layer.channel):
         return start
-    prepared = _prepared(layer)
-    if prepared is None:
-        return start
     columns = Columns.of(w, start, layer.channel)
     may_refit = scales is None and granularity.axis is not None and not format.powers_of_two
     kept = (np.dtype(np.float16) if half_scales else start.scales.dtype) if may_refit else None
-    per_group = columns.w.shape[1] // layer.groups
-    for group in range(layer.groups):
-        outputs = slice(group * per_group, (group + 1) * per_group)
+    tries = kept is not None and granularity.block is not None and granularity.block <= LONGEST
+    prepared = _prepared(layer, columns.by_input if tries else None)
+    if prepared is None:
+        return start
+    for group, outputs in _in_slices(columns.w.shape[1], layer.groups):
         part, found = columns.part(outputs), columns.part(outputs)
         gram = prepared.of_group(group, columns.inputs)
         held_back, in_float = (rows[:, group, columns.inputs] for rows in prepared.held_back)
         if prepared.shift is not None:
             shift = (prepared.shift[group] @ part.w[np.argsort(columns.inputs)])[columns.inputs]
             found.w = making_up(part.w, shift, held_back, in_float)
-        _round(found, gram)
+        round_all(found, gram.order, gram.lower, kept if tries else None)
         _descend(found, gram.damped, kept)
-        by = np.full(per_group, "gptaq" if layer.follows else "gptq", object)
+        by = np.full(part.w.shape[1], "gptaq" if layer.follows else "gptq", object)
         if further is not None:
             other = further.codes(found, gram.damped)
             _descend(other, gram.damped, kept)
@@ -200,13 +208,26 @@ class _Prepared(NamedTuple):
 _last: dict[Hashable, _Prepared | None] = {}
 
 
-def _prepared(layer: Layer) -> _Prepared | None:
-    """None where the data are no numbers to solve with."""
-    key = layer.seen
+def _prepared(layer: Layer, group: NDArray[np.intp] | None = None) -> _Prepared | None:
+    """None where the data are no numbers to solve with.
+
+    Args:
+        group: of each input, the number of its scale, where those of one are to follow each other.
+    """
+    key = layer.seen, None if group is None else group.tobytes()
     if key not in _last:
         _last.clear()
-        _last[key] = _prepare(layer)
+        _last[key] = _prepare(layer, group)
     return _last[key]
+
+
+def _in_slices(count: int, groups: int) -> Iterator[tuple[int, slice]]:
+    """(group of the layer, some of its outputs), for all of the `count` outputs."""
+    per_group = count // groups
+    for group in range(groups):
+        for start in range(0, per_group, OUTPUTS):
+            end = min(per_group, start + OUTPUTS)
+            yield group, slice(group * per_group + start, group * per_group + end)
 
 
 def forget() -> None:
@@ -214,7 +235,7 @@ def forget() -> None:
     _last.clear()
 
 
-def _prepare(layer: Layer) -> _Prepared | None:
+def _prepare(layer: Layer, group: NDArray[np.intp] | None) -> _Prepared | None:
     seen = layer.gram()
     sums, cross = seen.sums.astype(np.float32, copy=False), seen.cross
     k = sums.shape[-1]
@@ -225,30 +246,16 @@ def _prepare(layer: Layer) -> _Prepared | None:
     if cross is not None:
         cross /= np.where(mean > 0, mean, 1).astype(np.float32)[:, None, None]
         cross -= sums
-    order = np.argsort(np.diagonal(sums, axis1=1, axis2=2), axis=1, kind="stable")
+    order = np.stack([ordered(matrix.diagonal(), group) for matrix in sums])
     lower = np.empty_like(sums)
     for _ in range(ATTEMPTS):
         sums[:, np.arange(k), np.arange(k)] += np.float32(DAMPING)
         with contextlib.suppress(np.linalg.LinAlgError):
-            for group, matrix in enumerate(sums):
-                factor(matrix, order[group], lower[group])
+            for i, matrix in enumerate(sums):
+                factor(matrix, order[i], lower[i])
             shift = None if cross is None else tuple(map(Shift.of, sums, cross, [seen.rows] * len(sums)))
             return _Prepared(sums, order, lower, layer.held_back(), shift)
     return None
-
-
-def _round(columns: Columns, gram: _Gram) -> None:
-    """Choose all codes, those of the input with the largest numbers first."""
-    order, lower, k = gram.order, gram.lower, len(gram.order)
-    handed_on = np.zeros_like(columns.w)  # in order: what the errors of those rounded add to each
-    for start in range((k - 1) // CHUNK * CHUNK, -1, -CHUNK):
-        end = min(k, start + CHUNK)
-        errors = np.empty((end - start, columns.w.shape[1]), np.float32)
-        for i in range(end - 1, start - 1, -1):
-            wanted = columns.w[order[i]] + handed_on[i] / lower[i, i]
-            errors[i - start] = columns.w[order[i]] - columns.encode(int(order[i]), wanted)
-            handed_on[start:i] += lower[i, start:i, None] * errors[i - start]
-        handed_on[:start] += lower[start:end, :start].T @ errors
 
 
 def _descend(columns: Columns, gram: NDArray[np.float32], kept: np.dtype | None) -> None:
@@ -259,12 +266,13 @@ def _descend(columns: Columns, gram: NDArray[np.float32], kept: np.dtype | None)
     """
     runs = _runs(columns.group)
     slope = gram @ (columns.w - columns.values)  # half of what the error loses by making a weight larger
-    for _ in range(SWEEPS):
+    for sweep in range(SWEEPS):
         for chunk in _chunks(runs):
             whole = slice(chunk[0][0], chunk[-1][1])
             before, near = columns.values[whole].copy(), slope[whole].copy()
+            there = _Near(whole.start, gram[whole, whole], near)
             for start, end in chunk:
-                _descend_run(columns, start, end, _Near(whole.start, gram[whole, whole], near), kept)
+                _descend_run(columns, start, end, there, kept, replaces=sweep < REPLACING)
             slope -= gram[:, whole] @ (columns.values[whole] - before)
 
 
@@ -279,11 +287,16 @@ class _Near(NamedTuple):
         self.slope[:] -= self.gram[:, inputs] @ by
 
 
-def _descend_run(columns: Columns, start: int, end: int, near: _Near, kept: np.dtype | None) -> None:
+def _descend_run(
+    columns: Columns, start: int, end: int, near: _Near, kept: np.dtype | None, *, replaces: bool = False
+) -> None:
     """Once through the inputs that share one scale, which is fitted anew to the codes they have."""
     if kept is not None:
         run = slice(start - near.first, end - near.first)
-        near.moved(run, _refit(columns, slice(start, end), near.gram[run, run], near.slope[run], kept))
+        inputs = slice(start, end)
+        near.moved(run, _refit(columns, inputs, near.gram[run, run], near.slope[run], kept))
+        if replaces and end - start <= LONGEST:
+            near.moved(run, replaced(columns, inputs, near.gram[run, run], near.slope[run], kept))
     for low in range(start, end, INNER):
         inputs = slice(low, min(end, low + INNER))
         here = slice(inputs.start - near.first, inputs.stop - near.first)

@@ -54,7 +54,7 @@ def _named(job: Job) -> Iterator[tuple[str, str]]:
 
 def _has_rank(job: Job, choice: Choice | None) -> bool:
     """Whether what codes leave of its weight is made up for, which data help with."""
-    return choice is not None and has_rank(choice) and job.recipe.rank_for(choice.node, choice.op) > 0
+    return choice is not None and has_rank(choice) and (choice.rank or job.recipe.rank_for(choice.node, choice.op)) > 0
 
 
 def _algorithm(job: Job, weight: Weight, choice: Choice) -> str:
@@ -62,7 +62,7 @@ def _algorithm(job: Job, weight: Weight, choice: Choice) -> str:
     granularity = Granularity(role.channel) if block is None else Granularity(role.contraction, block)
     format, thorough = formats.get(choice.format or ""), job.recipe.effort == "thorough"
     chosen = algorithms.choose(weight.node.op_type, format, granularity, has_data=True, thorough=thorough)
-    return job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type) or chosen
+    return choice.algorithm or job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type) or chosen
 
 
 def evidence_of(

@@ -135,7 +135,8 @@ FORMATS_OPTION = click.option(
     "--formats",
     multiple=True,
     metavar="WORD",
-    help="What a search chooses from: a number format, perhaps with a block size (uint4/64), or a scheme such as w8a8. "
+    help="What a search chooses from: a number format, perhaps with a block size, an algorithm and a rank "
+    "(uint4/64+gptq+rank8), or a scheme such as w8a8. "
     f"Repeatable.  [default: those of {', '.join(FORMAT_WORDS)} that the target has]",
 )
 CALIBRATION_OPTION = options(

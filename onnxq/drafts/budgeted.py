@@ -93,7 +93,8 @@ def forms_of(request: Request) -> list[Form]:
     if request.budget is None:
         return []
     fast, has_data = request.budget.quantity == "latency", request.sampling.source is not None
-    return forms(request.formats, targets.get(request.target), fast=fast, has_data=has_data)
+    thorough = request.recipe.effort == "thorough"
+    return forms(request.formats, targets.get(request.target), fast=fast, has_data=has_data, thorough=thorough)
 
 
 def candidates_of(request: Request, job: Job, ranges: Ranges) -> list[Plan]:

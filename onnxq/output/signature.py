@@ -27,6 +27,7 @@ from onnxq.version import __version__
 KEY, PLAN_KEY = "onnxq", "onnxq.plan"
 #: Of what is written of each choice, a list without names; the reason is a number in a list of reasons.
 _ORDER = ("node", "op", "method", "reason", "elements", "format", "block", "half", "shares", "granularity")
+_ORDER += ("algorithm", "rank")
 _SignedChoice = schemas.form_of(Choice, CHOICE_TYPES | {"reason": schemas.Count}, _ORDER, required=["reason"])
 _SignedPlan = msgspec.defstruct(
     "SignedPlan",
@@ -165,6 +166,8 @@ def _short_plan(plan: Plan) -> str:
     choices = []
     for c in plan:
         row = [reasons[c.reason] if name == "reason" else getattr(c, name) for name in _ORDER]
+        if not c.rank:
+            row.pop()
         while row[-1] in (None, ""):
             row.pop()
         choices.append(row)

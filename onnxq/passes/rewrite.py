@@ -68,7 +68,7 @@ def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:
 
 def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
     thorough = work.recipe.effort == "thorough"
-    codes = Codes(_named_algorithms(work.recipe, model), work.evidence, _ranks(work), thorough)
+    codes = Codes(_named_algorithms(work.recipe, model, work.plan), work.evidence, _ranks(work), thorough)
     made: list[PlanPass] = []
     for word in passes.in_order("quantize", work.target.passes):
         each = passes.found("quantize")[word]
@@ -78,11 +78,13 @@ def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
     return made
 
 
-def _named_algorithms(recipe: Recipe, model: ir.Model) -> dict[str, str]:
-    """By weight, the algorithm that the user named for the first of the nodes that read it."""
+def _named_algorithms(recipe: Recipe, model: ir.Model, plan: Plan) -> dict[str, str]:
+    """By weight, the algorithm that the plan or the user named for the first of the nodes that read it."""
     named: dict[str, str] = {}
-    for weight in find_weights(model) if recipe.algorithms else ():
-        word = recipe.algorithm_for(weight.node.name or "", weight.node.op_type)
+    by_plan = {choice.node: choice.algorithm for choice in plan if choice.algorithm}
+    for weight in find_weights(model) if recipe.algorithms or by_plan else ():
+        name = weight.node.name or ""
+        word = by_plan.get(name) or recipe.algorithm_for(name, weight.node.op_type)
         if word is not None:
             named.setdefault(weight.value.name or "", word)
     return named
@@ -90,6 +92,6 @@ def _named_algorithms(recipe: Recipe, model: ir.Model) -> dict[str, str]:
 
 def _ranks(work: Work) -> dict[str, int]:
     """By node, the rank of what makes up for the codes of its weight, where that is asked for and can be."""
-    if not any(rule.rank for rule in work.recipe.rules):
+    if not any(rule.rank for rule in work.recipe.rules) and not any(each.rank for each in work.plan):
         return {}
-    return {each.node: work.recipe.rank_for(each.node, each.op) for each in work.plan if has_rank(each)}
+    return {each.node: each.rank or work.recipe.rank_for(each.node, each.op) for each in work.plan if has_rank(each)}

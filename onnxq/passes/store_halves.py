@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import STORED_TYPE
+from onnxq.model.origin import ORIGIN, SOURCE, STORED_TYPE
 from onnxq.passes.normalize.change_float_type import converted
 
 
@@ -35,6 +35,7 @@ class StoreHalves(ir.passes.InPlacePass):
 
 def _store(owner: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol, half: ir.DataType, names: Names) -> None:
     short = graph.add_constant(owner, names.fresh(f"{value.name}_{half.name.lower()}"), converted(tensor, half))
+    short.meta.update({key: value.meta[key] for key in (ORIGIN, SOURCE) if key in value.meta})
     node = ir.node("Cast", [short], attributes={"to": int(ir.DataType.FLOAT)}, name=names.fresh(f"{value.name}_cast"))
     out = node.outputs[0]
     out.name, out.type, out.shape = names.fresh(f"{value.name}_float"), ir.TensorType(ir.DataType.FLOAT), value.shape

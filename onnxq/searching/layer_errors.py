@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import algorithms
+from onnxq.algorithms import low_rank
 from onnxq.encoding.lazy import EncodedTensor, Encoding
 from onnxq.job import Job
 from onnxq.model import graph
@@ -55,7 +56,8 @@ class LayerErrors:
         }
         for name, own in names.items():
             if name in encodings:
-                total += error_of(encodings[name], self._job.evidence.get(own), option.choices[0].op)
+                first = option.choices[0]
+                total += error_of(encodings[name], self._job.evidence.get(own), first.op, first.rank)
         return total
 
     def _of_plan(self, number: int) -> dict[str, Encoding]:
@@ -70,9 +72,13 @@ class LayerErrors:
         return self._encodings[number]
 
 
-def error_of(encoding: Encoding, layer: Layer | None, op_type: str) -> float:
+def error_of(encoding: Encoding, layer: Layer | None, op_type: str, rank: int = 0) -> float:
     """What `encoding`, of a weight that an operator `op_type` reads, changes in the outputs of its layer, if there is
-    evidence of its input; else in the weight."""
+    evidence of its input; else in the weight.
+
+    Args:
+        rank: of what is added beside it to make up for that.
+    """
     w = np.asarray(encoding.tensor.numpy(), np.float32)
     alone = encoding
     if encoding.layer is not None:
@@ -81,6 +87,8 @@ def error_of(encoding: Encoding, layer: Layer | None, op_type: str) -> float:
     change = alone.result().dequantize().astype(np.float32).reshape(w.shape) - w
     found = encoding.layer or layer
     if found is None:
+        if rank and w.ndim > 1:
+            change = _reduced(change.reshape(len(change), -1).T, rank, None)
         return float(np.vdot(change, change))
     sums = _sums(found)
     k, groups = sums.shape[-1], sums.shape[0]
@@ -89,7 +97,15 @@ def error_of(encoding: Encoding, layer: Layer | None, op_type: str) -> float:
     rows = np.moveaxis(change, found.channel, 0).reshape(groups, -1, k) if change.size % (groups * k) == 0 else None
     if rows is None:
         return float(np.vdot(change, change) * np.trace(sums, axis1=1, axis2=2).mean() / k)
+    if rank and groups == 1:
+        rows = _reduced(rows[0].T, rank, sums[0]).T[None]
     return float(sum(np.vdot(part @ gram, part) for part, gram in zip(rows, sums, strict=True)))
+
+
+def _reduced(change: NDArray[np.float32], rank: int, gram: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """What a rank leaves of a `change` [K, N] of a weight."""
+    made = low_rank.lqer.factors(change, rank) if gram is None else low_rank.qera.factors(change, rank, gram)
+    return np.asarray(change - made.a @ made.b)
 
 
 @functools.lru_cache(8)

@@ -14,18 +14,18 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import formats, targets
+from onnxq import algorithms, formats, targets
 from onnxq.errors import BadRecipe
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN
 from onnxq.model.types import infer_types
 from onnxq.model.weights import has_weights, weights_of
-from onnxq.plan import Choice, Method, Plan
+from onnxq.plan import Choice, Method, Plan, has_rank
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.scales import without_unobserved
 from onnxq.planning.shared_weights import first_readers, reconciled
-from onnxq.recipe import Recipe
+from onnxq.recipe import Recipe, Rule
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 
@@ -33,19 +33,36 @@ from onnxq.summaries.ranges import NO_RANGES, Ranges
 BLOCKS = (32, 64, 128)
 #: Integer formats from 2 to 8 bits; of as many bits, those with zero points, which cost little and are more exact.
 WORDS = ("uint2", "int3", "uint4", "int8", "float16")
+#: With ranks beside them, and of algorithms that need no data: what is usual where time is no matter.
+RANKED, DATA_FREE = ("uint2/64+rank8", "int3/64+rank8"), ("uint4/32+hqq",)
 #: What the scheme of a plan that a search made is called.
 SCHEME = "search"
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a whole model may be planned in: a format or scheme, and a block size."""
+    """What a whole model may be planned in: a format or scheme, a block size, and what codes are chosen by.
+
+    Attributes:
+        algorithm: None: what measured best for each weight.
+        rank: of what is added beside products to make up for their codes.
+    """
 
     word: str
     block: int | None = None
+    algorithm: str | None = None
+    rank: int = 0
 
     def recipe(self, recipe: Recipe) -> Recipe:
         return dataclasses.replace(recipe, scheme=self.word, block_size=self.block, granularity=None, symmetric=None)
+
+    def choice(self, choice: Choice, recipe: Recipe) -> Choice:
+        """`choice`, of this form, with its algorithm and rank, where a weight has room for them and no rule says it."""
+        if choice.method not in (Method.PACKED, Method.STORED) or choice.format != self.word:
+            return choice
+        algorithm = None if recipe.algorithm_for(choice.node, choice.op) else self.algorithm
+        rank = 0 if recipe.rank_for(choice.node, choice.op) or not has_rank(choice) else self.rank
+        return dataclasses.replace(choice, algorithm=algorithm, rank=rank)
 
 
 @dataclass(frozen=True)
@@ -86,31 +103,40 @@ class Unit:
         return np.array([option.nbytes for option in self.options], np.float64)
 
 
-def forms(words: Sequence[str], target: targets.Target, *, fast: bool, has_data: bool) -> list[Form]:
+def forms(
+    words: Sequence[str], target: targets.Target, *, fast: bool, has_data: bool, thorough: bool = False
+) -> list[Form]:
     """What to plan in.
 
     Args:
         words: formats and schemes that the user named; none: those that are usual.
         fast: whether speed counts.
+        thorough: whether time is no matter: ranks and slower algorithms are usual then too.
 
     Raises:
-        BadRecipe: there is no such word, or the target has no form for it.
+        BadRecipe: there is no such word or algorithm, or the target has no form for it.
     """
     if not words:
-        usual = [word for word in WORDS if not target.refusal(word)]
+        every = (*WORDS, *RANKED, *(() if has_data else DATA_FREE)) if thorough else WORDS
+        usual = [word for word in every if not target.refusal(Rule(word.partition("/")[0]).scheme)]
         words = [*usual, *(word for word in INTEGER_SCHEMES if fast and (has_data or not SCHEMES[word].without_data))]
     found: list[Form] = []
     for word in dict.fromkeys(words):
-        name, _, block = word.partition("/")
+        if word.strip().lower() == "auto":
+            raise BadRecipe("--formats: 'auto' is for whole models; name number formats")
+        form, plus, codes = word.partition("+")
+        name, _, block = form.partition("/")
+        rule = Rule(f"{name}{plus}{codes}")
         if block and not block.isdecimal():
             raise BadRecipe(f"--formats: invalid block size in '{word}'; write uint4/64")
         Recipe(name, block_size=int(block) if block else None)
-        if name == "auto":
-            raise BadRecipe("--formats: 'auto' is for whole models; name number formats")
         if name not in SCHEMES:
             targets.require_format(target, name)
         is_open = not block and name not in SCHEMES and _has_open_block(formats.get(name))
-        found += [Form(name, size) for size in BLOCKS] if is_open else [Form(name, int(block) if block else None)]
+        sizes = BLOCKS if is_open else [int(block) if block else None]
+        if rule.algorithm in algorithms.WITH_DATA and not has_data:
+            raise BadRecipe(f"--formats: the algorithm '{rule.algorithm}' of '{word}' needs --data")
+        found += [Form(name, size, rule.algorithm, rule.rank) for size in sizes]
     return found
 
 
@@ -124,6 +150,7 @@ def candidates(job: Job, found: Sequence[Form], ranges: Ranges = NO_RANGES) -> l
     for form in found:
         recipe = form.recipe(job.recipe)
         plan = make_plan(job.model, recipe, job.target, types, has_data=job.knows_data)
+        plan = plan.replacing([form.choice(choice, job.recipe) for choice in plan])
         if plan.those(Method.STATIC):
             plan = without_unobserved(job.model, plan, ranges)
         made.append(dataclasses.replace(reconciled(plan, job.model), scheme=SCHEME))
@@ -184,7 +211,7 @@ _REASON = "chosen by search"
 
 
 def _what(choice: Choice) -> tuple[object, ...]:
-    return choice.node, choice.method, choice.format, choice.block, choice.granularity
+    return choice.node, choice.method, choice.format, choice.block, choice.granularity, choice.algorithm, choice.rank
 
 
 def origin(value: ir.Value) -> str:

@@ -226,7 +226,7 @@ class PlanBench:
 
 def plan_key(plan: Plan) -> Hashable:
     """What a plan does, without its reasons."""
-    return tuple((c.node, c.method, c.format, c.block, c.granularity) for c in plan)
+    return tuple((c.node, c.method, c.format, c.block, c.granularity, c.algorithm, c.rank) for c in plan)
 
 
 def _bytes_of(model: ir.Model) -> int:

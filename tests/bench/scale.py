@@ -1,8 +1,8 @@
 """What quantizing takes as models grow beyond memory: `python tests/bench/scale.py [--gigabytes 1 8] [--width 2048]`.
 
 A decoder shaped like llama, of float16 weights, is calibrated by layer groups: each runs on what the groups before it
-left, which is spilled to disk, its weights get their codes by data (gptaq), and it is forgotten. What is written goes
-to a sink that counts bytes. Each size runs in a process of its own, whose peak of memory is that of the system.
+left, which is spilled to disk, its weights get their codes by data (`--algorithm`), and it is forgotten. Each size runs
+in a process of its own, whose peak of memory is that of the system.
 
 `--local 1 2` compares one process with clusters of so many workers here, without data: what README says of 3.8 GB is
 `--local 1 2 --gigabytes 3.8 --float32 --rtn`. `--sparse` leaves holes in the model's file where disks are too small: of
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from rich.console import Console
@@ -43,21 +41,6 @@ def hidden_of(width: int) -> int:
     return width * 11 // 4
 
 
-class Sink:
-    """A file of which only the length is kept."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def write(self, content: bytes) -> int:
-        self._file.seek(len(content), os.SEEK_CUR)
-        self._file.truncate()
-        return len(content)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
 def work(folder: Path, width: int, cluster: str, options: argparse.Namespace) -> None:
     """One size, in this process: prints what it took as JSON."""
     import onnxq
@@ -65,11 +48,9 @@ def work(folder: Path, width: int, cluster: str, options: argparse.Namespace) ->
     from onnxq.output import write
 
     write.SINGLE_FILE_BYTES = 0  # small models too are written as large ones are
-    append = write._append
-    write._append = lambda data, content, written: append(Sink(data), content, written)  # type: ignore[arg-type]
     ids = np.random.default_rng(0).integers(0, VOCABULARY, (SAMPLES, 1, TOKENS))
     np.savez(folder / "data.npz", ids=ids)
-    recipe = onnxq.Recipe("w4a16", keep_slow=True, algorithm="rtn" if options.rtn else "gptaq", balance=False)
+    recipe = onnxq.Recipe("w4a16", keep_slow=True, algorithm="rtn" if options.rtn else options.algorithm, balance=False)
     start = time.perf_counter()
     effort = Effort(memory=MEMORY, cluster=cluster or None)
     data = None if options.rtn else str(folder / "data.npz")
@@ -92,7 +73,8 @@ def measured(folder: Path, gigabytes: float, cluster: str, options: argparse.Nam
         written = (1 << 16) if options.sparse else None
         llama.write_llama(folder, layers=layers, dtype=kind, written=written, **shape)
     flags = [word for word in ("--rtn", "--sparse", "--float32") if getattr(options, word[2:])]
-    command = [sys.executable, __file__, "--work", str(folder), cluster, "--width", str(options.width), *flags]
+    command = [sys.executable, __file__, "--work", str(folder), cluster, "--width", str(options.width)]
+    command += ["--algorithm", options.algorithm, *flags]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -104,6 +86,7 @@ def main() -> None:
     parser.add_argument("--local", type=int, nargs="+", default=[])
     parser.add_argument("--folder", type=Path, help="Where there is room.  [default: where the system keeps such]")
     parser.add_argument("--rtn", action="store_true", help="Round each weight by itself, without data.")
+    parser.add_argument("--algorithm", default="gptaq", help="That chooses codes by data.")
     parser.add_argument("--sparse", action="store_true")
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnxq import formats
 from onnxq.algorithms import gptq, mse
 from onnxq.algorithms._columns import Columns
+from onnxq.algorithms._rounding import FACTORS, round_all
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.summaries.evidence import Layer, add_input
 from onnxq.summaries.gram import Gram
@@ -89,9 +90,47 @@ def test_rounding_is_the_papers(word: str, tmp_path: Path) -> None:
     x = inputs(500, 160)
     start = mse.quantize(w, formats.get(word), Granularity(1, 32))
     columns = Columns.of(w, start, 0)
-    gptq._round(columns, gptq._prepared(layer(tmp_path, x, 0)).of_group(0, columns.inputs))
+    gram = gptq._prepared(layer(tmp_path, x, 0)).of_group(0, columns.inputs)
+    round_all(columns, gram.order, gram.lower)
     wanted = paper(w, start, x[:, 0])
     assert np.mean(np.isclose(columns.values.T, wanted, rtol=1e-4, atol=1e-6)) > 0.995  # a near tie may fall elsewhere
+
+
+@pytest.mark.parametrize("word", ["int3", "uint2", "nf4"])
+def test_scales_are_those_of_the_least_error_of_the_outputs(word: str, tmp_path: Path) -> None:
+    w = np.random.default_rng(5).standard_normal((32, 40)).astype(np.float32)
+    start = Columns.of(w, mse.quantize(w, formats.get(word), Granularity(0, 32)), 1)
+    gram = gptq._prepared(layer(tmp_path, inputs(200, 32), 1), start.by_input).of_group(0, start.inputs)
+
+    def left(columns: Columns, kept: np.dtype | None) -> NDArray:
+        round_all(columns, gram.order, gram.lower, kept)
+        d = (columns.values - w).astype(np.float64)
+        return np.einsum("kn,kl,ln->n", d, gram.damped.astype(np.float64), d)
+
+    each = []
+    for factor in FACTORS:
+        columns = start.part(slice(None))
+        columns.scales *= np.float32(factor)
+        each.append(left(columns, None))
+    found, best = left(start.part(slice(None)), np.dtype(np.float32)), np.min(each, axis=0)
+    assert (found <= best * (1 + 1e-3)).all()
+    assert found.sum() < 0.9 * each[0].sum()
+    if formats.get(word).offset_type is None:
+        np.testing.assert_allclose(found, best, rtol=1e-3)
+    else:  # zero points are tried too
+        assert (found < 0.99 * best).any()
+
+
+@pytest.mark.parametrize("outputs", [1, 7, 24])
+def test_outputs_are_worked_on_in_slices_without_a_difference(
+    outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = np.random.default_rng(6).standard_normal((64, 24)).astype(np.float32)
+    known, how, seen = formats.get("uint2"), Granularity(0, 32), layer(tmp_path, inputs(200, 64), 1)
+    whole = gptq.quantize(w, known, how, layer=seen)
+    monkeypatch.setattr(gptq, "OUTPUTS", outputs)
+    parts = gptq.quantize(w, known, how, layer=seen)
+    np.testing.assert_allclose(parts.dequantize(), whole.dequantize(), rtol=1e-4)
 
 
 @settings(deadline=None, max_examples=30)

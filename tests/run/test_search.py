@@ -145,6 +145,54 @@ def test_a_searched_plan_beats_the_uniform_one_of_its_size(folder: Path, tmp_pat
     assert len(set(labels.values())) > 1
 
 
+def test_a_rank_is_given_to_the_layer_that_gains_by_it(folder: Path, tmp_path: Path) -> None:
+    """The first layer's inputs lie in two directions: a rank of two makes up for all that its codes leave there."""
+    r = np.random.default_rng(7)
+    np.savez(tmp_path / "flat.npz", x=(r.standard_normal((64, 1, 2)) @ r.standard_normal((2, 64))).astype(np.float32))
+    found = quantized(
+        *(folder, tmp_path / "o.onnx"),
+        data=tmp_path / "flat.npz",
+        recipe=onnxq.Recipe(effort="quick"),
+        budget="bits=4.2",
+        formats=("int3/32+mse", "int3/32+mse+rank2", "uint4/32+gptq"),
+    )
+    choices = list(found.plan)
+    assert bits(found.plan, found.output) <= 4.2
+    assert (choices[0].algorithm, choices[0].rank) == ("mse", 2)
+    assert len({choice.label for choice in choices}) > 1
+    assert sum(t.name.startswith("w0") for t in onnx.load(found.output).graph.initializer) > 3
+    again = tmp_path / "again.onnx"
+    (tmp_path / "plan.json").write_text(found.plan.to_json(), encoding="utf-8")
+    onnxq.quantize(folder / "model.onnx", again, like=found.output, data=tmp_path / "flat.npz")
+    loaded = onnxq.load_plan(tmp_path / "plan.json")
+    assert [(c.label, c.algorithm, c.rank) for c in loaded] == [(c.label, c.algorithm, c.rank) for c in found.plan]
+    assert onnx.load(again).graph == onnx.load(found.output).graph
+
+
+@pytest.mark.parametrize(
+    ("formats", "said"),
+    [
+        (("int3+gptq",), "needs --data"),
+        (("int3+best",), "unknown algorithm 'best'"),
+        (("int3+rank0",), "has no rank"),
+        (("int3/5+mse",), "block size"),
+    ],
+)
+def test_words_of_formats_that_cannot_be_are_refused(
+    folder: Path, tmp_path: Path, formats: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(BadRecipe, match=said):
+        quantized(folder, tmp_path / "o.onnx", budget="bits=4", formats=formats, data=None)
+
+
+def test_a_plan_with_a_rank_where_there_is_none_is_refused(tmp_path: Path) -> None:
+    choice = onnxq.Plan("w4a16", "onnxq").to_json()
+    row = {"node": "t", "op": "Gather", "method": "packed", "format": "int4", "block": 32, "rank": 4}
+    (tmp_path / "plan.json").write_text(json.dumps(json.loads(choice) | {"choices": [row]}), encoding="utf-8")
+    with pytest.raises(BadRecipe, match="rank 4"):
+        onnxq.load_plan(tmp_path / "plan.json")
+
+
 def test_codes_of_the_plan_that_was_found_follow_its_layers(folder: Path, tmp_path: Path) -> None:
     recipe = onnxq.Recipe(effort="quick")
     found = quantized(folder, tmp_path / "o.onnx", recipe=recipe, budget="bits=3")
