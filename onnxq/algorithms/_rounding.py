@@ -23,8 +23,8 @@ CHUNK = 128
 FACTORS, MOVES = (1.0, 0.8, 0.87, 0.93, 1.07, 1.15), (0, -1, 1)
 #: Of scales that were fitted to codes already.
 CLOSER = (1.0, 0.87, 0.94, 1.06, 1.13)
-#: Numbers that are tried at once: they and what belongs to them stay in a core's cache.
-NUMBERS = 1 << 16
+#: Numbers that are tried at once: they and what belongs to them stay near a core.
+NUMBERS = 1 << 18
 
 
 def ordered(diagonal: NDArray[np.float32], group: NDArray[np.intp] | None) -> NDArray[np.intp]:
