@@ -46,8 +46,9 @@ REPLACING = 2
 NEEDS_DATA = True
 #: Inputs whose errors are handed on to each other at once.
 INNER = 32
-#: Inputs that share a scale, at most, where several scales are tried.
-LONGEST = 128
+#: Inputs that share a scale, at most, where several scales are tried; and rows of data for each input, at least: what
+#: a few rows have in common by chance is no guide.
+LONGEST, ROWS_PER_INPUT = 128, 4
 #: Outputs that are worked on at a time, which do not depend on each other: what they take is what bounds memory.
 OUTPUTS = 1024
 
@@ -112,6 +113,7 @@ def solved(
     may_refit = scales is None and granularity.axis is not None and not format.powers_of_two
     kept = (np.dtype(np.float16) if half_scales else start.scales.dtype) if may_refit else None
     tries = kept is not None and granularity.block is not None and granularity.block <= LONGEST
+    tries = tries and layer.count >= ROWS_PER_INPUT * len(columns.w)
     prepared = _prepared(layer, columns.by_input if tries else None)
     if prepared is None:
         return start
@@ -123,11 +125,11 @@ def solved(
             shift = (prepared.shift[group] @ part.w[np.argsort(columns.inputs)])[columns.inputs]
             found.w = making_up(part.w, shift, held_back, in_float)
         round_all(found, gram.order, gram.lower, kept if tries else None)
-        _descend(found, gram.damped, kept)
+        _descend(found, gram.damped, kept, tries=tries)
         by = np.full(part.w.shape[1], "gptaq" if layer.follows else "gptq", object)
         if further is not None:
             other = further.codes(found, gram.damped)
-            _descend(other, gram.damped, kept)
+            _descend(other, gram.damped, kept, tries=tries)
             if len(held_back):
                 errors = [_errors(each, part.w, held_back, in_float) for each in (other, found)]
             else:
@@ -258,11 +260,12 @@ def _prepare(layer: Layer, group: NDArray[np.intp] | None) -> _Prepared | None:
     return None
 
 
-def _descend(columns: Columns, gram: NDArray[np.float32], kept: np.dtype | None) -> None:
+def _descend(columns: Columns, gram: NDArray[np.float32], kept: np.dtype | None, *, tries: bool = False) -> None:
     """Go through all inputs `SWEEPS` times and give each the codes that are best with all others as they are.
 
     Args:
         kept: the type that scales are rounded to; None: they stay as they are.
+        tries: whether several scales are tried.
     """
     runs = _runs(columns.group)
     slope = gram @ (columns.w - columns.values)  # half of what the error loses by making a weight larger
@@ -272,7 +275,7 @@ def _descend(columns: Columns, gram: NDArray[np.float32], kept: np.dtype | None)
             before, near = columns.values[whole].copy(), slope[whole].copy()
             there = _Near(whole.start, gram[whole, whole], near)
             for start, end in chunk:
-                _descend_run(columns, start, end, there, kept, replaces=sweep < REPLACING)
+                _descend_run(columns, start, end, there, kept, tries=tries and sweep < REPLACING)
             slope -= gram[:, whole] @ (columns.values[whole] - before)
 
 
@@ -287,15 +290,13 @@ class _Near(NamedTuple):
         self.slope[:] -= self.gram[:, inputs] @ by
 
 
-def _descend_run(
-    columns: Columns, start: int, end: int, near: _Near, kept: np.dtype | None, *, replaces: bool = False
-) -> None:
+def _descend_run(columns: Columns, start: int, end: int, near: _Near, kept: np.dtype | None, *, tries: bool) -> None:
     """Once through the inputs that share one scale, which is fitted anew to the codes they have."""
     if kept is not None:
         run = slice(start - near.first, end - near.first)
         inputs = slice(start, end)
         near.moved(run, _refit(columns, inputs, near.gram[run, run], near.slope[run], kept))
-        if replaces and end - start <= LONGEST:
+        if tries:
             near.moved(run, replaced(columns, inputs, near.gram[run, run], near.slope[run], kept))
     for low in range(start, end, INNER):
         inputs = slice(low, min(end, low + INNER))

@@ -31,7 +31,7 @@ from onnxq.errors import Bug
 from onnxq.files import limits, mirror, storage
 from onnxq.formats import Format
 from onnxq.output.write import tensors_to_write
-from onnxq.summaries.evidence import Layer, load_array
+from onnxq.summaries.evidence import Layer, load_array, rows_seen
 from onnxq.summaries.gram import Gram
 
 #: Weights of fewer bytes are packed here: sending them takes longer.
@@ -257,6 +257,10 @@ class SentLayer(Layer):
             return self
         return SentLayer(channel, self.groups, self.file, self.numbers, self.follows, self.chosen, {}, self.arrays)
 
+    @property
+    def count(self) -> int:
+        return sum(int(self.arrays[f"{number}.count"]) for number in self.numbers)
+
     def held_back(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         rows = np.concatenate([self.arrays[f"{number}.rows"] for number in self.numbers])
         if not self.follows:
@@ -265,9 +269,8 @@ class SentLayer(Layer):
 
     def _gram(self, number: int) -> Gram:
         sums = self.arrays[f"{number}.gram"]
-        if not self.follows:
-            return Gram(sums)
-        return Gram(sums, int(self.arrays[f"{number}.count"]), self.arrays[f"{number}.cross"])
+        cross = self.arrays[f"{number}.cross"] if self.follows else None
+        return Gram(sums, int(self.arrays[f"{number}.count"]), cross)
 
 
 def _layer(layer: Layer, engine: Engine) -> tuple[Any, ...]:
@@ -275,8 +278,9 @@ def _layer(layer: Layer, engine: Engine) -> tuple[Any, ...]:
     plain = layer.channel, layer.groups, layer.file.absolute(), layer.numbers, layer.follows
     if not layer.numbers or not engine.unseen(layer.file):
         return Layer, plain
-    names = ["gram", "rows", *(["count", "cross", "float_rows"] if layer.follows else [])]
+    names = ["gram", "rows", *(["cross", "float_rows"] if layer.follows else [])]
     arrays = {f"{n}.{name}": load_array(layer.file, f"{n}.{name}") for n in layer.numbers for name in names}
+    arrays |= {f"{n}.count": np.array(rows_seen(layer.file, n)) for n in layer.numbers}
     return _sent_layer, (plain, arrays)
 
 

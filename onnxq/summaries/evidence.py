@@ -83,6 +83,11 @@ class Layer:
         stat = self.file.stat()
         return self.file, stat.st_ino, stat.st_size, stat.st_mtime_ns, self.numbers, self.follows
 
+    @property
+    def count(self) -> int:
+        """Rows of the samples that calibration may use; 0 where a file does not say."""
+        return sum(rows_seen(self.file, number) for number in self.numbers)
+
     def gram(self) -> Gram:
         """Of the samples that calibration may use."""
         return functools.reduce(Gram.merged, map(self._gram, self.numbers))
@@ -96,9 +101,8 @@ class Layer:
 
     def _gram(self, number: int) -> Gram:
         sums = load_array(self.file, f"{number}.gram")
-        if not self.follows:
-            return Gram(sums)
-        return Gram(sums, int(load_array(self.file, f"{number}.count")), load_array(self.file, f"{number}.cross"))
+        cross = load_array(self.file, f"{number}.cross") if self.follows else None
+        return Gram(sums, rows_seen(self.file, number), cross)
 
 
 #: By name of the initializer in the prepared model.
@@ -116,10 +120,9 @@ def add_input(
         in_float: what they are in the float model, if layers before are quantized.
     """
     none = np.zeros((0, *gram.sums.shape[:2]), np.float32)
-    arrays = {"gram": gram.sums, "rows": np.concatenate(held_back) if held_back else none}
+    arrays = {"gram": gram.sums, "rows": np.concatenate(held_back) if held_back else none, "count": np.array(gram.rows)}
     if gram.cross is not None:
         arrays |= {"cross": gram.cross, "float_rows": np.concatenate(in_float) if in_float else none}
-        arrays["count"] = np.array(gram.rows)
     add_arrays(file, number, arrays)
 
 
@@ -179,6 +182,21 @@ def open_index(file: Path) -> tuple[Index, dict[str, tuple[tuple[int, ...], np.d
     if index.version != VERSION:
         raise BadRecipe(f"{wrong} is of version {index.version}, and this onnxq reads {VERSION}: gather it again")
     return index, found
+
+
+def rows_seen(file: Path, number: int) -> int:
+    """How many rows the sums of an input are of; 0 where a file of an earlier version does not say.
+
+    Raises:
+        BadRecipe: it cannot be read.
+    """
+    try:
+        count = load_array(file, f"{number}.count")
+    except KeyError:
+        return 0
+    if count.size != 1 or count.dtype.kind not in "iu" or count.item() < 0:
+        raise BadRecipe(f"the evidence '{file}' is not a file of evidence: {number}.count is no number of rows")
+    return int(count.item())
 
 
 def load_array(file: Path, name: str) -> NDArray:

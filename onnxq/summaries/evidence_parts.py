@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadRecipe
-from onnxq.summaries.evidence import Index, add_arrays, add_index, add_input, load_array, open_index
+from onnxq.summaries.evidence import Index, add_arrays, add_index, add_input, load_array, open_index, rows_seen
 from onnxq.summaries.gram import Gram, finite_rows, spread_out
 
 Shape = tuple[int, int]
@@ -51,7 +51,9 @@ class Seen:
         shape = (0, *self.gram.sums.shape[:2])
         rows = np.concatenate([np.zeros(shape, np.float32), *self.rows])
         kept = np.array([len(each) for each in self.rows], np.int64)
-        add_arrays(file, number, {"gram": self.gram.sums, "rows": rows, "kept": kept})
+        add_arrays(
+            file, number, {"gram": self.gram.sums, "rows": rows, "kept": kept, "count": np.array(self.gram.rows)}
+        )
 
 
 def write_part(file: Path, index: Index, seen: Iterable[Seen]) -> None:
@@ -84,7 +86,7 @@ class Part:
             raise BadRecipe(f"the evidence '{self.file}' is not a file of evidence: its rows do not add up")
         ends = [0, *itertools.accumulate(counts)]
         parts = [rows[start:end] for start, end in itertools.pairwise(ends)]
-        return Seen(Gram(load_array(self.file, f"{number}.gram")), parts)
+        return Seen(Gram(load_array(self.file, f"{number}.gram"), rows_seen(self.file, number)), parts)
 
 
 def open_part(file: Path) -> Part:
@@ -126,12 +128,13 @@ def merge(files: Sequence[Path], output: Path) -> Index:
 
 def _sum(parts: Sequence[Part], number: int) -> Seen:
     first = parts[0].seen(number)
-    sums, rows = first.gram.sums, [first.rows]
+    sums, rows, count = first.gram.sums, [first.rows], first.gram.rows
     for part in parts[1:]:
         more = part.seen(number)
         sums += more.gram.sums
+        count += more.gram.rows
         rows.append(more.rows)
-    return Seen(Gram(sums), list(_in_turns(rows, parts[0].file)))
+    return Seen(Gram(sums, count), list(_in_turns(rows, parts[0].file)))
 
 
 def _in_turns(rows: Sequence[Sequence[NDArray]], file: Path) -> Iterator[NDArray]:

@@ -33,6 +33,10 @@ class LayerOfRows(Layer):
         """
         return cls(channel, rows.shape[1], Path(), (), rows=rows)
 
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
     def gram(self) -> Gram:
         gram = Gram.empty(*self.rows.shape[1:])
         gram.update(self.rows)

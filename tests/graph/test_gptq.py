@@ -121,12 +121,22 @@ def test_scales_are_those_of_the_least_error_of_the_outputs(word: str, tmp_path:
         assert (found < 0.99 * best).any()
 
 
+def test_scales_are_tried_only_where_there_are_rows_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = np.random.default_rng(8).standard_normal((64, 24)).astype(np.float32)
+    known, how, tried = formats.get("int3"), Granularity(0, 32), []
+    real = gptq.round_all
+    monkeypatch.setattr(gptq, "round_all", lambda *given: (tried.append(given[-1] is not None), real(*given)))
+    for rows in (128, 256):
+        gptq.quantize(w, known, how, layer=layer(tmp_path, inputs(rows, 64), 1))
+    assert tried == [False, True]
+
+
 @pytest.mark.parametrize("outputs", [1, 7, 24])
 def test_outputs_are_worked_on_in_slices_without_a_difference(
     outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w = np.random.default_rng(6).standard_normal((64, 24)).astype(np.float32)
-    known, how, seen = formats.get("uint2"), Granularity(0, 32), layer(tmp_path, inputs(200, 64), 1)
+    known, how, seen = formats.get("uint2"), Granularity(0, 32), layer(tmp_path, inputs(300, 64), 1)
     whole = gptq.quantize(w, known, how, layer=seen)
     monkeypatch.setattr(gptq, "OUTPUTS", outputs)
     parts = gptq.quantize(w, known, how, layer=seen)
@@ -150,7 +160,7 @@ def test_descent_never_makes_it_worse(
         return np.einsum("kn,kl,ln->n", d, gram.damped.astype(np.float64), d)
 
     before = damped_error()
-    gptq._descend(columns, gram.damped, np.dtype(np.float32))
+    gptq._descend(columns, gram.damped, np.dtype(np.float32), tries=block <= gptq.LONGEST)
     assert (damped_error() <= before * (1 + 1e-4)).all()
 
 

@@ -1,4 +1,4 @@
-"""The committed table of algorithms: `python tests/zoo/accuracy.py [--write] [MODEL …]`.
+"""The committed table of algorithms: `python tests/zoo/accuracy.py [--write] [--by ALGORITHM …] [-- MODEL …]`.
 
 Quantizes shared models to few bits by the weights alone and by data, next to onnxruntime's own tool, and scores what
 comes out on data that none of them saw. Nothing is given back to a longer format, whatever it costs.
@@ -110,19 +110,21 @@ def theirs(zoo: ModuleType, name: str, hqq: bool, output: Path) -> None:
     quantizer.model.save_model_to_file(str(output))
 
 
-def contenders(name: str, word: str) -> Iterator[tuple[str, Callable[[ModuleType, Path], None]]]:
-    for algorithm in OURS:
+def contenders(
+    name: str, word: str, by: list[str] | None = None
+) -> Iterator[tuple[str, Callable[[ModuleType, Path], None]]]:
+    for algorithm in OURS if by is None else by:
         if algorithm == "adaround" and name in PRODUCTS:
             continue  # several times as long for larger layers
-        yield algorithm, lambda zoo, output, by=algorithm: ours(zoo, name, word, by, output)
-    if word in ("int4", "uint4") and name in PRODUCTS:
+        yield algorithm, lambda zoo, output, how=algorithm: ours(zoo, name, word, how, output)
+    if word in ("int4", "uint4") and name in PRODUCTS and by is None:
         yield "onnxruntime", lambda zoo, output: theirs(zoo, name, False, output)
         yield "onnxruntime HQQ", lambda zoo, output: theirs(zoo, name, True, output)
 
 
-def measure(zoo: ModuleType, name: str, word: str, folder: Path) -> Iterator[Row]:
+def measure(zoo: ModuleType, name: str, word: str, folder: Path, by: list[str] | None) -> Iterator[Row]:
     entry, output = zoo.MODELS[name], folder / "q.onnx"
-    for algorithm, make in contenders(name, word):
+    for algorithm, make in contenders(name, word, by):
         start = time.perf_counter()
         try:
             make(zoo, output)
@@ -188,13 +190,15 @@ def main() -> None:
     logging.disable(logging.INFO)  # of onnxruntime's tool, a line for each node
     parser = parser_for(__doc__, TABLE)
     parser.add_argument("models", nargs="*", help="only these models")
+    parser.add_argument("--by", nargs="+", choices=OURS, help="only these algorithms")
+    parser.add_argument("--formats", nargs="+", help="only these formats")
     options, zoo = start(parser)
     rows = {(row.model, row.word, row.algorithm): row for row in read_rows(TABLE, Row, HEADER)}
     order = {name: i for i, name in enumerate((*PRODUCTS, *CONVOLUTIONS))}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models or order:
-            for word in FORMATS.get(name, ("int4",)):
-                for row in measure(zoo, name, word, Path(folder)):
+            for word in options.formats or FORMATS.get(name, ("int4",)):
+                for row in measure(zoo, name, word, Path(folder), options.by):
                     rows[row.model, row.word, row.algorithm] = row
                     print(row, flush=True)
                     if options.write:
