@@ -31,9 +31,9 @@ class InsertQDQ(PlanPass):
     1. Each activation that a static node reads gets one QuantizeLinear/DequantizeLinear pair, shared by its readers.
     2. What a convolution or an operator between two makes is int8, so the pair stands behind it and everybody reads
        that: a graph output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
-    3. Weights are stored as int8, or as int4 behind a Cast to int8 (onnxruntime takes no int4 into int8 kernels, but carries
-       the Cast out when it loads), one scale an output channel, zero point written out (without it some kernels do not
-       fuse), with a DequantizeLinear for each reader.
+    3. Weights are stored as int8, one scale an output channel, zero point written out (without it some kernels do not
+       fuse), with a DequantizeLinear for each reader; or as int4 behind a Cast to int8, which onnxruntime carries out
+       when it loads the model, whereas behind a DequantizeLinear of int4 itself it would compute in float.
     4. The bias becomes int32 with the scale of x times that of w; anything else and onnxruntime silently computes in
        float. A weight scale is raised where the bias would not fit 32 bits.
     5. Gemm's alpha and beta go into weight and bias: other values than 1 are not fused.
