@@ -44,7 +44,7 @@ def one_run(size: int, word: str, *, follows: bool) -> dict[str, object]:
 
     gram, other = Gram.empty(1, size, follows=follows), rows(512)
     for _ in range(8):
-        x = rows(size // 4)
+        x = rows(size // 2)
         if follows:
             gram.update_pair(x, x * np.float32(1.01))
         else:
