@@ -58,7 +58,8 @@ class Form:
 
     def choice(self, choice: Choice, recipe: Recipe) -> Choice:
         """`choice`, of this form, with its algorithm and rank, where a weight has room for them and no rule says it."""
-        if choice.method not in (Method.PACKED, Method.STORED) or choice.format != self.word:
+        is_other = self.word not in SCHEMES and choice.format != self.word
+        if is_other or choice.format is None or choice.method not in (Method.PACKED, Method.STORED):
             return choice
         algorithm = None if recipe.algorithm_for(choice.node, choice.op) else self.algorithm
         rank = 0 if recipe.rank_for(choice.node, choice.op) or not has_rank(choice) else self.rank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -14,9 +15,11 @@ import tiny
 from click.testing import CliRunner
 
 import onnxq
+from onnxq import targets
 from onnxq.cli import main
 from onnxq.drafts.budgeted import BudgetDrafts
 from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
+from onnxq.job import open_job
 from onnxq.progress import QUIET
 from onnxq.searching import meter, options, space
 from onnxq.searching.drop_search import EVALUATIONS
@@ -167,6 +170,17 @@ def test_a_rank_is_given_to_the_layer_that_gains_by_it(folder: Path, tmp_path: P
     loaded = onnxq.load_plan(tmp_path / "plan.json")
     assert [(c.label, c.algorithm, c.rank) for c in loaded] == [(c.label, c.algorithm, c.rank) for c in found.plan]
     assert onnx.load(again).graph == onnx.load(found.output).graph
+
+
+@pytest.mark.parametrize("word", ["w4a16", "uint4"])
+def test_an_algorithm_is_of_schemes_as_of_formats(folder: Path, word: str) -> None:
+    place = targets.get("onnxq")
+    job = open_job(folder / "model.onnx", onnxq.Recipe(word), "onnxq", folder / "plain.npz")
+    plan = options.candidates(job, options.forms([f"{word}+hqq+rank3"], place, fast=False, has_data=True))[0]
+    assert {(c.algorithm, c.rank) for c in plan} == {("hqq", 3)}
+    ruled = dataclasses.replace(job, recipe=onnxq.Recipe(word, (onnxq.Rule("int4+rtn+rank1"),)))
+    plan = options.candidates(ruled, options.forms([f"{word}+hqq+rank3"], place, fast=False, has_data=True))[0]
+    assert {(c.algorithm, c.rank) for c in plan} == {(None, 0)}  # rules hold as ever
 
 
 @pytest.mark.parametrize(
