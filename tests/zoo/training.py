@@ -128,7 +128,7 @@ CASES = {
         throughout=True,
     ),
     "mobilenetv2_cifar10": Case(
-        words="mobilenetv2_cifar10, `w4a8`: all convolutions `int4` with 8-bit activations, from 500 images, mirrored too",
+        words="mobilenetv2_cifar10, `w4a8`: all convolutions `int4`, 8-bit activations, from 500 images, mirrored too",
         metric="% right",
         model=SHARED / "models" / "mobilenetv2_cifar10.onnx",
         recipe=onnxq.Recipe("w4a8", min_sqnr=float("-inf"), keep_slow=True),
