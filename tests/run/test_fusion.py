@@ -215,6 +215,19 @@ def test_packed_weights_have_one_kernel(scheme: str, target: str) -> None:
     assert found.sqnr > (18 if scheme == "w4a16" else 35)
 
 
+@pytest.mark.parametrize("behind", ["Relu(a)", "Clip(a, none, half)", "Clip(a, , half)", "Clip(a)"])
+@pytest.mark.parametrize("product", ["a = MatMul(x, v)", "p = MatMul(x, v)  a = Add(p, c)", "a = Gemm(x, v, c)"])
+def test_no_relu_or_clip_keeps_blocks_from_being_fused(product: str, behind: str) -> None:
+    """They are spelled as Max and Min where other nodes read them: else DequantizeLinear would run each time."""
+    text = f"g (float[4,1024] x) => (z) {{ {product}  r = {behind}  z = Tanh(r) }}"
+    found = compiled(text, "w8a16", "onnx")
+    assert found.kernels["MatMulNBits"] == 1 and not found.kernels["DequantizeLinear"]
+    assert not {"Relu", "Clip"} & set(tiny.ops(found.model))
+    assert found.sqnr > 30
+    last = compiled(f"g (float[4,1024] x) => (r) {{ {product}  r = {behind} }}", "w8a16", "onnx")
+    assert behind.split("(")[0] in tiny.ops(last.model) and last.kernels["MatMulNBits"] == 1
+
+
 @pytest.mark.parametrize("level", [0, 4])
 def test_accuracy_level_4_rounds_activations(level: int) -> None:
     """With 8-bit weights the rounding of the activations shows."""
