@@ -228,6 +228,10 @@ def test_ranges_are_judged_by_samples(tmp_path: Path) -> None:
     assert with_samples(1) <= {("warning", "clipped-ranges")} and ("warning", "wide-ranges") not in with_samples(1)
     assert ("warning", "clipped-ranges") in with_samples(10)
     assert ("warning", "wide-ranges") in with_samples(0.01)
+    # A quarter of the numbers is outside [-2.56, 2.54], all of them by less than half a step.
+    beside = np.where(np.arange(4 * 256) % 4 == 0, -2.569, 1.0).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=beside.reshape(4, 1, 4, 8, 8))
+    assert found(examined(tmp_path, CONV, RIGHT, sampling=Sampling(str(tmp_path / "x.npz")))) == set()
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -84,3 +85,44 @@ def test_bodies_of_loops_and_branches_are_looked_at(tmp_path: Path) -> None:
     }
     done = mend(tmp_path / "model.onnx", tmp_path / "mended.onnx")
     assert done.rules == ("bias-scale",) and found(examine(done.output)) == set()
+
+
+def test_blocks_are_parted_from_what_keeps_them_from_being_fused(tmp_path: Path) -> None:
+    """Two products with the same scales, the first with a bias in two dimensions and a Relu that others read."""
+    text = """g (float[4, 32] x) => (float[4, 32] y) {
+        vd = DequantizeLinear <axis = 0, block_size = 16> (v, s)
+        wd = DequantizeLinear <axis = 0, block_size = 16> (w, s)
+        a = MatMul (x, vd)
+        b = Add (a, row)
+        r = Relu (b)
+        c = MatMul (r, wd)
+        h = Relu (c)
+        y = Tanh (h)
+    }"""
+    rng = np.random.default_rng(3)
+    codes = {name: rng.integers(-8, 8, (32, 32)).astype(ml_dtypes.int4) for name in "vw"}
+    constants = codes | {"s": np.full((2, 32), 0.01, np.float32), "row": normal(1, 32, seed=4)}
+    path = save(model(text, constants, opset=21), tmp_path)
+    before = [each for each in examine(path).findings if each.rule == "unpacked-in-every-run"]
+    assert ["Add" in before[0].message, "Relu" in before[1].message, len(before)] == [True, True, 2]
+    done = mend(path, tmp_path / "mended.onnx")
+    assert done.rules == ("unpacked-in-every-run",) and done.check is not None and done.check.sqnr_plain == 120
+    after = examine(done.output)
+    assert after.kernels == {"MatMulNBits": 2} and found(after) == {("note", "level-4")}
+
+
+def test_codes_that_several_nodes_read_are_not_mended(tmp_path: Path) -> None:
+    text = """g (float[4, 32] x) => (float[4, 32] y) {
+        vd = DequantizeLinear <axis = 0, block_size = 16> (w, s)
+        wd = DequantizeLinear <axis = 0, block_size = 16> (w, s)
+        a = MatMul (x, vd)
+        t = Tanh (a)
+        y = MatMul (t, wd)
+    }"""
+    codes = np.random.default_rng(3).integers(-8, 8, (32, 32)).astype(ml_dtypes.int4)
+    path = save(model(text, {"w": codes, "s": np.full((2, 32), 0.01, np.float32)}, opset=21), tmp_path)
+    unpacked = [each for each in examine(path).findings if each.rule == "unpacked-in-every-run"]
+    assert len(unpacked) == 2 and not any(each.mends for each in unpacked)
+    assert all("several nodes read these codes" in each.message for each in unpacked)
+    with pytest.raises(NothingToDo):
+        mend(path, tmp_path / "mended.onnx")

@@ -13,17 +13,17 @@ from onnxq.doctor.rule import Rule
 from onnxq.doctor.stored import constant_of
 from onnxq.model import graph
 from onnxq.model.weights import MIN_ELEMENTS
-from onnxq.passes.fusing.part_clips import PartClips, clip_behind
+from onnxq.passes.fusing.part_products import PartProducts, in_the_way, shares_codes, shares_scales, unpacking
 
 #: Fewer codes cost microseconds: that is a note.
 LARGE = 1 << 16
-PARTED = "spell it as Max and Min, which --fix does, or let 'onnxq convert --to ort-cpu' write packed products"
+PARTED = "--fix spells it in another way (Max and Min, Sum); or let 'onnxq convert --to ort-cpu' write packed products"
 
 
 class UnpackedInEveryRun(Rule):
     """Told by the kernels that ran. onnxruntime keeps DequantizeLinear of a constant for fusions to take; where none
-    does, it runs each time. That happens to blocks whose MatMul has a Relu or Clip right behind it that other nodes
-    read (measured on 1.31.1), which is mended: Max and Min compute the same, and keep nothing from being fused.
+    does, it runs each time. That happens to blocks whose MatMul has a Relu, Clip or Add right behind it, or whose
+    scales others read, and is mended (`passes/fusing/part_products.py`); and to codes that several nodes read.
     """
 
     severity = Severity.WARNING
@@ -42,16 +42,24 @@ class UnpackedInEveryRun(Rule):
                 continue
             readers = [use.node for use in node.outputs[0].uses()]
             if not any(reads_codes(reader) for reader in readers):
-                clip = next((behind for reader in readers if (behind := clip_behind(reader)) is not None), None)
-                what = (
-                    f"'{node.inputs[0].name if node.inputs[0] else ''}' of {codes.size} codes is unpacked in every run"
-                )
+                name = node.inputs[0].name if node.inputs[0] is not None else ""
+                what = f"'{name}' of {codes.size} codes is unpacked in every run"
                 severity = self.severity if codes.size >= LARGE else Severity.NOTE
-                if clip is None:
-                    yield self.at(node.name or "", what, severity=severity, mends=False)
-                else:
-                    why = f"the {clip.op_type} behind its MatMul keeps the two from being fused"
-                    yield self.at(node.name or "", f"{what}: {why}", PARTED, severity)
+                why, mends = _why(readers)
+                yield self.at(node.name or "", f"{what}{why}", PARTED if mends else "", severity, mends=mends)
 
     def mend(self, model: ir.Model) -> bool:
-        return bool(PartClips()(model).modified)
+        return bool(PartProducts()(model).modified)
+
+
+def _why(readers: list[ir.Node]) -> tuple[str, bool]:
+    """What keeps a weight from being fused with those who read it, as far as that is known; whether it is mended."""
+    for reader in readers:
+        behind, unpack = in_the_way(reader), unpacking(reader)
+        if unpack is not None and shares_codes(unpack):
+            return ": several nodes read these codes, and then onnxruntime fuses none", False
+        if behind is not None:
+            return f": the {behind.op_type} behind its MatMul keeps the two from being fused", True
+        if unpack is not None and shares_scales(unpack):
+            return ": other nodes read its scales too, and then onnxruntime fuses none", True
+    return "", False
