@@ -192,6 +192,15 @@ def test_a_gemm_that_is_not_fused_says_why(tmp_path: Path) -> None:
     assert "its alpha is not 1" in finding.message
 
 
+def test_convolutions_whose_ranges_are_measured_are_slow(tmp_path: Path) -> None:
+    text = """g (float[1, 4, 8, 8] x) => (float[1, 4, 6, 6] y) {
+        q, s, z = DynamicQuantizeLinear (x)
+        c = ConvInteger (q, w, z)
+        y = Cast <to = 1> (c)
+    }"""
+    assert found(examined(tmp_path, text, RIGHT)) == {("warning", "slow-convolutions")}
+
+
 def test_operators_of_a_domain_that_the_target_lacks(tmp_path: Path) -> None:
     text = "g (float[4, 8] x) => (float[4, 8] y) {\n y = com.microsoft.Gelu (x)\n}"
     assert found(examined(tmp_path, text, {})) == set()
