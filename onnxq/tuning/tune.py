@@ -23,7 +23,7 @@ from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
-from onnxq.tuning.refine import refine, with_finest_weights
+from onnxq.tuning.refine import refine, with_finest_weights, with_whole_bytes
 from onnxq.tuning.there import There
 from onnxq.tuning.timings import Timings
 
@@ -48,7 +48,7 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     """
     terms = Terms.of(bench, recipe, progress)
     if plan.those(*COMPUTING) and (not recipe.keep_slow or plan.those(Method.STATIC, Method.DYNAMIC)):
-        plan = _bargain(terms, plan, observed)
+        plan = _as_short(_bargain(terms, with_whole_bytes(plan), observed), plan)
     return refine(bench, plan, recipe, terms.measurements, progress)
 
 
@@ -135,8 +135,8 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
 
 
 def _best_there(terms: Terms, timings: Timings, there: There, plans: Sequence[Plan]) -> Plan:
-    """The best bargain of these plans, timed in the runtime that they are for. The first is the one in float; the
-    second stays where they cannot be timed."""
+    """The best bargain of three plans, timed in the runtime that they are for: the one in float; that which stays where
+    they cannot be timed; and the one with every kernel in integers."""
     distinct = list({plan_key(plan): plan for plan in plans}.values())
     terms.progress.start(f"timing {len(distinct)} plans in {there.consumer}")
     ratios = timings.ratios_there(there, distinct) if len(distinct) > 1 else None
@@ -148,7 +148,17 @@ def _best_there(terms: Terms, timings: Timings, there: There, plans: Sequence[Pl
         found = ratio + terms.noise_price(quality)
         if quality.sqnr >= terms.recipe.aim and found < least:
             best, least = plan, found
+    if best is distinct[0] and min(ratios[1:]) >= 1:
+        full = plans[2]
+        return _back(terms.bench, full, full.those(*COMPUTING), f"float is faster in {there.consumer}")
     return best
+
+
+def _as_short(plan: Plan, asked: Plan) -> Plan:
+    """`plan` with the bits that were `asked` for where int8 kernels read the weights: how few those may be, and not
+    where integers are worth their noise, is what `refine` finds out."""
+    short = (asked.choices[choice.node] for choice in plan.those(Method.STATIC) if choice.node in asked.choices)
+    return plan.replacing(choice for choice in short if choice.method is Method.STATIC)
 
 
 def _is_worthwhile(bench: PlanBench, best: Plan, float_plan: Plan, speed: PlanTime) -> bool:

@@ -86,6 +86,7 @@ def test_plans_follow_the_times_of_the_runtime_where_it_is_installed(
     _, done = net(tmp_path)
     assert len(timed) == 1 and {"int8", "int8 stored"} == set(timed[0])
     assert bool(done.plan.those(Method.STATIC)) == is_int8
+    assert ("float is faster in openvino" in {choice.reason for choice in done.plan}) != is_int8
 
 
 def test_plans_are_timed_as_they_would_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
