@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numpy.typing import NDArray
-
 from onnxq.errors import BadModel
 from onnxq.quality import compare_outputs
-from onnxq.runtime.consumers import open_in, version_of
+from onnxq.runtime.consumers import in_order, open_in, version_of
 from onnxq.runtime.session import Session
 from onnxq.runtime.timing import race
 from onnxq.samples.trials import Trials
@@ -73,22 +70,13 @@ def run_elsewhere(consumer: str, in_float: Path, quantized: Path, trials: Trials
     assert theirs is not None
     wanted = [reference.run(feed) for feed in trials.feeds]
     compared = functools.partial(compare_outputs, reference.outputs, wanted, labels=trials.labels)
-    order = _order(reference.outputs, ours.outputs)
+    run_ours, run_theirs = in_order(ours, reference.outputs), in_order(theirs, reference.outputs)
     try:
-        found = compared([_in_order(ours.run(feed), order) for feed in trials.feeds])
-        as_float = compared([_in_order(theirs.run(feed), order) for feed in trials.feeds])
+        found = compared([run_ours(feed) for feed in trials.feeds])
+        as_float = compared([run_theirs(feed) for feed in trials.feeds])
         timing = race([theirs, ours], [trials.feeds[0]] * 2, seconds=SECONDS)
     except BadModel:
         return Elsewhere(name)
     types: Counter[str] = ours.precisions()
     milliseconds = [1e3 * seconds for seconds in timing.seconds]
     return Elsewhere(name, True, found.sqnr, as_float.sqnr, milliseconds[0], milliseconds[1], dict(types))
-
-
-def _order(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Where each output is there; by place, where names got lost."""
-    return [names.index(name) for name in wanted] if set(wanted) <= set(names) else list(range(len(wanted)))
-
-
-def _in_order(outputs: Sequence[NDArray], order: Sequence[int]) -> list[NDArray]:
-    return [outputs[index] for index in order]

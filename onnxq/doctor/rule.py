@@ -42,8 +42,11 @@ class Rule:
         """Rewrite `model` without the fault, in place, to compute the same; whether anything was rewritten."""
         return False
 
-    def at(self, place: str, message: str, fix: str = "", severity: Severity | None = None) -> Finding:
-        return Finding(self.word, severity or self.severity, place, message, fix or self.fix, self.mends)
+    def at(
+        self, place: str, message: str, fix: str = "", severity: Severity | None = None, *, mends: bool = True
+    ) -> Finding:
+        """A finding; with `mends` False it is one of those that `mend` does nothing for."""
+        return Finding(self.word, severity or self.severity, place, message, fix or self.fix, self.mends and mends)
 
 
 @functools.cache

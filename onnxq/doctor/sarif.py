@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from onnxq.doctor.finding import Diagnosis, Finding, Severity
 from onnxq.doctor.rule import rules
@@ -60,4 +61,4 @@ def _result(finding: Finding, index: int, path: str) -> dict[str, Any]:
 def _uri(path: str) -> str:
     """As it was given, below where the command ran; or of the file, where it is absolute."""
     given = Path(path)
-    return given.as_uri() if given.is_absolute() else given.as_posix().replace("%", "%25").replace(" ", "%20")
+    return given.as_uri() if given.is_absolute() else quote(given.as_posix())

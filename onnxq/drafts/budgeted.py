@@ -27,6 +27,7 @@ from onnxq.searching.search import Solution, within
 from onnxq.searching.space import Space, open_space
 from onnxq.summaries.ranges import Ranges
 from onnxq.tuning.plan_bench import PlanBench
+from onnxq.tuning.there import there_of
 
 #: Files that are written at most until one keeps its bound.
 FILES = 5
@@ -116,7 +117,9 @@ def bench_of(request: Request, job: Job, ranges: Ranges, trials: Trials | None) 
         raise BadRecipe("a search runs the model, for which no legal inputs could be made up: give --data")
     rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
     classes = classes_of(job.model, request.logits)
-    return PlanBench(job.model, rewrite, trials, job.threads, request.profile, job.trace, classes)
+    return PlanBench(
+        job.model, rewrite, trials, job.threads, request.profile, job.trace, classes, there_of(job, ranges)
+    )
 
 
 def progress_of(output: Path) -> Path:

@@ -24,6 +24,7 @@ from onnxq.samples.trials import Trials
 from onnxq.summaries.ranges import Ranges
 from onnxq.tuning.aim_search import AimSearch
 from onnxq.tuning.plan_bench import PlanBench
+from onnxq.tuning.there import there_of
 from onnxq.tuning.timings import Timings
 from onnxq.tuning.tune import regret, tune
 
@@ -47,7 +48,8 @@ class Drafts:
         if request.is_free and trials and trials.samples:
             rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
             classes = classes_of(job.model, request.logits)
-            self._bench = PlanBench(job.model, rewrite, trials, job.threads, request.profile, job.trace, classes)
+            known = (request.profile, job.trace, classes, there_of(job, ranges))
+            self._bench = PlanBench(job.model, rewrite, trials, job.threads, *known)
         self._dense = None if request.one_scheme or not request.profile.machine.multiplies_bfloat16 else job.dense
         self._retries = 0 if self._bench is None else RETRIES
         self._metric, self._search = request.metric, AimSearch()

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from onnxq.analysis.layers import FormError, ModelAnalysis
 from onnxq.benching.kernels import kernels_of
+from onnxq.checking.compare import compare
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.result import ByLayer
 from onnxq.checking.models import Check
@@ -23,17 +25,21 @@ from onnxq.frontier import Frontier
 from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
+from onnxq.model import graph
 from onnxq.model.load import external_tensors, load_model
 from onnxq.output import write
 from onnxq.output.signature import Signature, signature_of
+from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_constants import FoldConstants
+from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.prepare import prepare, run
 from onnxq.plan import Method, Plan, load_plan
 from onnxq.report import nodes as nodes_of_models
 from onnxq.report.activations import activations_of, ranges_in
 from onnxq.report.document import FrontPoint, Layer, Report, Summary, WeightError, known, load_report
-from onnxq.report.operators import add_times, by_operator
+from onnxq.report.operators import add_times, by_operator, name_kernels
 from onnxq.report.reasons import reasons_of
 from onnxq.report.weights import weight_errors
 from onnxq.runtime.session import Feed
@@ -115,6 +121,13 @@ def read_report(subject: Subject) -> Report:
 def of_model(subject: Subject) -> Report:
     """A model as it lies on disk, and beside the float model, if that is known."""
     report = _empty("model", subject)
+    if subject.in_float is not None:
+        environment = subject.environment
+        environment.progress.start("comparing the two models")
+        try:
+            _add_check(report, compare(subject.in_float, subject.model, subject.sampling, threads=environment.threads))
+        except OnnxqError as error:
+            report.notes.append(f"not compared as a whole: {error}")
     _add_models(report, subject, None)
     return report
 
@@ -210,7 +223,7 @@ def _add_models(report: Report, subject: Subject, plan: Plan | None) -> None:
             _name(report, plan)
     else:
         report.summary.bytes_before = bytes_of(source, load_model(source, to_look_at=True))
-        report.weights = _weights(report, prepared, subject.model)
+        report.weights = _weights(report, prepared, source, subject.model)
         report.nodes = nodes_of_models.nodes_of(prepared, plan, report.weights)
     if any(weight.is_scaled for weight in report.weights):
         report.notes.append(SCALED)
@@ -280,7 +293,10 @@ def _add_runs(report: Report, subject: Subject, prepared: ir.Model, quantized: i
     after = kernels_of(subject.model, feed, threads)
     before = kernels_of(path, feed, threads) if subject.in_float is not None else []
     report.operators = by_operator(before, after)
-    add_times(report.nodes, nodes_of_models.owners(prepared), before, after)
+    owners = nodes_of_models.owners(prepared)
+    add_times(report.nodes, owners, before, after)
+    if not report.recipe:  # else its plan has told
+        name_kernels(report.nodes, owners, after)
 
 
 def _made_up(model: ir.Model) -> Feed | None:
@@ -288,7 +304,7 @@ def _made_up(model: ir.Model) -> Feed | None:
     return feeds[0] if feeds else None
 
 
-def _weights(report: Report, prepared: ir.Model, quantized: Path) -> list[WeightError]:
+def _weights(report: Report, prepared: ir.Model, source: Path, quantized: Path) -> list[WeightError]:
     restored = load_model(quantized, to_look_at=True)
     try:
         restore_all(restored)
@@ -296,7 +312,16 @@ def _weights(report: Report, prepared: ir.Model, quantized: Path) -> list[Weight
     except (BadModel, ValueError) as error:
         report.notes.append(f"the weights of the quantized model cannot be read: {error}")
         return []
-    return list(weight_errors(prepared, restored))
+    has_norms = any(graph.is_op(node, "BatchNormalization") for node in graph.nodes(restored))
+    return list(weight_errors(prepared, restored, _unfolded(source) if has_norms else None))
+
+
+def _unfolded(path: Path) -> ir.Model:
+    """A model that is prepared only as far as weights are found: other tools leave normalizations where they are."""
+    model = load_model(path, to_look_at=True)
+    lift = LiftConstantsToInitializersPass(True, size_limit=0)
+    run([InlineFunctions(), DropInitializerInputs(), lift, UniqueNames(), FoldConstants(GROWTH)], model)
+    return model
 
 
 def _signature(model: ir.Model, report: Report) -> Signature | None:

@@ -42,3 +42,11 @@ def add_times(
         for node in nodes:
             if node.name in times:
                 setattr(node, field, times[node.name])
+
+
+def name_kernels(nodes: Sequence[Node], owners: Mapping[str, str], after: Sequence[Kernel]) -> None:
+    """Say of nodes without weights that an integer kernel computed them, which no weight in the file tells."""
+    ran = {owners.get(kernel.name, kernel.name) for kernel in after if kernel.op.startswith("QLinear")}
+    for node in nodes:
+        if node.name in ran and node.becomes == "float":
+            node.becomes = "int8"

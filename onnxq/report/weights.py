@@ -26,13 +26,15 @@ LEAST = 8
 LARGEST = 1 << 24
 
 
-def weight_errors(in_float: ir.Model, restored: ir.Model) -> Iterator[WeightError]:
+def weight_errors(in_float: ir.Model, restored: ir.Model, unfolded: ir.Model | None = None) -> Iterator[WeightError]:
     """Of the weights that both models have, by the nodes that read them.
 
     Args:
         in_float: prepared.
         restored: the quantized model, its weights floats again that know their codes (`conversion/restore.py`).
+        unfolded: the float model as it was, for weights into which nothing was folded before they were quantized.
     """
+    plain = {} if unfolded is None else {_key(weight): weight for weight in find_weights(unfolded)}
     weights, others = list(find_weights(in_float)), {_key(weight): weight for weight in find_weights(restored)}
     named = {_key(weight) for weight in weights}
     renamed = [other for key, other in others.items() if key not in named]
@@ -42,6 +44,8 @@ def weight_errors(in_float: ir.Model, restored: ir.Model) -> Iterator[WeightErro
             continue
         try:
             w, got = _rows(weight), _rows(other)
+            was = plain.get(_key(weight))
+            w = w if was is None else _nearer(w, _rows(was), got)
         except OnnxqError:  # codes that cannot be read are told by those who run the model
             continue
         if w.shape != got.shape and w.T.shape == got.shape:
@@ -72,6 +76,14 @@ def _lookalike(weight: Weight, renamed: list[Weight]) -> Weight | None:
                 renamed.remove(other)
                 return other
     return None
+
+
+def _nearer(one: NDArray[np.float64], other: NDArray[np.float64], got: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Which of two spellings of a weight those codes stand for."""
+    turned = got if got.shape == one.shape else got.T
+    if one.shape != other.shape or one.shape != turned.shape:
+        return one
+    return other if np.square(turned - other).sum() < np.square(turned - one).sum() else one
 
 
 def format_of(tensor: ir.TensorProtocol) -> str:

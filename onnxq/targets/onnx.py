@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxq import formats
+from onnxq.model import graph
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.schemes import weight_format
@@ -48,4 +49,14 @@ class onnx(Target):
                 return at_least_four_bits(in_float(wish, reason))
             if not has_type:
                 return in_float(wish, f"standard ONNX has no {wish.format} type: unpacked when the model loads")
+            if _several_products_read(weight):
+                reason = "onnxruntime fuses no codes that several nodes read: unpacked when the model loads"
+                return at_least_four_bits(in_float(wish, reason))
         return super().place(weight, wish)
+
+
+def _several_products_read(weight: Weight) -> bool:
+    """Whether other products of the same graph read it; a subgraph has codes of its own (docs/fusion.md)."""
+    readers = {use.node for use in weight.value.uses()}
+    products = [node for node in readers if graph.is_op(node, "MatMul", "Gemm") and node.graph is weight.node.graph]
+    return len(products) > 1

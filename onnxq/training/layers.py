@@ -7,11 +7,12 @@ A `QuantLinear` or `QuantConv2d` takes the place of torch's own. In training it 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,7 +23,10 @@ from onnxq.errors import BadModel, BadRecipe, first_line
 from onnxq.fake_quant import AffineGrid, Observer, torch_functions
 from onnxq.files import staging
 from onnxq.files.guard import Guard
-from onnxq.output.write import require_onnx
+from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.load import load_model
+from onnxq.output.write import require_onnx, save
 
 
 class _Quantized(torch.nn.Module):  # type: ignore[misc]
@@ -44,7 +48,7 @@ class _Quantized(torch.nn.Module):  # type: ignore[misc]
             raise BadRecipe(f"a layer has weights of 2 to 8 bits and inputs of 8 or none, not {bits} and {input_bits}")
         self.bits, self.input_bits = bits, input_bits
         self.observer = Observer(method, input_bits or 8)
-        self.is_calibrating = False
+        self.is_calibrating = self.is_exporting = False
         self.register_buffer("input_scale", torch.zeros(()))
         self.register_buffer("input_zero", torch.zeros((), dtype=torch.int32))
 
@@ -53,13 +57,19 @@ class _Quantized(torch.nn.Module):  # type: ignore[misc]
         """The weight's, as it is now."""
         return fake_quant.fit(self.weight.detach().cpu().numpy(), self.bits, symmetric=True, axis=0)
 
-    def rounded_weight(self) -> Tensor:
-        """The weight on its grid."""
-        most = (1 << self.bits - 1) - 1
+    @property
+    def scale(self) -> Tensor:
+        """Of each output channel of the weight, as it is now; the lowest code stays unused."""
         axes = tuple(range(1, self.weight.dim()))
-        scale = self.weight.detach().abs().amax(axes) / most
-        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
-        if self.bits == 8:  # which torch's exporter knows; the scale leaves the lowest code unused
+        scale = self.weight.detach().abs().amax(axes) / ((1 << self.bits - 1) - 1)
+        return torch.where(scale == 0, torch.ones_like(scale), scale)
+
+    def rounded_weight(self) -> Tensor:
+        """The weight on its grid; while it is exported, as it is: `_store_codes` knows its codes."""
+        if self.is_exporting:
+            return self.weight
+        most, scale = (1 << self.bits - 1) - 1, self.scale
+        if self.bits == 8:
             zero = torch.zeros_like(scale, dtype=torch.int32)
             return torch.fake_quantize_per_channel_affine(self.weight, scale, zero, 0, -most - 1, most)
         return torch_functions.FakeQuantize.apply(self.weight, scale, torch.zeros_like(scale), -most, most, 0)
@@ -68,7 +78,7 @@ class _Quantized(torch.nn.Module):  # type: ignore[misc]
         """`x` on its grid; as it is before there is one."""
         if self.is_calibrating:
             self.observer.update(x.detach().float().cpu().numpy())
-        if self.input_bits is None or self.is_calibrating or not self.has_range:
+        if self.input_bits is None or self.is_calibrating or not (self.is_exporting or self.has_range):
             return x
         return torch.fake_quantize_per_tensor_affine(x, self.input_scale, self.input_zero, 0, 255)
 
@@ -181,9 +191,17 @@ def calibrating(model: torch.nn.Module) -> Iterator[None]:
 
 @typed
 def export(
-    module: Any, path: str | Path, example: Any, *, force: bool = False, input_names: Iterable[str] = ()
+    module: Any,
+    path: str | Path,
+    example: Any,
+    *,
+    force: bool = False,
+    input_names: Iterable[str] = (),
+    output_names: Iterable[str] = ("y",),
+    dynamic_axes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a module with our layers as standard ONNX, where each is a QuantizeLinear/DequantizeLinear pair.
+    """Write a module with our layers as standard ONNX: weights as codes of 8 bits behind a DequantizeLinear, inputs
+    through a QuantizeLinear/DequantizeLinear pair.
 
     Args:
         module: of torch.
@@ -191,37 +209,79 @@ def export(
         example: an input, or a tuple of them, to run it on.
         force: replace a file that is there.
         input_names: of the inputs.
+        output_names: of the outputs.
+        dynamic_axes: by input or output, which axes may have other sizes, and what those are called.
 
     Raises:
         BadModel: torch cannot export it.
-        BadRecipe: a layer has weights of other widths than 8 bits, or no range yet: `calibrating`.
+        BadRecipe: a layer has no range yet: `calibrating`.
         BadOutput: the file cannot be written.
     """
     path = Path(path)
     require_onnx(path)
     guard = Guard(force)
     guard.writes(path)
-    for layer in layers_of(module):
-        if layer.bits != 8:
-            raise BadRecipe(
-                f"weights of {layer.bits} bits have no form in torch's exporter: export the float module and train it "
-                "by 'onnxq train', or give bits=8"
-            )
-        if layer.input_bits is not None and not layer.has_range:
-            raise BadRecipe("a layer has seen no input yet: run the module on samples within 'calibrating(module)'")
+    every = list(layers_of(module))
+    if any(layer.input_bits is not None and not layer.has_range for layer in every):
+        raise BadRecipe("a layer has seen no input yet: run the module on samples within 'calibrating(module)'")
     inputs = example if isinstance(example, tuple) else (example,)
-    was_training = module.training
-    with staging.staging(path) as folder:
+    names = list(input_names) or [f"x{i}" if i else "x" for i in range(len(inputs))]
+    options: dict[str, Any] = {"input_names": names, "output_names": list(output_names), "opset_version": 17}
+    options |= {"dynamic_axes": dynamic_axes, "dynamo": False}
+    with staging.staging(path) as folder, _exporting(module, every):
         staged = folder / path.name
-        try:
-            module.eval()
-            names = list(input_names) or [f"x{i}" if i else "x" for i in range(len(inputs))]
-            torch.onnx.export(
-                module, inputs, str(staged), input_names=names, output_names=["y"], opset_version=17, dynamo=False
-            )
+        try:  # weights are left where they are, so that they are found again
+            torch.onnx.export(module, inputs, str(staged), do_constant_folding=False, **options)
         except (RuntimeError, ValueError, TypeError) as error:
             raise BadModel(f"torch cannot export the module: {first_line(error)}") from error
-        finally:
-            module.train(was_training)
+        model = load_model(staged)
+        _store_codes(model, module)
+        save(model, staged)
         guard.publish(staged, path)
     return path
+
+
+@contextlib.contextmanager
+def _exporting(module: torch.nn.Module, layers: list[QuantLinear | QuantConv2d]) -> Iterator[None]:
+    """Within, the module is as it is exported."""
+    was_training = module.training
+    module.eval()
+    for layer in layers:
+        layer.is_exporting = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_exporting = False
+        module.train(was_training)
+
+
+def _store_codes(model: ir.Model, module: torch.nn.Module) -> None:
+    """Put a DequantizeLinear on codes in the place of each layer's weight.
+
+    Raises:
+        BadModel: torch's exporter has written a weight under another name, or not as it is.
+    """
+    names, stored_already = Names(model), set()
+    for prefix, layer in module.named_modules():
+        if not isinstance(layer, (QuantLinear, QuantConv2d)) or id(layer.weight) in stored_already:
+            continue
+        stored_already.add(id(layer.weight))
+        word = f"{prefix}.weight".lstrip(".")
+        value = model.graph.initializers.get(word)
+        if value is None or tuple(value.const_value.shape.numpy()) != tuple(layer.weight.shape):  # type: ignore[union-attr]
+            raise BadModel(f"torch's exporter did not keep the weight '{word}' of a layer as it is")
+        scale = layer.scale
+        with torch.no_grad():
+            layer.is_exporting = False
+            codes = torch.round(layer.rounded_weight() / scale.reshape(-1, *[1] * (layer.weight.dim() - 1)))
+            layer.is_exporting = True
+        parts = [codes.to(torch.int8), scale.float(), torch.zeros_like(scale, dtype=torch.int8)]
+        stored = [
+            graph.add_constant(model.graph, names.fresh(f"{word}_{part}"), ir.tensor(x.cpu().numpy()))
+            for part, x in zip(("codes", "scale", "zero_point"), parts, strict=True)
+        ]
+        name = names.fresh(f"{word}_dequantized")
+        first = next(iter(model.graph))
+        value.replace_all_uses_with(graph.add_node(first, "DequantizeLinear", list(stored), name, name, {"axis": 0}))
+        model.graph.initializers.pop(word)

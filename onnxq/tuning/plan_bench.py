@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
@@ -25,6 +26,7 @@ from onnxq.runtime.session import THREADS, Feed, Kernel, Session
 from onnxq.runtime.timing import Race, least_seconds, race
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.trials import GIVEN, Trial, Trials
+from onnxq.tuning.there import There
 
 Rewrite = Callable[[Plan], ir.Model]
 
@@ -46,6 +48,8 @@ OVERLOOKED = 2.0
 LONG = 3.0
 #: Bytes that a constant takes in a file beside its numbers: names, shape, and the node that unpacks it.
 BYTES_PER_CONSTANT = 150
+#: dB below which two runtimes do not compute the same model.
+ALIKE = 10.0
 #: Outputs of at least so many numbers in 0…1, of which less than this share is above 0.5, are taken for scores.
 LEAST_SCORES, RARE = 64, 0.1
 
@@ -64,6 +68,7 @@ class PlanBench:
         traced: what tells every node that runs on a sample, where that may be known; None: `work.trace`.
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
         classes: outputs that are scores of classes.
+        there: the runtime that plans are for, where that is another one and installed.
     """
 
     model: ir.Model
@@ -73,6 +78,7 @@ class PlanBench:
     known: MachineProfile | None = None
     traced: Callable[[Feed], list[NodeRun]] | None = None
     classes: Mapping[str, Classes] = field(default_factory=dict)
+    there: There | None = None
 
     def __post_init__(self) -> None:
         self.profile = new_profile(self.threads) if self.known is None else self.known
@@ -111,6 +117,20 @@ class PlanBench:
     def leaders(self) -> dict[str, str]:
         """By node, the first one that reads a weight which it reads too; nodes that share none are left out."""
         return first_readers(self.model)
+
+    @functools.cached_property
+    def floor(self) -> Quality | None:
+        """Of the float model in the runtime that plans are for: what nodes that stay in float lose there, where it
+        computes them in shorter types than float32. None where that is not known, or it gives something else."""
+        if self.there is None:
+            return None
+        labels = [trial.label for trial in self._samples]
+        try:
+            got = [self.there.run(feed) for feed in self.feeds]
+        except BadModel:
+            return None
+        found = compare_outputs(self.outputs, self._wanted, got, self._random, labels, self.classes)
+        return found if found.sqnr >= ALIKE else None
 
     @functools.cached_property
     def cost(self) -> float:

@@ -23,6 +23,7 @@ from onnxq.runtime.timing import is_below
 from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, predicted_seconds
 from onnxq.tuning.kernel_words import form_of, hash_of_plan, hash_of_trace, words_of
 from onnxq.tuning.plan_bench import PlanBench
+from onnxq.tuning.there import There
 
 #: Seconds for which each of two models is timed in turns.
 TIMING_SECONDS = 0.5
@@ -86,6 +87,16 @@ class Timings:
             seconds = predicted_seconds(plan, costs, full) + borders(self._bench.model, plan, costs)
             found = PlanTime(seconds / costs.total_float if costs.total_float else 1.0, PREDICTED)
         return found
+
+    def ratios_there(self, there: There, plans: Sequence[Plan]) -> list[float] | None:
+        """Times of plans in the runtime that they are for, by that of the first; None where that is not known."""
+        keys = [f"{self._model} {hash_of_plan(plan, self._level)} {there.consumer}" for plan in plans]
+        if not self._profile.is_closed and not all(key in self._profile.plans for key in keys):
+            seconds = there.seconds(plans, self._bench.feeds[0])
+            for key, own in zip(keys, seconds or (), strict=False):
+                self._profile.plans[key] = PlanTime(own / seconds[0] if seconds else 1.0, 0.0)
+        found = [self._profile.plan(key) for key in keys]
+        return [each.ratio for each in found if each is not None] if all(found) else None
 
     def is_saved_slower(self, plan: Plan, seen: PlanTime, bound: float) -> bool:
         """Whether the saved file of `plan` clearly takes more than `bound` times as long as the float model.

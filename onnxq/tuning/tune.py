@@ -24,6 +24,7 @@ from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import refine, with_finest_weights, with_whole_bytes
+from onnxq.tuning.there import There
 from onnxq.tuning.timings import Timings
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
@@ -73,7 +74,8 @@ class Terms:
     Attributes:
         bar: dB of contrast below which decisions of this model change, on the user's samples. Made-up ones, and those
             of other lengths, are held to the bar of other models: what becomes of noise that accumulates, or of scores
-            near a threshold, only a real sequence shows.
+            near a threshold, only a real sequence shows. Where another runtime will run the model, which computes its
+            floats in shorter types, what is left of them there is enough.
         measurements: plans that may be measured to find out which nodes do harm.
     """
 
@@ -91,6 +93,8 @@ class Terms:
         if recipe.keep_slow:  # integers are wanted: noise well above the bar costs nothing
             preference = replace(preference, clear=0.0)
         bar = preference.bar_of(**kind)
+        if bench.floor is not None:  # what float itself loses there
+            bar = min(bar, bench.floor.contrast_for(GIVEN, max(0.0, bar - preference.bar)))
         measurements = SEARCHES[recipe.effort].measurements(bench.cost)
         return cls(bench, recipe, preference, bar, measurements, progress)
 
@@ -121,11 +125,33 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     best = _best_bargain(terms, plan, costs, [start, float_plan])
     if best is None:
         return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.aim:g} dB at the outputs")
+    if bench.there is not None:
+        best = _best_there(terms, timings, bench.there, [float_plan, best, plan])
     if not best.those(*COMPUTING) or recipe.keep_slow:
         return best
     terms.progress.start("timing against float")
     speed = timings.speed(best, costs, plan, WORTHWHILE)
     return best if _is_worthwhile(bench, best, float_plan, speed) else float_plan
+
+
+def _best_there(terms: Terms, timings: Timings, there: There, plans: Sequence[Plan]) -> Plan:
+    """The best bargain of three plans, timed in the runtime that they are for: the one in float; that which stays where
+    they cannot be timed; and the one with every kernel in integers."""
+    distinct = list({plan_key(plan): plan for plan in plans}.values())
+    terms.progress.start(f"timing {len(distinct)} plans in {there.consumer}")
+    ratios = timings.ratios_there(there, distinct) if len(distinct) > 1 else None
+    if ratios is None:
+        return plans[1]
+    best, least = plans[1], float("inf")
+    for plan, ratio in zip(distinct, ratios, strict=True):
+        quality = terms.bench.quality(with_finest_weights(plan))
+        found = ratio + terms.noise_price(quality)
+        if quality.sqnr >= terms.recipe.aim and found < least:
+            best, least = plan, found
+    if best is distinct[0] and min(ratios[1:]) >= 1:
+        full = plans[2]
+        return _back(terms.bench, full, full.those(*COMPUTING), f"float is faster in {there.consumer}")
+    return best
 
 
 def _as_short(plan: Plan, asked: Plan) -> Plan:

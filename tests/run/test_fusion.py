@@ -36,6 +36,9 @@ WEIGHTS = {
     "c": normal(32, seed=3),
     "v": normal(1024, 32, seed=4),
     "k": normal(8, 32, seed=5),
+    "square": normal(1024, 1024, seed=6),
+    "rows": normal(4, 1024, seed=7),
+    "row": normal(1, 1024, seed=8),
     "shape": np.array([1, 16, 16, 4]),
     "two": np.array([2]),
     "three": np.array([3]),
@@ -213,6 +216,39 @@ def test_packed_weights_have_one_kernel(scheme: str, target: str) -> None:
     assert ("MatMulNBits" in tiny.ops(found.model)) == (target == "ort-cpu")
     assert found.kernels == {"MatMulNBits": 1}
     assert found.sqnr > (18 if scheme == "w4a16" else 35)
+
+
+@pytest.mark.parametrize("behind", ["Relu(a)", "Clip(a, none, half)", "Clip(a, , half)", "Clip(a)"])
+@pytest.mark.parametrize("product", ["a = MatMul(x, v)", "p = MatMul(x, v)  a = Add(p, c)", "a = Gemm(x, v, c)"])
+def test_no_relu_or_clip_keeps_blocks_from_being_fused(product: str, behind: str) -> None:
+    """They are spelled as Max and Min where other nodes read them: else DequantizeLinear would run each time."""
+    text = f"g (float[4,1024] x) => (z) {{ {product}  r = {behind}  z = Tanh(r) }}"
+    found = compiled(text, "w8a16", "onnx")
+    assert found.kernels["MatMulNBits"] == 1 and not found.kernels["DequantizeLinear"]
+    assert not {"Relu", "Clip"} & set(tiny.ops(found.model))
+    assert found.sqnr > 30
+    last = compiled(f"g (float[4,1024] x) => (r) {{ {product}  r = {behind} }}", "w8a16", "onnx")
+    assert behind.split("(")[0] in tiny.ops(last.model) and last.kernels["MatMulNBits"] == 1
+
+
+@pytest.mark.parametrize("added", ["x", "rows", "row"])
+@pytest.mark.parametrize("shape", ["4,1024", "2,4,1024"])
+def test_no_sum_keeps_blocks_from_being_fused(added: str, shape: str) -> None:
+    """Add behind a product of matrices would become a Gemm in float, unless it adds a vector."""
+    text = f"g (float[{shape}] x) => (z) {{ a = MatMul(x, square)  s = Add({added}, a)  z = Tanh(s) }}"
+    found = compiled(text, "w8a16", "onnx")
+    assert found.kernels["MatMulNBits"] == 1 and not found.kernels["DequantizeLinear"]
+    assert ("Sum" in tiny.ops(found.model)) == (shape == "4,1024") and found.sqnr > 35
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+def test_codes_that_several_nodes_read_are_unpacked_at_load(op: str) -> None:
+    """onnxruntime fuses none of them, and would unpack them once for each node in every run."""
+    text = f"g (float[4,1024] x) => (z) {{ a = {op}(x, square)  t = Cos(a)  z = {op}(t, square) }}"
+    found = compiled(text, "w8a16", "onnx")
+    assert found.kernels == {op: 2, "Cos": 1} and found.sqnr > 30
+    assert tiny.ops(found.model).count("Cast") == 1
+    assert all("several nodes read" in each.reason for each in found.plan)
 
 
 @pytest.mark.parametrize("level", [0, 4])

@@ -12,7 +12,13 @@ from tiny import normal
 
 from onnxq import Recipe, quantize
 from onnxq.pipeline import Result
+from onnxq.plan import Choice, Method, Plan
+from onnxq.progress import QUIET
 from onnxq.runtime.session import Session
+from onnxq.samples.trials import Trials
+from onnxq.tuning.plan_bench import PlanBench
+from onnxq.tuning.there import There
+from onnxq.tuning.tune import Terms
 
 pytestmark = pytest.mark.usefixtures("quick")
 #: Two residual blocks; what is added to the second one comes from a Pad, which no int8 kernel makes.
@@ -29,6 +35,12 @@ KERNELS = {
     "w": normal(10, 8, seed=3),
 }
 PRODUCTS = "g (float[n, 128] x) => (float[n, 64] y) { h = MatMul (x, a)  r = Relu (h)  y = MatMul (r, b) }"
+
+
+@pytest.fixture(autouse=True)
+def by_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are those of the rules, and not of the times of so small a model."""
+    monkeypatch.setattr(There, "seconds", lambda self, plans, feed: None)
 
 
 def net(folder: Path) -> tuple[Path, Result]:
@@ -57,6 +69,56 @@ def test_plans_do_not_follow_the_times_of_another_runtime(tmp_path: Path) -> Non
         recipe = Recipe(scheme, min_sqnr=-np.inf)
         done = quantize(model, tmp_path / f"{scheme}.onnx", recipe, target="openvino")
         assert op in {node.op_type for node in onnx.load(done.output).graph.node}, scheme
+
+
+@pytest.mark.parametrize(("of_int8", "is_int8"), [(0.5, True), (1.5, False)])
+def test_plans_follow_the_times_of_the_runtime_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_int8: float, is_int8: bool
+) -> None:
+    pytest.importorskip("openvino")
+    timed: list[list[str]] = []
+
+    def seconds(self: There, plans: list[Plan], feed: object) -> list[float]:
+        timed.append([choice.label for plan in plans for choice in plan if choice.op == "Conv"])
+        return [of_int8 if plan.those(Method.STATIC) else 1.0 for plan in plans]
+
+    monkeypatch.setattr(There, "seconds", seconds)
+    _, done = net(tmp_path)
+    assert len(timed) == 1 and {"int8", "int8 stored"} == set(timed[0])
+    assert bool(done.plan.those(Method.STATIC)) == is_int8
+    assert ("float is faster in openvino" in {choice.reason for choice in done.plan}) != is_int8
+
+
+def test_plans_are_timed_as_they_would_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not run there ends it."""
+    pytest.importorskip("openvino")
+    monkeypatch.undo()
+    texts = ["y = Relu (x)", "y = MatMul (x, x)", "y = local.What (x)"]
+    models = [tiny.read(tiny.model(f"g (float[64, 64] x) => (float[64, 64] y) {{ {text} }}")) for text in texts]
+    plans = [Plan("w8a8", "openvino", {"n": Choice("n", "MatMul", Method.KEEP, reason=str(i))}) for i in range(3)]
+    there_is = There("openvino", 1, lambda plan: models[int(plan.choices["n"].reason)], lambda feed: [])
+    feed = {"x": normal(64, 64)}
+    seconds = there_is.seconds(plans[:2], feed)
+    assert seconds is not None and len(seconds) == 2 and min(seconds) > 0
+    assert there_is.seconds(plans, feed) is None
+
+
+def test_noise_that_float_has_there_is_no_reason_to_stay_in_float(tmp_path: Path) -> None:
+    """The bar of a plan falls to what the runtime leaves of the float model, and no lower."""
+    model = tiny.read(tiny.model("g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }"))
+    feeds = [{"x": np.random.default_rng(i).standard_normal((8, 4)).astype(np.float32)} for i in range(4)]
+
+    def bar(noise: float) -> float:
+        def run(feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return [np.maximum(feed["x"], 0) + np.float32(noise)]
+
+        there_is = There("openvino", 1, lambda plan: model, run)
+        bench = PlanBench(model, lambda plan: model, Trials.given(feeds, ""), there=there_is)
+        return Terms.of(bench, Recipe("w8a8", prefer="accuracy"), QUIET).bar
+
+    usual = bar(0.0)
+    assert bar(0.01) == pytest.approx(usual) and bar(0.05) < usual - 1
+    assert bar(3.0) == usual  # that is another model
 
 
 def test_says_that_it_was_not_run_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

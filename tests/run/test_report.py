@@ -281,3 +281,32 @@ def test_reports_of_others_are_refused(made: Path, tmp_path: Path) -> None:
 def test_each_reason_has_advice(reason: str, advice: str) -> None:
     (found,) = reasons.reasons_of([Choice("n", "MatMul", Method.KEEP, elements=9, reason=reason)])
     assert advice in found.advice and found.reason == reason and found.weights == 9
+
+
+def test_what_another_tool_left_as_it_was_is_no_error(tmp_path: Path) -> None:
+    """A normalization that was not folded before weights were quantized; and the sum of two convolutions has no weight
+    that could tell it computes in integers."""
+    body = """c = Conv <pads = [1, 1, 1, 1]> (X, f)
+        n = BatchNormalization (c, gamma, beta, mean, variance)"""
+    shapes = "(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y)"
+    rounded = "{0}q = QuantizeLinear ({0}, s, z)  {0}d = DequantizeLinear ({0}q, s, z)"
+    spelled = [rounded.format(name) for name in "xnt"]
+    text = f"g {shapes} {{ {body.replace('X', 'x')}  t = Add (n, x)  y = Relu (t) }}"
+    coded = f"""g {shapes} {{ {spelled[0]}  f = DequantizeLinear (codes, step)  {body.replace("X", "xd")}
+        {spelled[1]}  t = Add (nd, xd)  {spelled[2]}  y = Relu (td) }}"""
+    rng = np.random.default_rng(0)
+    norm = {word: rng.uniform(0.2, 3, 16).astype(np.float32) for word in ("gamma", "beta", "mean", "variance")}
+    f, step = tiny.normal(16, 16, 3, 3), np.float32(0.002)
+    codes = {"codes": np.rint(f / step).clip(-128, 127).astype(np.int8), "step": step}
+    pair = {"s": np.float32(0.05), "z": np.array(128, np.uint8)}
+    for name, made in (("a", tiny.model(text, norm | {"f": f})), ("b", tiny.model(coded, norm | codes | pair))):
+        for number, node in enumerate(node for node in made.graph.node if "Linear" not in node.op_type):
+            node.name = f"{node.op_type}{number}"
+        tiny.save(made, tmp_path, f"{name}.onnx")
+    run("report", tmp_path / "b.onnx", "--against", tmp_path / "a.onnx", "--json", tmp_path / "r.json")
+    report = report_of(tmp_path / "r.json")
+    (weight,) = report["weights"]
+    noise = np.sum((codes["codes"] * step - f) ** 2)
+    assert weight["sqnr"] == pytest.approx(10 * np.log10(np.sum(f**2) / noise), abs=1e-3) and not weight["is_scaled"]
+    assert report["summary"]["sqnr"] > 5 and report["summary"]["kernels"] == {"QLinearAdd": 1}
+    assert {node["name"]: node["becomes"] for node in report["nodes"]}["Add2"] == "int8"

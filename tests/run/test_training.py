@@ -270,6 +270,32 @@ def test_layers_of_torch_export_as_standard_pairs_with_the_same_numbers(tmp_path
     assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_exported_layers_hold_codes_and_take_any_size(bits: int, tmp_path: Path) -> None:
+    """Of a weight that two layers share there is one copy."""
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+    second.weight = first.weight
+    made = training.replace_layers(torch.nn.Sequential(first, torch.nn.ReLU(), second), bits=bits)
+    with training.calibrating(made):
+        made(torch.randn(8, 16))
+    made.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own exporter
+        axes = {"tokens": {0: "n", 1: "t"}}
+        path = training.export(
+            made, tmp_path / "made.onnx", torch.randn(2, 3, 16), input_names=["tokens"], dynamic_axes=axes
+        )
+    assert made.training and not any(layer.is_exporting for layer in made if hasattr(layer, "is_exporting"))
+    constants = [onnx.numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer]
+    (codes,) = [x for x in constants if x.shape == (16, 16)]
+    most = (1 << bits - 1) - 1
+    assert codes.dtype == np.int8 and codes.max() <= most and codes.min() >= -most and np.abs(codes).max() == most
+    x = torch.randn(5, 7, 16)
+    (found,) = Session(path).run({"tokens": x.numpy()}, ["y"])
+    np.testing.assert_allclose(found, made(x).detach().numpy(), atol=2e-5)
+
+
 def test_the_python_of_its_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).parents[2]
     blocks = re.findall(r"^```python\n([\s\S]*?)^```", (root / "docs" / "training.md").read_text(), re.MULTILINE)

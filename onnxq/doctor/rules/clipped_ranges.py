@@ -15,7 +15,9 @@ SHARE = 0.01
 
 
 class ClippedRanges(Rule):
-    """Told by the user's samples. What lies below a least code of zero is cut off on purpose, as by a Relu."""
+    """Told by the user's samples. What lies below a least code of zero is cut off on purpose, as by a Relu; and what is
+    outside by less than half a step is rounded as well as what is inside.
+    """
 
     severity = Severity.WARNING
     what = "more of the samples' numbers than 1 in 100 lie outside the range of their codes"
@@ -27,9 +29,9 @@ class ClippedRanges(Rule):
             if summary.histogram is None:
                 continue
             centers, counts = summary.histogram.centers(), summary.histogram.counts
-            outside = centers > codes.high
+            outside = centers > codes.high + codes.scale / 2
             if not codes.is_least_zero:
-                outside |= centers < codes.low
+                outside |= centers < codes.low - codes.scale / 2
             share = float(counts[outside].sum()) / max(1, int(np.sum(counts)))
             if share > SHARE:
                 what = f"{share:.1%} of '{value.name}' lie outside [{codes.low:.4g}, {codes.high:.4g}]"

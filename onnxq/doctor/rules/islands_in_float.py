@@ -52,6 +52,11 @@ def _why(node: ir.Node) -> str:
         for name in ("alpha", "beta"):
             if graph.attribute_float(node, name, 1.0) != 1.0:
                 return f"its {name} is not 1"
+    if node.op_type == "BatchNormalization":
+        return (
+            "no integer kernel does that; fold it into the convolution before you quantize (onnxruntime's "
+            "quant_pre_process does, and so does onnxq)"
+        )
     if node.op_type not in ("Conv", "MatMul", "Gemm") and not known.is_fused_in_int8(node):
         return "onnxruntime has no integer kernel for it, or none with these attributes"
     x = dequantizer(node.inputs[0])

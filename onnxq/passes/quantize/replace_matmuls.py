@@ -15,6 +15,7 @@ from onnxq.layouts import Layout
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import has_weights
+from onnxq.passes.fusing.part_products import PartProducts
 from onnxq.passes.low_rank import beside
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import Product, read_product
@@ -49,6 +50,8 @@ class ReplaceMatMuls(PlanPass):
             self._replace(node, choices[node.name or ""], constants)
         if nodes and self.contrib:
             model.opset_imports.setdefault(graph.MICROSOFT, 1)
+        elif nodes:
+            PartProducts()(model)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def _replace(self, node: ir.Node, choice: Choice, constants: WeightForms) -> None:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 
-_PAIRS = ("QuantizeLinear", "DequantizeLinear")
+PAIRS = ("QuantizeLinear", "DequantizeLinear")
 #: In which ONNX's have all types that onnxruntime's have.
 OPSET = 21
 
@@ -20,11 +20,11 @@ class StandardPairs(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = has_own_pairs(model)
         for node in graph.nodes(model):
-            if graph.is_op(node, *_PAIRS, domain=graph.MICROSOFT):
+            if graph.is_op(node, *PAIRS, domain=graph.MICROSOFT):
                 node.domain = ""
         return ir.passes.PassResult(model, modified=found)
 
 
 def has_own_pairs(model: ir.Model) -> bool:
     """Whether a model has them in onnxruntime's domain."""
-    return any(graph.is_op(node, *_PAIRS, domain=graph.MICROSOFT) for node in graph.nodes(model))
+    return any(graph.is_op(node, *PAIRS, domain=graph.MICROSOFT) for node in graph.nodes(model))

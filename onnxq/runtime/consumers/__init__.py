@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -51,6 +52,18 @@ def open_in(consumer: str, model: Path, threads: int) -> Consumer | None:
     except MissingRuntime:
         return None
     return found
+
+
+def in_order(session: Consumer, names: Sequence[str]) -> Callable[[Feed], list[NDArray]]:
+    """What gives a model's outputs in that runtime in the order of `names`; by place, where names got lost."""
+    known = session.outputs
+    order = [known.index(name) for name in names] if set(names) <= set(known) else list(range(len(names)))
+
+    def run(feed: Feed) -> list[NDArray]:
+        outputs = session.run(feed)
+        return [outputs[index] for index in order]
+
+    return run
 
 
 def is_provider(consumer: str) -> bool:

@@ -4,8 +4,11 @@ notes. What it does not take, the processor computes.
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxq.model import graph
 from onnxq.targets.rules import Found, Rule, View
+from onnxq.targets.rules._types import ELSEWHERE, lacks_types
 
 OPERATORS = frozenset(
     [
@@ -58,4 +61,11 @@ def forms_it_has(view: View) -> Found:
             yield node, "Core ML's provider has no GatherND with batches", False
 
 
-RULES: tuple[Rule, ...] = (operators_it_has, constant_inputs, forms_it_has)
+def types_it_has(view: View) -> Found:
+    """No strings, and no float64."""
+    yield from lacks_types(
+        view, "Core ML's provider", dict.fromkeys((ir.DataType.STRING, ir.DataType.DOUBLE), (ELSEWHERE, False))
+    )
+
+
+RULES: tuple[Rule, ...] = (operators_it_has, constant_inputs, forms_it_has, types_it_has)

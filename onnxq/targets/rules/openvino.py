@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxq.targets.rules import Rule, View
+from onnxq.targets.rules import Found, Rule, View
 from onnxq.targets.rules._pairs import rounded_before_sums
+from onnxq.targets.rules._types import lacks_trees, lacks_types
 
 
 def sums_without_rounding(view: View) -> Iterator[tuple[ir.Node | str, str, bool]]:
@@ -16,4 +17,11 @@ def sums_without_rounding(view: View) -> Iterator[tuple[ir.Node | str, str, bool
         yield node, "it is rounded before the sum that it could be fused with", False
 
 
-RULES: tuple[Rule, ...] = (sums_without_rounding,)
+def types_it_has(view: View) -> Found:
+    """Of float64 it makes float32, or bf16 on processors that have it; trees, encoders and the like it does not read
+    (both seen in version 2026.4)."""
+    yield from lacks_types(view, "OpenVINO", {ir.DataType.DOUBLE: ("it computes in float32 or shorter types", False)})
+    yield from lacks_trees(view, "OpenVINO", "it does not read the model", refuses=True)
+
+
+RULES: tuple[Rule, ...] = (sums_without_rounding, types_it_has)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.targets.rules import Found, Rule, View
 from onnxq.targets.rules._pairs import ON_CODES, QUANTIZE, is_activation, is_pair
+from onnxq.targets.rules._types import ELSEWHERE, lacks_trees, lacks_types
 
 #: Operators on codes that it has.
 HAS = ("MatMulInteger", "QAttention")
@@ -67,4 +68,10 @@ def _is_half(view: View, node: ir.Node) -> bool:
     return x is None or view.types.of(x).dtype in (None, *HALVES)
 
 
-RULES: tuple[Rule, ...] = (no_int8, packed_products, float_blocks, experts)
+def no_strings_and_trees(view: View) -> Found:
+    """Strings, trees, encoders and the like have kernels on processors only."""
+    yield from lacks_types(view, "the CUDA provider", {ir.DataType.STRING: (ELSEWHERE, False)})
+    yield from lacks_trees(view, "the CUDA provider", ELSEWHERE, refuses=False)
+
+
+RULES: tuple[Rule, ...] = (no_int8, packed_products, float_blocks, experts, no_strings_and_trees)

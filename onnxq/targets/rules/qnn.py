@@ -23,6 +23,7 @@ from onnxq.targets.rules._pairs import (
     scale_size,
     zero_points,
 )
+from onnxq.targets.rules._types import ELSEWHERE, lacks_types
 
 ACTIVATIONS = {ir.DataType.UINT8, ir.DataType.UINT16}
 #: Operators of the standard domain that it has.
@@ -149,6 +150,11 @@ def _is_rounded(value: ir.Value) -> bool:
     return bool(behind) and not value.is_graph_output() and all(is_pair(each, QUANTIZE) for each in behind)
 
 
+def types_it_has(view: View) -> Found:
+    """No strings, and no float64."""
+    yield from lacks_types(view, "QNN", dict.fromkeys((ir.DataType.STRING, ir.DataType.DOUBLE), (ELSEWHERE, False)))
+
+
 RULES: tuple[Rule, ...] = (
     fixed_sizes,
     operators_it_has,
@@ -158,4 +164,5 @@ RULES: tuple[Rule, ...] = (
     whole_units,
     products_are_rounded,
     equal_widths,
+    types_it_has,
 )

@@ -24,6 +24,7 @@ from onnxq.targets.rules._pairs import (
     source_behind,
     zero_points,
 )
+from onnxq.targets.rules._types import lacks_trees, lacks_types
 
 #: Types of codes, by the name of the block sizes that they want; int8 and float8 have one scale, or one a channel.
 BLOCKS = {ir.DataType.INT4: (64, 128), ir.DataType.FLOAT4E2M1: (16,)}
@@ -147,6 +148,15 @@ def no_lonely_outputs(view: View) -> Found:
             yield node, "it rounds what only floating-point operators read", False
 
 
+def types_it_has(view: View) -> Found:
+    """No strings; of float64 it makes float32."""
+    double = ("it computes in float32", False)
+    yield from lacks_types(
+        view, "TensorRT", {ir.DataType.STRING: ("it does not parse them", True), ir.DataType.DOUBLE: double}
+    )
+    yield from lacks_trees(view, "TensorRT", "it does not parse it", refuses=True)
+
+
 RULES: tuple[Rule, ...] = (
     operators_it_parses,
     types_of_codes,
@@ -159,4 +169,5 @@ RULES: tuple[Rule, ...] = (
     both_operands,
     residual_inputs,
     no_lonely_outputs,
+    types_it_has,
 )

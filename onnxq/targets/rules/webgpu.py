@@ -4,8 +4,11 @@ kernels for packed weights. What it does not have, the processor computes, with 
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxq.model import graph
 from onnxq.targets.rules import Found, Rule, View
+from onnxq.targets.rules._types import ELSEWHERE, lacks_types
 
 OPERATORS = frozenset(
     [
@@ -58,4 +61,11 @@ def plain_convolutions(view: View) -> Found:
             yield node, f"the WebGPU provider has no convolution of {rank - 2} dimensions", False
 
 
-RULES: tuple[Rule, ...] = (operators_it_has, packed_weights, plain_convolutions)
+def types_it_has(view: View) -> Found:
+    """No strings, and no float64."""
+    yield from lacks_types(
+        view, "the WebGPU provider", dict.fromkeys((ir.DataType.STRING, ir.DataType.DOUBLE), (ELSEWHERE, False))
+    )
+
+
+RULES: tuple[Rule, ...] = (operators_it_has, packed_weights, plain_convolutions, types_it_has)

@@ -1,0 +1,66 @@
+"""The runtime that a plan is for, where it is another one than onnxruntime on a processor, and installed here."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.errors import BadModel
+from onnxq.job import Job
+from onnxq.output import write
+from onnxq.plan import Plan
+from onnxq.runtime.consumers import Consumer, in_order, open_in
+from onnxq.runtime.session import Feed
+from onnxq.runtime.timing import race
+from onnxq.summaries.ranges import Ranges
+
+#: Seconds for which plans are timed there, each.
+SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class There:
+    """Runs the float model, and plans, in that runtime.
+
+    Attributes:
+        run: gives the float model's outputs, in its order.
+    """
+
+    consumer: str
+    threads: int
+    rewrite: Callable[[Plan], ir.Model]
+    run: Callable[[Feed], Sequence[NDArray]]
+
+    def seconds(self, plans: Sequence[Plan], feed: Feed) -> list[float] | None:
+        """The least time of a run of each of these plans as they would be written, in turns; None if one does not run
+        there."""
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(BadModel):
+            sessions: list[Consumer] = []
+            for number, plan in enumerate(plans):
+                path = Path(folder) / f"{number}.onnx"
+                write.save(self.rewrite(plan), path)
+                session = open_in(self.consumer, path, self.threads)
+                if session is None:
+                    return None
+                sessions.append(session)
+            return list(race(sessions, [feed] * len(sessions), seconds=SECONDS * len(sessions)).seconds)
+        return None
+
+
+def there_of(job: Job, ranges: Ranges) -> There | None:
+    """Where the job's target is run; None: in onnxruntime, or nowhere on this machine."""
+    consumer = job.target.consumer
+    if not consumer:
+        return None
+    with contextlib.suppress(BadModel):
+        session = open_in(consumer, job.path, job.threads)
+        if session is not None:
+            run = in_order(session, [value.name or "" for value in job.model.graph.outputs])
+            return There(consumer, job.threads, lambda plan: job.rewritten(plan, ranges, is_final=True), run)
+    return None
