@@ -18,6 +18,7 @@ from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
 from onnxq.passes.normalize.fold_constants import FoldConstants
+from onnxq.passes.normalize.fold_shapes import FoldShapes
 from onnxq.passes.normalize.forget_exporter import ForgetExporter
 from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.name_cast_types import NameCastTypes
@@ -64,6 +65,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             NameCastTypes(),
             FoldConstants(),
             FoldBatchNorm(),
+            FoldShapes(),
             DeduplicateHashedInitializersPass(size_limit=1 << 16),
             RemoveUnused(),
             TopologicalSortPass(),
