@@ -15,10 +15,10 @@ import onnx_ir as ir
 
 from onnxq import own_ops
 from onnxq.checking.elsewhere import Elsewhere
-from onnxq.checking.region_times import RegionTime, region_times
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
+from onnxq.passes.regions.region_times import RegionTime, region_times
 from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session

@@ -14,11 +14,11 @@ from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
 from onnxq.model.operators import require_inputs
 from onnxq.model.origin import HALVES
 from onnxq.passes import found, in_order
+from onnxq.passes.fold_shapes import FoldShapes
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
 from onnxq.passes.normalize.fold_constants import FoldConstants
-from onnxq.passes.normalize.fold_shapes import FoldShapes
 from onnxq.passes.normalize.forget_exporter import ForgetExporter
 from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.name_cast_types import NameCastTypes

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from onnxq.model import graph
 from onnxq.model.origin import HALVES, STORED_TYPE
-from onnxq.model.region_steps import with_names
 from onnxq.model.weights import fits_half, weights_of
+from onnxq.passes.regions.step_names import with_names
 from onnxq.plan import Plan
 from onnxq.planning.shared_weights import first_readers
 from onnxq.quality import MAX_DB, Classes, Quality, arrays_of, compare_outputs, unrepeatable

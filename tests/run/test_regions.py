@@ -15,8 +15,8 @@ from tiny import sqnr
 
 import onnxq
 from onnxq.drafts.tuned import Drafts
-from onnxq.model.region_steps import with_names
 from onnxq.passes.regions.make_regions import MakeRegions
+from onnxq.passes.regions.step_names import with_names
 from onnxq.plan import Choice, Method
 from onnxq.runtime import native
 from onnxq.runtime.session import Session

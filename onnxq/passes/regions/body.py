@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.region_steps import name_steps
 from onnxq.model.types import Types
 from onnxq.passes.regions.group import Group, Tensor
 from onnxq.passes.regions.groups import Ranks, is_int8
 from onnxq.passes.regions.islands import ENTRIES, Island
+from onnxq.passes.regions.step_names import name_steps
 from onnxq.planning import chains
 
 #: By operator, the first line of attribute `steps`: its version.

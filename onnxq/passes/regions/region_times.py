@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.model.region_steps import with_names
+from onnxq.passes.regions.step_names import with_names
 from onnxq.runtime.session import Kernel
 
 
