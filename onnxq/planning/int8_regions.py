@@ -160,7 +160,8 @@ def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]
     """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
 
     Where regions are nodes of their own, and on other targets that say so, an Add may read one value that is not int8:
-    a conversion costs less than leaving a region. So may a convolution with few weights.
+    a conversion costs less than leaving a region. A convolution with few weights may read what is not int8, or make
+    what nothing int8 reads.
 
     Args:
         static: further nodes that are int8.
@@ -182,6 +183,8 @@ def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], re
     made = [value for value in dict.fromkeys(values) if graph.constant(value) is None]
     others = [value for value in made if (p := producer_of(value)) is None or p.name not in int8]
     one_is_enough = node.op_type == "Add" and targets.get(plan.target).one_is_enough
+    if node.op_type == "Conv" and not others:
+        return True  # what it makes is smaller, or no larger, than what would have to be converted
     if node.op_type != "Conv" and (len(others) == len(made) or (others and not one_is_enough)):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)

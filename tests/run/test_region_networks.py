@@ -99,3 +99,20 @@ def test_functions_that_add_dimensions_are_no_tables(tmp_path: Path, size: int) 
     onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
     wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
     assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_few_weights_at_an_end_are_part_of_a_region(tmp_path: Path, where: str) -> None:
+    """A plan has no line for them where nothing is stored, and a region ends only where there is no step."""
+    first = "a = Conv(x, few)  b = Relu(a)  y = Conv<pads = [1, 1, 1, 1]>(b, w)"
+    last = "a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Relu(a)  y = Conv<group = 16>(b, few)"
+    few = tiny.normal(8, 8, 1, 1, seed=3) / 3 if where == "first" else tiny.normal(16, 1, 2, 2, seed=3)
+    text = f"g ({IN}) => (float[n, 16, h, v] y) {{ {first if where == 'first' else last} }}"
+    path, out = tiny.save(tiny.model(text, {"w": _constants()["w"], "few": few}), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
+    recipe = onnxq.Recipe("w8a8", keep_slow=True, min_sqnr=10)
+    onnxq.quantize(path, out, recipe, target="onnxq", data=data, check=False)
+    assert [node.op_type for node in onnx.load(out).graph.node] == ["Region"]
+    wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
+    assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25
