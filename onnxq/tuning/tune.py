@@ -21,6 +21,7 @@ from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
 from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
+from onnxq.tuning.halves import HalfCosts
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import refine, with_finest_weights, with_whole_bytes
@@ -111,6 +112,8 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
         kernels = timings.kernels(plan)
     costs = timings.costs(plan, kernels, observed)
+    if recipe.prefer == "size":  # bfloat16 takes twice the bytes of int8
+        costs = replace(costs, halves=HalfCosts())
     if recipe.keep_slow:
         costs = costs.optimistic()
     of_float = (

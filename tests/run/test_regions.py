@@ -252,3 +252,25 @@ def test_times_of_steps_bear_the_names_of_nodes(tmp_path: Path, scheme: str, mon
     assert all(kernel.seconds >= 0 and kernel.runs == 2 for kernel in steps)
     assert {kernel.op.split(".")[1] for kernel in steps} >= {"conv", "add"}
     assert "ONNXQ_PROFILE" not in os.environ
+
+
+def test_a_file_may_have_regions_of_both_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions in bfloat16 between others in int8, with a sum that one of either kind makes a part of."""
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")
+    text = """g (float[n, 8, 6, 6] x) => (float[n, 8, 6, 6] y) {
+        [a] a = Conv<pads = [1, 1, 1, 1]>(x, w)  [b] b = Conv<pads = [1, 1, 1, 1]>(a, v)  r = Relu(b)
+        [c] c = Conv<pads = [1, 1, 1, 1]>(r, u)  [s] s = Add(c, a)  [d] y = Conv<pads = [1, 1, 1, 1]>(s, o) }"""
+    path, out = tiny.save(tiny.model(text, _weights("wvuo")), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    elements = made.plan.choices["a"].elements
+    kinds = {"a": "int8", "b": "bfloat16", "c": "bfloat16", "d": "int8"}
+    methods = {"int8": Method.STATIC, "bfloat16": Method.STORED}
+    choices = [Choice(name, "Conv", methods[kind], kind, None, elements) for name, kind in kinds.items()]
+    plan = made.plan.replacing([*choices, Choice("s", "Add", Method.KEEP)])
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, plan=plan, check=False, force=True)
+    assert sorted(operators(out)) == ["Bf16Region", "Region", "Region"]
+    for session in (ort.InferenceSession(str(out)), onnxq.session(out)):
+        for feed in data:
+            wanted = ort.InferenceSession(str(path)).run(None, feed)[0]
+            assert sqnr(wanted, session.run(None, feed)[0]) > 22
