@@ -124,7 +124,8 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     best = _best_bargain(terms, plan, costs, [start, float_plan])
     if best is None:
         return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.aim:g} dB at the outputs")
-    if not best.those(*COMPUTING) or recipe.keep_slow:
+    computes = best.those(*COMPUTING) or any(choice.joins_bf16_region for choice in best)
+    if not computes or recipe.keep_slow:
         return best
     terms.progress.start("timing against float")
     speed = timings.speed(best, costs, plan, WORTHWHILE)
