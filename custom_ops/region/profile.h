@@ -1,4 +1,5 @@
-// ONNXQ_PROFILE=1: how long each step took in its quickest run, on standard error when the session ends.
+// ONNXQ_PROFILE=1: how long each step took in its quickest run, on standard error when the session ends; another value is
+// the path of a file to which the same is added.
 
 #ifndef ONNXQ_REGION_PROFILE_H_
 #define ONNXQ_REGION_PROFILE_H_
@@ -16,7 +17,10 @@ class Profile {
  public:
   Profile() {
     const char* const asked = std::getenv("ONNXQ_PROFILE");
-    is_on_ = asked && std::string(asked) == "1";
+    if (asked && *asked && std::string(asked) != "0") {
+      is_on_ = true;
+      path_ = std::string(asked) == "1" ? "" : asked;
+    }
   }
 
   bool is_on() const { return is_on_; }
@@ -56,7 +60,11 @@ class Profile {
     for (size_t i = 0; i < lines_.size(); ++i) {
       text += number(least_[i]) + "  " + std::to_string(i) + " " + lines_[i] + "\n";
     }
-    std::fputs(text.c_str(), stderr);
+    std::FILE* const file = path_.empty() ? nullptr : std::fopen(path_.c_str(), "ab");
+    std::fputs(text.c_str(), file ? file : stderr);
+    if (file) {
+      std::fclose(file);
+    }
   }
 
  private:
@@ -67,6 +75,7 @@ class Profile {
   }
 
   bool is_on_ = false;
+  std::string path_;
   std::vector<std::string> lines_;
   std::vector<std::atomic<int64_t>> least_;
   std::atomic<int64_t> runs_{0};

@@ -18,6 +18,7 @@ from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
+from onnxq.passes.regions.region_times import RegionTime, region_times
 from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
@@ -62,6 +63,7 @@ class Check:
             another class is the likeliest; of the worst output and kind of input. NaN where there are none.
         score: by a metric, where one was asked for beside the comparison.
         elsewhere: what was found in the runtime that the model is for, if that is not onnxruntime.
+        regions: those that ran, with the times of their steps.
     """
 
     inputs: str
@@ -84,6 +86,7 @@ class Check:
     flips: float = math.nan
     score: Score | None = None
     elsewhere: Elsewhere | None = None
+    regions: tuple[RegionTime, ...] = ()
 
     @property
     def is_known(self) -> bool:
@@ -150,7 +153,7 @@ def check_models(
             timed.append(Session(quantized, threads=threads, library=False))
             alone = compared(map(timed[-1].run, feeds))
         timing = race(timed, [feeds[0]] * len(timed), seconds=seconds, bound=bound)
-        kernels = _kernels_of(quantized, feeds, threads)
+        ran = _kernels_of(quantized, feeds, threads)
     except BadModel as error:
         raise CheckFailed(f"the saved model is broken: {error}") from None
     is_known, is_bare = bool(on.outputs) or not random, len(timed) > 2
@@ -164,7 +167,8 @@ def check_models(
         float_ms=times[0],
         quantized_ms=times[1],
         threads=threads,
-        kernels=kernels,
+        kernels=quantized_kernels(ran),
+        regions=region_times(ran, ir.load(quantized)) if any(kernel.step is not None for kernel in ran) else (),
         bare_sqnr=alone.sqnr if is_known and is_bare else math.nan,
         bare_ms=times[2] if is_bare else 0.0,
         latency_spread=timing.spreads[1],
@@ -183,11 +187,11 @@ def _require_outputs(in_float: Session, quantized: Session) -> None:
         raise CheckFailed(f"the quantized model has other outputs ({ours}) than the float one ({wanted})")
 
 
-def _kernels_of(quantized: Path, feeds: Sequence[Feed], threads: int) -> dict[str, int]:
+def _kernels_of(quantized: Path, feeds: Sequence[Feed], threads: int) -> list[Kernel]:
     profiled = Session(quantized, threads=threads, profile=True)
     for feed in feeds:
         profiled.run(feed)
-    return quantized_kernels(profiled.kernels())
+    return profiled.kernels()
 
 
 def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alone: Quality) -> Check:
@@ -225,7 +229,8 @@ def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
         "GatherBlockQuantized",
         "QMoE",
     )  # com.microsoft has a MatMulNBits too
-    found = Counter(kernel.op for kernel in kernels if kernel.op.startswith((*words, *packed)))
+    counted = (kernel for kernel in kernels if kernel.step is None)
+    found = Counter(kernel.op for kernel in counted if kernel.op.startswith((*words, *packed)))
     return dict(sorted(found.items()))
 
 

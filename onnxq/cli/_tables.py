@@ -27,6 +27,9 @@ from onnxq.report.words import count, decibel, milliseconds, nbytes
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
 
+#: Regions of which a table tells.
+MOST_REGIONS = 6
+
 
 def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
     """The plan, nodes of the same kind and fate in one line unless `each_node`."""
@@ -154,6 +157,10 @@ def _add_check(table: Table, check: Check) -> None:
         table.add_row(
             "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
         )
+    for region in check.regions[:MOST_REGIONS]:
+        table.add_row(escape(one_line(region.name)), f"{len(region.steps)} steps", escape(one_line(str(region))))
+    if len(check.regions) > MOST_REGIONS:
+        table.add_row("", f"{len(check.regions) - MOST_REGIONS} more", "ONNXQ_PROFILE=1 writes the steps of all")
 
 
 def findings_table(found: list[Finding], target: str) -> Table | str:

@@ -14,6 +14,7 @@ from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
 from onnxq.model.operators import require_inputs
 from onnxq.model.origin import HALVES
 from onnxq.passes import found, in_order
+from onnxq.passes.fold_shapes import FoldShapes
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
@@ -64,6 +65,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             NameCastTypes(),
             FoldConstants(),
             FoldBatchNorm(),
+            FoldShapes(),
             DeduplicateHashedInitializersPass(size_limit=1 << 16),
             RemoveUnused(),
             TopologicalSortPass(),

@@ -18,8 +18,9 @@ from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.store_halves import StoreHalves
 from onnxq.plan import Method, Plan, has_rank
+from onnxq.planning import int8_regions
 from onnxq.planning.scales import activation_scales
-from onnxq.recipe import Recipe
+from onnxq.recipe import KEEP, Recipe
 from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
@@ -56,12 +57,14 @@ def rewrite(
 
 
 def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:
-    """Convolutions that may compute in bfloat16: those the plan says so of, and those with weights too small for it."""
+    """Convolutions that may compute in bfloat16: those the plan says so of, and those with weights too small for it,
+    beside which others do."""
     found = {choice.node for choice in plan if choice.joins_bf16_region}
     for node in graph.nodes(model):
         choice = plan.choices.get(node.name or "")
         is_kept = choice is None or choice.method is Method.KEEP
-        if is_kept and recipe.scheme_for(node.name or "", node.op_type) in BF16:
+        scheme = recipe.scheme_for(node.name or "", node.op_type)
+        if is_kept and (scheme in BF16 or (scheme != KEEP and int8_regions.has_few_weights(node))):
             found.add(node.name or "")
     return frozenset(found)
 

@@ -3,7 +3,8 @@
 An operator between a DequantizeLinear and a QuantizeLinear becomes an integer kernel only if it is in
 `known.OWN_SCALE` or, with one scale for its input and output, in `known.SAME_SCALE`. All others compute in float and
 pay for the conversions. Where regions are nodes of their own (docs/regions.md) what they compute counts instead: chains
-of functions and of changes of shape too, each planned as the node that makes its result.
+of functions and of changes of shape too, each planned as the node that makes its result, and convolutions whose weights
+are too few to be worth storing otherwise: in float they would part a region.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.model import graph
 from onnxq.model.types import Types
-from onnxq.model.weights import has_weights
+from onnxq.model.weights import has_weights, weights_of
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning import chains, moves
 from onnxq.planning.absorbed import final_output as final_output
@@ -91,8 +92,17 @@ def has_regions(plan: Plan) -> bool:
     return targets.get(plan.target).has_onnxq_ops
 
 
+def has_few_weights(node: ir.Node) -> bool:
+    """Whether a convolution has constant weights in float32, and so few that nothing is planned for them."""
+    if not graph.is_op(node, "Conv") or has_weights(node):
+        return False
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    dtypes = [weight.tensor.dtype for weight in weights_of(node, 1)]
+    return dtypes == [ir.DataType.FLOAT] and (bias is None or graph.constant(bias) is not None)
+
+
 def has_no_weights(choice: Choice) -> bool:
-    """Whether this static choice is for an operator without weights."""
+    """Whether this static choice is for an operator without weights, or with so few that no format was chosen."""
     return choice.method is Method.STATIC and choice.format is None
 
 
@@ -133,6 +143,8 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
     if is_linked or node.domain != "":
         return False
     rank = types.of(node.outputs[0]).rank
+    if node.op_type == "Conv":
+        return has_few_weights(node)
     if node.op_type in BINARY:
         values = [value for value in node.inputs if value is not None]
         ranks = {types.of(value).rank for value in values}
@@ -148,13 +160,14 @@ def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]
     """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
 
     Where regions are nodes of their own, and on other targets that say so, an Add may read one value that is not int8:
-    a conversion costs less than leaving a region.
+    a conversion costs less than leaving a region. A convolution with few weights may read what is not int8, or make
+    what nothing int8 reads.
 
     Args:
         static: further nodes that are int8.
     """
     regions = has_regions(plan)
-    convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"}
+    convolutions = {c.node for c in plan.those(Method.STATIC) if c.op == "Conv" and not has_no_weights(c)}
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
     values = {name: [each.inputs[index] for each, index in reads(node, regions)] for name, node in by_name.items()}
@@ -170,7 +183,9 @@ def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], re
     made = [value for value in dict.fromkeys(values) if graph.constant(value) is None]
     others = [value for value in made if (p := producer_of(value)) is None or p.name not in int8]
     one_is_enough = node.op_type == "Add" and targets.get(plan.target).one_is_enough
-    if len(others) == len(made) or (others and not one_is_enough):
+    if node.op_type == "Conv" and not others:
+        return True  # what it makes is smaller, or no larger, than what would have to be converted
+    if node.op_type != "Conv" and (len(others) == len(made) or (others and not one_is_enough)):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
     read_by = [use.node for output in outputs for use in output.uses()]

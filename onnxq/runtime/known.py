@@ -90,3 +90,9 @@ def crashes_in_half(node: ir.Node) -> bool:
 
 def _is_matmul(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type == "MatMul"
+
+
+#: Steps of regions that make codes of floats, and floats of codes.
+REGION_CONVERSIONS = ("Region.quantize", "Region.dequantize")
+#: Steps that make numbers of bfloat16 of float32, and the other way round.
+HALF_CONVERSIONS = ("Bf16Region.read", "Bf16Region.write")

@@ -11,7 +11,7 @@ import os
 import re
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
-from onnxq.runtime import native, supervisor
+from onnxq.runtime import native, step_times, supervisor
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,6 +31,8 @@ Feed = dict[str, NDArray]
 
 #: How many threads a session uses unless told otherwise. One: medians of one thread hold still on busy machines.
 THREADS = 1
+#: Operators of our own that compute in steps.
+REGIONS = ("Region", "Bf16Region")
 #: The execution provider that every onnxruntime has.
 PROCESSOR = "CPUExecutionProvider"
 _NUMPY = {
@@ -147,8 +149,8 @@ class Session:
             raise BadModel(f"onnxruntime cannot load the library '{own}': {reason(error)}") from None
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-        if profile:
-            self._write_profile(options)
+        self._steps: Path | None = None
+        recording = self._write_profile(options) if profile else contextlib.nullcontext()
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
         self._run_options = _bound(options, most_bytes) if most_bytes else None
@@ -162,9 +164,10 @@ class Session:
             mirror.ensure_with_data(model)
             source = str(model)
         try:
-            self._session: onnxruntime.InferenceSession = ort.InferenceSession(
-                source, options, providers=list(dict.fromkeys((provider, PROCESSOR)))
-            )
+            with recording:
+                self._session: onnxruntime.InferenceSession = ort.InferenceSession(
+                    source, options, providers=list(dict.fromkeys((provider, PROCESSOR)))
+                )
         except Exception as error:  # onnxruntime's exceptions share no base class
             why = reason(error)
             unknown = "not a registered function/op" in why or "No Op registered" in why
@@ -178,12 +181,15 @@ class Session:
         interface = (*self._session.get_inputs(), *self._session.get_outputs())
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
 
-    def _write_profile(self, options: Any) -> None:
+    def _write_profile(self, options: Any) -> contextlib.AbstractContextManager[None]:
+        """What the session is to be opened in, so that steps of regions are recorded too."""
         options.enable_profiling = True
         scratch = contextlib.ExitStack()
         folder = scratch.enter_context(staging.scratch())
         self._remove_profile = weakref.finalize(self, scratch.close)
         options.profile_file_prefix = os.path.join(folder, "run")
+        self._steps = Path(folder) / "steps"
+        return step_times.written_to(self._steps)
 
     def _require_room(self) -> None:
         """Refuse inputs of fixed sizes that this machine could not hold."""
@@ -216,8 +222,12 @@ class Session:
 
         Told are `seconds`, and `input_type_shape` and `output_type_shape` as onnxruntime writes them.
         """
-        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+        events = self._events()
         self._remove_profile()
+        return events
+
+    def _events(self) -> list[tuple[str, str, dict[str, Any]]]:
+        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
         return [
             (
                 name.removesuffix("_kernel_time"),
@@ -229,11 +239,20 @@ class Session:
         ]
 
     def kernels(self) -> list[Kernel]:
-        """Every kernel that ran since the session was opened, with the least time it took. Ends profiling."""
+        """Every kernel that ran since the session was opened, with the least time it took. Ends profiling.
+
+        In the place of a region are its steps, and it itself with what it took besides them; the session ends then.
+        """
         times: dict[tuple[str, str], list[float]] = {}
-        for name, op, details in self.node_events():
+        for name, op, details in self._events():
             times.setdefault((op, name), []).append(details["seconds"])
-        return [Kernel(op, _original_name(name), min(t), len(t)) for (op, name), t in times.items()]
+        found = [Kernel(op, _original_name(name), min(t), len(t)) for (op, name), t in times.items()]
+        regions = {kernel.name for kernel in found if kernel.op in REGIONS}
+        if regions and self._steps is not None:
+            del self._session  # their times are written as they end
+            found = _with_steps(found, [each for each in step_times.read(self._steps) if each.node in regions])
+        self._remove_profile()
+        return found
 
 
 @dataclass(frozen=True)
@@ -241,12 +260,32 @@ class Kernel:
     """One node of the optimized graph: operator, name of the node or value it came from, least seconds, runs.
 
     The least of many runs, because whatever else the machine does only adds to it.
+
+    Attributes:
+        region, step: of a step of a region: which one.
     """
 
     op: str
     name: str
     seconds: float
     runs: int
+    region: str = ""
+    step: int | None = None
+
+
+def _with_steps(kernels: Sequence[Kernel], steps: Sequence[step_times.StepTime]) -> list[Kernel]:
+    inside: dict[str, float] = {}
+    ops = {kernel.name: kernel.op for kernel in kernels}
+    found = []
+    for step in steps:
+        inside[step.node] = inside.get(step.node, 0.0) + step.seconds
+        op = f"{ops[step.node]}.{step.does}"
+        found.append(Kernel(op, f"{step.node}/{step.number}", step.seconds, step.runs, step.node, step.number))
+    outside = [
+        replace(kernel, seconds=max(0.0, kernel.seconds - inside[kernel.name])) if kernel.name in inside else kernel
+        for kernel in kernels
+    ]
+    return [*outside, *found]
 
 
 def _bound(options: onnxruntime.SessionOptions, most_bytes: int) -> onnxruntime.RunOptions:

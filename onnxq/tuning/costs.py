@@ -14,6 +14,7 @@ from onnxq.planning import int8_regions
 from onnxq.planning.attention import attention_at
 from onnxq.runtime import known
 from onnxq.runtime.session import Kernel
+from onnxq.tuning.halves import HalfCosts, in_half
 from onnxq.tuning.mincut import Cut
 
 #: Seconds that a QuantizeLinear or DequantizeLinear takes however small its tensor, and the layout change beside it.
@@ -32,6 +33,7 @@ class Costs:
         conversion: seconds to convert a value from float to int8 or back, by value name.
         conversion_rate: that an element takes of it; None where no conversion was seen.
         total_float: of the whole float model.
+        halves: of convolutions in bfloat16, where the target has them.
     """
 
     float_seconds: dict[str, float] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Costs:
     conversion: dict[str, float] = field(default_factory=dict)
     total_float: float = 0.0
     conversion_rate: float | None = None
+    halves: HalfCosts = field(default_factory=HalfCosts)
 
     def optimistic(self) -> Costs:
         """These costs if every quantized kernel took half its float time at most, and conversions none."""
@@ -104,9 +107,13 @@ def _conversion_rate(quantized: Iterable[Kernel], elements: Mapping[str, int]) -
     for kernel in quantized:
         name = kernel.name.removesuffix("_QuantizeLinear").removesuffix("_DequantizeLinear")
         if kernel.op in ("QuantizeLinear", "DequantizeLinear") and name in elements:
-            seconds += max(0.0, kernel.seconds - CONVERSION_SECONDS / 2)
+            # Twice, for the layout change that goes with them; steps of regions change it themselves.
+            seconds += 2 * max(0.0, kernel.seconds - CONVERSION_SECONDS / 2)
             count += elements[name]
-    return 2 * seconds / count if count else None  # twice, for the layout change that goes with them
+        elif kernel.op in known.REGION_CONVERSIONS and name in elements:
+            seconds += kernel.seconds
+            count += elements[name]
+    return seconds / count if count else None
 
 
 def unfused(model: ir.Model, plan: Plan, quantized: Iterable[Kernel]) -> list[Choice]:
@@ -121,11 +128,15 @@ def unfused(model: ir.Model, plan: Plan, quantized: Iterable[Kernel]) -> list[Ch
 def predicted_seconds(plan: Plan, measured: Costs, full: Plan) -> float:
     """Seconds of one run of `plan`, from the costs of its nodes. `full` is the plan that was measured."""
     quantized = {choice.node for choice in plan.those(*COMPUTING)}
-    return measured.total_float + sum(
-        measured.quantized_seconds.get(c.node, 0.0) - measured.float_seconds.get(c.node, 0.0)
-        for c in full.those(*COMPUTING)
-        if c.node in quantized
-    )
+    halves = {choice.node for choice in plan if choice.joins_bf16_region}
+    seconds = measured.total_float
+    for choice in full.those(*COMPUTING):
+        in_float = measured.float_seconds.get(choice.node, 0.0)
+        if choice.node in quantized:
+            seconds += measured.quantized_seconds.get(choice.node, 0.0) - in_float
+        elif choice.node in halves:
+            seconds += measured.halves.seconds.get(choice.node, in_float) - in_float
+    return seconds
 
 
 def borders(model: ir.Model, plan: Plan, costs: Costs) -> float:
@@ -146,7 +157,9 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
     """`plan` with those nodes back in float that cost more than they give.
 
     The sum to be made small is seconds of all nodes, plus conversions wherever int8 meets float, plus `harm` (seconds
-    that a node's quantization noise is taken to be worth) of all quantized nodes: a minimum cut.
+    that a node's quantization noise is taken to be worth) of all quantized nodes: a minimum cut. Convolutions may be
+    in bfloat16 too, without noise: as what is in int8 converts to float before it converts to bfloat16, the three lie
+    in a row, and two yes-or-no questions about a node say all; that both are answered by yes is impossible.
     """
     cut = Cut()
     int8_makers = {c.node for c in plan if int8_regions.makes_int8(c, plan)}
@@ -179,10 +192,32 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
             for reader in readers:
                 if int8_regions.has_no_weights(plan.choices[reader]):
                     cut.apart(reader, maker, math.inf)
+    _offer_halves(cut, costs, static)
     kept = cut.first_side()
     reason = "float is faster here" if not harm else "costs more accuracy than it gives speed"
     back = [c for c in plan.those(*COMPUTING) if c.node not in kept]
-    return int8_regions.prune(plan.replacing(in_float(c, reason) for c in back), model)
+    halves = {c.node for c in back if c.node in costs.halves.seconds and _not_half(c.node) not in kept}
+    made = (in_half(c) if c.node in halves else in_float(c, reason) for c in back)
+    return int8_regions.prune(plan.replacing(made), model)
+
+
+def _not_half(node: str) -> tuple[str, str]:
+    """What is on the first side where a node is not in bfloat16."""
+    return ("not in bfloat16", node)
+
+
+def _offer_halves(cut: Cut, costs: Costs, static: set[str]) -> None:
+    """Let convolutions that are not in int8 be in bfloat16."""
+    halves = costs.halves
+    offered = static & halves.seconds.keys()
+    for node in sorted(offered):
+        gained = halves.seconds[node] - costs.float_seconds.get(node, 0.0) + halves.alone.get(node, 0.0)
+        cut.cost(_not_half(node), first=0.0, second=gained)
+        cut.apart(node, _not_half(node), math.inf)
+    for some, other, price in halves.links:
+        if some in offered and other in offered:
+            cut.apart(_not_half(some), _not_half(other), price)
+            cut.apart(_not_half(other), _not_half(some), price)
 
 
 def _crossings(

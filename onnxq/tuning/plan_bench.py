@@ -17,6 +17,7 @@ from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
+from onnxq.passes.regions.step_names import with_names
 from onnxq.plan import Plan
 from onnxq.planning.shared_weights import first_readers
 from onnxq.quality import MAX_DB, Classes, Quality, arrays_of, compare_outputs, unrepeatable
@@ -223,13 +224,13 @@ class PlanBench:
             session = Session(model, threads=self.threads, profile=True)
             session.run(self.feeds[0])
             if not timed:
-                self._kernels[key] = session.kernels()
+                self._kernels[key] = with_names(session.kernels(), model)
                 return self._kernels[key]
             least = least_seconds(session, self.feeds[0])
             fewest, most = PROFILE_RUNS
             runs = max(fewest, min(most, int(PROFILE_SECONDS / self.run_seconds)))
             least = min(least, least_seconds(session, self.feeds[0], runs))
-            kernels = session.kernels()
+            kernels = with_names(session.kernels(), model)
             total = sum(kernel.seconds for kernel in kernels)
             # Their time holds that of the kernels in their subgraphs, which are listed too.
             has_subgraphs = any(kernel.op in CONTROL_FLOW for kernel in kernels)

@@ -21,6 +21,7 @@ from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.session import Kernel
 from onnxq.runtime.timing import is_below
 from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, predicted_seconds
+from onnxq.tuning.halves import HalfCosts, all_in_half, conversion_rate, half_costs, seconds_in_half
 from onnxq.tuning.kernel_words import form_of, hash_of_plan, hash_of_trace, words_of
 from onnxq.tuning.plan_bench import PlanBench
 from onnxq.tuning.there import There
@@ -70,7 +71,31 @@ class Timings:
             )
         if not profile.is_closed and (missing or self._model not in profile.models):
             self._note(plan, attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements))
-        return self._looked_up(plan, elements)
+        found = self._looked_up(plan, elements)
+        found.halves = self._halves(plan, elements)
+        return found
+
+    def _halves(self, plan: Plan, elements: Mapping[str, int]) -> HalfCosts:
+        """What convolutions of `plan` cost in bfloat16, on machines that multiply it; of a closed profile as far as it
+        says."""
+        bench, profile = self._bench, self._profile
+        halves = all_in_half(bench.model, plan)
+        chosen = [c for c in halves if c.joins_bf16_region and c.node in self._words]
+        if not profile.machine.multiplies_bfloat16 or not chosen:
+            return HalfCosts()
+        keys = {c.node: f"{self._words[c.node]} | {form_of(c, plan.target, self._level)}" for c in chosen}
+        if not profile.is_closed and any(key not in profile.kernels for key in keys.values()):
+            kernels = bench.kernels(halves)
+            seen: dict[str, list[float]] = {}
+            for node, seconds in seconds_in_half(kernels).items():
+                if node in keys:
+                    seen.setdefault(keys[node], []).append(seconds)
+            for key, each in seen.items():
+                profile.kernels.setdefault(key, statistics.fmean(each))
+            profile.kernels.setdefault(self._half_conversion, conversion_rate(kernels, elements))
+        times = {node: profile.kernel(key) for node, key in keys.items()}
+        found = {node: seconds for node, seconds in times.items() if seconds is not None}
+        return half_costs(bench.model, found, profile.kernel(self._half_conversion) or 0.0, elements)
 
     def speed(self, plan: Plan, costs: Costs, full: Plan, bound: float) -> PlanTime:
         """`plan` against float; timed until it is clear whether it takes less than `bound` times as long.
@@ -152,6 +177,7 @@ class Timings:
                 found.quantized_seconds[choice.node] = quantized or 0.0
         total = self._profile.model(self._model)
         found.total_float = sum(found.float_seconds.values()) if total is None else total
+        _fill_in(found, plan)
         found.conversion = conversions(found.conversion_rate, elements)
         return found
 
@@ -184,3 +210,18 @@ class Timings:
     def _conversion(self) -> str:
         """An element from float to int8 or back, which depends on the model: on where its values lie in memory."""
         return f"conversion of an element | {self._model}"
+
+    @property
+    def _half_conversion(self) -> str:
+        """The same to bfloat16 or back."""
+        return f"conversion of an element to bfloat16 | {self._model}"
+
+
+def _fill_in(costs: Costs, plan: Plan) -> None:
+    """Take convolutions in branches that the timed sample does not take to be like those that ran."""
+    static = [choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"]
+    ran = [node for node in static if node in costs.float_seconds]
+    for node in [node for node in static if ran and node not in costs.float_seconds]:
+        costs.float_seconds[node] = statistics.fmean(costs.float_seconds[each] for each in ran)
+        costs.quantized_seconds[node] = statistics.fmean(costs.quantized_seconds[each] for each in ran)
+        costs.total_float += costs.float_seconds[node]

@@ -21,6 +21,7 @@ from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
 from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
+from onnxq.tuning.halves import HalfCosts
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import refine, with_finest_weights, with_whole_bytes
@@ -115,6 +116,8 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
         kernels = timings.kernels(plan)
     costs = timings.costs(plan, kernels, observed)
+    if recipe.prefer == "size":  # bfloat16 takes twice the bytes of int8
+        costs = replace(costs, halves=HalfCosts())
     if recipe.keep_slow:
         costs = costs.optimistic()
     of_float = (
@@ -127,7 +130,8 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.aim:g} dB at the outputs")
     if bench.there is not None:
         best = _best_there(terms, timings, bench.there, [float_plan, best, plan])
-    if not best.those(*COMPUTING) or recipe.keep_slow:
+    computes = best.those(*COMPUTING) or any(choice.joins_bf16_region for choice in best)
+    if not computes or recipe.keep_slow:
         return best
     terms.progress.start("timing against float")
     speed = timings.speed(best, costs, plan, WORTHWHILE)

@@ -34,6 +34,7 @@ NETWORKS = {
                d = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(c, , twice)
                z = Add(a, d)""",
     "crop": """b = Slice(a, from, to, axes)  c = Pad<mode = "reflect">(b, pads)  z = Sub(a, c)""",
+    "few weights": "b = Conv<group = 16, pads = [1, 1, 1, 1]>(a, few)  z = Relu(b)",
     "blocks": "b = DepthToSpace<blocksize = 2>(a)  c = SpaceToDepth<blocksize = 2>(b)  z = Add(a, c)",
 }
 
@@ -47,7 +48,7 @@ def _constants() -> dict[str, np.ndarray]:
     made |= {"w": tiny.normal(16, 8, 3, 3) / 8, "u": tiny.normal(16, 16, 1, 1, seed=1) / 4}
     made |= {"v": tiny.normal(16, 16, 1, 1, seed=2) / 4, "wide": tiny.normal(8, 8, 3, 3, seed=3) / 8}
     made |= {"t": tiny.normal(16, 32, 1, 1, seed=4) / 6, "slopes": np.abs(tiny.normal(16, 1, 1, seed=5))}
-    return made | {"gains": tiny.normal(32, 1, 1, seed=6)}
+    return made | {"gains": tiny.normal(32, 1, 1, seed=6), "few": tiny.normal(16, 1, 3, 3, seed=7) / 2}
 
 
 def _quantized(folder: Path, text: str) -> tuple[list[str], float, float]:
@@ -55,7 +56,7 @@ def _quantized(folder: Path, text: str) -> tuple[list[str], float, float]:
     constants = {name: array for name, array in _constants().items() if f"{name})" in text or f"{name}," in text}
     path, out = tiny.save(tiny.model(text, constants), folder), folder / "q.onnx"
     data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
-    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, check=False)
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
     bare = ort.InferenceSession(str(out)).run(None, data[0])[0]
     found = onnxq.session(out).run(None, data[0])[0]
     wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
@@ -80,7 +81,7 @@ def test_heads_are_put_into_the_order_of_boxes(tmp_path: Path) -> None:
     constants = {name: made[name] for name in ("w", "u", "v", "boxes")}
     path, out = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "q.onnx"
     data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
-    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, check=False)
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
     assert onnx.load(out).graph.node[0].op_type == "Region"
     wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
     assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25
@@ -95,6 +96,23 @@ def test_functions_that_add_dimensions_are_no_tables(tmp_path: Path, size: int) 
     k = np.linspace(0.5, 1.5, size, dtype=np.float32).reshape(1, 1, size, 1, 1)
     path, out = tiny.save(tiny.model(text, constants | {"k": k}), tmp_path), tmp_path / "q.onnx"
     data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
-    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, check=False)
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
+    assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_few_weights_at_an_end_are_part_of_a_region(tmp_path: Path, where: str) -> None:
+    """A plan has no line for them where nothing is stored, and a region ends only where there is no step."""
+    first = "a = Conv(x, few)  b = Relu(a)  y = Conv<pads = [1, 1, 1, 1]>(b, w)"
+    last = "a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Relu(a)  y = Conv<group = 16>(b, few)"
+    few = tiny.normal(8, 8, 1, 1, seed=3) / 3 if where == "first" else tiny.normal(16, 1, 2, 2, seed=3)
+    text = f"g ({IN}) => (float[n, 16, h, v] y) {{ {first if where == 'first' else last} }}"
+    path, out = tiny.save(tiny.model(text, {"w": _constants()["w"], "few": few}), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(4)]
+    recipe = onnxq.Recipe("w8a8", keep_slow=True, min_sqnr=10)
+    onnxq.quantize(path, out, recipe, target="onnxq", data=data, check=False)
+    assert [node.op_type for node in onnx.load(out).graph.node] == ["Region"]
     wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
     assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25

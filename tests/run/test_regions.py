@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ from tiny import sqnr
 import onnxq
 from onnxq.drafts.tuned import Drafts
 from onnxq.passes.regions.make_regions import MakeRegions
+from onnxq.passes.regions.step_names import with_names
+from onnxq.plan import Choice, Method
 from onnxq.runtime import native
+from onnxq.runtime.session import Session
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.usefixtures("quick")
@@ -66,7 +70,7 @@ def test_only_target_onnxq_writes_regions(tmp_path: Path, target: str) -> None:
     path, out = network(tmp_path), tmp_path / "out.onnx"
     x = np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float32)
     data = [{"x": x[i : i + 1]} for i in range(4)]
-    onnxq.quantize(path, out, "w8a8", target=target, data=data, check=False)
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target=target, data=data, check=False)
     assert ("Region" in operators(out)) == (target == "onnxq")
     wanted = ort.InferenceSession(str(path)).run(None, {"x": x})[0]
     bare = ort.InferenceSession(str(out)).run(None, {"x": x})[0]
@@ -84,6 +88,11 @@ def test_a_checked_file_has_its_regions_and_says_so(tmp_path: Path) -> None:
     # Without the library bodies are inlined, and onnxruntime's kernels run.
     ran = "Region" if native.path() is not None else "QLinearConv"
     assert ran in result.check.kernels
+    if native.path() is not None:
+        region = result.check.regions[0]
+        assert region.steps[0].does == "quantize" and "conv" in {step.does for step in region.steps}
+        assert region.ms == sum(step.ms for step in region.steps) and "longest: " in str(region)
+        assert {step.node for step in region.steps if step.does == "conv"} <= {choice.node for choice in result.plan}
 
 
 def test_what_has_no_known_rank_stays_outside(tmp_path: Path) -> None:
@@ -165,3 +174,103 @@ def test_bodies_that_are_run_again_and_again(tmp_path: Path, text: str) -> None:
     wanted = ort.InferenceSession(str(path)).run(None, data[0])
     for made in (ort.InferenceSession(str(out)), onnxq.session(out)):
         assert min(sqnr(a, b) for a, b in zip(wanted, made.run(None, data[0]), strict=True)) > 15
+
+
+BRANCHES = """g (bool which, float[n, 8, 6, 6] x) => (float[n, 8, 6, 6] y) {
+    y = If<then_branch = t () => (float[n, 8, 6, 6] p) { a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Relu(a)
+                                                         p = Conv<pads = [1, 1, 1, 1]>(b, v) },
+           else_branch = e () => (float[n, 8, 6, 6] q) { c = Conv<pads = [1, 1, 1, 1]>(x, u)  d = Sigmoid(c)
+                                                         q = Conv<pads = [1, 1, 1, 1]>(d, o) }>(which) }"""
+STATE = """g (float[n, 8, 6, 6] x, float[n, 8, 6, 6] h) => (float[n, 8, 6, 6] y, float[n, 8, 6, 6] next) {
+    a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Conv<pads = [1, 1, 1, 1]>(h, v)  c = Add(a, b)
+    d = Tanh(c)  next = Conv(d, k)  y = Conv<pads = [1, 1, 1, 1]>(next, u) }"""
+
+
+def _weights(names: str) -> dict[str, np.ndarray]:
+    sizes = {"k": 1}
+    return {name: tiny.normal(8, 8, sizes.get(name, 3), sizes.get(name, 3), seed=ord(name)) / 9 for name in names}
+
+
+def test_a_region_in_each_branch(tmp_path: Path) -> None:
+    """One that the timed sample does not take, too."""
+    path, out = tiny.save(tiny.model(BRANCHES, _weights("wvuo")), tmp_path), tmp_path / "q.onnx"
+    data = [{"which": np.array(i % 2 == 0), "x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(8)]
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True, min_sqnr=10), target="onnxq", data=data)
+    (chosen,) = (node for node in onnx.load(out).graph.node if node.op_type == "If")
+    for branch in chosen.attribute:
+        assert "Region" in [node.op_type for node in branch.g.node]
+    for made in (ort.InferenceSession(str(out)), onnxq.session(out)):
+        for feed in data[:2]:
+            wanted = ort.InferenceSession(str(path)).run(None, feed)[0]
+            assert sqnr(wanted, made.run(None, feed)[0]) > 20
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "bf16"])
+def test_state_that_is_handed_on_from_run_to_run(tmp_path: Path, scheme: str) -> None:
+    """Nothing is kept in a region: a sequence that is begun again gives the same again."""
+    path, out = tiny.save(tiny.model(STATE, _weights("wvuk")), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(1, 8, 6, 6, seed=i), "h": tiny.normal(1, 8, 6, 6, seed=i + 9) / 3} for i in range(6)]
+    samples = data if scheme == "w8a8" else None
+    recipe = onnxq.Recipe(scheme, keep_slow=True)
+    onnxq.quantize(path, out, recipe, target="onnxq", data=samples, check=False)
+    assert set(operators(out)) == {"Region" if scheme == "w8a8" else "Bf16Region"}
+    session, float_session = onnxq.session(out), ort.InferenceSession(str(path))
+    runs = [_sequence(made, data) for made in (session, float_session, session)]
+    assert sqnr(runs[1], runs[0]) > 20
+    assert np.array_equal(runs[0], runs[2])
+
+
+def _sequence(made: ort.InferenceSession, data: list[dict[str, np.ndarray]]) -> np.ndarray:
+    state, found = np.zeros((1, 8, 6, 6), np.float32), []
+    for feed in data:
+        y, state = made.run(None, {"x": feed["x"], "h": state})
+        found.append(y)
+    return np.stack(found)
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.parametrize("scheme", ["w8a8", "bf16"])
+def test_times_of_steps_bear_the_names_of_nodes(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the file read again, too; nothing is left in the environment."""
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")  # bf16 regions run by name anywhere
+    monkeypatch.delenv("ONNXQ_PROFILE", raising=False)
+    text = """g (float[n, 8, 6, 6] x) => (float[n, 8, 6, 6] y) {
+        [first] a = Conv<pads = [1, 1, 1, 1]>(x, w)  [gate] b = Sigmoid(a)  [sum] c = Add(a, b)
+        [last] y = Conv<pads = [1, 1, 1, 1]>(c, u) }"""
+    path, out = tiny.save(tiny.model(text, _weights("wu")), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, scheme, target="onnxq", data=data if scheme == "w8a8" else None, check=False)
+    if scheme == "w8a8":  # all of it, whatever is faster
+        all_ = [("first", "Conv", "int8"), ("gate", "Sigmoid", None), ("sum", "Add", None), ("last", "Conv", "int8")]
+        plan = made.plan.replacing(Choice(name, op, Method.STATIC, format) for name, op, format in all_)
+        onnxq.quantize(path, out, scheme, target="onnxq", data=data, plan=plan, check=False, force=True)
+    session = Session(out, profile=True)
+    for feed in data[:2]:
+        session.run(feed)
+    steps = [kernel for kernel in with_names(session.kernels(), ir.load(out)) if kernel.step is not None]
+    assert {"first", "sum", "last"} <= {kernel.name for kernel in steps}
+    assert all(kernel.seconds >= 0 and kernel.runs == 2 for kernel in steps)
+    assert {kernel.op.split(".")[1] for kernel in steps} >= {"conv", "add"}
+    assert "ONNXQ_PROFILE" not in os.environ
+
+
+def test_a_file_may_have_regions_of_both_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions in bfloat16 between others in int8, with a sum that one of either kind makes a part of."""
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")
+    text = """g (float[n, 8, 6, 6] x) => (float[n, 8, 6, 6] y) {
+        [a] a = Conv<pads = [1, 1, 1, 1]>(x, w)  [b] b = Conv<pads = [1, 1, 1, 1]>(a, v)  r = Relu(b)
+        [c] c = Conv<pads = [1, 1, 1, 1]>(r, u)  [s] s = Add(c, a)  [d] y = Conv<pads = [1, 1, 1, 1]>(s, o) }"""
+    path, out = tiny.save(tiny.model(text, _weights("wvuo")), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    elements = made.plan.choices["a"].elements
+    kinds = {"a": "int8", "b": "bfloat16", "c": "bfloat16", "d": "int8"}
+    methods = {"int8": Method.STATIC, "bfloat16": Method.STORED}
+    choices = [Choice(name, "Conv", methods[kind], kind, None, elements) for name, kind in kinds.items()]
+    plan = made.plan.replacing([*choices, Choice("s", "Add", Method.KEEP)])
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, plan=plan, check=False, force=True)
+    assert sorted(operators(out)) == ["Bf16Region", "Region", "Region"]
+    for session in (ort.InferenceSession(str(out)), onnxq.session(out)):
+        for feed in data:
+            wanted = ort.InferenceSession(str(path)).run(None, feed)[0]
+            assert sqnr(wanted, session.run(None, feed)[0]) > 22

@@ -15,7 +15,7 @@ from onnxq.encoding.lazy import Encoding
 from onnxq.formats import FloatArray, Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.weights import Weight, has_weights, weights_of
+from onnxq.model.weights import MIN_ELEMENTS, Weight, has_weights, weights_of
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import read_product
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
@@ -127,7 +127,8 @@ class _Writer:
             made = self._dequantized(value) if graph.constant(value) is None else self._constant_operand(node, value)
             self._made.add(made)
             each.node.replace_input_with(each.index, made)
-        for weight in weights_of(node) if node.op_type in ("Conv", "MatMul", "Gemm") else ():
+        least = 1 if int8_regions.has_few_weights(node) else MIN_ELEMENTS
+        for weight in weights_of(node, least) if node.op_type in ("Conv", "MatMul", "Gemm") else ():
             if weight.role.index == 1 and x is not None:
                 self._quantize_weight(weight, self.activations[x.name or ""])
 

@@ -16,9 +16,13 @@ from onnxq.model.types import Types
 from onnxq.passes.regions.group import Group, Tensor
 from onnxq.passes.regions.groups import Ranks, is_int8
 from onnxq.passes.regions.islands import ENTRIES, Island
+from onnxq.passes.regions.step_names import name_steps
+from onnxq.planning import chains
 
 #: By operator, the first line of attribute `steps`: its version.
 FIRST_LINES = {own_ops.REGION: "region 1", own_ops.BF16_REGION: "bf16 region 1"}
+#: Steps of one operator, whatever is fused into it.
+OWN_KERNELS = ("conv", "gemm", "add", "sub", "mul", "affine")
 
 
 @dataclass
@@ -41,6 +45,8 @@ class _Writer:
     #: By tensor, the number of the step that makes it.
     steps: dict[Tensor, int] = field(default_factory=dict)
     constants: dict[bytes, ir.Value] = field(default_factory=dict)
+    #: Of each step, for those who measure it.
+    whose: list[str] = field(default_factory=list)
 
     def input(self, value: ir.Value) -> int:
         """The number of an input of the node."""
@@ -77,8 +83,9 @@ class _Writer:
             self.copies[old] = new
         self.nodes.append(copy)
 
-    def say(self, does: str, **words: int | list[int]) -> None:
-        """A step."""
+    def say(self, does: str, whose: str, **words: int | list[int]) -> None:
+        """A step, and the name of what it computes."""
+        self.whose.append(whose)
         said = [f"{name}={_spelt(value)}" for name, value in words.items()]
         self.lines.append(" ".join([does, *said]))
 
@@ -106,7 +113,7 @@ class _Writer:
             self.steps[group.made] = len(self.lines)
         else:
             words["out"] = self.output(group.last.outputs[0], self.copies[group.last.outputs[0]])
-        self.say(group.does, **words)
+        self.say(group.does, _whose(group), **words)
 
     def output(self, value: ir.Value, made: ir.Value) -> int:
         """The number of an output of the node, which is this value of the function."""
@@ -114,6 +121,16 @@ class _Writer:
         made.name = f"out_{len(self.made)}"
         self.made.append(made)
         return len(self.made) - 1
+
+
+def _whose(group: Group) -> str:
+    """The node of the plan that a group computes; of what makes tensors, the value."""
+    entering = group.words.get("in")
+    if isinstance(entering, ir.Value):
+        return f"{entering.name}_{'QuantizeLinear' if group.makes_tensor and group.does == 'quantize' else 'read'}"
+    nodes = [node for node in group.nodes if node.op_type != "QuantizeLinear"]
+    is_chain = bool(nodes) and nodes[0].op_type in chains.FUNCTIONS | chains.ORDERS and group.does not in OWN_KERNELS
+    return (nodes[-1 if is_chain else 0].name if nodes else group.last.name) or ""
 
 
 def _spelt(value: int | list[int]) -> str:
@@ -132,7 +149,8 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: 
             if _is_read(dequantize.outputs[0], inside):
                 writer.copy(dequantize)
                 out = writer.output(dequantize.outputs[0], writer.copies[dequantize.outputs[0]])
-                writer.say("dequantize", x=[writer.steps[group.made]], out=out)
+                whose = f"{group.last.inputs[0].name}_DequantizeLinear"  # type: ignore[union-attr]
+                writer.say("dequantize", whose, x=[writer.steps[group.made]], out=out)
     node = _node(writer, island.groups[-1].last)
     for old, new in zip(writer.outputs, node.outputs, strict=True):
         quantize = _quantize_of(old)
@@ -151,7 +169,8 @@ def insert_bf16(model: ir.Model, island: Island, names: Names, types: Types) -> 
     for group in island.groups:
         value = group.made
         if isinstance(value, ir.Value) and group.does not in ENTRIES and _is_read(value, island.nodes):
-            writer.say("write", x=[writer.steps[value]], out=writer.output(value, writer.copies[value]))
+            out = writer.output(value, writer.copies[value])
+            writer.say("write", f"{value.name}_write", x=[writer.steps[value]], out=out)
     node = _node(writer, island.groups[-1].last)
     for old, new in zip(writer.outputs, node.outputs, strict=True):
         _replace(old, new, types.of(old).rank)
@@ -166,6 +185,7 @@ def _node(writer: _Writer, last: ir.Node) -> ir.Node:
     node = ir.node(
         writer.op, writer.inputs, attributes, domain=own_ops.DOMAIN, overload=word, name=word, num_outputs=made
     )
+    name_steps(node, writer.whose)
     _graph_of(last).insert_after(last, node)
     _add_function(writer, word)
     return node

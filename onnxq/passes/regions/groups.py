@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.passes.regions.group import Group, Tensor, Words
 from onnxq.planning import chains, int8_regions, moves
@@ -55,6 +56,8 @@ def entry(quantize: Tensor) -> Group:
 
 def is_int8(node: ir.Node, ranks: Ranks) -> bool:
     """Whether what a node makes becomes codes, so that a kernel may make them of codes."""
+    if node.domain == own_ops.DOMAIN:  # regions, which convert what they read themselves
+        return False
     outputs = [int8_regions.final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
     for use in (use for out in outputs for use in out.uses()):
         is_linked = node.op_type in chains.FUNCTIONS | chains.ORDERS and use.node.op_type in chains.FUNCTIONS

@@ -25,6 +25,18 @@ def types_of(model: ir.Model) -> Types:
     return infer_types(copy)
 
 
+def _add_dequantized(types: Types, model: ir.Model) -> None:
+    """Also of what int8 operators beside these make float again, whose name may have gone to it."""
+    for node in graph.nodes(model):
+        codes = node.inputs[0] if graph.is_op(node, "DequantizeLinear") else None
+        quantize = None if codes is None else codes.producer()
+        if graph.is_op(quantize, "QuantizeLinear") and quantize is not None and quantize.inputs[0] is not None:
+            old, new = quantize.inputs[0].name or "", node.outputs[0].name or ""
+            for name, other in ((old, new), (new, old)):
+                if name not in types and other in types:
+                    types[name] = types[other]
+
+
 class MakeBf16Regions(Pass):
     """Give each island of float operators one node that computes in bfloat16, the largest islands first.
 
@@ -42,6 +54,7 @@ class MakeBf16Regions(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
         made, left_out = 0, scanned(model)
+        _add_dequantized(self.types, model)
         for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
             subgraph.sort()
             while len(subgraph) <= MOST_NODES:

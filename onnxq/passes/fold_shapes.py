@@ -1,0 +1,105 @@
+"""Writes the shape of a Reshape as a constant where what computes it only repeats dimensions of the input."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.graph import Names
+
+#: Operators whose output has the shape of their first input, and those that keep the number of images, and channels.
+_SAME_SHAPE = (
+    *("Relu", "LeakyRelu", "Elu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Softplus", "Gelu", "Erf", "Clip"),
+    *("Cast", "BatchNormalization", "InstanceNormalization", "Softmax", "Neg", "Abs", "Sqrt", "Exp", "Log"),
+)
+_KEEPING = {"Conv": 1, "ConvTranspose": 1, "MaxPool": 2, "AveragePool": 2, "GlobalAveragePool": 2, "GlobalMaxPool": 2}
+#: A dimension: of which value, and which one.
+Dimension = tuple[ir.Value, int]
+
+
+class FoldShapes(ir.passes.InPlacePass):
+    """Exporters compute the shape of a Reshape, by Shape, Gather, Unsqueeze and Concat, where batches have any size.
+
+    1. A dimension that is the input's at the same place is 0 in a constant shape, if the node has no `allowzero`. A
+       Transpose and functions of each element keep dimensions, convolutions and pools the number of images.
+    2. Others must be constants. A shape of which any other is computed stays.
+
+    The shape is the same for every input, empty ones too: a zero stands for whatever is there.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        names, modified = Names(model), False
+        for node in list(graph.nodes(model)):
+            if not graph.is_op(node, "Reshape") or len(node.inputs) != 2 or graph.attribute_int(node, "allowzero", 0):
+                continue
+            shape = None if node.inputs[0] is None else _folded(node.inputs[0], node.inputs[1])
+            if shape is not None and isinstance(node.graph, ir.Graph):
+                constant = graph.add_constant(
+                    node.graph, names.fresh(f"{node.name}_shape"), ir.tensor(np.array(shape, np.int64))
+                )
+                node.replace_input_with(1, constant)
+                modified = True
+        return ir.passes.PassResult(model, modified=modified)
+
+
+def _folded(data: ir.Value, shape: ir.Value | None) -> list[int] | None:
+    """The computed shape of a Reshape of `data` as numbers; None where it cannot be said, or is constant already."""
+    concat = None if shape is None else shape.producer()
+    if not graph.is_op(concat, "Concat") or concat is None:
+        return None
+    found: list[int] = []
+    for part in concat.inputs:
+        numbers = graph.constant(part)
+        if numbers is not None:
+            found += [int(number) for number in numbers.numpy().ravel()]
+            continue
+        dimension = None if part is None else _read(part)
+        if dimension is None or _origin(*dimension) != _origin(data, len(found)):
+            return None
+        found.append(0)
+    return found
+
+
+def _read(part: ir.Value) -> Dimension | None:
+    """Whose dimension a part of a shape is, and which one."""
+    node = part.producer()
+    if graph.is_op(node, "Unsqueeze") and node is not None and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or not graph.is_op(node, "Gather", "Slice") or node.inputs[0] is None:
+        return None
+    shape = node.inputs[0].producer()
+    index = _index(node)
+    if not graph.is_op(shape, "Shape") or shape is None or index is None or set(shape.attributes) & {"start", "end"}:
+        return None
+    return None if shape.inputs[0] is None else (shape.inputs[0], index)
+
+
+def _index(node: ir.Node) -> int | None:
+    """Which one number a Gather or Slice takes out of a vector."""
+    taken = [graph.constant(value) for value in node.inputs[1:]]
+    if any(tensor is None or tensor.size != 1 for tensor in taken):
+        return None
+    numbers = [int(tensor.numpy().ravel()[0]) for tensor in taken if tensor is not None]
+    if graph.is_op(node, "Gather"):
+        return numbers[0] if len(numbers) == 1 and numbers[0] >= 0 else None
+    starts_and_stops = len(numbers) >= 2 and 0 <= numbers[0] == numbers[1] - 1
+    is_plain = numbers[2:3] in ([], [0]) and numbers[3:4] in ([], [1])
+    return numbers[0] if graph.is_op(node, "Slice") and starts_and_stops and is_plain else None
+
+
+def _origin(value: ir.Value, axis: int) -> Dimension:
+    """The first dimension that this one is known to equal."""
+    while (node := value.producer()) is not None and node.domain == "" and value is node.outputs[0] and node.inputs:
+        source = node.inputs[0]
+        if source is None:
+            break
+        if node.op_type == "Transpose":
+            order = list(node.attributes.get_ints("perm", []))
+            if axis >= len(order):
+                break
+            axis = order[axis]
+        elif node.op_type not in _SAME_SHAPE and axis >= _KEEPING.get(node.op_type, 0):
+            break
+        value = source
+    return value, axis

@@ -1,0 +1,89 @@
+"""int8, bfloat16 or float for each convolution, decided by one minimum cut: compared with trying everything."""
+
+from __future__ import annotations
+
+import itertools
+
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import normal
+
+from onnxq import targets
+from onnxq.model.types import infer_types
+from onnxq.passes.prepare import prepare
+from onnxq.plan import COMPUTING, Method
+from onnxq.planning.first_plan import make_plan
+from onnxq.recipe import Recipe
+from onnxq.runtime.session import Kernel
+from onnxq.tuning.costs import Costs, cheapest, predicted_seconds
+from onnxq.tuning.halves import HalfCosts, all_in_half, conversion_rate, half_costs, seconds_in_half
+
+CHAIN = "[a] u = Conv(x, f)  [b] v = Conv(u, f)  [c] w = Conv(v, f)  [d] z = Conv(w, f)"
+MADE = tiny.read(tiny.model(f"g (float[1,16,8,8] x) => (z) {{ {CHAIN} }}", {"f": normal(16, 16, 1, 1)}))
+prepare(MADE)
+PLAN = make_plan(MADE, Recipe("w8a8"), targets.get("onnxq"), infer_types(MADE))
+NODES = "abcd"
+PRICES = {"x": 1.0, "u": 2.0, "v": 1.0, "w": 0.5, "z": 1.0}
+
+
+def _cost(labels: tuple[str, ...], times: dict[str, list[float]], half: float) -> float:
+    """By definition: the kernels, and each border in the form in which it is crossed."""
+    kinds = ["int8", "float", "bf16"]
+    total = sum(times[node][kinds.index(label)] for node, label in zip(NODES, labels, strict=True))
+    sides = ["float", *labels, "float"]
+    for value, made, read in zip("xuvwz", sides[:-1], sides[1:], strict=True):
+        total += PRICES[value] * ((made == "int8") != (read == "int8"))
+        total += half * ((made == "bf16") != (read == "bf16"))
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 1.0, 2.5, 4.0, 7.0]), min_size=3, max_size=3), min_size=4, max_size=4),
+    st.sampled_from([0.0, 0.75, 2.0]),
+)
+def test_no_assignment_is_cheaper(given_times: list[list[float]], half: float) -> None:
+    times = dict(zip(NODES, given_times, strict=True))
+    links = [("a", "b", half), ("b", "c", half), ("c", "d", half)]
+    halves = HalfCosts({node: times[node][2] for node in NODES}, links, {"a": half, "d": half})
+    int8, floats = ({node: times[node][i] for node in NODES} for i in (0, 1))
+    costs = Costs(floats, int8, PRICES, sum(floats.values()), halves=halves)
+    found = cheapest(MADE, PLAN, costs, {})
+    labels = []
+    for node in NODES:
+        choice = found.choices[node]
+        labels.append("bf16" if choice.joins_bf16_region else "int8" if choice.method in COMPUTING else "float")
+    least = min(_cost(each, times, half) for each in itertools.product(("int8", "float", "bf16"), repeat=4))
+    assert abs(_cost(tuple(labels), times, half) - least) < 1e-9
+    kernels = sum(times[node][["int8", "float", "bf16"].index(each)] for node, each in zip(NODES, labels, strict=True))
+    assert abs(predicted_seconds(found, costs, PLAN) - kernels) < 1e-9
+
+
+def test_what_lies_between_convolutions_links_them() -> None:
+    """Pools and sums are as good as nothing; an operator that bf16 regions lack, and an output, are borders."""
+    body = """[a] u = Conv(x, f)  p = Relu(u)  q = MaxPool<kernel_shape = [1, 1]>(p)  [b] v = Conv(q, f)
+              s = Add(v, u)  [c] w = Conv(s, f)  t = Softsign(w)  [d] z = Conv(t, f)"""
+    made = tiny.read(tiny.model(f"g (float[1,16,8,8] x) => (z) {{ {body} }}", {"f": normal(16, 16, 1, 1)}))
+    found = half_costs(made, dict.fromkeys(NODES, 1.0), 1e-6, {"x": 1000, "q": 2000, "s": 4000, "t": 8000})
+    assert {(a, b) for a, b, _ in found.links} == {("a", "b"), ("b", "c"), ("a", "c")}
+    assert sum(price for a, b, price in found.links if b == "c") > 0.004
+    assert set(found.alone) == {"a", "c", "d"} and found.alone["d"] > 0.008
+
+
+def test_only_targets_with_regions_are_asked() -> None:
+    halves = all_in_half(MADE, PLAN)
+    assert all(halves.choices[node].joins_bf16_region for node in NODES) and not halves.those(Method.STATIC)
+    plain = make_plan(MADE, Recipe("w8a8"), targets.get("ort-cpu"), infer_types(MADE))
+    assert all_in_half(MADE, plain) is plain
+
+
+def test_times_are_those_of_steps() -> None:
+    kernels = [
+        Kernel("Bf16Region.conv", "a", 3.0, 1),
+        Kernel("Bf16Region.read", "x_read", 2.0, 1),
+        Kernel("Bf16Region.write", "z_write", 4.0, 1),
+        Kernel("Conv", "b", 9.0, 1),
+    ]
+    assert seconds_in_half(kernels) == {"a": 3.0}
+    assert conversion_rate(kernels, {"x": 1, "z": 2}) == 2.0
