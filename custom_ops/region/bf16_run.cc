@@ -189,6 +189,9 @@ class NumberRunner {
     NumberPool p{};
     p.x = source();
     p.y = y();
+    if (!step.keeps) {  // rows of a matrix are images here
+      p.y = {p.y.data, p.x.N, 1, 1, p.y.C, p.y.pixel, p.y.pixel, p.y.pixel};
+    }
     p.kernel_y = is_global ? p.x.H : step.kernel[0];
     p.kernel_x = is_global ? p.x.W : step.kernel[1];
     p.stride_y = step.strides[0];

@@ -14,13 +14,12 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import MIN_ELEMENTS
 from onnxq.passes.regions.group import Group, Tensor, Words
-from onnxq.passes.regions.groups import MOST_BLOCKS, padding
+from onnxq.passes.regions.groups import MOST_BLOCKS, blocks_of, padding
+from onnxq.planning import moves
 
 Pixels = dict[ir.Value, Hashable]
 #: As in `custom_ops/region/bf16_kernel.h`.
 RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1, 9)
-#: Numbers of one weight that are multiplied with pixels of one place, and outputs that are computed together.
-_CHUNK, _BLOCK = 32, 32
 
 
 class NumberGroup(Group):
@@ -271,7 +270,7 @@ def _conv(node: ir.Node) -> Group | None:
     group = graph.attribute_int(node, "group", 1)
     outputs, taps = int(dims[0]) // max(group, 1), int(np.prod(dims[2:]))
     is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
-    if is_padded and group * -(-outputs // _BLOCK) * taps * -(-int(dims[1]) // _CHUNK) > MOST_BLOCKS:
+    if is_padded and blocks_of(group, outputs, int(dims[1]), taps, 2) > MOST_BLOCKS:
         return None
     words: Words = {"weight": weight, **shape, "group": group}
     bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -354,11 +353,9 @@ def _global_average_pool(node: ir.Node, types: Types) -> Group | None:
 def _reduce_mean(node: ir.Node, types: Types) -> Group | None:
     """Over all pixels."""
     rank = None if node.inputs[0] is None else types.of(node.inputs[0]).rank
-    tensor = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if rank not in (3, 4) or tensor is None or graph.attribute_int(node, "keepdims", 1) != 1:
-        return None
-    axes = sorted(int(axis) % rank for axis in tensor.numpy().ravel())
-    return _global_average_pool(node, types) if axes == list(range(2, rank)) else None
+    keeps = graph.attribute_int(node, "keepdims", 1)
+    made = moves.is_over_pixels(node, rank)
+    return _of("global_average_pool", node, [node.inputs[0]], {} if keeps else {"keeps": 0}) if made else None
 
 
 def _concat(node: ir.Node, types: Types) -> Group | None:
