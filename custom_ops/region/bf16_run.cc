@@ -1,5 +1,5 @@
+#include "run_moves.h"
 #include "run_stage.h"
-#include "tasks.h"
 
 namespace onnxq {
 namespace {
@@ -45,6 +45,12 @@ class NumberRunner {
         break;
       case Does::kFlatten:
         flatten();
+        break;
+      case Does::kSlice:
+      case Does::kPad:
+      case Does::kResize:
+      case Does::kArrange:
+        run_moves(place_, plan_.moves[number_], source(), y(), 0);
         break;
       default:  // which bf16 regions do not have: steps.cc
         break;

@@ -170,6 +170,8 @@ Stage make_bf16_stage(const Step& step, const std::vector<Stage>& before, const 
     make_conv(stage, number, read, constants);
   } else if (step.does == Does::kAffine) {
     make_affine(stage, number, read);
+  } else if (step.does == Does::kResize) {
+    make_resize(stage, number, read);
   }
   return stage;
 }

@@ -46,6 +46,9 @@ int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int
   return count;
 }
 
+constexpr bool moves_elements(Does does) {
+  return does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
+}
 // By a constant weight.
 constexpr bool multiplies(Does does) { return does == Does::kConv || does == Does::kGemm || does == Does::kProduct; }
 
@@ -171,12 +174,10 @@ class Planner {
 
   // So is what moves.
   void moves(size_t number) {
-    const Does does = stages_[number].step.does;
-    const bool is_move = does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
+    const bool is_move = moves_elements(stages_[number].step.does);
     const Placed& y = plan_.tensors[number];
-    const bool has_bytes = is_move && !y.is_empty();
     const Step& step = stages_[number].step;
-    plan_.moves.push_back(has_bytes ? moves_of(stages_[number], layout(source(step, 0)), layout(y)) : Moves{});
+    plan_.moves.push_back(is_move && !y.is_empty() ? moves_of(stages_[number], layout(source(step, 0)), layout(y)) : Moves{});
   }
 
   // Of numbers, what only a Concat reads is made where that wants it: codes may have to be changed.
@@ -189,7 +190,7 @@ class Planner {
     for (const int64_t x : step.x) {
       Placed& each = plan_.tensors[static_cast<size_t>(x)];
       const Does does = stages_[static_cast<size_t>(x)].step.does;
-      if (each.readers == 1 && does != Does::kConcat && does != Does::kFlatten) {
+      if (each.readers == 1 && does != Does::kConcat && does != Does::kFlatten && !moves_elements(does)) {
         each.within = static_cast<int64_t>(number);
         each.channel = channel;
       }
@@ -197,8 +198,7 @@ class Planner {
     }
   }
 
-  // The codes of a convolution that only a sum or product of its sizes reads are never stored: it computes both, in the
-  // place of the other one.
+  // Codes of a convolution that only a sum or product of its sizes reads are never stored: it computes both, in its place.
   void join_binary(size_t number) {
     plan_.joins.resize(plan_.tensors.size(), kNone);
     const Step& step = stages_[number].step;
@@ -263,7 +263,7 @@ class Planner {
     t.H = sizes[2];
     t.W = sizes[3];
   }
-  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image(), t.pitch()}; }
+  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image() / t.width, t.pitch() / t.width}; }
 
   void concat(size_t number, const Step& step, Placed& made) {
     const size_t axis = static_cast<size_t>(step.axis);
@@ -354,9 +354,8 @@ class Planner {
     if (x.rank < 3) {
       refuse_stage(number, "pools a matrix");
     }
-    if (is_global) {
-      made.H = made.W = 1;
-    } else {
+    made.H = made.W = 1;
+    if (!is_global) {
       count(number, step, x, made);
     }
     const int64_t area = is_global ? product(number, {x.H, x.W}) : step.kernel[0] * step.kernel[1];

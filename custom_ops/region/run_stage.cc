@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tasks.h"
+#include "run_moves.h"
 
 namespace onnxq {
 namespace {
@@ -45,7 +45,7 @@ class Runner {
       case Does::kPad:
       case Does::kResize:
       case Does::kArrange:
-        move();
+        run_moves(place_, plan_.moves[number_], image(x()), y(), stage_.codes.zero);
         break;
       case Does::kAdd:
       case Does::kSub:
@@ -233,47 +233,6 @@ class Runner {
               plan_.tensors[number_].rank == 2 ? from[i * to.C + c] : *from++;
         }
       }
-    }
-  }
-
-  void move() const {
-    const Moves& moves = plan_.moves[number_];
-    const Image from = image(x()), to = y();
-    const int zero = stage_.codes.zero;
-    if (bytes(to) == 0) {
-      return;
-    }
-    if (moves.picks.empty()) {
-      in_rows(static_cast<int64_t>(moves.runs.size()), bytes(to), [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          const Run& run = moves.runs[static_cast<size_t>(i)];
-          const size_t size = static_cast<size_t>(run.bytes);
-          run.from == kFill ? std::memset(to.data + run.to, zero, size)
-                            : std::memcpy(to.data + run.to, from.data + run.from, size);
-        }
-      });
-      return;
-    }
-    in_rows(to.N * to.H, 4 * bytes(to), [&](int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        const uint8_t* x = from.data;
-        uint8_t* y = to.data + row / to.H * to.image + row % to.H * to.row;
-        const int32_t* picks = moves.picks.data();
-        if (moves.of_pixel) {
-          x += row / to.H * from.image + row % to.H * from.row;
-          for (int64_t pixel = 0; pixel < to.W; ++pixel, x += to.C, y += to.C) {
-            pick(x, picks, y, to.C);
-          }
-        } else {
-          pick(x, picks + row * to.W * to.C, y, to.W * to.C);
-        }
-      }
-    });
-  }
-
-  static void pick(const uint8_t* x, const int32_t* picks, uint8_t* y, int64_t size) {
-    for (int64_t i = 0; i < size; ++i) {
-      y[i] = x[picks[i]];
     }
   }
 

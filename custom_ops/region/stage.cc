@@ -54,16 +54,16 @@ std::vector<float> factors(const Reader& read, size_t number, const Stage& stage
   return all;
 }
 
-}  // namespace
-
 // As many groups as fill a block of outputs, or the bytes that are multiplied together.
-static Merged merge(int64_t group, int64_t inputs, int64_t outputs, int64_t width) {
+Merged merge(int64_t group, int64_t inputs, int64_t outputs, int64_t width) {
   int64_t most = 1;
   for (int64_t each = 2; each <= group && each * outputs <= kBlock && each * inputs * width <= kChunk; ++each) {
     most = group % each ? most : each;
   }
   return {most, inputs, outputs};
 }
+
+}  // namespace
 
 int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight, int64_t width) {
   Step& step = stage.step;
@@ -152,21 +152,6 @@ void make_binary(Stage& stage, const Stage& a, const Stage& b, const RegionKerne
   p.divides = 0;
   simple.binary(p, 0, 1);
   p.divides = divided != multiplied;
-}
-
-void make_resize(Stage& stage, size_t number, const Reader& read) {
-  const Step& step = stage.step;
-  if ((step.sizes == kNone) == (step.ratios == kNone)) {
-    refuse_stage(number, "must say one of 'sizes' and 'ratios'");
-  }
-  if (step.sizes != kNone) {
-    stage.sizes = read.values<int64_t>(step.sizes, ort::kInt64, "sizes");
-  } else {
-    stage.ratios = read.values<float>(step.ratios, kFloat, "ratios");
-  }
-  if (stage.sizes.empty() && stage.ratios.empty()) {
-    refuse_stage(number, "resizes to no size");
-  }
 }
 
 // DequantizeLinear of one tensor and QuantizeLinear of another, as a table; none where the two are the same.

@@ -116,6 +116,12 @@ constexpr Operator kNumberOperators[] = {
     {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x | keeps "},
     {"concat", Does::kConcat, 1, kMostSources, " x |"},
     {"flatten", Does::kFlatten, 1, 1, " x |"},
+    {"slice", Does::kSlice, 1, 1, " x starts stops steps |"},
+    {"pad", Does::kPad, 1, 1, " x before behind | mode "},
+    {"resize", Does::kResize, 1, 1, " x | sizes ratios coordinates nearest "},
+    {"depth_to_space", Does::kArrange, 1, 1, " x block | mode "},
+    {"space_to_depth", Does::kArrange, 1, 1, " x block to_depth |"},
+    {"arrange", Does::kArrange, 1, 1, " x | split perm shape "},
     {"write", Does::kDequantize, 1, 1, " x out |"},
 };
 

@@ -1,5 +1,5 @@
-"""Steps that are computed together: sums with the convolution before them, small groups of one convolution, products with
-their activation."""
+"""Steps that are computed together: sums with the convolution before them, small groups of one convolution, products
+with their activation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ pytest.importorskip("onnxruntime")
 pytestmark = HAS_LIBRARY
 
 
-@pytest.mark.parametrize("act", ["", "Relu", "Clip"])
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize(("op", "act"), [("Add", ""), ("Add", "Relu"), ("Add", "Clip"), ("Sub", ""), ("Mul", "")])
 def test_a_convolution_and_what_is_added_to_it(op: str, act: str) -> None:
     """As either operand; what it adds to may have pads around it, or none."""
     net = Net(41, (2, 20, 7, 9), declared=("n", 20, "h", "w"))
@@ -63,9 +62,7 @@ def test_sums_of_images_and_one_pixel() -> None:
 def test_small_groups(groups: int, inputs: int, outputs: int) -> None:
     net = Net(45, (2, groups * inputs, 6, 7))
     for kernel, pads, strides in (((3, 3), [1, 1, 1, 1], [1, 1]), ((1, 1), [0] * 4, [1, 1]), ((2, 3), [1] * 4, [2, 2])):
-        net.outputs.append(
-            net.conv(net.x, groups * outputs, kernel, "Relu", group=groups, pads=pads, strides=strides)
-        )
+        net.outputs.append(net.conv(net.x, groups * outputs, kernel, "Relu", group=groups, pads=pads, strides=strides))
     require_equal(net)
 
 
@@ -110,7 +107,8 @@ def test_means_of_all_pixels(shape: tuple[int, ...], keeps: int) -> None:
     net.shapes[y] = (shape[0], 24, *(ones if keeps else ()))
     mean = net.quantized(y)
     net.outputs.append(net.binary("Mul", a, net.conv(mean, 24, ones)) if keeps else net.gemm(mean, 7, 0))
-    made = require_equal(net, shape, (0, *shape[1:]), (1, *shape[1:]))
+    # Of empty batches onnxruntime's own ReduceMean keeps a dimension that it is told to leave out.
+    made = require_equal(net, shape, (1, *shape[1:]), *([(0, *shape[1:])] if keeps else []))
     assert operators(made) == ["Region"]
     assert any(step.startswith("global_average_pool") for step in said(made.graph.node[0]))
 

@@ -22,12 +22,16 @@ Pixels = dict[ir.Value, Hashable]
 RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1, 9)
 
 
+@dataclass(frozen=True, eq=False)
 class NumberGroup(Group):
     """A step of a bf16 region; its sources are values."""
 
+    #: Of the last node, the number of the output that it makes.
+    output: int = 0
+
     @property
     def made(self) -> Tensor:
-        return self.last.outputs[0]
+        return self.last.outputs[self.output]
 
     @property
     def makes_tensor(self) -> bool:
@@ -67,10 +71,12 @@ def groups_of(subgraph: ir.Graph, types: Types, allowed: frozenset[str]) -> dict
     order = {node: number for number, node in enumerate(subgraph)}
     pixels = pixels_of(subgraph)
     for node in subgraph:
-        group = None if node in taken else _group(node, types, order, pixels, allowed)
-        if group is not None:
-            found[group.made] = group
-            taken |= set(group.nodes)
+        if node in taken:
+            continue
+        group = _group(node, types, order, pixels, allowed)
+        for each in _move_groups(node, types) if group is None else [group]:
+            found[each.made] = each
+            taken |= set(each.nodes)
     return found
 
 
@@ -133,6 +139,17 @@ def _group(
     if made.does == "conv":
         made = _with_sum(made, types, order, pixels)
     return _with_activation(made) if made.does in ("conv", "add", "mul", "affine") and "act" not in made.words else made
+
+
+def _move_groups(node: ir.Node, types: Types) -> list[Group]:
+    """A step for each output that has readers, of an operator that moves numbers and leaves them what they are."""
+    x = node.inputs[0] if node.inputs else None
+    made = None if x is None else moves.moves_of(node, types.of(x).rank)
+    if made is None or x is None:
+        return []
+    found = [NumberGroup(move.does, (), (node,), (x,), dict(move.words), output=i) for i, move in enumerate(made)]
+    is_read = [out.uses() or out.is_graph_output() for out in node.outputs]
+    return [group for group, read in zip(found, is_read, strict=True) if read and _fits(group, types)]
 
 
 def _fits(group: Group, types: Types) -> bool:
