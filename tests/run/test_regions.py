@@ -170,7 +170,7 @@ def test_bodies_that_are_run_again_and_again(tmp_path: Path, text: str) -> None:
 def test_means_and_a_head_of_products_stay_in_the_region(tmp_path: Path) -> None:
     """As exporters write squeeze-and-excitation, a mean at the end, and a head of two layers."""
     rng = np.random.default_rng(0)
-    sizes = {"w0": (24, 3, 3, 3), "s0": (8, 24, 1, 1), "s1": (24, 8, 1, 1), "g0": (24, 32), "g1": (32, 10)}
+    sizes = {"w0": (24, 3, 3, 3), "s0": (16, 24, 1, 1), "s1": (24, 16, 1, 1), "g0": (24, 32), "g1": (32, 10)}
     constants = {name: rng.standard_normal(size).astype(np.float32) / 5 for name, size in sizes.items()}
     constants |= {"axes": np.array([2, 3], np.int64)}
     make = helper.make_node
