@@ -369,10 +369,10 @@ def _global_average_pool(node: ir.Node, types: Types) -> Group | None:
 
 def _reduce_mean(node: ir.Node, types: Types) -> Group | None:
     """Over all pixels."""
-    rank = None if node.inputs[0] is None else types.of(node.inputs[0]).rank
-    keeps = graph.attribute_int(node, "keepdims", 1)
-    made = moves.is_over_pixels(node, rank)
-    return _of("global_average_pool", node, [node.inputs[0]], {} if keeps else {"keeps": 0}) if made else None
+    x = node.inputs[0]
+    words: Words = {} if graph.attribute_int(node, "keepdims", 1) else {"keeps": 0}
+    is_one = x is not None and moves.is_over_pixels(node, types.of(x).rank)
+    return _of("global_average_pool", node, [x], words) if is_one else None
 
 
 def _concat(node: ir.Node, types: Types) -> Group | None:
