@@ -121,7 +121,9 @@ struct FinishJoined {
     uint8_t* const to = own.conv->y.data + n * own.conv->y.image + at.to + own.channel;
     const uint8_t* const from = with + n * with_image + at.with + own.channel;
     join(sums0, own.scale0, from, to, own.mask0);
-    join(sums1, own.scale1, from + 16, to + 16, own.mask1);
+    if (own.mask1) {
+      join(sums1, own.scale1, from + 16, to + 16, own.mask1);
+    }
   }
 
  private:
