@@ -1,5 +1,5 @@
+#include "run_moves.h"
 #include "run_stage.h"
-#include "tasks.h"
 
 namespace onnxq {
 namespace {
@@ -45,6 +45,12 @@ class NumberRunner {
         break;
       case Does::kFlatten:
         flatten();
+        break;
+      case Does::kSlice:
+      case Does::kPad:
+      case Does::kResize:
+      case Does::kArrange:
+        run_moves(place_, plan_.moves[number_], source(), y(), 0);
         break;
       default:  // which bf16 regions do not have: steps.cc
         break;
@@ -189,6 +195,9 @@ class NumberRunner {
     NumberPool p{};
     p.x = source();
     p.y = y();
+    if (!step.keeps) {  // rows of a matrix are images here
+      p.y = {p.y.data, p.x.N, 1, 1, p.y.C, p.y.pixel, p.y.pixel, p.y.pixel};
+    }
     p.kernel_y = is_global ? p.x.H : step.kernel[0];
     p.kernel_x = is_global ? p.x.W : step.kernel[1];
     p.stride_y = step.strides[0];

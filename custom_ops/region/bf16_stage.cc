@@ -22,10 +22,13 @@ float widened(uint16_t number) { return bfloat16_to_float(number); }
 struct PlainNumbers {
   const uint16_t* data;
   int64_t inputs, taps;
+  Merged merged;
 
   uint16_t at(int64_t o, int64_t i, int64_t tap) const {
-    uint16_t number;
-    std::memcpy(&number, data + (o * inputs + i) * taps + tap, sizeof number);
+    uint16_t number = 0;
+    if (!merged.is_zero(o, i)) {
+      std::memcpy(&number, data + (o * inputs + merged.inside(i)) * taps + tap, sizeof number);
+    }
     return number;
   }
 };
@@ -106,7 +109,7 @@ void pack_depthwise_numbers(Stage& stage, const PlainNumbers& weight, const std:
 void make_conv(Stage& stage, size_t number, const Reader& read, const Constants& constants) {
   const bool is_float = constants[static_cast<size_t>(stage.step.weight)].type == kFloat;  // of small ones
   const Tensor& weight = read.constant(stage.step.weight, is_float ? kFloat : kBFloat16, "weight");
-  const int64_t size = shape_conv(stage, number, weight), taps = stage.step.kernel[0] * stage.step.kernel[1];
+  const int64_t size = shape_conv(stage, number, weight, 2), taps = stage.step.kernel[0] * stage.step.kernel[1];
   std::vector<float> bias(static_cast<size_t>(stage.outputs));
   if (stage.step.bias != kNone) {
     bias = floats(read, constants, stage.step.bias, "bias");
@@ -121,7 +124,7 @@ void make_conv(Stage& stage, size_t number, const Reader& read, const Constants&
     numbers.resize(all.size());
     to_bfloat16(all.data(), numbers.data(), static_cast<int64_t>(all.size()));
   }
-  const PlainNumbers plain = {is_float ? numbers.data() : static_cast<const uint16_t*>(weight.data), size / taps, taps};
+  const PlainNumbers plain = {is_float ? numbers.data() : static_cast<const uint16_t*>(weight.data), size / taps, taps, stage.merged};
   (stage.is_depthwise ? pack_depthwise_numbers : pack_numbers)(stage, plain, bias);
 }
 
@@ -167,6 +170,8 @@ Stage make_bf16_stage(const Step& step, const std::vector<Stage>& before, const 
     make_conv(stage, number, read, constants);
   } else if (step.does == Does::kAffine) {
     make_affine(stage, number, read);
+  } else if (step.does == Does::kResize) {
+    make_resize(stage, number, read);
   }
   return stage;
 }

@@ -29,6 +29,16 @@ constexpr int64_t kBlock = 32;   // outputs that are computed together
 constexpr int64_t kChunk = 64;   // bytes of a window that are multiplied together; the last ones by zeros
 constexpr int64_t kBlockBytes = kBlock * kChunk;
 
+// y = round((a − za) · sa + (b − zb) · sb, or their product) in steps of y's scale.
+struct Binary {
+  Image a, b, y;  // sizes of a and b are those of y, or 1
+  Codes codes;
+  int32_t a_zero, b_zero;
+  float a_scale, b_scale, scale;
+  int32_t multiplies;
+  int32_t divides;  // by `scale`; else by what is multiplied with its reciprocal, where that is known to give the same
+};
+
 // A convolution. Windows are cut into pieces that lie in one place: a row of pixels, or one pixel where channels or
 // columns are skipped. Each piece is cut into chunks.
 struct Conv {
@@ -44,6 +54,9 @@ struct Conv {
   int64_t first;           // bytes from pixel (0, 0) to the window of output (0, 0); none or negative
   int64_t step_x, step_y;  // bytes between windows
   float* floats;           // where results stay float: [pixels, groups · group_out], scale · sum; else null
+  // Where its codes are read by a sum or product of two tensors alone, what makes y of them as `a` and of `join->b`, which
+  // has the sizes of y; else null.
+  const Binary* join;
 
   // Set by `plan` of the kernel. Pixels are taken in tiles of `tile` from one row, or, where `flat`, from rows as they lie
   // in memory, so that some fall between two rows and are left out.
@@ -68,16 +81,6 @@ struct Depthwise {
   const int8_t* dot_weight;  // [blocks of 64 channels][fours of kernel_y][kernel_x][4][64]
   const int32_t* dot_bias;   // [blocks][4][16]
   const float* dot_scale;
-};
-
-// y = round((a − za) · sa + (b − zb) · sb, or their product) in steps of y's scale.
-struct Binary {
-  Image a, b, y;  // sizes of a and b are those of y, or 1
-  Codes codes;
-  int32_t a_zero, b_zero;
-  float a_scale, b_scale, scale;
-  int32_t multiplies;
-  int32_t divides;  // by `scale`; else by what is multiplied with its reciprocal, where that is known to give the same
 };
 
 struct Pool {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kNoEnd = 1 << 24;           // as numbers of steps: further than any size
 constexpr int64_t kMostPicked = int64_t{1} << 31;
-constexpr int64_t kShortRun = 8;              // bytes, below which single ones are picked
+constexpr int64_t kShortRun = 8;              // elements, below which single ones are picked
 
 // By axis, the index in x of each index in y.
 using Maps = std::array<std::vector<int64_t>, 4>;
@@ -97,16 +97,16 @@ Maps maps_of(const Stage& stage, const Layout& x, const Layout& y) {
   return maps;
 }
 
-void add_run(std::vector<Run>& runs, int64_t from, int64_t to, int64_t bytes) {
+void add_run(std::vector<Run>& runs, int64_t from, int64_t to, int64_t size) {
   if (!runs.empty()) {
     Run& last = runs.back();
-    const bool goes_on = from == kFill ? last.from == kFill : last.from != kFill && last.from + last.bytes == from;
-    if (goes_on && last.to + last.bytes == to) {
-      last.bytes += bytes;
+    const bool goes_on = from == kFill ? last.from == kFill : last.from != kFill && last.from + last.size == from;
+    if (goes_on && last.to + last.size == to) {
+      last.size += size;
       return;
     }
   }
-  runs.push_back({from, to, bytes});
+  runs.push_back({from, to, size});
 }
 
 std::vector<Run> runs_of(const Maps& maps, const Layout& x, const Layout& y) {
@@ -123,7 +123,7 @@ std::vector<Run> runs_of(const Maps& maps, const Layout& x, const Layout& y) {
         const int64_t from = from_n * x.image + from_y * x.row + from_x * x.sizes[1];
         const int64_t to = n * y.image + row * y.row + column * y.sizes[1];
         for (const Run& run : channels) {
-          add_run(runs, is_filled || run.from == kFill ? kFill : from + run.from, to + run.to, run.bytes);
+          add_run(runs, is_filled || run.from == kFill ? kFill : from + run.from, to + run.to, run.size);
         }
       }
     }
@@ -136,7 +136,7 @@ Dims dims_of(const Layout& t) {
   return t.rank == 2 ? Dims{s[3], s[1]} : t.rank == 3 ? Dims{s[0], s[1], s[3]} : Dims{s[0], s[1], s[2], s[3]};
 }
 
-// Calls visit(number in the order of the definition, offset) for every code of a tensor, in the order of its bytes.
+// Calls visit(number in the order of the definition, offset) for every element of a tensor, in the order of its memory.
 template <typename Visit>
 void visit(const Layout& t, const Visit& each) {
   const auto [N, C, H, W] = t.sizes;
@@ -232,7 +232,7 @@ Step unfolded(size_t number, const Step& given, const Dims& x) {
 Moves arrange(const Step& given, const Layout& x, const Layout& y) {
   const Step step = unfolded(0, given, dims_of(x));
   if (x.image >= kMostPicked / x.sizes[0]) {
-    throw Refusal("attribute steps arranges more than 2147483647 codes, pads included");
+    throw Refusal("attribute steps arranges more than 2147483647 elements, pads included");
   }
   const Dims dims = split(0, step, dims_of(x));
   const int64_t all = count(dims);
@@ -354,7 +354,7 @@ Dims arranged(size_t number, const Step& given, const Dims& x) {
     refuse_stage(number, "makes a tensor whose rank is not 2, 3 or 4");
   }
   if (count(dims) >= kMostPicked) {
-    refuse_stage(number, "arranges more than 2147483647 codes");
+    refuse_stage(number, "arranges more than 2147483647 elements");
   }
   return dims;
 }

@@ -1,5 +1,5 @@
-// Steps that only move codes: Slice, Pad, Resize to the nearest pixel, Transpose and Reshape. Where each byte comes from is
-// found once for inputs of given shapes.
+// Steps that only move codes or numbers: Slice, Pad, Resize to the nearest pixel, Transpose and Reshape. Where each of them
+// comes from is found once for inputs of given shapes. All distances are counted in elements.
 
 #ifndef ONNXQ_REGION_MOVES_H_
 #define ONNXQ_REGION_MOVES_H_
@@ -11,15 +11,15 @@
 
 namespace onnxq {
 
-// Bytes that go from one place to another, counted from the first pixels; kFill: the zero point goes there.
+// Elements that go from one place to another, counted from the first pixels; kFill: the zero point goes there.
 struct Run {
-  int64_t from, to, bytes;
+  int64_t from, to, size;
 };
 constexpr int64_t kFill = -1;
 
 struct Moves {
   std::vector<Run> runs;
-  // Or, where hardly any two bytes stay together: of each byte of y, by pixels, the byte of x. Of one pixel, where all
+  // Or, where hardly any two elements stay together: of each element of y, by pixels, that of x. Of one pixel, where all
   // pixels are alike and stay where they are.
   std::vector<int32_t> picks;
   bool of_pixel = false;
@@ -28,7 +28,7 @@ struct Moves {
 // A tensor as steps see it: n, c, y, x. Of matrices, x are the rows.
 using Sizes = std::array<int64_t, 4>;
 
-// Where it lies: bytes from one image, row and pixel to the next.
+// Where it lies: from one image and row to the next. Pixels lie side by side.
 struct Layout {
   Sizes sizes;
   int64_t rank, image, row;
@@ -40,7 +40,7 @@ Sizes padded(size_t number, const Step& step, const Sizes& x);
 Sizes resized(size_t number, const Stage& stage, const Sizes& x, int64_t rank);
 Dims arranged(size_t number, const Step& step, const Dims& x);
 
-// How the bytes of x become those of y. Nothing is empty.
+// How the elements of x become those of y. Nothing is empty.
 Moves moves_of(const Stage& stage, const Layout& x, const Layout& y);
 
 }  // namespace onnxq

@@ -11,9 +11,10 @@ namespace onnxq {
 struct PlainWeight {
   const int8_t* data;
   int64_t output, input, y, x;
+  Merged merged;
 
   int8_t at(int64_t o, int64_t i, int64_t ky, int64_t kx) const {
-    return data[o * output + i * input + ky * y + kx * x];
+    return merged.is_zero(o, i) ? int8_t{0} : data[o * output + merged.inside(i) * input + ky * y + kx * x];
   }
 };
 

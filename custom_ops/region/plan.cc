@@ -46,6 +46,12 @@ int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int
   return count;
 }
 
+constexpr bool moves_elements(Does does) {
+  return does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
+}
+// By a constant weight.
+constexpr bool multiplies(Does does) { return does == Does::kConv || does == Does::kGemm || does == Does::kProduct; }
+
 class Planner {
  public:
   Planner(const std::vector<Stage>& stages, Plan& plan, Element element)
@@ -67,13 +73,17 @@ class Planner {
         conv(number, stage, made);
         break;
       case Does::kGemm:
+      case Does::kProduct:
         if (made.rank != 2 || made.C != stage.inputs) {
           refuse_stage(number, "multiplies rows of " + std::to_string(made.C) + " by a matrix for " +
                                    std::to_string(stage.inputs));
         }
         source(step, 0).behind = std::max(source(step, 0).behind, read_behind(made.C));
-        plan_.outputs[static_cast<size_t>(step.out)] = {made.W, stage.outputs};
-        made.C = 0;  // no codes
+        made.C = stage.outputs;
+        if (step.does == Does::kGemm) {
+          plan_.outputs[static_cast<size_t>(step.out)] = dims(made);
+          made.C = 0;  // no codes
+        }
         break;
       case Does::kConstant:
         made = of_input(number, stage.shape);
@@ -145,7 +155,7 @@ class Planner {
   void offsets(size_t number) {
     const Stage& stage = stages_[number];
     std::vector<int64_t> found;
-    if (stage.step.does == Does::kConv || stage.step.does == Does::kGemm) {
+    if (multiplies(stage.step.does)) {
       const Placed& x = plan_.tensors[static_cast<size_t>(stage.step.x[0])];
       if (x.is_empty()) {  // whose pads nobody has looked at
         plan_.offsets.push_back(found);
@@ -164,12 +174,10 @@ class Planner {
 
   // So is what moves.
   void moves(size_t number) {
-    const Does does = stages_[number].step.does;
-    const bool is_move = does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
+    const bool is_move = moves_elements(stages_[number].step.does);
     const Placed& y = plan_.tensors[number];
-    const bool has_bytes = is_move && !y.is_empty();
     const Step& step = stages_[number].step;
-    plan_.moves.push_back(has_bytes ? moves_of(stages_[number], layout(source(step, 0)), layout(y)) : Moves{});
+    plan_.moves.push_back(is_move && !y.is_empty() ? moves_of(stages_[number], layout(source(step, 0)), layout(y)) : Moves{});
   }
 
   // Of numbers, what only a Concat reads is made where that wants it: codes may have to be changed.
@@ -182,13 +190,33 @@ class Planner {
     for (const int64_t x : step.x) {
       Placed& each = plan_.tensors[static_cast<size_t>(x)];
       const Does does = stages_[static_cast<size_t>(x)].step.does;
-      if (each.readers == 1 && does != Does::kConcat && does != Does::kFlatten) {
+      if (each.readers == 1 && does != Does::kConcat && does != Does::kFlatten && !moves_elements(does)) {
         each.within = static_cast<int64_t>(number);
         each.channel = channel;
       }
       channel += each.C;
     }
   }
+
+  // Codes of a convolution that only a sum or product of its sizes reads are never stored: it computes both, in its place.
+  void join_binary(size_t number) {
+    plan_.joins.resize(plan_.tensors.size(), kNone);
+    const Step& step = stages_[number].step;
+    const bool is_binary = step.does == Does::kAdd || step.does == Does::kSub || step.does == Does::kMul;
+    if (!is_binary || width_ != 1 || sizes(source(step, 0)) != sizes(source(step, 1))) {
+      return;
+    }
+    // The later one is nearer.
+    const int64_t made = std::max(step.x[0], step.x[1]);
+    const Stage& stage = stages_[static_cast<size_t>(made)];
+    if (multiplies(stage.step.does) && !stage.is_depthwise && plan_.tensors[static_cast<size_t>(made)].readers == 1) {
+      plan_.joins[number] = made;
+      plan_.joins[static_cast<size_t>(made)] = static_cast<int64_t>(number);
+      source(stage.step, 0).last = std::max(source(stage.step, 0).last, static_cast<int64_t>(number));
+    }
+  }
+
+  bool is_joined(size_t number) const { return multiplies(stages_[number].step.does) && plan_.joins[number] != kNone; }
 
   // Tensors whose lives do not meet share bytes: each is put into the first gap that it fits.
   void place() {
@@ -197,7 +225,7 @@ class Planner {
       const bool is_within = plan_.tensors[step].within != kNone;
       const size_t i = is_within ? static_cast<size_t>(plan_.tensors[step].within) : step;
       Placed& tensor = plan_.tensors[i];
-      if (!makes_tensor(stages_[i].step.does) || tensor.is_empty() || tensor.bytes) {
+      if (!makes_tensor(stages_[i].step.does) || tensor.is_empty() || tensor.bytes || is_joined(i)) {
         continue;
       }
       const int64_t images = product(i, {tensor.N, tensor.top + tensor.H + tensor.bottom, tensor.W + tensor.side, tensor.pixel()});
@@ -235,7 +263,7 @@ class Planner {
     t.H = sizes[2];
     t.W = sizes[3];
   }
-  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image(), t.pitch()}; }
+  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image() / t.width, t.pitch() / t.width}; }
 
   void concat(size_t number, const Step& step, Placed& made) {
     const size_t axis = static_cast<size_t>(step.axis);
@@ -326,14 +354,18 @@ class Planner {
     if (x.rank < 3) {
       refuse_stage(number, "pools a matrix");
     }
-    if (is_global) {
-      made.H = made.W = 1;
-    } else {
+    made.H = made.W = 1;
+    if (!is_global) {
       count(number, step, x, made);
     }
     const int64_t area = is_global ? product(number, {x.H, x.W}) : step.kernel[0] * step.kernel[1];
     if (step.does != Does::kMaxPool && area > kMostAveraged) {
       refuse_stage(number, "averages more than 8388608 pixels");
+    }
+    if (!step.keeps) {
+      made.rank = 2;
+      made.W = made.N;
+      made.N = 1;
     }
   }
 
@@ -354,6 +386,7 @@ Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs
   }
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.join(i);
+    planner.join_binary(i);
   }
   planner.place();
   for (size_t i = 0; i < stages.size(); ++i) {

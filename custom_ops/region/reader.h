@@ -73,6 +73,22 @@ class Reader {
   const Constants& constants_;
 };
 
+// Sizes or ratios of a Resize.
+inline void make_resize(Stage& stage, size_t number, const Reader& read) {
+  const Step& step = stage.step;
+  if ((step.sizes == kNone) == (step.ratios == kNone)) {
+    refuse_stage(number, "must say one of 'sizes' and 'ratios'");
+  }
+  if (step.sizes != kNone) {
+    stage.sizes = read.values<int64_t>(step.sizes, ort::kInt64, "sizes");
+  } else {
+    stage.ratios = read.values<float>(step.ratios, ort::kFloat, "ratios");
+  }
+  if (stage.sizes.empty() && stage.ratios.empty()) {
+    refuse_stage(number, "resizes to no size");
+  }
+}
+
 }  // namespace onnxq
 
 #endif  // ONNXQ_REGION_READER_H_

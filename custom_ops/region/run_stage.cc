@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "tasks.h"
+#include "run_moves.h"
 
 namespace onnxq {
 namespace {
@@ -29,10 +30,13 @@ class Runner {
         border(x(), static_cast<size_t>(step.x[0]), memory_.outputs[static_cast<size_t>(step.out)], kernel_.dequantize);
         break;
       case Does::kConv:
-        stage_.is_depthwise ? depthwise() : conv();
+      case Does::kProduct:
+        if (plan_.joins[number_] == kNone) {
+          stage_.is_depthwise ? depthwise() : conv(number_, nullptr);
+        }
         break;
       case Does::kGemm:
-        conv();
+        conv(number_, nullptr);
         break;
       case Does::kConstant:
         constant();
@@ -41,7 +45,7 @@ class Runner {
       case Does::kPad:
       case Does::kResize:
       case Does::kArrange:
-        move();
+        run_moves(place_, plan_.moves[number_], image(x()), y(), stage_.codes.zero);
         break;
       case Does::kAdd:
       case Does::kSub:
@@ -93,21 +97,30 @@ class Runner {
     in_rows(codes.N * codes.H, 4 * bytes(codes), [&](int64_t first, int64_t last) { convert(p, first, last); });
   }
 
-  void conv() const {
+  static bool is_line(const Image& i) { return i.row == i.W * i.C && i.image == i.H * i.row; }
+  static Image line(const Image& i) { return {i.data, 1, 1, i.N * i.H * i.W, i.C, bytes(i), bytes(i)}; }
+
+  // Makes the codes of step `into`: this one, or the one whose operand its codes are.
+  void conv(size_t into, Binary* join) const {
     const Step& step = stage_.step;
-    const Placed& from = x();
+    const Placed &from = x(), &to = plan_.tensors[into];
     if (from.is_empty()) {
       return;
     }
     Conv c{};
     c.x = image(from);
     const bool is_product = step.does == Does::kGemm;
-    c.y = is_product ? Image{nullptr, 1, 1, from.W, stage_.outputs, 0, 0} : y();
+    c.y = is_product ? Image{nullptr, 1, 1, from.W, stage_.outputs, 0, 0} : image(to);
+    c.join = join;
     // Where windows are single pixels, and none are between rows, all images are one line.
     if (step.kernel == std::array<int64_t, 2>{{1, 1}} && step.strides == std::array<int64_t, 2>{{1, 1}} &&
-        !from.has_margin() && !is_product && !plan_.tensors[number_].has_margin() && c.y.H == c.x.H && c.y.W == c.x.W) {
-      c.x = {c.x.data, 1, 1, bytes(c.x) / c.x.C, c.x.C, bytes(c.x), bytes(c.x)};
-      c.y = {c.y.data, 1, 1, c.x.W, c.y.C, c.x.W * c.y.C, c.x.W * c.y.C};
+        !from.has_margin() && !is_product && !to.has_margin() && c.y.H == c.x.H && c.y.W == c.x.W &&
+        (!join || is_line(join->b))) {
+      c.x = line(c.x);
+      c.y = line(c.y);
+      if (join) {
+        join->b = line(join->b);
+      }
     }
     c.codes = stage_.codes;
     c.weight = stage_.weight.data();
@@ -158,6 +171,14 @@ class Runner {
     p.a = image(x(0));
     p.b = image(x(1));
     p.y = y();
+    if (const int64_t joined = plan_.joins[number_]; joined != kNone) {
+      if (joined == stage_.step.x[1]) {  // which changes no sum and no product
+        std::swap(p.a_zero, p.b_zero);
+        std::swap(p.a_scale, p.b_scale);
+        p.b = p.a;
+      }
+      return Runner(kernels_, stages_, plan_, static_cast<size_t>(joined), memory_, place_).conv(number_, &p);
+    }
     in_rows(p.y.N * p.y.H, bytes(p.y), [&](int64_t first, int64_t last) { kernel_.binary(p, first, last); });
   }
 
@@ -167,6 +188,9 @@ class Runner {
     Pool p{};
     p.x = image(x());
     p.y = y();
+    if (!step.keeps) {  // rows of a matrix are images here
+      p.y = {p.y.data, p.x.N, 1, 1, p.y.C, p.y.C, p.y.C};
+    }
     p.codes = stage_.codes;
     p.kernel_y = is_global ? p.x.H : step.kernel[0];
     p.kernel_x = is_global ? p.x.W : step.kernel[1];
@@ -209,47 +233,6 @@ class Runner {
               plan_.tensors[number_].rank == 2 ? from[i * to.C + c] : *from++;
         }
       }
-    }
-  }
-
-  void move() const {
-    const Moves& moves = plan_.moves[number_];
-    const Image from = image(x()), to = y();
-    const int zero = stage_.codes.zero;
-    if (bytes(to) == 0) {
-      return;
-    }
-    if (moves.picks.empty()) {
-      in_rows(static_cast<int64_t>(moves.runs.size()), bytes(to), [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          const Run& run = moves.runs[static_cast<size_t>(i)];
-          const size_t size = static_cast<size_t>(run.bytes);
-          run.from == kFill ? std::memset(to.data + run.to, zero, size)
-                            : std::memcpy(to.data + run.to, from.data + run.from, size);
-        }
-      });
-      return;
-    }
-    in_rows(to.N * to.H, 4 * bytes(to), [&](int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        const uint8_t* x = from.data;
-        uint8_t* y = to.data + row / to.H * to.image + row % to.H * to.row;
-        const int32_t* picks = moves.picks.data();
-        if (moves.of_pixel) {
-          x += row / to.H * from.image + row % to.H * from.row;
-          for (int64_t pixel = 0; pixel < to.W; ++pixel, x += to.C, y += to.C) {
-            pick(x, picks, y, to.C);
-          }
-        } else {
-          pick(x, picks + row * to.W * to.C, y, to.W * to.C);
-        }
-      }
-    });
-  }
-
-  static void pick(const uint8_t* x, const int32_t* picks, uint8_t* y, int64_t size) {
-    for (int64_t i = 0; i < size; ++i) {
-      y[i] = x[picks[i]];
     }
   }
 

@@ -54,9 +54,18 @@ std::vector<float> factors(const Reader& read, size_t number, const Stage& stage
   return all;
 }
 
+// As many groups as fill a block of outputs, or the bytes that are multiplied together.
+Merged merge(int64_t group, int64_t inputs, int64_t outputs, int64_t width) {
+  int64_t most = 1;
+  for (int64_t each = 2; each <= group && each * outputs <= kBlock && each * inputs * width <= kChunk; ++each) {
+    most = group % each ? most : each;
+  }
+  return {most, inputs, outputs};
+}
+
 }  // namespace
 
-int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight) {
+int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight, int64_t width) {
   Step& step = stage.step;
   const bool is_line = weight.shape.size() == 3;
   if (weight.shape.size() != 4 && !is_line) {
@@ -73,8 +82,12 @@ int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight) {
                              std::to_string(step.group) + " groups here has");
   }
   step.kernel = {{kernel_y, kernel_x}};
-  stage.blocks = (stage.outputs / step.group + kBlock - 1) / kBlock;
   stage.is_depthwise = step.group > 1 && per_group == 1 && stage.outputs == step.group;
+  if (!stage.is_depthwise) {
+    stage.merged = merge(step.group, per_group, stage.outputs / step.group, width);
+    step.group /= stage.merged.groups;
+  }
+  stage.blocks = (stage.outputs / step.group + kBlock - 1) / kBlock;
   return per_group * kernel_y * kernel_x;
 }
 
@@ -83,13 +96,13 @@ namespace {
 void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read) {
   const Step& step = stage.step;
   const Tensor& weight = read.constant(step.weight, ort::kInt8, "weight");
-  const int64_t size = shape_conv(stage, number, weight), kernel_x = step.kernel[1], taps = step.kernel[0] * kernel_x;
+  const int64_t size = shape_conv(stage, number, weight, 1), kernel_x = step.kernel[1], taps = step.kernel[0] * kernel_x;
   std::vector<int32_t> bias;
   if (step.bias != kNone) {
     bias = read.of_outputs<int32_t>(step.bias, kInt32, "bias", stage.outputs);
   }
   const std::vector<float> scale = factors(read, number, stage, x.scale, stage.scale);
-  const PlainWeight plain = {static_cast<const int8_t*>(weight.data), size, taps, kernel_x, 1};
+  const PlainWeight plain = {static_cast<const int8_t*>(weight.data), size, taps, kernel_x, 1, stage.merged};
   (stage.is_depthwise ? pack_depthwise : pack)(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
 }
 
@@ -107,9 +120,9 @@ void make_gemm(Stage& stage, size_t number, const Stage& x, const Reader& read) 
   if (step.bias != kNone) {
     bias = read.of_outputs<int32_t>(step.bias, kInt32, "bias", stage.outputs);
   }
-  const std::vector<float> scale = factors(read, number, stage, x.scale, 0.0f);
+  const std::vector<float> scale = factors(read, number, stage, x.scale, step.does == Does::kProduct ? stage.scale : 0.0f);
   const PlainWeight plain = {static_cast<const int8_t*>(weight.data), turned ? stage.inputs : 1,
-                             turned ? 1 : stage.outputs, 0, 0};
+                             turned ? 1 : stage.outputs, 0, 0, {}};
   pack(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
 }
 
@@ -139,21 +152,6 @@ void make_binary(Stage& stage, const Stage& a, const Stage& b, const RegionKerne
   p.divides = 0;
   simple.binary(p, 0, 1);
   p.divides = divided != multiplied;
-}
-
-void make_resize(Stage& stage, size_t number, const Reader& read) {
-  const Step& step = stage.step;
-  if ((step.sizes == kNone) == (step.ratios == kNone)) {
-    refuse_stage(number, "must say one of 'sizes' and 'ratios'");
-  }
-  if (step.sizes != kNone) {
-    stage.sizes = read.values<int64_t>(step.sizes, ort::kInt64, "sizes");
-  } else {
-    stage.ratios = read.values<float>(step.ratios, kFloat, "ratios");
-  }
-  if (stage.sizes.empty() && stage.ratios.empty()) {
-    refuse_stage(number, "resizes to no size");
-  }
 }
 
 // DequantizeLinear of one tensor and QuantizeLinear of another, as a table; none where the two are the same.
@@ -195,6 +193,7 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
       make_conv(stage, number, source(0), read);
       break;
     case Does::kGemm:
+    case Does::kProduct:
       make_gemm(stage, number, source(0), read);
       break;
     case Does::kConstant: {

@@ -18,6 +18,14 @@ struct alignas(64) Line {
 
 using Dims = std::vector<int64_t>;
 
+// Small groups of a convolution that are computed as one, whose weights from one of them to another are zeros.
+struct Merged {
+  int64_t groups = 1, inputs = 0, outputs = 0;  // how many are one; channels of each of them
+
+  bool is_zero(int64_t output, int64_t input) const { return groups > 1 && output / outputs % groups != input / inputs; }
+  int64_t inside(int64_t input) const { return groups > 1 ? input % inputs : input; }
+};
+
 struct Stage {
   Step step;
   // Of the tensor that it makes.
@@ -26,7 +34,8 @@ struct Stage {
 
   // Convolutions and products.
   int64_t inputs = 0, outputs = 0, blocks = 0;  // channels, all groups; blocks of a group
-  bool is_depthwise = false, has_matrix_rank = false;
+  bool is_depthwise = false;
+  Merged merged;
   std::vector<int8_t> weight, dot_weight;
   std::vector<int32_t> bias, dot_bias;
   std::vector<float> scales, dot_scales;
@@ -61,8 +70,9 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
                  const RegionKernel& simple);
 Stage make_bf16_stage(const Step& step, const std::vector<Stage>& before, const Constants& constants);
 
-// Reads kernel and channels of a convolution off its weight. Returns how many weights an output has.
-int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight);
+// Reads kernel and channels of a convolution off its weight, whose elements are `width` bytes where it is packed. Returns
+// how many weights an output has in the file. `stage.step.group` counts groups as they are computed.
+int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight, int64_t width);
 
 // Pieces of a window that lie in one place: (row, column, pixels).
 struct Piece {

@@ -118,7 +118,10 @@ def activations(node: ir.Node) -> list[int]:
     """Indices of the inputs that an int8 kernel for `node` reads as quantized activations."""
     if node.op_type == "MatMul" and not has_weights(node):
         return [0, 1]
-    if node.op_type in ("Conv", "MatMul", "Gemm", "Clip") or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS:
+    if (
+        node.op_type in ("Conv", "MatMul", "Gemm", "Clip", "ReduceMean")
+        or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS
+    ):
         return [0]
     return [index for index, value in enumerate(node.inputs) if value is not None]
 
@@ -153,6 +156,9 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
         return rank in moves.RANKS and all(value is not None and graph.constant(value) is None for value in node.inputs)
     if moves.is_move(node):
         return moves.moves_of(node, rank) is not None
+    if node.op_type == "ReduceMean":
+        value = node.inputs[0]
+        return value is not None and moves.is_over_pixels(node, types.of(value).rank)
     return node.op_type in ("MaxPool", "AveragePool", "GlobalAveragePool") and known.is_fused_in_int8(node)
 
 

@@ -47,6 +47,14 @@ def is_move(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _MAKERS
 
 
+def is_over_pixels(node: ir.Node, rank: int | None) -> bool:
+    """Whether a reduction of a tensor with `rank` dimensions leaves one number of each image and channel."""
+    axes = _ints(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
+    if rank not in (3, 4) or not axes or any(not -rank <= axis < rank for axis in axes):
+        return False
+    return sorted(axis % rank for axis in axes) == list(range(2, rank))
+
+
 def moves_of(node: ir.Node, rank: int | None) -> list[Move] | None:
     """A step for each output, where its input has `rank` dimensions; None if regions have none for it."""
     if rank not in _PLACES or not is_move(node):

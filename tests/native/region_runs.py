@@ -21,7 +21,7 @@ HAS_LIBRARY = pytest.mark.skipif(native.path() is None, reason="the compiled lib
 
 
 #: Those of regions; where another is forced, the next best of them runs.
-ISAS = [isa for isa in kernels.isas() if isa in ("amx", "avx512_vnni", "avx2", "scalar")]
+ISAS = [isa for isa in kernels.isas() if isa in ("amx", "avx512_vnni", "avx_vnni", "avx2", "scalar")]
 
 
 def options(threads: int = 2, optimized: bool = True) -> ort.SessionOptions:

@@ -79,6 +79,45 @@ def test_only_target_onnxq_writes_regions(tmp_path: Path, target: str) -> None:
         assert sqnr(bare, onnxq.session(out).run(None, {"x": x})[0]) > 30  # a tie here and there
 
 
+def test_means_and_a_head_of_products_stay_in_the_region(tmp_path: Path) -> None:
+    """As exporters write squeeze-and-excitation, a mean at the end, and a head of two layers."""
+    rng = np.random.default_rng(0)
+    sizes = {"w0": (24, 3, 3, 3), "s0": (16, 24, 1, 1), "s1": (24, 16, 1, 1), "g0": (24, 32), "g1": (32, 10)}
+    constants = {name: rng.standard_normal(size).astype(np.float32) / 5 for name, size in sizes.items()}
+    constants |= {"axes": np.array([2, 3], np.int64)}
+    make = helper.make_node
+    nodes = [
+        make("Conv", ["x", "w0"], ["a0"], pads=[1, 1, 1, 1]),
+        make("Relu", ["a0"], ["a"]),
+        make("ReduceMean", ["a", "axes"], ["m"], keepdims=1),
+        make("Conv", ["m", "s0"], ["e0"]),
+        make("Relu", ["e0"], ["e"]),
+        make("Conv", ["e", "s1"], ["f"]),
+        make("Sigmoid", ["f"], ["h"]),
+        make("Mul", ["a", "h"], ["b"]),
+        make("Conv", ["b", "w1"], ["c"]),
+        make("ReduceMean", ["c", "axes"], ["p"], keepdims=0),
+        make("Gemm", ["p", "g0"], ["q0"]),
+        make("Relu", ["q0"], ["q"]),
+        make("Gemm", ["q", "g1"], ["y"]),
+    ]
+    constants["w1"] = rng.standard_normal((24, 24, 1, 1)).astype(np.float32) / 5
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 10])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    path, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+    x = rng.standard_normal((4, 3, 16, 16)).astype(np.float32)
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=[{"x": each[None]} for each in x], check=False)
+    assert operators(out) == ["Region"]
+    wanted = ort.InferenceSession(str(path)).run(None, {"x": x})[0]
+    assert sqnr(wanted, ort.InferenceSession(str(out)).run(None, {"x": x})[0]) > 20
+
+
 def test_a_checked_file_has_its_regions_and_says_so(tmp_path: Path) -> None:
     path, out = network(tmp_path), tmp_path / "out.onnx"
     data = [{"x": np.random.default_rng(i).standard_normal((1, 3, 16, 16)).astype(np.float32)} for i in range(4)]

@@ -22,6 +22,14 @@ struct Bytes {
   }
 };
 
+struct JoinedBytes : Bytes {
+  using Finish = FinishJoined;
+};
+
+void conv_amx(const Conv& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
+  (c.join ? conv_tiles_of<JoinedBytes> : conv_tiles_of<Bytes>)(c, n, first, last, block, end);
+}
+
 bool plan_amx(Conv& c) {
   // Few bytes of a window leave most of a tile empty.
   int64_t quads = 0;
@@ -46,7 +54,7 @@ constexpr auto lookup_here = lookup_vbmi;
 }  // namespace
 
 extern const RegionKernel region_amx;
-constexpr RegionKernel region_amx = {"amx",      kNeeds,      plan_amx,    conv_tiles_of<Bytes>, depthwise_dots,
+constexpr RegionKernel region_amx = {"amx",      kNeeds,      plan_amx,    conv_amx, depthwise_dots,
                                      binary_zmm, pool_simple, lookup_here, quantize_simple,      dequantize_simple};
 
 }  // namespace onnxq

@@ -9,20 +9,6 @@
 namespace onnxq {
 namespace {
 
-// Codes as numbers.
-struct Operand {
-  __m512i zero;
-  __m512 scale;
-
-  Operand(int32_t zero, float scale) : zero(_mm512_set1_epi32(zero)), scale(_mm512_set1_ps(scale)) {}
-
-  __m512 number(__m128i codes) const {
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_cvtepu8_epi32(codes), zero)), scale);
-  }
-  __m512 load(const uint8_t* from, __mmask16 mask) const { return number(_mm_maskz_loadu_epi8(mask, from)); }
-  __m512 all(uint8_t code) const { return number(_mm_set1_epi8(static_cast<char>(code))); }
-};
-
 template <bool multiplies, bool divides>
 struct Join {
   Operand left, right;

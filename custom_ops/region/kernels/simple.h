@@ -20,6 +20,21 @@ inline uint8_t to_code(float x, const Codes& codes) {
   return static_cast<uint8_t>(static_cast<int32_t>(rounded) + codes.zero);
 }
 
+template <bool multiplies, bool divides>
+inline uint8_t binary_code(const Binary& p, float reciprocal, uint8_t a, uint8_t b) {
+  const float left = static_cast<float>(a - p.a_zero) * p.a_scale;
+  const float right = static_cast<float>(b - p.b_zero) * p.b_scale;
+  const float value = multiplies ? left * right : left + right;
+  return to_code(divides ? value / p.scale : value * reciprocal, p.codes);
+}
+
+inline uint8_t joined_code(const Binary& p, float reciprocal, uint8_t a, uint8_t b) {
+  if (p.multiplies) {
+    return p.divides ? binary_code<true, true>(p, reciprocal, a, b) : binary_code<true, false>(p, reciprocal, a, b);
+  }
+  return p.divides ? binary_code<false, true>(p, reciprocal, a, b) : binary_code<false, false>(p, reciprocal, a, b);
+}
+
 // --- convolutions --------------------------------------------------------------------------------------------------------
 
 inline void store_block(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
@@ -35,6 +50,14 @@ inline void store_block(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t 
   uint8_t codes[kBlock];
   for (int64_t i = 0; i < kBlock; ++i) {
     codes[i] = to_code(static_cast<float>(sums[i]) * scale[i], c.codes);
+  }
+  if (c.join) {
+    const Image& b = c.join->b;
+    const uint8_t* const with = b.data + n * b.image + y * b.row + x * b.C + channel;
+    const float reciprocal = 1.0f / c.join->scale;
+    for (int64_t i = 0; i < outputs; ++i) {
+      codes[i] = joined_code(*c.join, reciprocal, codes[i], with[i]);
+    }
   }
   memcpy(c.y.data + n * c.y.image + y * c.y.row + x * c.y.C + channel, codes, static_cast<size_t>(outputs));
 }
@@ -103,14 +126,6 @@ inline void depthwise_simple(const Depthwise& d, int64_t first, int64_t last) {
 }
 
 // --- pixel by pixel ----------------------------------------------------------------------------------------------------
-
-template <bool multiplies, bool divides>
-inline uint8_t binary_code(const Binary& p, float reciprocal, uint8_t a, uint8_t b) {
-  const float left = static_cast<float>(a - p.a_zero) * p.a_scale;
-  const float right = static_cast<float>(b - p.b_zero) * p.b_scale;
-  const float value = multiplies ? left * right : left + right;
-  return to_code(divides ? value / p.scale : value * reciprocal, p.codes);
-}
 
 // Row y of image n; the only one there is, where sizes are 1.
 inline const uint8_t* row_of(const Image& image, int64_t n, int64_t y) {

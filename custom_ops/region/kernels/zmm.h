@@ -24,10 +24,10 @@ struct ToCodes {
 
   // What is too small for int32 is converted to the smallest one, so only the upper bound is one of floats. With it
   // first, it is also what no number becomes… as the second operand: the lower one, as in simple.h.
-  __m128i operator()(__m512 value) const {
-    const __m512i rounded = _mm512_cvtps_epi32(_mm512_min_ps(value, high));
-    return _mm512_cvtepi32_epi8(_mm512_add_epi32(_mm512_max_epi32(rounded, low), zero));
-  }
+  __m128i operator()(__m512 value) const { return _mm512_cvtepi32_epi8(_mm512_add_epi32(steps(value), zero)); }
+
+  // Without the zero point.
+  __m512i steps(__m512 value) const { return _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_min_ps(value, high)), low); }
 };
 
 inline __mmask16 first_lanes(int64_t lanes) {
@@ -73,6 +73,68 @@ struct Finish {
   }
 };
 
+// Codes as numbers.
+struct Operand {
+  __m512i zero;
+  __m512 scale;
+
+  Operand(int32_t zero, float scale) : zero(_mm512_set1_epi32(zero)), scale(_mm512_set1_ps(scale)) {}
+
+  __m512 number(__m128i codes) const {
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_cvtepu8_epi32(codes), zero)), scale);
+  }
+  __m512 load(const uint8_t* from, __mmask16 mask) const { return number(_mm_maskz_loadu_epi8(mask, from)); }
+  __m512 all(uint8_t code) const { return number(_mm_set1_epi8(static_cast<char>(code))); }
+};
+
+// What a convolution whose codes are one operand does in the place of storing them.
+struct FinishJoined {
+  struct At {
+    int64_t to, with;  // bytes from the first output of an image on, and from that of the other operand
+  };
+
+  Finish own;
+  Operand right;
+  ToCodes codes;
+  __m512 left_scale, scale;
+  bool multiplies, divides;
+  const uint8_t* with;
+  int64_t with_image, with_row;
+
+  explicit FinishJoined(const Conv& c)
+      : own(c),
+        right(c.join->b_zero, c.join->b_scale),
+        codes(c.join->codes),
+        left_scale(_mm512_set1_ps(c.join->a_scale)),
+        scale(_mm512_set1_ps(c.join->divides ? c.join->scale : 1.0f / c.join->scale)),
+        multiplies(c.join->multiplies != 0),
+        divides(c.join->divides != 0),
+        with(c.join->b.data),
+        with_image(c.join->b.image),
+        with_row(c.join->b.row) {}
+
+  void begin(int64_t block) { own.begin(block); }
+
+  At place(int64_t y, int64_t x) const { return {own.place(y, x), y * with_row + x * own.conv->y.C}; }
+
+  void store(int64_t n, At at, __m512i sums0, __m512i sums1) const {
+    uint8_t* const to = own.conv->y.data + n * own.conv->y.image + at.to + own.channel;
+    const uint8_t* const from = with + n * with_image + at.with + own.channel;
+    join(sums0, own.scale0, from, to, own.mask0);
+    if (own.mask1) {
+      join(sums1, own.scale1, from + 16, to + 16, own.mask1);
+    }
+  }
+
+ private:
+  void join(__m512i sums, __m512 factor, const uint8_t* from, uint8_t* to, __mmask16 mask) const {
+    const __m512i steps = own.codes.steps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), factor));
+    const __m512 a = _mm512_mul_ps(_mm512_cvtepi32_ps(steps), left_scale), b = right.load(from, mask);
+    const __m512 value = multiplies ? _mm512_mul_ps(a, b) : _mm512_add_ps(a, b);
+    _mm_mask_storeu_epi8(to, mask, codes(divides ? _mm512_div_ps(value, scale) : _mm512_mul_ps(value, scale)));
+  }
+};
+
 struct ZmmDots {
   static constexpr int kLanes = 16, kVectors = 2, kPixels = 14;
   using Problem = Conv;
@@ -92,7 +154,13 @@ struct ZmmDots {
   }
   static I dot(I sum, X x, W w) { return _mm512_dpbusd_epi32(sum, x, w); }
   static void finish(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
-    Finish to(c);
+    c.join ? finish_by<FinishJoined>(c, n, y, x, block, sums) : finish_by<Finish>(c, n, y, x, block, sums);
+  }
+
+ private:
+  template <class To>
+  static void finish_by(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
+    To to(c);
     to.begin(block);
     to.store(n, to.place(y, x), load(sums), load(sums + 16));
   }

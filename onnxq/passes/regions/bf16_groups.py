@@ -14,21 +14,24 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import MIN_ELEMENTS
 from onnxq.passes.regions.group import Group, Tensor, Words
-from onnxq.passes.regions.groups import MOST_BLOCKS, padding
+from onnxq.passes.regions.groups import MOST_BLOCKS, blocks_of, padding
+from onnxq.planning import moves
 
 Pixels = dict[ir.Value, Hashable]
 #: As in `custom_ops/region/bf16_kernel.h`.
 RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1, 9)
-#: Numbers of one weight that are multiplied with pixels of one place, and outputs that are computed together.
-_CHUNK, _BLOCK = 32, 32
 
 
+@dataclass(frozen=True, eq=False)
 class NumberGroup(Group):
     """A step of a bf16 region; its sources are values."""
 
+    #: Of the last node, the number of the output that it makes.
+    output: int = 0
+
     @property
     def made(self) -> Tensor:
-        return self.last.outputs[0]
+        return self.last.outputs[self.output]
 
     @property
     def makes_tensor(self) -> bool:
@@ -68,10 +71,12 @@ def groups_of(subgraph: ir.Graph, types: Types, allowed: frozenset[str]) -> dict
     order = {node: number for number, node in enumerate(subgraph)}
     pixels = pixels_of(subgraph)
     for node in subgraph:
-        group = None if node in taken else _group(node, types, order, pixels, allowed)
-        if group is not None:
-            found[group.made] = group
-            taken |= set(group.nodes)
+        if node in taken:
+            continue
+        group = _group(node, types, order, pixels, allowed)
+        for each in _move_groups(node, types) if group is None else [group]:
+            found[each.made] = each
+            taken |= set(each.nodes)
     return found
 
 
@@ -137,6 +142,17 @@ def _group(
     if made.does == "conv":
         made = _with_sum(made, types, order, pixels)
     return _with_activation(made) if made.does in ("conv", "add", "mul", "affine") and "act" not in made.words else made
+
+
+def _move_groups(node: ir.Node, types: Types) -> list[Group]:
+    """A step for each output that has readers, of an operator that moves numbers and leaves them what they are."""
+    x = node.inputs[0] if node.inputs else None
+    made = None if x is None else moves.moves_of(node, types.of(x).rank)
+    if made is None or x is None:
+        return []
+    found = [NumberGroup(move.does, (), (node,), (x,), dict(move.words), output=i) for i, move in enumerate(made)]
+    is_read = [out.uses() or out.is_graph_output() for out in node.outputs]
+    return [group for group, read in zip(found, is_read, strict=True) if read and _fits(group, types)]
 
 
 def _fits(group: Group, types: Types) -> bool:
@@ -274,7 +290,7 @@ def _conv(node: ir.Node) -> Group | None:
     group = graph.attribute_int(node, "group", 1)
     outputs, taps = int(dims[0]) // max(group, 1), int(np.prod(dims[2:]))
     is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
-    if is_padded and group * -(-outputs // _BLOCK) * taps * -(-int(dims[1]) // _CHUNK) > MOST_BLOCKS:
+    if is_padded and blocks_of(group, outputs, int(dims[1]), taps, 2) > MOST_BLOCKS:
         return None
     words: Words = {"weight": weight, **shape, "group": group}
     bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -356,12 +372,10 @@ def _global_average_pool(node: ir.Node, types: Types) -> Group | None:
 
 def _reduce_mean(node: ir.Node, types: Types) -> Group | None:
     """Over all pixels."""
-    rank = None if node.inputs[0] is None else types.of(node.inputs[0]).rank
-    tensor = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if rank not in (3, 4) or tensor is None or graph.attribute_int(node, "keepdims", 1) != 1:
-        return None
-    axes = sorted(int(axis) % rank for axis in tensor.numpy().ravel())
-    return _global_average_pool(node, types) if axes == list(range(2, rank)) else None
+    x = node.inputs[0]
+    words: Words = {} if graph.attribute_int(node, "keepdims", 1) else {"keeps": 0}
+    is_one = x is not None and moves.is_over_pixels(node, types.of(x).rank)
+    return _of("global_average_pool", node, [x], words) if is_one else None
 
 
 def _concat(node: ir.Node, types: Types) -> Group | None:

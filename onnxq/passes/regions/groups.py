@@ -153,25 +153,35 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     found = tuple(source for source in sources if source is not None)
     if does not in ("conv", "gemm") and not _have_one_rank(found, ranks):
         return None
-    if does == "gemm":
-        return Group(does, read, (node,), found, words)
-    end = int8_regions.final_output(node)
+    end = _end(node)
     quantize = graph.only_consumer(end)
-    if not is_quantize(quantize) or quantize is None or end is not quantize.inputs[0]:
-        return None
-    if quantize.graph is not node.graph or not _is_read_here(quantize):
-        return None
+    is_int8 = is_quantize(quantize) and quantize is not None and end is quantize.inputs[0]
+    if quantize is None or not is_int8 or quantize.graph is not node.graph or not _is_read_here(quantize):
+        return Group(does, read, (node,), found, words) if does == "gemm" else None
+    if does == "gemm":  # whose result, or what a Relu or Clip leaves of it, somebody reads as codes
+        does = "product"
     if does == "concat" and not _set_axis(words, graph.attribute_int(node, "axis", 0), _rank(found[0], ranks)):
         return None
     if does == "max_pool" and not _are_equal(quantize, found[0]):
+        return None
+    if node.op_type == "ReduceMean" and not moves.is_over_pixels(node, _rank(found[0], ranks)):
         return None
     middle = [] if end is node.outputs[0] else [end.producer()]
     activation = [each for each in middle if each is not None]
     bounds = _bounds(activation[0]) if activation else {}
     if bounds is None:
-        return None
+        return Group("gemm", read, (node,), found, words) if does == "product" else None
     codes = {} if does == "max_pool" else _codes(quantize)
     return Group(does, read, (node, *activation, quantize), found, {**words, **bounds, **codes})
+
+
+def _end(node: ir.Node) -> ir.Value:
+    """What a kernel makes of `node`: behind the Relu or Clip that it computes too."""
+    out = node.outputs[0]
+    follower = graph.only_consumer(out) if node.op_type == "Gemm" else None
+    if follower is None or not graph.is_op(follower, "Relu", "Clip") or follower.graph is not node.graph:
+        return int8_regions.final_output(node)
+    return follower.outputs[0] if follower.inputs[0] is out else out
 
 
 def _codes(quantize: ir.Node) -> Words:
@@ -250,9 +260,21 @@ def _conv(node: ir.Node) -> _Made:
     group = graph.attribute_int(node, "group", 1)
     outputs, taps = int(dims[0]) // max(group, 1), int(np.prod(dims[2:]))
     is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
-    if is_padded and group * -(-outputs // 32) * taps * -(-int(dims[1]) // 64) > MOST_BLOCKS:
+    if is_padded and blocks_of(group, outputs, int(dims[1]), taps, 1) > MOST_BLOCKS:
         return None
     return "conv", [node.inputs[0]], {**words, **shape, "group": group}
+
+
+def blocks_of(group: int, outputs: int, inputs: int, taps: int, width: int) -> int:
+    """Blocks that the weight of a grouped convolution becomes, where small groups are computed together
+    (`custom_ops/region/stage.cc`).
+
+    Args:
+        outputs: of a group, as `inputs`, whose elements are `width` bytes.
+    """
+    fitting = (n for n in range(1, 33) if group % n == 0 and n * outputs <= 32 and n * inputs * width <= 64)
+    together = max(fitting, default=1)
+    return group // together * -(-outputs * together // 32) * taps * -(-inputs * together * width // 64)
 
 
 def _gemm(node: ir.Node) -> _Made:
@@ -320,6 +342,11 @@ def _global_average_pool(node: ir.Node) -> _Made:
     return "global_average_pool", [node.inputs[0]], {}
 
 
+def _reduce_mean(node: ir.Node) -> _Made:
+    keeps = graph.attribute_int(node, "keepdims", 1)
+    return "global_average_pool", [node.inputs[0]], {} if keeps else {"keeps": 0}
+
+
 def _concat(node: ir.Node) -> _Made:
     return "concat", list(node.inputs), {}
 
@@ -362,5 +389,6 @@ _MAKERS: dict[str, Callable[[ir.Node], _Made]] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "GlobalAveragePool": _global_average_pool,
+    "ReduceMean": _reduce_mean,
     "Concat": _concat,
 }

@@ -1,0 +1,50 @@
+#include <immintrin.h>
+
+#include "../../cpu/kernel.h"
+#include "dot.h"
+#include "simple.h"
+
+#if defined(ONNXQ_EMULATE)  // the same operation in AVX512's encoding, for tests on processors without AVX-VNNI
+#define _mm256_dpbusd_avx_epi32 _mm256_dpbusd_epi32
+#endif
+
+namespace onnxq {
+namespace {
+
+// 6 pixels and 16 outputs: 12 of 16 registers are sums, two are weights and one is a pixel.
+struct YmmDots {
+  static constexpr int kLanes = 8, kVectors = 2, kPixels = 6;
+  using Problem = Conv;
+  using Sum = int32_t;
+  using I = __m256i;
+  using X = I;
+  using W = I;
+
+  static const int32_t* starts(const Conv& c) { return c.bias; }
+  static I load(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const I*>(p)); }
+  static void store(int32_t* p, I a) { _mm256_storeu_si256(reinterpret_cast<I*>(p), a); }
+  static W weights(const int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const I*>(p)); }
+  static X pixel(const uint8_t* p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    return _mm256_set1_epi32(four);
+  }
+  static I dot(I sum, X x, W w) { return _mm256_dpbusd_avx_epi32(sum, x, w); }
+  static void finish(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
+    store_block(c, n, y, x, block, sums);
+  }
+};
+
+#if defined(ONNXQ_EMULATE)
+constexpr uint64_t kNeeds = kAvx2 | kAvx512 | kAvx512Vnni;
+#else
+constexpr uint64_t kNeeds = kAvx2 | kAvxVnni;
+#endif
+
+}  // namespace
+
+extern const RegionKernel region_avx_vnni;
+constexpr RegionKernel region_avx_vnni = {"avx_vnni",    kNeeds,      plan_dots<YmmDots>, conv_dots<YmmDots>, depthwise_simple,
+                                          binary_simple, pool_simple, lookup_simple,      quantize_simple,    dequantize_simple};
+
+}  // namespace onnxq
