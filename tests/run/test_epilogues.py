@@ -122,6 +122,8 @@ def test_spellings(spelling: str, tmp_path: Path) -> None:
     path, made = write(tmp_path, body), tmp_path / "made.onnx"
     onnxq.quantize(path, made, "bf16", target="onnxq", check=False)
     assert first(made) == tuple(wanted)
+    model = onnx.load(made)
+    assert {each.overload for each in model.functions} == {node.overload for node in model.graph.node if node.overload}
     agrees(path, made)
 
 

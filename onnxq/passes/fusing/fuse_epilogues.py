@@ -25,7 +25,7 @@ class FuseEpilogues(Pass):
        onnxruntime's BiasGelu and FastGelu are both of these.
     3. An Add or Mul of any other value behind that is its input `other`. Of two products that are added, the second one
        takes the first.
-    4. The model gets a function body for each variant that its nodes need.
+    4. The model gets a function body for each variant that its nodes need, and loses those that none needs any more.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -36,6 +36,9 @@ class FuseEpilogues(Pass):
                 if made is not None:
                     called.append(made)
         own_ops.add_functions(model, called)
+        used = {node.op_identifier() for node in graph.nodes(model)}
+        for key in [key for key in model.functions if key[:2] == (own_ops.DOMAIN, own_ops.DENSE) and key not in used]:
+            del model.functions[key]
         return ir.passes.PassResult(model, modified=bool(called))
 
 
