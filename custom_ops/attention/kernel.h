@@ -12,6 +12,7 @@ namespace onnxq {
 struct Head {
   const float *q, *k, *v;
   const float* mask;  // or null
+  float* y;           // [S, E], not initialized
 };
 
 // y = softmax(scale · q kᵀ + mask) v, head by head. Checked before it comes here: all sizes ≥ 1. No array is readable behind
@@ -19,9 +20,8 @@ struct Head {
 struct Attention {
   int64_t heads, S, T, D, E;  // rows of q, of k and v; numbers in a row of q and k, of v
   const Head* head;           // [heads]
-  float* y;                   // [heads, S, E], not initialized
-  int64_t q_row;              // numbers between rows of q: D, or 0
-  int64_t k_token, k_number;  // between rows of k, and between the numbers of one: (D, 1), or (1, T)
+  int64_t q_row, v_token, y_row;  // numbers between rows of q (0: there is one for all), of v and of y
+  int64_t k_token, k_number;  // between rows of k, and between the numbers of one: (D or more, 1), or (1, T)
   int64_t mask_row, mask_token;  // 0: the same for all
   float scale;
   int32_t exact;  // nothing is rounded to less than float32

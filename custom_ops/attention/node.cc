@@ -15,6 +15,8 @@ namespace {
 using namespace ort;
 
 enum Input : size_t { kQ, kK, kV, kMask, kInputs };
+// Bits of the attribute `joined`, by input; and of y.
+constexpr int64_t kJoinedY = 8, kAllJoined = 15;
 constexpr const char* kInputNames[] = {"q", "k", "v", "mask"};
 
 class Heads {
@@ -37,6 +39,13 @@ class Heads {
     }
     turned_ = turned == 1;
     has_mask_ = has_input(api, info, kMask);
+    joined_ = int_attribute(api, info, "joined", 0), heads_ = int_attribute(api, info, "heads", 0);
+    if (joined_ < 0 || joined_ > kAllJoined || (joined_ && heads_ < 1)) {
+      refuse("attribute joined must be from 0 to 15, and heads the number of heads where it is not 0");
+    }
+    if (is_joined(kK) && !turned_) {
+      refuse("attribute transK must be 1 where the heads of k are joined");
+    }
     if (OrtStatus* const missing = api->KernelInfoGetAttribute_float(info, "scale", &scale_)) {
       api->ReleaseStatus(missing);
       scale_ = 1.0f;
@@ -52,11 +61,23 @@ class Heads {
         refuse(std::string(kInputNames[i]) + " begins at an address that is no multiple of the size of its elements");
       }
     }
+    for (size_t i = 0; i < kMask; ++i) {
+      if (is_joined(i)) {
+        split_heads(in[i], i);
+      }
+    }
     Attention p{};
     const std::vector<int64_t> lead = read_sizes(in, p);
+    if ((joined_ & kJoinedY) && (lead.size() != 2 || lead[1] != heads_)) {
+      refuse("there are not " + std::to_string(heads_) + " heads, as its attribute says, in two dimensions before the last two");
+    }
     std::vector<int64_t> shape = lead;
-    shape.push_back(p.S);
-    shape.push_back(p.E);
+    if (joined_ & kJoinedY) {
+      shape = {lead[0], p.S, heads_ * p.E};
+    } else {
+      shape.push_back(p.S);
+      shape.push_back(p.E);
+    }
     void* const y = output_data(api_, context, 0, shape);
     if (p.heads * p.S * p.E == 0) {
       return;
@@ -69,6 +90,22 @@ class Heads {
 
  private:
   [[noreturn]] void refuse(const std::string& reason) const { throw Refusal("onnxq node '" + name_ + "': " + reason); }
+
+  bool is_joined(size_t input) const { return input < kMask && (joined_ >> input & 1); }
+
+  // [B, T, H · D] becomes [B, H, T, D], whose numbers do not lie in that order.
+  void split_heads(Tensor& x, size_t input) const {
+    if (x.shape.size() != 3 || x.shape[2] % heads_ != 0) {
+      refuse(std::string(kInputNames[input]) + " has shape " + text(x.shape) + ", but must have three dimensions, the last of " +
+             std::to_string(heads_) + " heads");
+    }
+    x.shape = {x.shape[0], heads_, x.shape[1], x.shape[2] / heads_};
+  }
+
+  int64_t heads_or_one() const { return heads_ > 0 ? heads_ : 1; }
+
+  // Numbers between a head's rows.
+  int64_t row_of(size_t input, int64_t numbers) const { return is_joined(input) ? heads_ * numbers : numbers; }
 
   // All of `p` that shapes say; the dimensions of y before the last two.
   std::vector<int64_t> read_sizes(const std::array<Tensor, kInputs>& in, Attention& p) const {
@@ -99,8 +136,9 @@ class Heads {
       refuse("shapes do not fit together: q " + text(in[kQ].shape) + ", k " + text(in[kK].shape) + ", v " +
              text(in[kV].shape) + (has_mask_ ? ", mask " + text(in[kMask].shape) : ""));
     }
-    p.q_row = rows == 1 && p.S != 1 ? 0 : p.D;
-    p.k_token = turned_ ? p.D : 1, p.k_number = turned_ ? 1 : p.T;
+    p.q_row = rows == 1 && p.S != 1 ? 0 : row_of(kQ, p.D);
+    p.k_token = turned_ ? row_of(kK, p.D) : 1, p.k_number = turned_ ? 1 : p.T;
+    p.v_token = row_of(kV, p.E), p.y_row = joined_ & kJoinedY ? heads_ * p.E : p.E;
     p.mask_row = mask_rows == 1 ? 0 : mask_tokens, p.mask_token = mask_tokens == 1 ? 0 : 1;
     p.scale = scale_, p.exact = exact_;
     p.heads = 1;
@@ -111,24 +149,27 @@ class Heads {
   }
 
   // Where the arrays of each head begin: those of inputs with fewer heads serve several.
-  static std::vector<Head> heads(const std::array<Tensor, kInputs>& in, const std::array<const float*, kInputs>& data,
-                                 const std::vector<int64_t>& lead, int64_t count) {
-    std::vector<Head> made(static_cast<size_t>(count));
-    for (int64_t head = 0; head < count; ++head) {
+  std::vector<Head> heads(const std::array<Tensor, kInputs>& in, const std::array<const float*, kInputs>& data,
+                          const std::vector<int64_t>& lead, const Attention& p, float* y) const {
+    std::vector<Head> made(static_cast<size_t>(p.heads));
+    for (int64_t head = 0; head < p.heads; ++head) {
       std::array<const float*, kInputs> at = data;
       for (size_t i = 0; i < kInputs; ++i) {
         const std::vector<int64_t>& shape = in[i].shape;
         const size_t rank = shape.size() < 2 ? 0 : shape.size() - 2;
-        int64_t rest = head, step = shape.size() < 2 ? 0 : shape[rank] * shape[rank + 1], offset = 0;
+        int64_t rest = head, offset = 0;
+        int64_t step = shape.size() < 2 ? 0 : (is_joined(i) ? 1 : shape[rank]) * shape[rank + 1];
         for (size_t d = 0; d < rank; ++d) {  // from the last dimension on
           const int64_t size = lead[lead.size() - 1 - d], mine = shape[rank - 1 - d];
           offset += (mine == 1 ? 0 : rest % size) * step;
           rest /= size;
-          step *= mine;
+          step *= is_joined(i) && d == 0 ? mine * shape[rank] : mine;
         }
         at[i] = at[i] ? at[i] + offset : nullptr;
       }
-      made[static_cast<size_t>(head)] = {at[kQ], at[kK], at[kV], at[kMask]};
+      const int64_t of_batch = head / heads_or_one() * heads_or_one(), of_head = head - of_batch;
+      float* const mine = joined_ & kJoinedY ? y + (of_batch * p.S + of_head) * p.E : y + head * p.S * p.E;
+      made[static_cast<size_t>(head)] = {at[kQ], at[kK], at[kV], at[kMask], mine};
     }
     return made;
   }
@@ -153,19 +194,20 @@ class Heads {
         data[i] = made;
       }
     }
-    const std::vector<Head> all = heads(in, data, lead, p.heads);
+    float* const sums = static_cast<float*>(converts ? scratch.take(4 * y_size) : y);
+    const std::vector<Head> all = heads(in, data, lead, p, sums);
     p.head = all.data();
-    p.y = static_cast<float*>(converts ? scratch.take(4 * y_size) : y);
     for (int phase = 0; const int64_t tasks = kernel.tasks(p, phase, threads()); ++phase) {
       place.parallel(tasks, [&](int64_t task) { kernel.run(p, phase, task, tasks, shared); });
     }
     if (converts) {
-      from_float(place, in[kQ].type, p.y, y, y_size);
+      from_float(place, in[kQ].type, sums, y, y_size);
     }
   }
 
   const OrtApi* api_;
   std::string name_, isa_;
+  int64_t heads_ = 0, joined_ = 0;
   bool exact_ = false, turned_ = false, has_mask_ = false;
   float scale_ = 1.0f;
 };
@@ -183,7 +225,9 @@ struct AttentionOp {
     Shape y = inferred_input(api, context, kQ);
     const Shape v = inferred_input(api, context, kV), mask = inferred_input(api, context, kMask);
     const size_t rank = y.dims.size();
-    if (rank < 2 || v.dims.size() != rank || mask.dims.size() > rank) {
+    const int64_t joined = inferred_attribute(api, context, "joined", 0);
+    const size_t most = joined ? rank + 1 : rank;  // a mask's
+    if (rank < 2 || v.dims.size() != rank || mask.dims.size() > most || (joined && joined != kAllJoined)) {
       return;
     }
     for (size_t d = 0; d + 2 < rank; ++d) {

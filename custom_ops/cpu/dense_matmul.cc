@@ -1,4 +1,5 @@
-// onnxq::DenseMatMul: y[…, N] = x[…, K] · w[N, K]ᵀ + bias[N], in the type of x, w in bfloat16.
+// onnxq::DenseMatMul: y[…, N] = activation(x[…, K] · w[N, K]ᵀ + bias[N]) + other, or times other, in the type of x, w in
+// bfloat16.
 
 #include "../abi/nodes.h"
 #include "../abi/ops.h"
@@ -9,12 +10,25 @@ namespace {
 
 using namespace ort;
 
-enum Input : size_t { kWeight = 1, kBias = 2 };
+enum Input : size_t { kWeight = 1, kBias = 2, kOther = 3 };
+
+ProductParts parts_of(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node) {
+  const std::string word = string_attribute(api, info, "activation", "none");
+  const Activation activation = activation_of(word);
+  if (activation == kActivations) {
+    node.refuse("attribute activation is '" + word + "', but must be one of none, relu, gelu, gelu_tanh, silu");
+  }
+  const std::string combine = string_attribute(api, info, "combine", "plus");
+  if (combine != "plus" && combine != "times") {
+    node.refuse("attribute combine is '" + combine + "', but must be plus or times");
+  }
+  return {kBias, kOther, combine == "times", activation};
+}
 
 class MatMul {
  public:
   MatMul(const OrtApi* api, const OrtKernelInfo* info)
-      : api_(api), node_(WeightAttributes::dense(api, info)), product_(api, info, node_, kBias) {
+      : api_(api), node_(WeightAttributes::dense(api, info)), product_(api, info, node_, parts_of(api, info, node_)) {
     const Tensor weight = constant_input(api, info, kWeight);
     if (weight.type != kUndefined) {
       constant_ = WeightTensors::dense(node_, weight);
@@ -38,9 +52,21 @@ struct DenseMatMul {
   using Kernel = MatMul;
   static constexpr const char* name = "DenseMatMul";
   static constexpr const char* provider = "CPUExecutionProvider";
-  static constexpr std::array<Parameter, 3> inputs = {{{x}, {kBFloat16}, {x, kOptional}}};
+  static constexpr std::array<Parameter, 4> inputs = {{{x}, {kBFloat16}, {x, kOptional}, {x, kOptional}}};
   static constexpr std::array<Parameter, 1> outputs = {{{x}}};
-  static constexpr auto infer = infer_product;
+
+  // With an `other` of the same shape, or of a name that is the same.
+  static void infer(const OrtApi* api, const OrtShapeInferContext* context) {
+    const Shape more = inferred_input(api, context, kOther), from = inferred_input(api, context, kProductX);
+    const int64_t N = inferred_attribute(api, context, "N", 0);
+    bool same = more.dims.size() == from.dims.size() && !more.dims.empty() && more.dims.back() == N;
+    for (size_t d = 0; same && d + 1 < from.dims.size(); ++d) {
+      same = more.dims[d] == from.dims[d] && more.names[d] == from.names[d] && (from.dims[d] >= 0 || !from.names[d].empty());
+    }
+    if (more.type == kUndefined || same) {
+      infer_product(api, context);
+    }
+  }
 };
 
 constexpr OrtCustomOp kOps[] = {make_op<DenseMatMul<kFloat>>(), make_op<DenseMatMul<kFloat16>>(),

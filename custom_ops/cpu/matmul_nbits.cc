@@ -14,7 +14,7 @@ class MatMul {
   static constexpr const char* provider = "CPUExecutionProvider";
 
   MatMul(const OrtApi* api, const OrtKernelInfo* info)
-      : node_(api, info), weight_(api, info, node_, kProductWeight), product_(api, info, node_, kProductBias) {}
+      : node_(api, info), weight_(api, info, node_, kProductWeight), product_(api, info, node_, {kProductBias}) {}
 
   void compute(OrtKernelContext* context) { product_.compute(context, weight_.at(context, node_)); }
 

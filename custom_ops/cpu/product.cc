@@ -13,7 +13,7 @@ using namespace ort;
 
 namespace {
 
-// A bias of any float type and alignment.
+// An array of any float type and alignment.
 std::vector<float> as_float(const Tensor& bias) {
   const size_t size = static_cast<size_t>(bias.size());
   std::vector<float> numbers(size);
@@ -30,8 +30,12 @@ std::vector<float> as_float(const Tensor& bias) {
 
 }  // namespace
 
-Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, size_t bias)
-    : api_(api), node_(node), bias_input_(bias), asks_for_bias_(has_input(api, info, bias)) {
+Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttributes& node, const ProductParts& parts)
+    : api_(api),
+      node_(node),
+      parts_(parts),
+      asks_for_bias_(has_input(api, info, parts.bias)),
+      has_other_(parts.other && has_input(api, info, parts.other)) {
   if (const char* isa = forced_isa()) {
     isa_ = isa;
     const std::string reason = why_not(isa);
@@ -39,7 +43,7 @@ Product::Product(const OrtApi* api, const OrtKernelInfo* info, const WeightAttri
       node_.refuse("ONNXQ_FORCE_ISA = " + reason);
     }
   }
-  const Tensor constant = constant_input(api, info, bias);
+  const Tensor constant = constant_input(api, info, parts.bias);
   if (constant.type != kUndefined) {
     check_bias(node_, constant);
     bias_ = as_float(constant);
@@ -53,19 +57,52 @@ void Product::compute(OrtKernelContext* context, const WeightTensors& weight) co
   check_product(node_, x);
   const int64_t M = x.size() / node_.K;
   x.shape.back() = node_.N;  // y's now: small products notice every allocation
-  void* const y = output_data(api_, context, 0, x.shape);
-  if (!asks_for_bias_) {
-    return M > 0 ? multiply(place, weight, x, M, bias_, y) : void();
+  if (!asks_for_bias_ && !has_other_) {
+    void* const y = output_data(api_, context, 0, x.shape);
+    return M > 0 ? multiply(place, weight, x, M, bias_, Tensor(), y) : void();
   }
-  const Tensor bias = input(api_, context, bias_input_);
+  const Tensor bias = asks_for_bias_ ? input(api_, context, parts_.bias) : Tensor();
   check_bias(node_, bias);
+  const std::vector<float> given = bias.type == kUndefined ? std::vector<float>() : as_float(bias);
+  const std::vector<float>& numbers = bias.type == kUndefined ? bias_ : given;
+  const Tensor other = has_other_ ? given_input(api_, context, parts_.other) : Tensor();
+  if (has_other_ && (other.shape != x.shape || !is_aligned(other))) {
+    return multiply_and_broadcast(context, weight, x, M, numbers, other);
+  }
+  void* const y = output_data(api_, context, 0, x.shape);
   if (M > 0) {
-    multiply(place, weight, x, M, bias.type == kUndefined ? bias_ : as_float(bias), y);
+    multiply(place, weight, x, M, numbers, other, y);
   }
 }
 
+void Product::multiply_and_broadcast(OrtKernelContext* context, const WeightTensors& weight, const Tensor& x, int64_t M,
+                                     const std::vector<float>& bias, const Tensor& other) const {
+  const Place place(api_, context);
+  bool fits = false;
+  const std::vector<int64_t> shape = sum_shape(x.shape, other.shape, fits);
+  if (!fits) {
+    node_.refuse("other has shape " + text(other.shape) + ", which does not go with " + text(x.shape));
+  }
+  void* const y = output_data(api_, context, 0, shape);
+  const Tensor sum{x.type, shape, y};
+  if (sum.size() == 0) {
+    return;
+  }
+  Tensor product{x.type, x.shape, nullptr};
+  std::vector<char> memory(static_cast<size_t>(product.size()) * element_bytes(x.type));
+  product.data = memory.data();
+  multiply(place, weight, x, M, bias, Tensor(), product.data);
+  const std::vector<float> a = as_float(product), b = as_float(other);
+  if (x.type == kFloat) {
+    return combine(product.shape, a.data(), other.shape, b.data(), shape, parts_.times, static_cast<float*>(y));
+  }
+  std::vector<float> made(static_cast<size_t>(sum.size()));
+  combine(product.shape, a.data(), other.shape, b.data(), shape, parts_.times, made.data());
+  from_float(place, x.type, made.data(), y, sum.size());
+}
+
 void Product::multiply(const Place& place, const WeightTensors& w, const Tensor& x, int64_t M,
-                       const std::vector<float>& bias, void* y) const {
+                       const std::vector<float>& bias, const Tensor& other, void* y) const {
   Problem p = problem(node_, w);
   p.M = M;
   const Kernel& kernel = *kernel_for(isa_.c_str(), p);
@@ -75,7 +112,7 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
   const bool converts = x.type != kFloat;
   const int64_t x_bytes = 4 * p.M * p.K, y_bytes = 4 * p.M * p.N;
   Scratch scratch(place, round_up_to_line(workspace) +
-                             (converts ? round_up_to_line(x_bytes) + round_up_to_line(y_bytes) : 0));
+                             (converts ? round_up_to_line(x_bytes) + 2 * round_up_to_line(y_bytes) : 0));
   void* const shared = scratch.take(workspace);
   if (converts) {
     float* const from = static_cast<float*>(scratch.take(x_bytes));
@@ -87,6 +124,17 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
     p.y = static_cast<float*>(y);
   }
   run(place, kernel, p, shared);
+  const float* more = static_cast<const float*>(other.data);
+  if (more && converts) {
+    float* const made = static_cast<float*>(scratch.take(y_bytes));
+    to_float(place, x.type, other.data, made, p.M * p.N);
+    more = made;
+  }
+  if (parts_.activation != kNoActivation || more) {
+    in_chunks(place, p.M * p.N, [&](int64_t first, int64_t count) {
+      finish(parts_.activation, more ? more + first : nullptr, parts_.times, p.y + first, count);
+    });
+  }
   if (converts) {
     from_float(place, x.type, p.y, y, p.M * p.N);
   }

@@ -81,20 +81,6 @@ void run(const Place& place, const Kernel& kernel, const Problem& p, void* works
   }
 }
 
-namespace {
-
-constexpr int64_t kChunk = 16384;  // elements: some microseconds of work
-
-template <typename Body>
-void in_chunks(const Place& place, int64_t size, const Body& body) {
-  if (size > 0) {
-    place.parallel((size + kChunk - 1) / kChunk,
-                   [&](int64_t i) { body(i * kChunk, std::min(kChunk, size - i * kChunk)); });
-  }
-}
-
-}  // namespace
-
 void to_float(const Place& place, ElementType type, const void* from, float* to, int64_t size) {
   const auto bits = static_cast<const uint16_t*>(from);
   const auto convert = type == kFloat16 ? from_half : from_bfloat16;

@@ -80,6 +80,18 @@ int threads();
 // All phases of a kernel, in the memory it asks for.
 void run(const Place& place, const Kernel& kernel, const Problem& p, void* workspace);
 
+// body(first, count) for parts of an array, each of some microseconds of work.
+template <typename Body>
+void in_chunks(const Place& place, int64_t size, const Body& body) {
+  constexpr int64_t kChunk = 16384;
+  if (size > 0) {
+    place.parallel((size + kChunk - 1) / kChunk, [&](int64_t i) {
+      const int64_t left = size - i * kChunk;
+      body(i * kChunk, left < kChunk ? left : kChunk);
+    });
+  }
+}
+
 // Arrays of any of the three float types as float32 and back, in parallel.
 void to_float(const Place& place, ort::ElementType type, const void* from, float* to, int64_t size);
 void from_float(const Place& place, ort::ElementType type, const float* from, void* to, int64_t size);

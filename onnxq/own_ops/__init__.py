@@ -8,9 +8,9 @@ serves all shapes: sizes come from the attributes of the node and the shapes of 
 variant:
 
     MatMulNBits        FORMAT[_zp][_bias][_exact]
-    DenseMatMul        FORMAT[_bias][_exact]
+    DenseMatMul        FORMAT[_bias][_plus|_times][_exact][_relu|_gelu|_gelu_tanh|_silu]
     GatherNBits        FORMAT[_zp]
-    Attention          softmax[_mask][_exact][_turnedRANK]
+    Attention          softmax[_mask][_exact][_turnedRANK|_joinedPARTS]
     DequantizeNBits    FORMAT[_turned|_shaped|_scales|_minima]
     NestedScales       FORMAT
 
@@ -33,6 +33,8 @@ from onnxq.formats import Format
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
 DENSE, ATTENTION = "DenseMatMul", "Attention"
+#: Bits of an attention's attribute `joined`: of what the heads of a row lie side by side.
+JOINED = {"q": 1, "k": 2, "v": 4, "y": 8}
 #: Their bodies are islands of models (`passes/regions`).
 REGION, BF16_REGION = "Region", "Bf16Region"
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
@@ -59,8 +61,10 @@ class Variant:
         exact: activations are not rounded, whoever computes.
         moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank); or which
             part of a weight in a format of two levels it is that it makes, `scales` or `minima`. Of an attention,
-            `turned` and the rank of k, where that is [..., T, D].
+            `turned` and the rank of k, where that is [..., T, D], or `joined` and the number that its attribute of
+            that name has. Of a DenseMatMul its activation function.
         mask: whether an attention has that input.
+        other: what a DenseMatMul does with its last input: nothing, `plus` or `times`.
     """
 
     op: str
@@ -70,10 +74,11 @@ class Variant:
     exact: bool = False
     moved: str = ""
     mask: bool = False
+    other: str = ""
 
     @property
     def overload(self) -> str:
-        inputs = ["zp" * self.zero_points, "bias" * self.bias, "mask" * self.mask]
+        inputs = ["zp" * self.zero_points, "bias" * self.bias, "mask" * self.mask, self.other]
         words = [self.format, *inputs, "exact" * self.exact, self.moved]
         return "_".join(word for word in words if word)
 

@@ -1,4 +1,5 @@
-"""DenseMatMul: y [..., N] = x [..., K] · wᵀ + bias, the weight in bfloat16, in tiles (`layouts.dense_tiles`).
+"""DenseMatMul: y [..., N] = activation(x [..., K] · wᵀ + bias) + other, the weight in bfloat16, in tiles
+(`layouts.dense_tiles`); or times other.
 
 Here activations stay as they are; runtimes fold what makes the weight float.
 """
@@ -8,10 +9,19 @@ from __future__ import annotations
 from onnxq.own_ops import DENSE, Variant
 from onnxq.own_ops._parts import FLOAT
 
+#: By the word of an activation function, what computes it of `sum`.
+ACTIVATIONS = {
+    "relu": ["active = Relu (sum)"],
+    "gelu": ["active = Gelu (sum)"],
+    "gelu_tanh": ['active = Gelu <approximate = "tanh"> (sum)'],
+    "silu": ["part = Sigmoid (sum)", "active = Mul (sum, part)"],
+}
+
 
 def lines(v: Variant) -> list[str]:
     text = [
-        f"{DENSE} <K, N, activations> (x, weight{', bias' * v.bias}) => (y) {{",
+        f"{DENSE} <K, N, activations{', activation' * bool(v.moved)}{', combine' * bool(v.other)}> "
+        f"(x, weight{_inputs(v)}) => (y) {{",
         "k0 = Constant <value_int: int = @K> ()",
         "n0 = Constant <value_int: int = @N> ()",
         "rest = Constant <value_ints = [-1]> ()",
@@ -34,4 +44,18 @@ def lines(v: Variant) -> list[str]:
     ]
     if v.bias:
         text += [f"bias32 = Cast <to = {FLOAT}> (bias)", "sum = Add (product, bias32)"]
-    return [*text, f"y = CastLike ({'sum' if v.bias else 'product'}, x)", "}"]
+    else:
+        text.append("sum = Identity (product)")
+    text += ACTIVATIONS.get(v.moved, ["active = Identity (sum)"])
+    if v.other:
+        text += [f"other32 = Cast <to = {FLOAT}> (other)", f"made = {_COMBINED[v.other]} (active, other32)"]
+    return [*text, f"y = CastLike ({'made' if v.other else 'active'}, x)", "}"]
+
+
+_COMBINED = {"plus": "Add", "times": "Mul"}
+
+
+def _inputs(v: Variant) -> str:
+    """Behind x and the weight."""
+    words = ["bias" if v.bias else "no_bias" if v.other else "", "other" if v.other else ""]
+    return "".join(f", {word}" for word in words if word)

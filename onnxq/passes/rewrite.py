@@ -10,6 +10,7 @@ from onnxq import passes
 from onnxq.model import graph
 from onnxq.model.weights import find_weights
 from onnxq.passes.fusing.fuse_attention import FuseAttention
+from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
@@ -47,7 +48,11 @@ def rewrite(
     names = frozenset(node.name or "" for node in graph.nodes(model))
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence, is_final)
     exact = recipe.accuracy_level < EXACT_BELOW
-    fusing: list[ir.passes.PassBase] = [FuseAttention(plan, exact=exact)] if plan.those(Method.FUSED) else []
+    fusing: list[ir.passes.PassBase] = []
+    if plan.those(Method.FUSED):
+        fusing.append(FuseAttention(plan, types_of(model), exact=exact))
+    if target.has_onnxq_ops:
+        fusing.append(FuseEpilogues())
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if target.has_onnxq_ops and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))

@@ -13,21 +13,21 @@ from onnxq.runtime import native
 
 
 class Head(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("q", "k", "v", "mask"))
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("q", "k", "v", "mask", "y"))
 
 
 class Attention(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("heads", "S", "T", "D", "E")),
         ("head", ctypes.POINTER(Head)),
-        ("y", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("q_row", "k_token", "k_number", "mask_row", "mask_token")),
+        *((name, ctypes.c_int64) for name in ("q_row", "v_token", "y_row", "k_token", "k_number")),
+        *((name, ctypes.c_int64) for name in ("mask_row", "mask_token")),
         ("scale", ctypes.c_float),
         ("exact", ctypes.c_int32),
     )
 
 
-def attention(
+def attention(  # noqa: PLR0913
     isa: str,
     qkv: Sequence[NDArray[np.float32]],
     mask: NDArray[np.float32] | None = None,
@@ -35,6 +35,7 @@ def attention(
     scale: float = 1.0,
     exact: bool = False,
     turned: bool = True,
+    joined: bool = False,
     threads: int = 1,
     place: Callable[[NDArray], NDArray] = np.ascontiguousarray,
 ) -> NDArray[np.float32]:
@@ -42,15 +43,27 @@ def attention(
 
     Args:
         turned: k is given as it is; else with its last two dimensions exchanged.
+        joined: a row of all heads lies in one piece, of q, k, v and y.
     """
     q, k, v = qkv
     (heads, rows, numbers), (_, tokens, outputs) = q.shape, v.shape
-    arrays = [[place(each[head]) for head in range(heads)] for each in (q, k if turned else k.swapaxes(1, 2), v)]
     mask = None if mask is None else place(mask)
-    y = place(np.full((heads, rows, outputs), np.nan, np.float32))
-    head = (Head * heads)(*(Head(*(address(each[i]) for each in arrays), address(mask)) for i in range(heads)))
-    sizes = (heads, rows, tokens, numbers, outputs)
-    p = Attention(*sizes, head, address(y), numbers, *((numbers, 1) if turned else (1, tokens)))
+    step = heads if joined else 1
+    if joined:
+        rows_of = [place(np.ascontiguousarray(each.swapaxes(0, 1)).reshape(each.shape[1], -1)) for each in (q, k, v)]
+        y = place(np.full((rows, heads * outputs), np.nan, np.float32))
+        widths = (numbers, numbers, outputs)
+        at = [[_behind(x, i * w) for i in range(heads)] for x, w in zip(rows_of, widths, strict=True)]
+        to = [_behind(y, i * outputs) for i in range(heads)]
+    else:
+        arrays = [[place(each[head]) for head in range(heads)] for each in (q, k if turned else k.swapaxes(1, 2), v)]
+        y = place(np.full((heads, rows, outputs), np.nan, np.float32))
+        at = [[address(each) for each in one] for one in arrays]
+        to = [_behind(y, i * rows * outputs) for i in range(heads)]
+    head = (Head * heads)(*(Head(*(each[i] for each in at), address(mask), to[i]) for i in range(heads)))
+    strides = (step * numbers, step * outputs, step * outputs)
+    p = Attention(heads, rows, tokens, numbers, outputs, head, *strides)
+    p.k_token, p.k_number = (step * numbers, 1) if turned or joined else (1, tokens)
     if mask is not None:
         p.mask_row = 0 if mask.shape[0] == 1 else mask.shape[1]
         p.mask_token = 0 if mask.shape[1] == 1 else 1
@@ -58,7 +71,12 @@ def attention(
     found = ctypes.CDLL(str(native.path()))
     assert found.onnxq_attention_size() == ctypes.sizeof(Attention)
     assert found.onnxq_attention(isa.encode(), ctypes.byref(p), ctypes.c_int32(threads)) == 0
-    return y
+    return np.ascontiguousarray(y.reshape(rows, heads, outputs).swapaxes(0, 1)) if joined else y
+
+
+def _behind(array: NDArray[np.float32], numbers: int) -> int:
+    """The address of a number of `array`."""
+    return (address(array).value or 0) + 4 * numbers
 
 
 def kernel_for(isa: str, rows: int, outputs: int = 16) -> str:

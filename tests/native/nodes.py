@@ -50,14 +50,22 @@ def dense(
     bias: NDArray | None = None,
     constants: dict[str, NDArray] | None = None,
     inputs: tuple[str, ...] = (),
+    functions: tuple[onnx.FunctionProto, ...] = (),
+    other: tuple[int, ...] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """y = DenseMatMul(x, weight, bias)."""
+    """y = DenseMatMul(x, weight, bias, other), the last an input of the graph of that many dimensions."""
     arrays = {"weight": w.tiles.view(ml_dtypes.bfloat16)} | ({} if bias is None else {"bias": bias}) | (constants or {})
-    node = helper.make_node("DenseMatMul", ["x", *arrays], ["y"], "the/node", domain="onnxq")
+    names = ["x", *arrays]
+    fed: dict[str, tuple[int, tuple[str | int, ...]]] = {"x": (type, ("M", w.K))}
+    if other is not None:
+        names += [*[""] * (3 - len(names)), "other"]
+        fed["other"] = (type, tuple(f"other{axis}" for axis in range(len(other))))
+    overload = functions[0].overload if functions else ""
+    node = helper.make_node("DenseMatMul", names, ["y"], "the/node", domain="onnxq", overload=overload)
     given = {"K": w.K, "N": w.N} | attributes
     node.attribute.extend(helper.make_attribute(name, value) for name, value in given.items() if value is not None)
-    return _model(node, {"x": (type, ("M", w.K))}, arrays, inputs, type, ())
+    return _model(node, fed, arrays, inputs, type, functions)
 
 
 def gather(

@@ -82,6 +82,20 @@ def test_shapes(isa: str, shape: tuple[int, ...]) -> None:
             assert np.all(off <= bound(q, k, v, mask, scale, exact=exact))
 
 
+@every_shape
+@every_isa
+def test_joined_heads_give_the_same_bits(isa: str, shape: tuple[int, ...]) -> None:
+    """Heads that lie side by side in a row are the same numbers elsewhere."""
+    heads = 3
+    q, k, v = operands(heads, *shape[1:])
+    for mask in (None, causal(shape[1], shape[2])):
+        for exact in (False, True):
+            wanted = attention(isa, (q, k, v), mask, exact=exact)
+            for threads in (1, 2):
+                y = attention(isa, (q, k, v), mask, exact=exact, joined=True, threads=threads, place=guarded)
+                np.testing.assert_array_equal(y, wanted)
+
+
 @pytest.mark.parametrize("spread", [0.1, 1.0, 4.0])
 @every_isa
 def test_fast_is_within_one_percent(isa: str, spread: float) -> None:

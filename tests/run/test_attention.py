@@ -72,12 +72,12 @@ OTHERS = {
 }
 
 
-def write(folder: Path, body: str) -> Path:
+def write(folder: Path, body: str, head: str = HEAD) -> Path:
     """A layer of attention with two heads of 16, in float32."""
     outputs = "float[B, S, 32] y, float n" if "n = " in body else "float[B, S, 32] y"
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 21]>
-        g (float[B, S, 32] x, float[S, S] mask) => ({outputs}) {{ {HEAD} {body} o = MatMul (w, v) {TAIL} }}"""
+        g (float[B, S, 32] x, float[S, S] mask) => ({outputs}) {{ {head} {body} o = MatMul (w, v) {TAIL} }}"""
     )
     rng = np.random.default_rng(0)
     for name in ("wq", "wk", "wv", "wo"):
@@ -109,6 +109,9 @@ def test_spellings(spelling: str, scheme: str, tmp_path: Path) -> None:
     left = [node.op_type for node in onnx.load(made).graph.node if node.domain == ""]
     assert "Softmax" not in left
     assert "MatMul" not in left
+    if spelling not in ("not turned", "k of fewer dimensions"):
+        assert "Transpose" not in left
+        assert "Reshape" not in left
     bound = 0.02 if scheme == "bf16" else 0.3
     for batch, size in ((2, 40), (1, 7), (3, 1)):
         x = feed(batch, size)
@@ -117,6 +120,55 @@ def test_spellings(spelling: str, scheme: str, tmp_path: Path) -> None:
         for (y,) in (bodies, *([Session(made).run(x)] if native.path() is not None else [])):
             assert y.shape == wanted.shape
             assert np.linalg.norm(y - wanted) <= bound * np.linalg.norm(wanted)
+
+
+#: How models say into which shape heads are split, and whether it is known that rows stay what they are.
+SIZES = {
+    "of x": (
+        """b = Gather (sx, zero0)  s = Gather (sx, one0)  b1 = Unsqueeze (b, zero)  s1 = Unsqueeze (s, zero)
+        heads = Concat <axis = 0> (b1, s1, rest, numbers)""",
+        True,
+    ),
+    "all but the last of x": (
+        """front = Slice (sx, zero, minus)
+        heads = Concat <axis = 0> (front, two, numbers)""",
+        True,
+    ),
+    "by the names of sizes": (
+        """sm = Shape (mask)  b1 = Gather (sx, zero)  s1 = Gather (sm, one)
+        heads = Concat <axis = 0> (b1, s1, two, rest)""",
+        True,
+    ),
+    "one left open": ("s1 = Gather (sx, one)  heads = Concat <axis = 0> (rest, s1, two, numbers)", True),
+    "rows that change": ("s1 = Gather (sx, one)  heads = Concat <axis = 0> (s1, rest, two, numbers)", False),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_heads_are_left_where_they_lie(size: str, tmp_path: Path) -> None:
+    """Where it is known that a Reshape only splits heads, neither it nor its shape is computed."""
+    text, is_joined = SIZES[size]
+    head = f"""sx = Shape (x)  zero0 = Constant <value_int = 0> ()  one0 = Constant <value_int = 1> ()
+        one = Constant <value_ints = [1]> ()  two = Constant <value_ints = [2]> ()
+        numbers = Constant <value_ints = [16]> ()  rest = Constant <value_ints = [-1]> ()
+        minus = Constant <value_ints = [-1]> ()  zero = Constant <value_ints = [0]> ()
+        {text}"""
+    body = SPELLINGS["mask first"]
+    changed = HEAD.replace("heads = Constant <value_ints = [0, 0, 2, 16]> ()", head, 1)
+    changed = changed.replace(
+        "low = Constant <value = float {-3.4e38}> ()  zero = Constant <value_ints = [0]> ()",
+        "low = Constant <value = float {-3.4e38}> ()",
+    )
+    path, made = write(tmp_path, body, changed), tmp_path / "made.onnx"
+    onnxq.quantize(path, made, "bf16", target="onnxq", check=False)
+    left = [node.op_type for node in onnx.load(made).graph.node if node.domain == ""]
+    assert ("Transpose" not in left) == is_joined
+    assert ("Concat" not in left) == is_joined
+    sizes = ((2, 40), (1, 7)) if is_joined else ((7, 7),)
+    for batch, rows in sizes:
+        x = feed(batch, rows)
+        (wanted,), (y,) = Session(path).run(x), Session(made).run(x)
+        assert np.linalg.norm(y - wanted) <= 0.02 * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -228,6 +280,50 @@ def test_node_and_body_agree(shapes: tuple[tuple[int, ...], ...], turned: bool) 
             (y,) = each.run(None, arrays)
             assert (y.dtype, y.shape) == (dtype, wanted.shape)
             np.testing.assert_allclose(y, wanted, atol=1e-5 if dtype == np.float32 else 5e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("joined", [15, 1, 2, 4, 8, 9, 12], ids=str)
+@pytest.mark.parametrize("masked", [False, True], ids=["", "mask"])
+def test_joined_heads(joined: int, masked: bool) -> None:
+    """q, k, v and y as [B, T, heads · numbers], each by itself and all: node and body against numpy in float64."""
+    heads, sizes = 3, {"q": (2, 5, 8), "k": (2, 9, 8), "v": (2, 9, 6)}
+    rng = np.random.default_rng(joined)
+    whole = {name: rng.standard_normal((b, heads, t, d)).astype(np.float32) for name, (b, t, d) in sizes.items()}
+    mask = rng.standard_normal((2, 1, 5, 9)).astype(np.float32)
+
+    def merged(x: NDArray) -> NDArray:
+        return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+    arrays = {name: merged(x) if joined >> i & 1 else x for i, (name, x) in enumerate(whole.items())}
+    arrays |= {"mask": mask} if masked else {}
+    variant = Variant(own_ops.ATTENTION, "softmax", mask=masked, exact=True, moved=f"joined{joined}")
+    model = node(variant, {name: x.shape for name, x in arrays.items()}, TensorProto.FLOAT, 0.3)
+    for name, value in (("heads", heads), ("joined", joined)):
+        model.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    q, k, v = (x.astype(np.float64) for x in whole.values())
+    scores = q @ k.swapaxes(-1, -2) * 0.3 + (mask if masked else 0)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ v
+    bare = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for each in (bare, *([onnxq.session(model.SerializeToString())] if native.path() is not None else [])):
+        np.testing.assert_allclose(each.run(None, arrays)[0], merged(wanted) if joined & 8 else wanted, atol=1e-5)
+
+
+@needs_library
+def test_refusals_of_joined_heads() -> None:
+    shapes = {"q": (2, 5, 24), "k": (2, 9, 24), "v": (2, 9, 24)}
+    variant = Variant(own_ops.ATTENTION, "softmax", exact=True, moved="joined15")
+    for heads, joined, words in (
+        (0, 15, "attribute joined"),
+        (3, 16, "attribute joined"),
+        (5, 15, "the last of 5 heads"),
+    ):
+        model = node(variant, shapes, TensorProto.FLOAT, 1.0)
+        for name, value in (("heads", heads), ("joined", joined)):
+            model.graph.node[0].attribute.append(helper.make_attribute(name, value))
+        arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        with pytest.raises(Exception, match=f"onnxq node 'the/node': .*{words}"):
+            onnxq.session(model.SerializeToString()).run(None, arrays)
 
 
 @needs_library

@@ -97,9 +97,9 @@ void pack_tokens(const Attention& p, const Head& h, int64_t step, uint8_t* packe
     const int64_t left = p.E - 16 * c;
     __m512i* const tile = reinterpret_cast<__m512i*>(values + (c * token_steps(p) + step) * kTileBytes);
     for (int64_t i = 0; i < 16; ++i) {
-      const float* const v = h.v + (first + (2 * i < tokens ? 2 * i : 0)) * p.E + (left > 0 ? 16 * c : 0);
+      const float* const v = h.v + (first + (2 * i < tokens ? 2 * i : 0)) * p.v_token + (left > 0 ? 16 * c : 0);
       tile[i] = pairs_of(2 * i < tokens ? load(v, left) : Zmm::zero(),
-                         2 * i + 1 < tokens ? load(v + p.E, left) : Zmm::zero());
+                         2 * i + 1 < tokens ? load(v + p.v_token, left) : Zmm::zero());
     }
   }
 }
@@ -231,7 +231,7 @@ void rows_by_tiles(const Attention& p, int64_t head, int64_t row, int64_t rows, 
   tiles_end();
   for (int64_t r = 0; r < rows; ++r) {
     const __m512 part = _mm512_set1_ps(1.0f / b.known.sum[r]);
-    float* const y = p.y + (head * p.S + row + r) * p.E;
+    float* const y = p.head[head].y + (row + r) * p.y_row;
     for (int64_t e = 0; e < p.E; e += 16) {
       const __m512 numbers = _mm512_mul_ps(b.y[r / 16][e / 16][r % 16], part);
       p.E - e >= 16 ? Zmm::store(y + e, numbers) : Zmm::store(y + e, numbers, p.E - e);

@@ -264,13 +264,13 @@ struct InFloats {
         }
       }
       for (int64_t e = 0; e < p.E; e += kWide) {
-        const float* const v = h.v + first * p.E + e;
-        p.E - e >= kWide ? add_values<R, true>(v, p.E, count, kWide, b.weights, &b.y[0][e])
-                         : add_values<R, false>(v, p.E, count, p.E - e, b.weights, &b.y[0][e]);
+        const float* const v = h.v + first * p.v_token + e;
+        p.E - e >= kWide ? add_values<R, true>(v, p.v_token, count, kWide, b.weights, &b.y[0][e])
+                         : add_values<R, false>(v, p.v_token, count, p.E - e, b.weights, &b.y[0][e]);
       }
     }
     for (int r = 0; r < R; ++r) {
-      multiply(p.y + (head * p.S + row + r) * p.E, b.y[r], p.E, 1.0f / b.known.sum[r]);
+      multiply(h.y + (row + r) * p.y_row, b.y[r], p.E, 1.0f / b.known.sum[r]);
     }
   }
 

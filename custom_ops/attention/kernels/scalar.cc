@@ -18,7 +18,7 @@ float score(const Attention& p, const Head& h, int64_t s, int64_t t) {
 void run_row(const Attention& p, int64_t row) {
   const Head& h = p.head[row / p.S];
   const int64_t s = row % p.S;
-  float* const y = p.y + row * p.E;
+  float* const y = h.y + s * p.y_row;
   float most = -INFINITY, sum = 0;
   for (int64_t t = 0; t < p.T; ++t) {
     const float x = score(p, h, s, t);
@@ -31,7 +31,7 @@ void run_row(const Attention& p, int64_t row) {
     const float weight = expf(score(p, h, s, t) - most);
     sum += weight;
     for (int64_t e = 0; e < p.E; ++e) {
-      y[e] += weight * h.v[t * p.E + e];
+      y[e] += weight * h.v[t * p.v_token + e];
     }
   }
   for (int64_t e = 0; e < p.E; ++e) {

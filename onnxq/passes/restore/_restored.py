@@ -136,14 +136,24 @@ class Restored:
         made.meta[RESTORED] = True
         return made
 
-    def product(self, node: ir.Node, w: ir.Value, bias: ir.Value | None) -> None:
-        """A MatMul of the first input of `node` by `w`, and an Add of the bias if there is one, in the node's place."""
+    def product(
+        self,
+        node: ir.Node,
+        w: ir.Value,
+        bias: ir.Value | None,
+        finish: Callable[[ir.Value], ir.Value] = lambda y: y,
+    ) -> None:
+        """A MatMul of the first input of `node` by `w`, and an Add of the bias if there is one, in the node's place.
+
+        Args:
+            finish: makes what the readers of `node` read of that, in nodes before it.
+        """
         name, node.name = node.name or "", self.names.fresh(f"{node.name}_quantized")
         y = graph.add_node(node, "MatMul", [node.inputs[0], w], name, self.names.fresh(f"{name}_out"))
         if bias is not None:
             added = self.names.fresh(f"{name}_bias")
             y = graph.add_node(node, "Add", [y, bias], added, added)
-        replace(node, y)
+        replace(node, finish(y))
 
     def lookup(self, node: ir.Node, table: ir.Value, indices: ir.Value | None) -> None:
         """A Gather of rows of `table` in the place of `node`."""

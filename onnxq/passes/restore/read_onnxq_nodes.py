@@ -145,5 +145,24 @@ def _dense(node: ir.Node, restored: Restored) -> bool:
         return QuantizedTensor(format, Granularity(), np.ascontiguousarray(rows.T))
 
     w = restored.weight(node, source, Stored(format, Granularity(), (k, n), read), restored.float_type(node))
-    restored.product(node, w, input_of(node, 2))
+    restored.product(node, w, input_of(node, 2), lambda y: _finished(node, y, restored))
     return True
+
+
+def _finished(node: ir.Node, y: ir.Value, restored: Restored) -> ir.Value:
+    """What a DenseMatMul does to its sums, in nodes of their own."""
+    word, other = graph.attribute_string(node, "activation", "none"), input_of(node, 3)
+
+    def add(op_type: str, *inputs: ir.Value, **attributes: str) -> ir.Value:
+        name = restored.names.fresh(f"{node.name}_{op_type.lower()}")
+        return graph.add_node(node, op_type, inputs, name, restored.names.fresh(f"{name}_out"), attributes)
+
+    if word == "silu":
+        y = add("Mul", y, add("Sigmoid", y))
+    elif word == "relu":
+        y = add("Relu", y)
+    elif word in ("gelu", "gelu_tanh"):
+        y = add("Gelu", y, approximate="tanh" if word == "gelu_tanh" else "none")
+    if other is None:
+        return y
+    return add("Mul" if graph.attribute_string(node, "combine", "plus") == "times" else "Add", y, other)
