@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from onnxq import formats, layouts, own_ops
 from onnxq.encoding.lazy import Encoding
-from onnxq.formats import Granularity
+from onnxq.formats import E8M0, Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, SOURCE
@@ -22,6 +22,9 @@ from onnxq.passes.quantize._onnxq_weights import unpacked as unpacked_by_node
 from onnxq.passes.quantize._weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 from onnxq.targets import is_standard
+
+#: Blocks of rows that are shorter than the block of the plan: those that kernels know, should the codes go there.
+SHORT_BLOCKS = (16, 32, 64, 128)
 
 
 class StoreWeights(PlanPass):
@@ -103,8 +106,11 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
         return Granularity(), None
     if choice.block is None:
         return Granularity(weight.role.channel), None
-    axis = weight.role.contraction
-    return Granularity(axis, choice.block), choice.groups(len(weight.shape), axis)
+    axis, block = weight.role.contraction, choice.block
+    if choice.granularity is None and formats.get(choice.format or "").scale_type != E8M0:
+        # A row that is shorter than a block is not filled up to a whole one.
+        block = next((short for short in SHORT_BLOCKS if weight.shape[axis] <= short < block), block)
+    return Granularity(axis, block), choice.groups(len(weight.shape), axis)
 
 
 def _unpack(constants: WeightForms, weight: Weight, encoding: Encoding, opset: int) -> ir.Value:
