@@ -210,7 +210,7 @@ TAKEN = {
 @pytest.mark.parametrize("taken", TAKEN)
 def test_each_column_stays_inside_the_table_that_it_looks_up(taken: str) -> None:
     """As recommenders do, whose large tables the rows of the smallest one would leave unseen."""
-    constants = {"large": np.ones((500, 4)), "small": np.ones((3, 4)), "zero": np.int64(0), "one": np.int64(1)}
+    constants = {"large": np.ones((500, 4)), "small": np.ones((3, 4)), "zero": np.array(0), "one": np.array(1)}
     constants |= {"zeros": np.array([0]), "ones": np.array([1]), "twos": np.array([2])}
     text = f"g (int64[N, 2] i) => (y, z) {{ {TAKEN[taken]}  y = Gather(large, a)  z = Gather(small, b) }}"
     given = Input("i", I64, ("N", 2))
