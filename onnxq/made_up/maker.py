@@ -34,6 +34,8 @@ SETTINGS = 8
 PICTURES = 4
 #: Outputs of fewer numbers say little of a kind of content: so many rows are drawn of it too, or so many samples.
 FEW, ROWS, DRAWS = 16, 32, 8
+#: But not of pictures and sounds, a batch of which takes seconds: the numbers in the inputs of a sample, at most.
+SMALL = 1024
 #: Content whose length may be one.
 _SEQUENCES = (Role.TOKENS, Role.FEATURES, Role.SPECTRUM)
 
@@ -101,7 +103,7 @@ class Maker:
             for _ in range(count):
                 found = self.run(label, scene)
                 yield from found
-                if found and _count(found[0].outputs) < FEW:
+                if found and _count(found[0].outputs) < FEW and sum(x.size for x in found[0].feed.values()) <= SMALL:
                     yield from self._more(label, scene)
 
     def _more(self, label: str, scene: Scene) -> list[Made]:

@@ -232,6 +232,13 @@ def test_outputs_of_few_numbers_are_seen_more_often(batch: str | int, tmp_path: 
     assert len(found.samples[0].feed["x"]) == 1  # what is timed stays what people run
 
 
+def test_a_batch_of_pictures_is_not_what_a_single_score_takes() -> None:
+    """It would take as long as the rest of the command."""
+    model = model_of("g (float[N, 3, 64, 64] x) => (float[N, C, H, W] y) { y = GlobalAveragePool(x) }")
+    session = Session(model)
+    assert {len(feed["x"]) for feed in make_up(model, session).feeds} == {1}
+
+
 def test_words_of_an_embedding_layer_and_its_segments() -> None:
     body = "y = com.microsoft.EmbedLayerNormalization(ids, segments, words, places, kinds, gamma, beta)"
     tables = {name: np.ones((rows, 4), np.float32) for name, rows in (("words", 9), ("places", 8), ("kinds", 2))}
