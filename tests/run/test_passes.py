@@ -113,6 +113,13 @@ def test_rows_shorter_than_a_block_are_not_filled_up_to_it(word: str, k: int, nb
     assert [node.op_type for node in made.graph] == ["Gather"]
 
 
+def test_a_format_with_blocks_of_its_own_keeps_them() -> None:
+    proto = tiny.model("g (int64[N] i) => (float[N,16] y) { [n] y = Gather(w, i) }", {"w": normal(50, 16)})
+    made, quality = applied(StoreWeights(choice("Gather", Method.STORED, "q4_0", 32)), proto, {"i": np.arange(50)})
+    (codes,) = (v.const_value for n, v in made.graph.initializers.items() if n == "w_q4_0")
+    assert codes is not None and codes.nbytes == 50 * 16 and quality > 15
+
+
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_dynamic_lstm(direction: str) -> None:
     """Directions, optional inputs and outputs survive."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from onnxq import formats, layouts, own_ops
 from onnxq.encoding.lazy import Encoding
-from onnxq.formats import E8M0, Granularity
+from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, SOURCE
@@ -107,7 +107,8 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
     if choice.block is None:
         return Granularity(weight.role.channel), None
     axis, block = weight.role.contraction, choice.block
-    if choice.granularity is None and formats.get(choice.format or "").scale_type != E8M0:
+    format = formats.get(choice.format or "")
+    if choice.granularity is None and not format.has_fixed_block and is_standard(format, block):
         # A row that is shorter than a block is not filled up to a whole one.
         block = next((short for short in SHORT_BLOCKS if weight.shape[axis] <= short < block), block)
     return Granularity(axis, block), choice.groups(len(weight.shape), axis)
