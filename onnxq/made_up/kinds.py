@@ -56,7 +56,12 @@ def _kinds(model: ir.Model, part: Part) -> dict[str, Draw]:
 
 def tokens(part: Part, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
     """Word numbers as often as words are: few of them very often; which ones those are is left to chance."""
-    rows = part.rows or 100
+    if part.columns and shape[-1:] == (len(part.columns),):
+        return np.stack([_words(rows, shape[:-1], rng) for rows in part.columns], axis=-1)
+    return _words(part.rows or 100, shape, rng)
+
+
+def _words(rows: int, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
     weights = 1 / (np.arange(rows) + ZIPF_OFFSET)
     order = np.random.default_rng(1).permutation(rows)
     return order[rng.choice(rows, shape, p=weights / weights.sum())]

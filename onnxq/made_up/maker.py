@@ -32,6 +32,10 @@ PADDING = 4
 SETTINGS = 8
 #: Pictures of all scales together, or one of each.
 PICTURES = 4
+#: Outputs of fewer numbers say little of a kind of content: so many rows are drawn of it too, or so many samples.
+FEW, ROWS, DRAWS = 16, 32, 8
+#: But not of pictures and sounds, a batch of which takes seconds: the numbers in the inputs of a sample, at most.
+SMALL = 1024
 #: Content whose length may be one.
 _SEQUENCES = (Role.TOKENS, Role.FEATURES, Role.SPECTRUM)
 
@@ -95,8 +99,18 @@ class Maker:
         is_picture = any(part.role is Role.IMAGE for part in self._parts)
         count = max(1, PICTURES // len(self._by_kind)) if is_picture else 1
         for kind, draws in self._by_kind.items():
+            label, scene = kind or self._length(first), replace(first, draws=draws)
             for _ in range(count):
-                yield from self.run(kind or self._length(first), replace(first, draws=draws))
+                found = self.run(label, scene)
+                yield from found
+                if found and _count(found[0].outputs) < FEW and sum(x.size for x in found[0].feed.values()) <= SMALL:
+                    yield from self._more(label, scene)
+
+    def _more(self, label: str, scene: Scene) -> list[Made]:
+        """More of a kind of content of which one sample says little: rows of one sample, or several samples."""
+        wide = replace(scene, sizes={**scene.sizes, **dict.fromkeys(self._dims.batch, ROWS)})
+        rows = self.run(label, wide) if self._dims.batch and not self._dims.past else []
+        return rows or [made for _ in range(DRAWS) for made in self.run(label, scene)]
 
     def lengths(self, first: Scene) -> Iterator[Made]:
         """Samples of other lengths, and of two rows that are not equally long."""
@@ -224,6 +238,12 @@ class Maker:
         """What a sample of no particular kind is called: by its length, if it has one."""
         n = self._painter.present(scene.sizes)
         return f"a length of {n}" if self._sequence_symbols() else "one size"
+
+
+def _count(outputs: Sequence[NDArray]) -> int:
+    """The numbers in the smallest output of floats."""
+    found = [x.size for output in outputs for x in arrays_of(output) if x.dtype.kind in "fV"]
+    return min(found, default=FEW)
 
 
 def _share_unknown(outputs: Sequence[NDArray]) -> float:

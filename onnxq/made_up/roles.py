@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,7 +10,7 @@ import onnx_ir as ir
 from onnxq.made_up.dims import is_free
 from onnxq.made_up.names import is_stepped, key
 from onnxq.made_up.names import words as words_of
-from onnxq.model import graph
+from onnxq.made_up.uses import Uses, uses_of
 from onnxq.runtime.session import Input
 
 #: An axis of at least so many numbers is time, if there is nothing else beside it.
@@ -20,7 +19,6 @@ LONG_AXIS = 1000
 LEAST_WORDS = 16
 #: Bands of spectrograms, where nothing but the shape tells that it is one.
 _BANDS = (40, 64, 80, 128)
-_SHAPES_ONLY = ("Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Slice")
 
 
 class Role(StrEnum):
@@ -49,6 +47,7 @@ class Part:
 
     Attributes:
         rows: of the smallest table that its integers look up; None where they look up none.
+        columns: of the table that each column looks up, where each has its own.
         channels: axis of an image's colours.
         time: axis along which things happen.
         compared: numbers that it is compared with somewhere.
@@ -60,6 +59,7 @@ class Part:
     channels: int = 1
     time: int = -1
     compared: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -93,7 +93,8 @@ def _is_state_by_name(i: Input) -> bool:
 
 
 def _part(i: Input, value: ir.Value | None, is_state: bool) -> Part:
-    rows, compared = _read_by(value)
+    uses = Uses() if value is None else uses_of(value)
+    rows, compared = uses.rows, uses.compared
     words, rank = set(words_of(i.name)), len(i.shape or ())
     if i.dtype.kind == "O":
         return Part(i, Role.TEXT)
@@ -101,7 +102,7 @@ def _part(i: Input, value: ir.Value | None, is_state: bool) -> Part:
         return Part(i, Role.SWITCH if _is_single(i) else Role.MASK)
     is_image = rank == 4 and (axis := _channel_axis(i)) is not None
     if i.dtype.kind in "iu" and not (i.dtype.itemsize == 1 and is_image and rows is None):
-        return Part(i, _integer_role(i, words, rows), rows, compared=compared, time=_word_axis(i))
+        return Part(i, _integer_role(i, words, rows), rows, compared=compared, time=_word_axis(i), columns=uses.columns)
     if words & {"mask", "masks"}:
         return Part(i, Role.MASK)
     has_past = any(isinstance(dim, str) and "past" in dim.lower() for dim in i.shape or ())
@@ -185,41 +186,3 @@ def _word_axis(i: Input) -> int:
     first = (i.shape or (None,))[0]
     is_time = isinstance(first, str) and any(word in first.lower() for word in ("time", "seq", "len"))
     return 0 if is_time else min(1, len(i.shape or ()) - 1)
-
-
-def _read_by(value: ir.Value | None) -> tuple[int | None, tuple[int, ...]]:
-    """(rows of the smallest table looked up with a value, whole numbers it is compared with), seen through operators
-    that only reshape it or take a part."""
-    rows: list[int] = []
-    compared: dict[int, None] = {}
-    pending, seen = [value] if value is not None else [], set()
-    while pending:
-        value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        for use in value.uses():
-            node, index = use.node, use.idx
-            rows += _rows(node, index)
-            compared |= dict.fromkeys(_compared(node, index))
-            pending += node.outputs if node.op_type in _SHAPES_ONLY and index == 0 else []
-    return min(rows, default=None), tuple(compared)
-
-
-def _rows(node: ir.Node, index: int) -> Iterator[int]:
-    table = graph.constant(node.inputs[0]) if node.inputs else None
-    if node.op_type == "Gather" and index == 1 and table is not None:
-        yield table.shape.numpy()[graph.attribute_int(node, "axis", 0)]
-    elif node.op_type == "GatherBlockQuantized" and index == 1 and table is not None:
-        yield table.shape.numpy()[graph.attribute_int(node, "gather_axis", 0)]
-    elif node.op_type == "OneHot" and index == 0 and (depth := graph.constant(node.inputs[1])) is not None:
-        yield int(depth.numpy().reshape(-1)[0])
-    elif node.op_type == "EmbedLayerNormalization" and (words := graph.constant(node.inputs[2])) is not None:
-        yield words.shape.numpy()[0] if index == 0 else 2
-
-
-def _compared(node: ir.Node, index: int) -> Iterator[int]:
-    if node.op_type in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual") and not node.domain:
-        other = graph.constant(node.inputs[1 - index])
-        if other is not None and other.size == 1 and float(other.numpy().reshape(())) % 1 == 0:
-            yield int(other.numpy().reshape(()))

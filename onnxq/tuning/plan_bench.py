@@ -43,6 +43,8 @@ QUALITY_SECONDS, LEAST_FEEDS = 1.0, 2
 CONTROL_FLOW = ("If", "Loop", "Scan")
 #: Labels that are looked at while plans are compared: those on which the noise is worst.
 WATCHED = 4
+#: Numbers that an output has to have on those that are looked at: of a single score nothing can be told.
+LEAST_NUMBERS = 16
 #: dB by which samples that are not looked at may be worse than those that are.
 OVERLOOKED = 2.0
 #: Samples are long that hold so many times the numbers of the median one.
@@ -176,12 +178,27 @@ class PlanBench:
         return [label for label in dict.fromkeys(trial.label for trial in self._samples) if label != GIVEN]
 
     def _look_at(self, labels: Sequence[str]) -> None:
-        """At the user's samples and these, one of each label, or two if there are few."""
+        """At the user's samples and these, one of each label, or two if there are few, or more of few numbers."""
         count = 1 if len(labels) > WATCHED // 2 else 2
         own = {label: [i for i, trial in enumerate(self._samples) if trial.label == label] for label in labels}
         given = [i for i, trial in enumerate(self._samples) if trial.label == GIVEN]
-        self._watched = sorted({*given, *(i for found in own.values() for i in found[:count])})
+        self._watched = sorted({*given, *(i for found in own.values() for i in self._telling(found, count))})
         self._seen.clear()
+
+    def _telling(self, samples: Sequence[int], count: int) -> list[int]:
+        """The first `count` samples; where their outputs are of few numbers as many, the largest first, as it takes."""
+        numbers = {i: min((x.size for x in self._floats(i)), default=LEAST_NUMBERS) for i in samples}
+        if sum(numbers[i] for i in samples[:count]) >= LEAST_NUMBERS:
+            return list(samples[:count])
+        taken: list[int] = []
+        for i in sorted(samples, key=lambda i: -numbers[i]):
+            if len(taken) >= count and sum(numbers[j] for j in taken) >= LEAST_NUMBERS:
+                break
+            taken.append(i)
+        return taken
+
+    def _floats(self, sample: int) -> list[NDArray]:
+        return [x for output in self._wanted[sample] for x in arrays_of(output) if x.dtype.kind in "fV" and x.size]
 
     def _is_long(self, label: str) -> bool:
         """Whether a label's samples hold several times as many numbers as most."""

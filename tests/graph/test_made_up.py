@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from onnxq.errors import BadModel
 from onnxq.made_up import make_up, pictures, sounds
 from onnxq.made_up.dims import Dims
+from onnxq.made_up.kinds import tokens
 from onnxq.made_up.roles import Role, parts_of
-from onnxq.runtime.session import Feed, Input
+from onnxq.runtime.session import Feed, Input, Session
 from onnxq.samples.trials import Trials
 
 F32, I64, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(bool)
@@ -196,6 +198,45 @@ def test_integers_stay_inside_the_table_they_look_up(body: str, rows: int) -> No
     assert (sample["i"].min(), sample["i"].max()) == (0, rows - 1)
     counts = np.bincount(sample["i"].reshape(-1))
     assert counts.max() > 1.5 * counts.mean() or rows < 6  # a few words come often
+
+
+TAKEN = {
+    "gather": "a = Gather<axis = 1>(i, zero)  b = Gather<axis = -1>(i, one)",
+    "slice": "a = Slice(i, zeros, ones, ones)  b = Slice(i, ones, twos, ones)",
+    "split": "a, b = Split<axis = 1, num_outputs = 2>(i)",
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+def test_each_column_stays_inside_the_table_that_it_looks_up(taken: str) -> None:
+    """As recommenders do, whose large tables the rows of the smallest one would leave unseen."""
+    constants = {"large": np.ones((500, 4)), "small": np.ones((3, 4)), "zero": np.array(0), "one": np.array(1)}
+    constants |= {"zeros": np.array([0]), "ones": np.array([1]), "twos": np.array([2])}
+    text = f"g (int64[N, 2] i) => (y, z) {{ {TAKEN[taken]}  y = Gather(large, a)  z = Gather(small, b) }}"
+    given = Input("i", I64, ("N", 2))
+    (part,) = parts_of(model_of(text, constants), (given,))
+    assert (part.role, part.rows, part.columns) == (Role.TOKENS, 3, (500, 3))
+    drawn = tokens(part, (1000, 2), np.random.default_rng(0))
+    assert drawn[:, 0].max() > 400 and drawn[:, 1].max() == 2 and drawn.min() == 0
+
+
+@pytest.mark.parametrize("batch", ["N", 1])
+def test_outputs_of_few_numbers_are_seen_more_often(batch: str | int, tmp_path: Path) -> None:
+    """One probability says nothing of how far scores are off."""
+    constants = {"w": tiny.normal(9, 1)}
+    made = tiny.model(f"g (float[{batch}, 9] x) => (float[{batch}, 1] y) {{ y = MatMul(x, w) }}", constants)
+    session = Session(tiny.save(made, tmp_path))
+    found = make_up(ir.from_proto(made), session)
+    for label in {sample.label for sample in found.samples}:
+        assert sum(session.run(sample.feed)[0].size for sample in found.samples if sample.label == label) > 8
+    assert len(found.samples[0].feed["x"]) == 1  # what is timed stays what people run
+
+
+def test_a_batch_of_pictures_is_not_what_a_single_score_takes() -> None:
+    """It would take as long as the rest of the command."""
+    model = model_of("g (float[N, 3, 64, 64] x) => (float[N, C, H, W] y) { y = GlobalAveragePool(x) }")
+    session = Session(model)
+    assert {len(feed["x"]) for feed in make_up(model, session).feeds} == {1}
 
 
 def test_words_of_an_embedding_layer_and_its_segments() -> None:

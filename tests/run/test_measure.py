@@ -99,3 +99,22 @@ def test_the_bench_overlooks_no_label_below_the_aim() -> None:
     assert not bench.overlooks(plan(6)) and not bench.overlooks(plan(6), seen + 1)
     assert bench.overlooks(plan(6), seen - 1)
     assert bench.quality(plan(6)).sqnr < seen - 1 and not bench.overlooks(plan(6), seen - 1)
+
+
+@pytest.mark.parametrize("rows", [[1, 40], [1] * 20], ids=["one-of-many-rows", "many-of-one-row"])
+def test_single_scores_are_not_what_plans_are_compared_by(rows: list[int]) -> None:
+    """A label's first sample has one number, of which nothing can be told; the others tell."""
+
+    def model(spoiled: bool) -> ir.Model:
+        w = np.ones((8, 1), np.float32)
+        w[1:] *= 1 + 0.3 * spoiled
+        return tiny.read(tiny.model("g (float[N, 8] x) => (float[N, 1] y) { y = MatMul(x, w) }", {"w": w}))
+
+    spoiled = Plan("w8a8", "ort-cpu", {"n": Choice("n", "MatMul", Method.STORED)})
+    first, rest = np.eye(8, dtype=np.float32)[[0]], np.ones((40, 8), np.float32)
+    feeds = [{"x": first if number == 0 else rest[:n]} for number, n in enumerate(rows)]
+    bench = PlanBench(
+        model(False), lambda plan: model(len(plan.choices) > 0), Trials(tuple(Trial("scores", x) for x in feeds))
+    )
+    bench.watch(spoiled)
+    assert 10 < bench.quality(spoiled).sqnr < 15

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from tiny import normal, sqnr
 
 import onnxq
+from onnxq.conversion.restore import restore_all
 from onnxq.model import graph
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
 from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.quantize_dynamically import QuantizeDynamically
 from onnxq.passes.quantize.quantize_gathers import QuantizeGathers
 from onnxq.passes.quantize.replace_matmuls import ReplaceMatMuls
+from onnxq.passes.quantize.store_weights import StoreWeights
 from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe, Rule
 from onnxq.runtime.session import Feed, Session
@@ -95,6 +97,27 @@ def test_packed_embeddings(word: str, block: int, width: int) -> None:
     made, quality = applied(pass_, proto, {"i": np.array([0, 49, 7, 7, -1])})
     assert quality > LEAST[word]
     assert len(tiny.find(made, "GatherBlockQuantized").inputs) == 4
+
+
+@pytest.mark.parametrize(
+    ("word", "k", "nbytes"), [("uint4", 13, 8), ("uint4", 20, 16), ("nf4", 16, 8), ("int8", 16, 16)]
+)
+def test_rows_shorter_than_a_block_are_not_filled_up_to_it(word: str, k: int, nbytes: int) -> None:
+    """Stored in blocks of 64, rows of 16 would take four times their bytes: more than float16."""
+    proto = tiny.model(f"g (int64[N] i) => (float[N,{k}] y) {{ [n] y = Gather(w, i) }}", {"w": normal(50, k)})
+    made, quality = applied(StoreWeights(choice("Gather", Method.STORED, word, 64)), proto, {"i": np.arange(50)})
+    assert quality > LEAST[word]
+    (codes,) = (v.const_value for n, v in made.graph.initializers.items() if n == f"w_{word}")
+    assert codes is not None and codes.nbytes == 50 * nbytes
+    restore_all(made)  # whoever reads the file finds a weight in blocks again
+    assert [node.op_type for node in made.graph] == ["Gather"]
+
+
+def test_a_format_with_blocks_of_its_own_keeps_them() -> None:
+    proto = tiny.model("g (int64[N] i) => (float[N,16] y) { [n] y = Gather(w, i) }", {"w": normal(50, 16)})
+    made, quality = applied(StoreWeights(choice("Gather", Method.STORED, "q4_0", 32)), proto, {"i": np.arange(50)})
+    (codes,) = (v.const_value for n, v in made.graph.initializers.items() if n == "w_q4_0")
+    assert codes is not None and codes.nbytes == 50 * 16 and quality > 15
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

@@ -23,6 +23,9 @@ from onnxq.passes.quantize._weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 from onnxq.targets import is_standard
 
+#: Blocks of rows that are shorter than the block of the plan: those that kernels know, should the codes go there.
+SHORT_BLOCKS = (16, 32, 64, 128)
+
 
 class StoreWeights(PlanPass):
     """Replace each weight of a STORED node by codes and the standard operators that turn them back into floats.
@@ -103,8 +106,12 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
         return Granularity(), None
     if choice.block is None:
         return Granularity(weight.role.channel), None
-    axis = weight.role.contraction
-    return Granularity(axis, choice.block), choice.groups(len(weight.shape), axis)
+    axis, block = weight.role.contraction, choice.block
+    format = formats.get(choice.format or "")
+    if choice.granularity is None and not format.has_fixed_block and is_standard(format, block):
+        # A row that is shorter than a block is not filled up to a whole one.
+        block = next((short for short in SHORT_BLOCKS if weight.shape[axis] <= short < block), block)
+    return Granularity(axis, block), choice.groups(len(weight.shape), axis)
 
 
 def _unpack(constants: WeightForms, weight: Weight, encoding: Encoding, opset: int) -> ir.Value:

@@ -1,0 +1,101 @@
+"""What the integers of an input are used for: which tables they look up, and what they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model import graph
+
+_SHAPES_ONLY = ("Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose")
+#: Operators that take a part of their first input.
+_PARTS = ("Slice", "Gather", "Split")
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What is known of an input from what reads it.
+
+    Attributes:
+        rows: of the smallest table that is looked up with it; None: with none.
+        columns: of the table that is looked up with each of its columns; empty where they do not have one each.
+        compared: whole numbers that it is compared with.
+    """
+
+    rows: int | None = None
+    columns: tuple[int, ...] = ()
+    compared: tuple[int, ...] = ()
+
+
+def uses_of(value: ir.Value) -> Uses:
+    """Seen through operators that only reshape a value or take a part of it."""
+    rows: dict[int | None, list[int]] = {}
+    compared: dict[int, None] = {}
+    pending: list[tuple[ir.Value, int | None]] = [(value, None)]
+    seen = set()
+    while pending:
+        each, column = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        for use in each.uses():
+            node, index = use.node, use.idx
+            rows.setdefault(column, []).extend(_rows(node, index))
+            compared |= dict.fromkeys(_compared(node, index))
+            if index == 0 and node.op_type in _SHAPES_ONLY:
+                pending += [(out, column) for out in node.outputs]
+            elif index == 0 and node.op_type in _PARTS:
+                found = _columns(node) if column is None and each.shape == value.shape else [None] * len(node.outputs)
+                pending += [(out, column if n is None else n) for out, n in zip(node.outputs, found, strict=True)]
+    smallest = {column: min(found) for column, found in rows.items() if found}
+    width = None if value.shape is None or len(value.shape) < 2 else value.shape[-1]
+    own = isinstance(width, int) and None not in smallest and set(smallest) == set(range(width))
+    columns = tuple(smallest[column] for column in sorted(smallest, key=int)) if own else ()  # type: ignore[arg-type]
+    return Uses(min(smallest.values(), default=None), columns, tuple(compared))
+
+
+def _columns(node: ir.Node) -> list[int | None]:
+    """For each output of an operator that takes parts, the one column that it is; None where it is something else."""
+    data = node.inputs[0]
+    rank = 0 if data is None or data.shape is None else len(data.shape)
+    nothing: list[int | None] = [None] * len(node.outputs)
+    if node.op_type == "Slice":
+        starts, ends, axes, steps = (_numbers(node, index) for index in range(1, 5))
+        if not (starts and ends and axes) or len(starts) > 1 or steps not in (None, [1]):
+            return nothing
+        is_last = axes[0] % max(1, rank) == rank - 1
+        return [starts[0]] if is_last and ends[0] == starts[0] + 1 else nothing
+    if graph.attribute_int(node, "axis", 0) % max(1, rank) != rank - 1:
+        return nothing
+    if node.op_type == "Gather":
+        indices = _numbers(node, 1)
+        return nothing if indices is None or len(indices) != 1 else [indices[0]]
+    width = data.shape[-1] if data is not None and data.shape is not None and rank else None
+    return [*range(len(node.outputs))] if width == len(node.outputs) else nothing
+
+
+def _numbers(node: ir.Node, index: int) -> list[int] | None:
+    tensor = graph.constant(node.inputs[index]) if index < len(node.inputs) else None
+    return None if tensor is None else [int(x) for x in np.atleast_1d(tensor.numpy())]
+
+
+def _rows(node: ir.Node, index: int) -> Iterator[int]:
+    table = graph.constant(node.inputs[0]) if node.inputs else None
+    if node.op_type == "Gather" and index == 1 and table is not None:
+        yield table.shape.numpy()[graph.attribute_int(node, "axis", 0)]
+    elif node.op_type == "GatherBlockQuantized" and index == 1 and table is not None:
+        yield table.shape.numpy()[graph.attribute_int(node, "gather_axis", 0)]
+    elif node.op_type == "OneHot" and index == 0 and (depth := graph.constant(node.inputs[1])) is not None:
+        yield int(depth.numpy().reshape(-1)[0])
+    elif node.op_type == "EmbedLayerNormalization" and (words := graph.constant(node.inputs[2])) is not None:
+        yield words.shape.numpy()[0] if index == 0 else 2
+
+
+def _compared(node: ir.Node, index: int) -> Iterator[int]:
+    if node.op_type in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual") and not node.domain:
+        other = graph.constant(node.inputs[1 - index])
+        if other is not None and other.size == 1 and float(other.numpy().reshape(())) % 1 == 0:
+            yield int(other.numpy().reshape(()))
