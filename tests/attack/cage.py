@@ -30,7 +30,9 @@ from typing import Protocol
 from click.testing import CliRunner
 
 from onnxq import boundary, cli
+from onnxq.bundles import measure
 from onnxq.checking import compare, models, saved
+from onnxq.files import storage
 from onnxq.tuning import plan_bench, timings
 
 #: Seconds of the processor after which a case hangs, and bytes of address space that it may take.
@@ -163,7 +165,8 @@ def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None
 
 def _be_quick() -> None:
     """Times are measured for as short as it goes."""
-    for module, name in ((timings, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS")):
+    short = ((timings, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS"), (measure, "SECONDS"), (storage, "PAUSE"))
+    for module, name in short:
         if hasattr(module, name):
             setattr(module, name, 0.001)
     for each in (saved, compare):
