@@ -45,7 +45,7 @@ SOUND: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "plan": (("model",), ("model.onnx",)),
     "profile": (("model",), ("model.onnx", "-o", "out/p.json")),
-    "quantize": (("model",), ("model.onnx", "-o", "out/q.onnx")),
+    "quantize": (("model",), ("model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out/q.onnx")),
     "report": (("quantized", "model", "report", "plan"), ("q.onnx", "-o", "out/page.html")),
     "search": (("model",), ("model.onnx", "--effort", "quick", "--report", "out/s.json")),
     "train": (

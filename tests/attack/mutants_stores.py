@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import random
@@ -131,6 +130,8 @@ def store(case: Case, folder: Path) -> list[str]:
 
 def _model(folder: Path, case: Case) -> dict[str, bytes]:
     """A model with data beside it and what belongs to it, by their paths in the store; some of them spoiled."""
+    for known in (mirror._files, mirror._outputs):  # of the case before: a command line has a process of its own
+        known.clear()
     traps(folder)
     scenes.put(folder, "model", "bundle")
     proto = tiny.model(LAYERS, CONSTANTS)
@@ -179,8 +180,6 @@ def cached(case: Case, folder: Path) -> list[str]:
         return put(self, name)
 
     cache.Cache.get = get  # type: ignore[method-assign]
-    with contextlib.suppress(AttributeError):
-        mirror._files.clear()
     words = COMMANDS[case.command % len(COMMANDS)]
     return [word.replace("URL", server.url) for word in words]
 

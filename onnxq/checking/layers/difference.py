@@ -22,7 +22,8 @@ class Difference:
     """Sums over all numbers of all samples.
 
     Attributes:
-        broken: the other one had numbers that are not finite where the first one's were.
+        broken: the other one had numbers that are not finite where the first one's were; or the first one's were not
+            anywhere, and the other one's are others.
     """
 
     signal: float = 0.0
@@ -38,6 +39,9 @@ class Difference:
         x, y = wanted.astype(np.float64).reshape(-1), got.astype(np.float64).reshape(-1)
         known = np.isfinite(x)
         if not known.all():
+            if not known.any() and not np.array_equal(x, y, equal_nan=True):  # else anything would be the same as it
+                self.broken = True
+                return
             x, y = x[known], y[known]
         if not np.isfinite(y).all():
             self.broken = True
