@@ -59,6 +59,7 @@ def resumed(state: object, learns: Mapping[str, torch.Tensor], optimizer: torch.
     Raises:
         ValueError: it is none; the text says where.
     """
+    _require_no_tensors(state)
     found = schemas.checked(state, _File)
     if found.history.done > steps or not found.history.losses:
         raise ValueError(f"history: {found.history.done} steps of {steps} are done")
@@ -68,6 +69,17 @@ def resumed(state: object, learns: Mapping[str, torch.Tensor], optimizer: torch.
         for key, x in each.items():
             _require(x, learns[key], f"{name}: '{key}'")
     return Resumed(found.student, found.best, _optimizer(found.optimizer, optimizer), found.history, found.in_row)
+
+
+def _require_no_tensors(state: object) -> None:
+    """Refuse tensors where numbers or tables belong: msgspec would ask them for members that they do not have."""
+    table = state if isinstance(state, dict) else {"state": state}
+    history = table.get("history")
+    parts = [*table.values(), *(history.values() if isinstance(history, dict) else [])]
+    losses = [row for part in parts if isinstance(part, (list, tuple)) for row in part]
+    every = [*parts, *losses, *(x for row in losses if isinstance(row, (list, tuple)) for x in row)]
+    if any(isinstance(x, torch.Tensor) for x in every):
+        raise ValueError("expected object, got a tensor")
 
 
 def _optimizer(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

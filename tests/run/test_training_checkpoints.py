@@ -49,6 +49,9 @@ def test_what_a_run_keeps_is_taken_over() -> None:
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "got a tensor": lambda s: s.update(student=torch.ones(3)),
+    "expected object, got a ten": lambda s: s["history"].update(losses=[(torch.ones(()), 1.0)]),
+    "expected object, got a t": lambda s: s["history"].update(why=torch.ones(())),
     "object missing": lambda s: s.pop("in_row"),
     "in_row": lambda s: s.update(in_row="x"),
     "student: it is of other": lambda s: s["student"].pop("codes/w"),
