@@ -19,7 +19,7 @@ from attack import mutate, scenes
 from attack.mutants_data import Case
 from attack.mutants_options import CONSTANTS, LAYERS, traps
 
-from onnxq.files import cache, mirror
+from onnxq.files import cache
 
 #: What may be odd about an answer, besides nothing.
 ODD = (
@@ -130,8 +130,6 @@ def store(case: Case, folder: Path) -> list[str]:
 
 def _model(folder: Path, case: Case) -> dict[str, bytes]:
     """A model with data beside it and what belongs to it, by their paths in the store; some of them spoiled."""
-    for known in (mirror._files, mirror._outputs):  # of the case before: a command line has a process of its own
-        known.clear()
     traps(folder)
     scenes.put(folder, "model", "bundle")
     proto = tiny.model(LAYERS, CONSTANTS)

@@ -49,7 +49,7 @@ def spoil_tensors(path: Path, r: random.Random) -> None:
     how = r.randrange(4)
     try:
         header, data = arrays_of(path.read_bytes())
-    except (ValueError, struct.error):
+    except (ValueError, struct.error, OSError):
         return
     if how == 0:
         path.write_bytes(mutate.spoil_numbers(path.read_bytes(), r))
