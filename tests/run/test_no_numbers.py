@@ -70,6 +70,14 @@ def test_numbers_where_there_were_none_are_not_the_same_layer_by_layer() -> None
     assert not difference(np.array([1, -np.inf]), np.array([1, -1e30])).broken  # as masks of attention are
 
 
+def test_the_doctor_names_the_weight(tmp_path: Path) -> None:
+    assert "'v' holds nan at [0, 0], and 511 more" in run("doctor", "nan.onnx", code=5)
+    masked = "g (float[1, 4] x) => (float[1, 4] y) { [m] y = Add(x, m) }"
+    tiny.save(tiny.model(masked, {"m": np.full((1, 4), -np.inf, np.float32)}), tmp_path, "mask.onnx")
+    run("doctor", "mask.onnx")
+    run("doctor", "sound.onnx")
+
+
 def test_some_samples_without_numbers_do_not_spoil_the_others() -> None:
     wanted = [[np.full((1, 2), np.nan, np.float32)], [np.ones((1, 2), np.float32)]]
     found = compare_outputs(["y"], wanted, wanted)
