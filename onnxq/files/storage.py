@@ -23,6 +23,7 @@ ATTEMPTS, PAUSE = 5, 0.2
 #: Bytes of one reading.
 CHUNK = 16 << 20
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
+_GIVEN = re.compile(rf"((?:[^?]*=)?(?:{'|'.join(SCHEMES)})://)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Known(NamedTuple):
@@ -138,6 +139,15 @@ def beside(url: str, name: str) -> str:
     if _is_http(url):
         name = urllib.parse.quote(name)
     return posixpath.join(posixpath.dirname(address), name) + mark + query
+
+
+def without_secrets(word: str) -> str:
+    """A word of a command line; of an address without what gives access: a user, and what comes after `?`."""
+    found = _GIVEN.fullmatch(word)
+    if found is None:
+        return word
+    place, slash, path = found[2].partition("?")[0].partition("/")
+    return f"{found[1]}{place.rpartition('@')[2]}{slash}{path}"
 
 
 def _is_here(url: str) -> bool:

@@ -44,7 +44,7 @@ BATCH = 40
 #: What a command may leave beside its inputs.
 OUTPUTS = re.compile(
     r"(out|model)\.onnx\.search|out\.onnx(\.data)?|out\.(gguf|safetensors)|out\.json|out\.ranges(\.partial)?|out/.*"
-    r"|bundle/adapter_(config\.json|model\.safetensors)",  # a folder that was named for an adapter of PEFT
+    r"|bundle(/adapter_(config\.json|model\.safetensors))?",  # named as a page, or a folder
     re.DOTALL,
 )
 #: What Python says to programmers.
