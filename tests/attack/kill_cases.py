@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.output import write
-from onnxq.runtime.own_files.adapter_file import write_adapter_file
+from onnxq.runtime.own_files.adapter_file import read_adapter_file, write_adapter_file
 from onnxq.runtime.session import Session
 
 HERE = Path(__file__).parent
@@ -159,6 +159,8 @@ class Case:
         if path.suffix == ".npz":
             with np.load(path) as arrays:
                 return json.dumps({name: hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in arrays.files})
+        if path.suffix == ".onnx_adapter":
+            return json.dumps({name: x.tolist() for name, x in sorted(read_adapter_file(path).items())})
         if path.suffix == ".gguf":
             return json.dumps([*Gguf(path), _hash(path)])
         if path.is_dir():
