@@ -22,6 +22,21 @@ FAINT = 0.05
 LEAST_PROBABILITY = 1e-30
 
 
+def decibel(signal: float, noise: float) -> float:
+    """10·log10(signal / noise), within ±`MAX_DB`, which is where there is no noise."""
+    if noise == 0:
+        return MAX_DB
+    if signal == 0 or not math.isfinite(noise):
+        return -MAX_DB
+    return max(-MAX_DB, min(MAX_DB, 10 * (math.log10(signal) - math.log10(noise))))
+
+
+def sqnr(wanted: NDArray, got: NDArray) -> float:
+    """The same of two arrays of one size: power of the first over that of the difference."""
+    a = wanted.astype(np.float64)
+    return decibel(float(np.square(a).sum()), float(np.square(a - got.astype(np.float64)).sum()))
+
+
 @dataclass(frozen=True)
 class Classes:
     """That an output holds a score for each of several classes.
@@ -280,13 +295,7 @@ def unrepeatable(names: Sequence[str], once: Sequence[NDArray], again: Sequence[
 
 
 def _decibel(power: Power, signal: float) -> float:
-    if power.mismatch or not math.isfinite(power.noise):
-        return -MAX_DB
-    if power.noise == 0:
-        return MAX_DB
-    if signal == 0:
-        return -MAX_DB
-    return max(-MAX_DB, min(MAX_DB, 10 * math.log10(signal / power.noise)))
+    return -MAX_DB if power.mismatch else decibel(signal, power.noise)
 
 
 def _median(numbers: Sequence[float]) -> float:

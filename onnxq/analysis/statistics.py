@@ -13,10 +13,7 @@ from onnxq.analysis.representable import outside
 from onnxq.analysis.slices import slices
 from onnxq.formats import QuantizedTensor
 from onnxq.formats.kinds import arguments
-from onnxq.quality import MAX_DB
-
-#: Numbers summed at a time, so that the float64 copies stay in the processor's cache.
-CHUNK = 1 << 16
+from onnxq.summaries.pair_sums import PairSums
 
 
 @dataclass(frozen=True)
@@ -55,49 +52,13 @@ class ErrorStats:
 
 
 @dataclass
-class ErrorSums:
+class ErrorSums(PairSums):
     """Sums over any number of pieces, in float64; `stats()` at any time, and `merge` for pieces summed elsewhere."""
 
-    count: int = 0
-    signal: float = 0.0
-    noise: float = 0.0
-    quantized: float = 0.0
-    product: float = 0.0
-    total: float = 0.0
-    absolute: float = 0.0
-    largest: float = 0.0
     clipped: int = 0
     nbytes: int = 0
     bits: int = 0
     seen: set[int] = field(default_factory=set)
-
-    def add(self, wanted: NDArray, got: NDArray) -> None:
-        """Take in float numbers and what became of them.
-
-        Args:
-            wanted, got: arrays of one shape and any floating-point type.
-
-        Raises:
-            ValueError: the shapes differ, or a number is not finite: no error could be told of it.
-        """
-        if wanted.shape != got.shape:
-            raise ValueError(f"shapes {wanted.shape} and {got.shape} differ")
-        x, y = wanted.reshape(-1), got.reshape(-1)
-        for start in range(0, x.size, CHUNK):
-            a = x[start : start + CHUNK].astype(np.float64)
-            b = y[start : start + CHUNK].astype(np.float64)
-            error = b - a
-            if not np.isfinite(error).all():
-                _refuse(wanted, got)
-            self.signal += float(a @ a)
-            self.quantized += float(b @ b)
-            self.product += float(a @ b)
-            self.noise += float(error @ error)
-            self.total += float(error.sum())
-            np.abs(error, out=error)
-            self.absolute += float(error.sum())
-            self.largest = max(self.largest, float(error.max()))
-        self.count += x.size
 
     def add_quantized(self, w: NDArray, q: QuantizedTensor) -> None:
         """Take in a weight, of any float type, and what it is in a number format.
@@ -141,18 +102,12 @@ class ErrorSums:
             mean_abs=self.absolute / n,
             max_abs=self.largest,
             bias=self.total / n,
-            sqnr=decibel(self.signal, self.noise),
-            cosine=self._cosine(),
+            sqnr=self.sqnr,
+            cosine=self.cosine,
             clipped=self.clipped / n,
             levels_used=len(self.seen) / 2**self.bits if self.bits else 1.0,
             bits_per_weight=8 * self.nbytes / n if self.nbytes else 32.0,
         )
-
-    def _cosine(self) -> float:
-        if self.signal == 0 or self.quantized == 0:
-            return float(self.signal == self.quantized)
-        # The root of each, because the product of two sums of squares can overflow.
-        return max(-1.0, min(1.0, self.product / math.sqrt(self.signal) / math.sqrt(self.quantized)))
 
 
 def error_stats(wanted: ArrayLike, got: ArrayLike) -> ErrorStats:
@@ -171,24 +126,6 @@ def error_stats(wanted: ArrayLike, got: ArrayLike) -> ErrorStats:
     sums = ErrorSums()
     sums.add(arguments.numbers(wanted, "array 'wanted'"), arguments.numbers(got, "array 'got'"))
     return sums.stats()
-
-
-def _refuse(wanted: NDArray, got: NDArray) -> None:
-    """Say which number is not finite; where all are, float64 does not hold their difference, which is infinite."""
-    for name, array in (("wanted", wanted), ("got", got)):
-        bad = np.argwhere(~np.isfinite(array.astype(np.float64)))
-        if len(bad):
-            index = [int(i) for i in bad[0]]
-            raise ValueError(f"array '{name}' holds {array[tuple(index)]} at {index}: its error is no number")
-
-
-def decibel(signal: float, noise: float) -> float:
-    """10·log10(signal / noise), within ±`MAX_DB`."""
-    if noise == 0:
-        return MAX_DB
-    if signal == 0 or not math.isfinite(noise):
-        return -MAX_DB
-    return max(-MAX_DB, min(MAX_DB, 10 * (math.log10(signal) - math.log10(noise))))
 
 
 def retention(in_float: float, quantized: float, *, higher_is_better: bool = True) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData
-from onnxq.quality import Classes
+from onnxq.quality import Classes, decibel
 
 
 @dataclass
@@ -110,8 +110,7 @@ def _decibel(sums: Sums) -> float:
     """Of the range of all labels over the root of the mean squared error; at most 120 dB."""
     if not sums.count:
         return math.nan
-    ratio = (sums.high - sums.low) ** 2 / max(sums.mean(), 1e-300)
-    return min(120.0, 10 * math.log10(ratio)) if ratio > 0 else -120.0
+    return decibel((sums.high - sums.low) ** 2, sums.mean())
 
 
 def _kld(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:

@@ -29,6 +29,7 @@ from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
 from onnxq.files import array_limits, limits, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.model.weights import Role
+from onnxq.quality import decibel
 
 SUFFIXES = (".gguf", ".safetensors", ".npz")
 #: What arrays are read from.
@@ -158,7 +159,7 @@ def encode_arrays(
         noise, signal = float(np.square(q.dequantize() - wanted).sum()), float(np.square(wanted).sum())
         # GGUF packs some formats closer than whole bits.
         nbytes = layouts.gguf_nbytes(format, x.size) if output.suffix == ".gguf" and format.gguf else q.nbytes
-        sqnr = 10 * np.log10(signal / noise) if noise else None
+        sqnr = decibel(signal, noise) if noise else None
         rows.append(Row(name, x.shape, format.name, 8 * nbytes / max(1, x.size), sqnr))
         return q
 

@@ -6,11 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxq.cli._tables import conversion_table
 from onnxq.doctor.finding import Diagnosis, Finding, Severity
-from onnxq.doctor.mend import Mended
 from onnxq.doctor.rule import rules
 from onnxq.errors import one_line
+from onnxq.report.words import nbytes
 
 #: Findings of one rule that are shown one by one.
 _SHOWN = 4
@@ -21,7 +20,7 @@ def diagnosis_table(found: Diagnosis) -> Group:
     """What the model is, then the findings of each rule, the worst rules first."""
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_row("quantized", found.quantized or "nothing shows that it is")
-    facts.add_row("constants", ", ".join(f"{_bytes(n)} {kind}" for kind, n in found.stored.items()) or "none")
+    facts.add_row("constants", ", ".join(f"{nbytes(n)} {kind}" for kind, n in found.stored.items()) or "none")
     if found.kernels or found.in_float:
         facts.add_row("in integers", _counts(found.kernels))
         facts.add_row("in float", f"{_counts(found.in_float)}, on {found.inputs}")
@@ -60,17 +59,5 @@ def _summary(found: Diagnosis) -> str:
     return f"{', '.join(words)}{f'; --fix mends {mends} of them' if mends else ''}"
 
 
-def mended_words(done: Mended) -> Group:
-    title = Text(one_line(f"{done.output}: mended {', '.join(done.rules)}"), style="bold")
-    return Group(title, Text(), conversion_table(done.bytes_before, done.bytes_after, done.check))
-
-
 def _counts(kernels: dict[str, int]) -> str:
     return ", ".join(f"{n} {op}" for op, n in kernels.items()) or "none"
-
-
-def _bytes(n: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} B"

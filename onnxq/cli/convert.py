@@ -11,7 +11,7 @@ import click
 
 from onnxq import targets
 from onnxq.checkpoints.encode_arrays import SUFFIXES
-from onnxq.cli import _tables
+from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.convert import convert as make
@@ -66,18 +66,16 @@ def convert(model: Path, **options: Any) -> None:
             environment=Environment(options["threads"], bars, guard_of(options), options["shard_size"]),
         )
     if options["as_json"]:
-        table = dataclasses.asdict(done) | {"output": str(done.output), "plan": json.loads(done.plan.to_json())}
-        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
+        _written.echo_json(done, plan=json.loads(done.plan.to_json()))
         return
-    out = console()
-    out.print(f"{done.output}: for {options['to']}\n", style="bold")
-    out.print(_tables.plan_table(done.plan))
-    out.print()
     count = len(done.kept)
-    out.print(f"{count} weight{'s' * (count != 1)} the same, bit for bit")
-    for node, (why, sqnr) in done.again.items():
-        out.print(one_line(f"rounded again: {node} ({why}), {sqnr:.1f} dB"))
-    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
+    _written.show(
+        done,
+        f"for {options['to']}",
+        _tables.plan_table(done.plan),
+        f"\n{count} weight{'s' * (count != 1)} the same, bit for bit",
+        *(one_line(f"rounded again: {node} ({why}), {sqnr:.1f} dB") for node, (why, sqnr) in done.again.items()),
+    )
 
 
 def _require_parts(to: str, size: int | str | None) -> None:
@@ -98,14 +96,9 @@ def _to_ort(model: Path, options: dict[str, Any]) -> None:
         environment = Environment(options["threads"], bars, guard_of(options))
         done = to_ort(model, options["output"], check=not options["no_check"], environment=environment)
     if options["as_json"]:
-        table = dataclasses.asdict(done) | {"output": str(done.output)}
-        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
-        return
-    out = console()
-    out.print(f"{done.output}: in onnxruntime's format\n", style="bold")
-    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
-    for note in done.notes:
-        out.print(one_line(f"note: {note}"))
+        _written.echo_json(done)
+    else:
+        _written.show(done, "in onnxruntime's format", notes=done.notes)
 
 
 def _export(model: Path, options: dict[str, Any]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from onnxq.cli import _tables
+from onnxq.cli import _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.dequantize import TYPES
@@ -48,9 +46,6 @@ def dequantize(model: Path, **options: Any) -> None:
             environment=Environment(options["threads"], bars, guard_of(options), options["shard_size"]),
         )
     if options["as_json"]:
-        table = dataclasses.asdict(done) | {"output": str(done.output)}
-        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
-        return
-    out = console()
-    out.print(f"{done.output}: weights in {done.dtype}\n", style="bold")
-    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
+        _written.echo_json(done)
+    else:
+        _written.show(done, f"weights in {done.dtype}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 import click
 
+from onnxq.cli import _written
 from onnxq.cli._console import Bars, console
-from onnxq.cli._diagnosis import diagnosis_table, mended_words
+from onnxq.cli._diagnosis import diagnosis_table
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import (
     FORCE_OPTION,
@@ -90,10 +90,9 @@ def _fix(model: Path, options: dict[str, Any]) -> None:
             environment=Environment(options["threads"], bars, guard_of(options)),
         )
     if options["as_json"]:
-        table = dataclasses.asdict(done) | {"output": str(done.output)}
-        click.echo(json.dumps(table | {"check": done.check and done.check.to_dict()}, indent=1))
+        _written.echo_json(done)
     else:
-        console().print(mended_words(done))
+        _written.show(done, f"mended {', '.join(done.rules)}")
     if done.check is None or not done.check.is_known:
         click.echo(f"onnxq: {done.output} was written, but could not be compared with {model}", err=True)
         sys.exit(Exit.UNCHECKED)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxq.checking.metrics import WORDS as METRICS
+from onnxq.cli import _written
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
     ACCURACY_LEVEL_OPTION,
@@ -204,8 +205,7 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
             environment=Environment(1, bars, guard_of(options)),
         )
     if options["as_json"]:
-        table = dataclasses.asdict(done) | {"output": str(done.output), "check": done.check and done.check.to_dict()}
-        click.echo(json.dumps(table, indent=1))
+        _written.echo_json(done)
         return
     say(f"{done.output}: {len(done.losses)} weights merged, {done.nbytes} bytes")
     for name, loss in done.losses.items():

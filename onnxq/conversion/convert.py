@@ -15,7 +15,7 @@ from onnxq.checking.models import Check
 from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
 from onnxq.conversion.plan_codes import Codes, plan_codes
-from onnxq.conversion.proof import decibels, prove
+from onnxq.conversion.proof import prove
 from onnxq.conversion.restore import Read, restore_products, weights_by_node
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
@@ -29,6 +29,7 @@ from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Plan
+from onnxq.quality import sqnr
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
 from onnxq.summaries.ranges import NO_RANGES
@@ -136,8 +137,8 @@ def _compared(
         if np.array_equal(wanted, got.astype(wanted.dtype, copy=False)):
             kept.append(name)
             continue
-        sqnr = decibels(wanted, got)
+        near = sqnr(wanted, got)
         if name not in codes.again:
-            raise CheckFailed(f"node '{name}' of the saved file has another weight ({sqnr:.1f} dB): it was not kept")
-        again[name] = codes.again[name], sqnr
+            raise CheckFailed(f"node '{name}' of the saved file has another weight ({near:.1f} dB): it was not kept")
+        again[name] = codes.again[name], near
     return tuple(kept), again

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import Tensor
 from onnxq.checkpoints.shards import Shards
+from onnxq.conversion import files
 from onnxq.conversion.export_weights import Exported, Row, require_codes, weights
 from onnxq.conversion.llama.transformers import as_checkpoint
 from onnxq.conversion.restore import restore_products
@@ -21,7 +22,6 @@ from onnxq.errors import BadModel, BadRecipe
 from onnxq.files import staging
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
-from onnxq.model.load import external_tensors, load_model
 from onnxq.output import place, write
 from onnxq.version import __version__
 
@@ -61,10 +61,7 @@ def export_folder(
         raise BadRecipe(f"a file of {shard_size} bytes holds nothing; example: 2GB")
     path, environment = Path(model), environment or Environment()
     folder, guard = Path(output) if output is not None else Path(f"{path.stem}.{to}"), environment.guard
-    guard.reads(path)
-    environment.progress.start("loading")
-    loaded = load_model(path)
-    guard.reads(*(Path(tensor.path) for tensor in external_tensors(loaded)))
+    loaded, _ = files.read(path, environment)
     place.check_destination(folder, path, guard.force)
     restore_products(loaded, channels=True)
     require_codes(path, loaded)
@@ -89,15 +86,15 @@ def export_folder(
             is_float = isinstance(tensor, QuantizedTensor) and all(x.dtype == np.float32 for x in tensors.values())
             word = tensor.format.name if isinstance(tensor, QuantizedTensor) and not is_float else None
             rows.append(Row(name, tuple(tensor.shape), word, None))
-        files = [folder / file.name for file in shards.close("model")]
+        written = [folder / file.name for file in shards.close("model")]
         config = about | project.config(schemes)
         if config:
             write.write_text(staged / CONFIG, json.dumps(config, indent=2) + "\n")
-            files.append(folder / CONFIG)
+            written.append(folder / CONFIG)
         done = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
         place.write_report(staged, json.dumps(done))
         place.publish(staged, folder)
-    return Exported(rows, (origin,), tuple(files))
+    return Exported(rows, (origin,), tuple(written))
 
 
 def _group(

@@ -22,7 +22,7 @@ def opened(path: Path, output: Path, environment: Environment) -> tuple[ir.Model
     """
     environment.guard.reads(path)
     environment.guard.writes(output)
-    return read(path, environment)
+    return _loaded(path, environment)
 
 
 def read(path: Path, environment: Environment) -> tuple[ir.Model, int]:
@@ -33,11 +33,15 @@ def read(path: Path, environment: Environment) -> tuple[ir.Model, int]:
         BadOutput: one of its files is to be written.
     """
     environment.guard.reads(path)
+    return _loaded(path, environment)
+
+
+def _loaded(path: Path, environment: Environment) -> tuple[ir.Model, int]:
     environment.progress.start("loading")
     model = load_model(path)
-    files = {path, *(Path(tensor.path) for tensor in external_tensors(model))}
-    environment.guard.reads(*files)
-    return model, sum(file.stat().st_size for file in files)
+    data = {Path(tensor.path) for tensor in external_tensors(model)}
+    environment.guard.reads(*data)
+    return model, sum(file.stat().st_size for file in {path, *data})
 
 
 def sign(model: ir.Model, said: dict[str, object]) -> None:

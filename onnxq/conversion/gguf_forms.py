@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from onnxq import formats
 from onnxq.checkpoints.encode_arrays import Tensor
 from onnxq.checkpoints.gguf_file import ARRAYS, MOST_AXES
-from onnxq.conversion.proof import decibels
 from onnxq.encoding.lazy import in_blocks
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.layouts import gguf_block
+from onnxq.quality import sqnr
 
 #: Symmetric types, the shortest first, and the codes that they hold.
 _SYMMETRIC = (("tq2_0", -1, 1), ("q4_0", -8, 7), ("q5_0", -16, 15), ("q8_0", -128, 127))
@@ -51,7 +51,7 @@ def distance(before: Tensor, after: Tensor) -> float | None:
     a, b = (_floats(tensor).reshape(-1) for tensor in (before, after))
     if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
         return None
-    return decibels(a, b)
+    return sqnr(a, b)
 
 
 def _integers(q: QuantizedTensor) -> QuantizedTensor | None:

@@ -1,12 +1,10 @@
-"""Compare what was written with the quantized model that it was made of: by running both, and weight by weight."""
+"""Compare what was written with the quantized model that it was made of, by running both."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from onnxq.checking.models import Check, check_models
 from onnxq.job import WHOLE_MODEL_BYTES, Environment
@@ -32,10 +30,3 @@ def prove(model: Path, restored: ir.Model, staged: Path, environment: Environmen
         return None
     trials = make_up(restored, scout(restored))
     return check_models(Session(model, threads=environment.threads), staged, trials, threads=environment.threads)
-
-
-def decibels(wanted: NDArray, got: NDArray) -> float:
-    """How near numbers are to others that they are not equal to: signal over noise, in dB."""
-    wide = wanted.astype(np.float64)
-    noise = float(np.square(wide - got.astype(np.float64)).sum())
-    return 10 * float(np.log10(max(float(np.square(wide).sum()), 1e-30) / noise))

@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check, check_models
+from onnxq.conversion.files import opened
 from onnxq.doctor.rule import Rule, without
 from onnxq.errors import BadModel, CheckFailed, NothingToDo
 from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
-from onnxq.model.load import external_tensors, load_model
+from onnxq.model.load import load_model
 from onnxq.output import write
 from onnxq.runtime.session import Session
 from onnxq.samples.sampling import Sampling
@@ -64,12 +65,7 @@ def mend(
     guard, progress = environment.guard, environment.progress
     destination = Path(output) if output is not None else Path(f"{path.stem}.mended.onnx")
     write.require_onnx(destination)
-    guard.reads(path)
-    guard.writes(destination)
-    progress.start("reading the model")
-    loaded = load_model(path)
-    files = {path, *(Path(tensor.path) for tensor in external_tensors(loaded))}
-    guard.reads(*files)
+    loaded, before = opened(path, destination, environment)
     done = tuple(rule.word for rule in without(ignored) if rule.mends and _mended(rule, loaded))
     if not done:
         raise NothingToDo(f"'{path}' has no fault that --fix could mend")
@@ -80,7 +76,7 @@ def mend(
         progress.start("checking the saved file")
         check = _checked(path, staged, sampling or Sampling(), environment)
         guard.publish(staged, destination)
-    return Mended(destination, done, sum(file.stat().st_size for file in files), nbytes, check)
+    return Mended(destination, done, before, nbytes, check)
 
 
 def _mended(rule: Rule, model: ir.Model) -> bool:

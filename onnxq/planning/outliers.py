@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from onnxq.model import graph
 from onnxq.plan import Method, Plan, in_float
+from onnxq.quality import decibel
 
 #: dB of contrast that a product must keep behind the rounding of its input.
 LEAST_DB = 20.0
@@ -57,7 +58,7 @@ def _kept(node: ir.Node) -> float:
     high, low = float(np.max(shift + REACH * abs(scale))), float(np.min(shift - REACH * abs(scale)))
     step = (max(high, 0.0) - min(low, 0.0)) / 255
     signal, noise = float(np.square(scale) @ rows), step**2 / 12 * float(rows.sum())
-    return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else math.inf
+    return decibel(signal, noise) if signal > 0 else math.inf
 
 
 def _sizes(value: ir.Value) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:

@@ -13,6 +13,7 @@ from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import OnnxqError
 from onnxq.formats import Format
 from onnxq.model.weights import Weight, find_weights
+from onnxq.quality import decibel
 from onnxq.report.document import WeightError, known
 
 #: A channel whose scale is off by so much was scaled on purpose, as balancing does it; rounding moves it far less.
@@ -104,7 +105,7 @@ def _compared(weight: Weight, word: str, w: NDArray[np.float64], got: NDArray[np
         weight.node.op_type,
         list(weight.shape),
         word,
-        sqnr=known(10 * math.log10(signal / noise)) if noise and signal else None,
+        sqnr=known(decibel(signal, noise)) if noise and signal else None,
         cosine=known(float((w * got).sum()) / length) if length else None,
         max_error=float(np.abs(got - w).max()),
         is_scaled=is_scaled,

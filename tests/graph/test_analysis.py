@@ -17,14 +17,14 @@ from onnxq import analysis, formats
 from onnxq.analysis import granularities, synthetic, theory
 from onnxq.analysis.representable import levels_range
 from onnxq.analysis.slices import slices
-from onnxq.analysis.statistics import ErrorSums, decibel
+from onnxq.analysis.statistics import ErrorSums
 from onnxq.analysis.tensor import quantized
 from onnxq.encoding import lazy
 from onnxq.encoding.lazy import Encoding
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.formats import Granularity
 from onnxq.model.weights import Role
-from onnxq.quality import MAX_DB
+from onnxq.quality import MAX_DB, decibel
 
 ROLE = Role(1, channel=0, contraction=1)
 UNIFORM = synthetic.uniform((512, 512), 0)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.quality import MAX_DB
+from onnxq.summaries.pair_sums import PairSums
 
 #: Arrays whose cosine is at least so much are the same, as far as their order goes.
 ALIKE = 0.9
@@ -18,59 +19,37 @@ _MOST_AXES = 4
 
 
 @dataclass
-class Difference:
-    """Sums over all numbers of all samples.
+class Difference(PairSums):
+    """Of the numbers that are finite in the first array.
 
     Attributes:
         broken: the other one had numbers that are not finite where the first one's were; or the first one's were not
             anywhere, and the other one's are others.
     """
 
-    signal: float = 0.0
-    power: float = 0.0
-    product: float = 0.0
-    noise: float = 0.0
-    largest: float = 0.0
-    count: int = 0
     broken: bool = False
 
     def add(self, wanted: NDArray, got: NDArray) -> None:
         """Of two arrays of one size, in the same order."""
-        x, y = wanted.astype(np.float64).reshape(-1), got.astype(np.float64).reshape(-1)
+        x, y = wanted.reshape(-1), got.reshape(-1)
         known = np.isfinite(x)
         if not known.all():
             if not known.any() and not np.array_equal(x, y, equal_nan=True):  # else anything would be the same as it
                 self.broken = True
                 return
             x, y = x[known], y[known]
-        if not np.isfinite(y).all():
+        try:
+            super().add(x, y)
+        except ValueError:
             self.broken = True
-            return
-        self.count += x.size
-        apart = np.abs(x - y)
-        self.signal += float(x @ x)
-        self.power += float(y @ y)
-        self.product += float(x @ y)
-        self.noise += float(apart @ apart)
-        self.largest = max(self.largest, float(apart.max(initial=0.0)))
 
     @property
     def sqnr(self) -> float:
-        """dB, between -120 and 120."""
-        if self.broken or (self.noise > 0 and self.signal == 0):
-            return -MAX_DB
-        if self.noise == 0:
-            return MAX_DB
-        return max(-MAX_DB, min(MAX_DB, 10 * math.log10(self.signal / self.noise)))
+        return -MAX_DB if self.broken else super().sqnr
 
     @property
     def cosine(self) -> float:
-        """1 for two arrays of zeros, 0 where one of them is."""
-        if self.broken:
-            return 0.0
-        if self.signal == 0 or self.power == 0:
-            return float(self.signal == self.power)
-        return max(-1.0, min(1.0, self.product / math.sqrt(self.signal) / math.sqrt(self.power)))
+        return 0.0 if self.broken else super().cosine
 
     @property
     def max_error(self) -> float:

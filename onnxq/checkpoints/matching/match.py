@@ -24,6 +24,7 @@ from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight, weights_of
 from onnxq.plan import Choice, Method
+from onnxq.quality import sqnr
 
 #: How layers are matched: by names and structure, by names alone, by structure without comparing numbers.
 WAYS = ("auto", "names", "unchecked")
@@ -254,10 +255,10 @@ def _alike(weight: Weight, stored: Stored) -> tuple[float | None, NDArray[np.int
     if isinstance(weight.tensor, GivenTensor) or not np.isfinite(w).all() or not np.ptp(w):
         return None, stored.rows
     found = stored.floats()
-    plain = put.sqnr(w, found)
+    plain = sqnr(w, found)
     if stored.rows is None:
         return plain, None
-    sorted_rows = put.sqnr(w, found[stored.rows])
+    sorted_rows = sqnr(w, found[stored.rows])
     return (plain, None) if plain > sorted_rows else (sorted_rows, stored.rows)
 
 

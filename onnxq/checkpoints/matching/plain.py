@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.checkpoints.matching.put import LIKE, sqnr
+from onnxq.checkpoints.matching.put import LIKE
 from onnxq.errors import BadModel
 from onnxq.formats.kinds import arguments
 from onnxq.model import graph
+from onnxq.quality import sqnr
 
 
 def replace_constants(

@@ -20,6 +20,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
+from onnxq.quality import sqnr
 from onnxq.targets import Target, is_standard
 
 #: What a layer's weights and the model's own must have in common where names do not tell that they are the same:
@@ -153,13 +154,6 @@ def taken(q: QuantizedTensor, rows: NDArray[np.int64]) -> QuantizedTensor:
         nested = StoredScales(taken(nested.scales, rows), None if nested.minima is None else taken(nested.minima, rows))
     scales, zeros = (part if part is None or not part.ndim else part[rows] for part in (q.scales, q.zero_points))
     return QuantizedTensor(q.format, q.granularity, q.codes[rows], scales, zeros, nested)
-
-
-def sqnr(wanted: NDArray, found: NDArray) -> float:
-    """The power of `wanted` over that of the difference, in dB."""
-    signal = float(np.square(wanted, dtype=np.float64).sum())
-    noise = float(np.square(wanted.astype(np.float64) - found).sum())
-    return float("inf") if not noise else float("-inf") if not signal else 10 * float(np.log10(signal / noise))
 
 
 class Orders:

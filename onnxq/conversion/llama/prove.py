@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from onnxq.conversion.llama import reference
 from onnxq.conversion.llama.decoder import Decoder, find_decoder
 from onnxq.conversion.llama.rope import Rope, find_ropes, sharpen
-from onnxq.conversion.proof import decibels
 from onnxq.conversion.restore import restore_all, restore_products
 from onnxq.errors import BadModel
 from onnxq.job import WHOLE_MODEL_BYTES
@@ -21,6 +20,7 @@ from onnxq.made_up.scout import scout
 from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.output import write
+from onnxq.quality import sqnr
 from onnxq.runtime.session import Session
 
 #: How near a Llama's arithmetic has to come to the graph's, in dB: in float32, where there is float16, and where only
@@ -78,7 +78,7 @@ def _proven(model: ir.Model, path: Path) -> Found:
     is_large = write.nbytes_to_write(model) > WHOLE_MODEL_BYTES
     ids, wanted = _run(model, Session(path) if is_large else scout(model), decoders[0][0])
     tried = [
-        (np.inf if np.array_equal(wanted, made) else decibels(wanted, made), decoder, rope, by_halves)
+        (sqnr(wanted, made), decoder, rope, by_halves)
         for decoder, rope in decoders
         for by_halves in (True, False)
         if np.isfinite(made := reference.logits(decoder, rope, ids, by_halves=by_halves)).all()

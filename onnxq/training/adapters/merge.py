@@ -20,7 +20,7 @@ from onnxq.checking.score import Score
 from onnxq.conversion.convert import rewritten
 from onnxq.conversion.files import sign
 from onnxq.conversion.plan_codes import plan_codes
-from onnxq.conversion.proof import decibels, prove
+from onnxq.conversion.proof import prove
 from onnxq.encoding.lazy import Encoding, GivenTensor
 from onnxq.files import limits
 from onnxq.formats import QuantizedTensor
@@ -31,7 +31,7 @@ from onnxq.model.load import load_model
 from onnxq.output import write
 from onnxq.output.signature import KEY
 from onnxq.own_ops import DOMAIN
-from onnxq.quality import MAX_DB
+from onnxq.quality import sqnr
 from onnxq.recipe import Recipe
 from onnxq.samples.sampling import Sampling
 from onnxq.targets import Target
@@ -167,7 +167,7 @@ def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss 
         def loss() -> Loss:
             wanted, got = floats(), given().dequantize()
             delta = added()
-            return Loss(_near(wanted, got), _near(delta, delta + got - wanted))
+            return Loss(sqnr(wanted, got), sqnr(delta, delta + got - wanted))
 
         measure = loss
     else:
@@ -180,11 +180,6 @@ def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss 
     value.meta.update(weight.value.meta)
     weight.node.replace_input_with(weight.role.index, value)
     return measure
-
-
-def _near(wanted: NDArray, got: NDArray) -> float:
-    """In dB; equal numbers are as near as can be."""
-    return MAX_DB if np.array_equal(wanted, got) else min(MAX_DB, decibels(wanted, got))
 
 
 def _nothing() -> None:

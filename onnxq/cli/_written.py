@@ -1,0 +1,50 @@
+"""What a person, or a program, is shown of a model that was made of another quantized one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+from rich.console import RenderableType
+
+from onnxq.checking.models import Check
+from onnxq.cli import _tables
+from onnxq.cli._console import console
+from onnxq.errors import one_line
+
+
+class Written(Protocol):
+    """A dataclass of what was done; further members go into the JSON."""
+
+    @property
+    def output(self) -> Path: ...
+
+    @property
+    def bytes_before(self) -> int: ...
+
+    @property
+    def bytes_after(self) -> int: ...
+
+    @property
+    def check(self) -> Check | None: ...
+
+
+def echo_json(done: Any, **more: object) -> None:
+    """All members of a dataclass with `output` and `check`, or what `more` says instead."""
+    check = None if done.check is None else done.check.to_dict()
+    click.echo(json.dumps(dataclasses.asdict(done) | {"output": str(done.output), "check": check} | more, indent=1))
+
+
+def show(done: Written, is_what: str, *more: RenderableType, notes: Sequence[str] = ()) -> None:
+    """A headline, what more is known, and what became of size and time."""
+    out = console()
+    out.print(f"{done.output}: {is_what}\n", style="bold")
+    for each in more:
+        out.print(each)
+    out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
+    for note in notes:
+        out.print(one_line(f"note: {note}"))
