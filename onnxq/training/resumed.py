@@ -100,8 +100,13 @@ def _optimizer(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> di
 
 def _require(x: object, like: torch.Tensor, what: str) -> None:
     """Refuse what is no plain tensor of finite numbers of this shape, before anything is worked out with it."""
-    is_plain = type(x) is torch.Tensor and x.layout == torch.strided and x.device.type == "cpu" and not x.is_quantized
-    if not is_plain or x.shape != like.shape or x.dtype != like.dtype:  # type: ignore[attr-defined]
+    if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or not _is_plain(x):
         raise ValueError(f"{what} is not numbers of shape {list(like.shape)}")
-    if not bool(torch.isfinite(x).all()):  # type: ignore[arg-type]
+    if x.shape != like.shape or x.dtype != like.dtype:
+        raise ValueError(f"{what} is not numbers of shape {list(like.shape)}")
+    if not bool(torch.isfinite(x).all()):
         raise ValueError(f"{what} holds numbers that are infinite or none at all")
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    return x.layout == torch.strided and x.device.type == "cpu" and not x.is_quantized

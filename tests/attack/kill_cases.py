@@ -57,6 +57,7 @@ class Driver:
         environment = {"ONNXQ_FAULT_LOG": str(log), "ONNXQ_FAULT": fault}
         patches = {"onnxq.files.staging.PATIENCE": 0.3, "onnxq.cluster.processes.PATIENCE": 1.0, **patches}
         output = str(folder.with_suffix(".said"))
+        argv = [word.replace("{here}", str(folder)) for word in argv]
         request = {"argv": argv, "cwd": str(folder), "env": environment, "patches": patches, "output": output}
         return self._ask(request)
 
@@ -298,9 +299,9 @@ CASES: dict[str, Case] = {
         may_be_gone=True,
     ),
     "model in a store": Case(
-        [*beside("w8a16", "file://out.onnx"), "-f"],
+        [*beside("w8a16", "file://{here}/out.onnx"), "-f"],
         "out.onnx",
-        [(beside("w4a16", "file://out.onnx"), "")],
+        [(beside("w4a16", "file://{here}/out.onnx"), "")],
         BESIDE,
         BESIDE,
     ),
