@@ -305,12 +305,6 @@ CASES: dict[str, Case] = {
         BESIDE,
         BESIDE,
     ),
-    "trained model": Case(
-        [*TRAIN, "-f"],
-        "out.onnx",
-        [(quantize("w4a16"), "")],
-        points="write.",
-    ),
     "losses of a trained model": Case(
         [*TRAIN, "-f", "--losses", "out.json"],
         "out.json",
