@@ -206,10 +206,6 @@ def beside(scheme: str, output: str) -> list[str]:
 
 
 PARTS = ["convert", "--to", "safetensors", "-o", "out.safetensors", "--shard-size", "1kB"]
-TRAIN = [
-    *("train", "in.onnx", "-s", "w4a16", "-t", "onnx", "--data", "data.npz", "-o", "out.onnx", "--no-check"),
-    *("--steps", "4", "--block-steps", "0", "--checkpoint-steps", "2"),
-]
 
 
 def calibrate(*more: str) -> list[str]:
@@ -304,12 +300,6 @@ CASES: dict[str, Case] = {
         [(beside("w4a16", "file://{here}/out.onnx"), "")],
         BESIDE,
         BESIDE,
-    ),
-    "losses of a trained model": Case(
-        [*TRAIN, "-f", "--losses", "out.json"],
-        "out.json",
-        [(["plan", "in.onnx", "-s", "w4a16", "-o", "out.json"], "")],
-        points="write.move",
     ),
     "page of a report": Case(
         ["report", "in.onnx", "-o", "out.html", "--json", "out.json", "-f"],
