@@ -301,12 +301,6 @@ CASES: dict[str, Case] = {
         BESIDE,
         BESIDE,
     ),
-    "page of a report": Case(
-        ["report", "in.onnx", "-o", "out.html", "--json", "out.json", "-f"],
-        "out.json",
-        [(["report", "parts/a.onnx", "-o", "out.html", "--json", "out.json"], "")],
-        points="write.",
-    ),
     "model that is searched for": Case(
         [
             *("quantize", "in.onnx", "-o", "out.onnx", "--data", "data.npz", "--effort", "quick"),
