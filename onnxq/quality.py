@@ -126,12 +126,14 @@ class Quality:
         ignored: outputs that are not looked at.
         labels: what was seen, by label and output.
         classes: outputs of which decisions are compared too; `decisions` is what was seen of them, by label and output.
+        numberless: outputs of floating-point numbers none of which was finite in the float model, on some sample.
     """
 
     ignored: frozenset[str] = frozenset()
     labels: dict[str, dict[str, Power]] = field(default_factory=dict)
     classes: Mapping[str, Classes] = field(default_factory=dict)
     decisions: dict[str, dict[str, Decisions]] = field(default_factory=dict)
+    numberless: set[str] = field(default_factory=set)
 
     def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray], label: str = "") -> None:
         """Take in one sample's outputs; those that are not floating-point numbers count only if their shapes differ."""
@@ -139,6 +141,7 @@ class Quality:
         for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
                 _add(outputs, name, arrays_of(x), arrays_of(y))
+                self.numberless |= {name} if _is_numberless(arrays_of(x)) else set()
                 if name in self.classes and _are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
@@ -147,6 +150,11 @@ class Quality:
     def outputs(self) -> set[str]:
         """Names of the outputs that were compared."""
         return {name for outputs in self.labels.values() for name in outputs}
+
+    @property
+    def blank(self) -> list[str]:
+        """Outputs that could not be compared, as the float model never gave a finite number there."""
+        return sorted(self.numberless - self.outputs)
 
     @property
     def sqnr(self) -> float:
@@ -256,6 +264,12 @@ def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: S
         power.total += float(np.sum(a))
         power.count += a.size
         power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
+
+
+def _is_numberless(arrays: Sequence[NDArray]) -> bool:
+    """Whether there are floating-point numbers, and none of them is finite."""
+    floats = [x for x in arrays if x.dtype.kind in "fV" and x.size]
+    return bool(floats) and not any(np.isfinite(x.astype(np.float64)).any() for x in floats)
 
 
 def _are_alike(x: object, y: object) -> bool:

@@ -63,7 +63,7 @@ class Measured(Struct, forbid_unknown_fields=True):
     outputs: Annotated[list[str], Meta(min_length=1, max_length=4096)]
     milliseconds: schemas.Amount
     kernels: dict[str, schemas.Count]
-    sqnr: float | None = None
+    sqnr: Annotated[float, Meta(ge=-1e3, le=1e3)] | None = None
 
 
 class Manifest(Struct, forbid_unknown_fields=True):

@@ -81,27 +81,41 @@ def _lines(word: str, manifest: Manifest) -> str:
 
 
 def _interface(manifest: Manifest) -> str:
-    rows = [f"| `{value.name}` | {value.type} | {_shape(value.shape)} |" for value in manifest.inputs]
+    rows = [f"| {_name(value.name)} | {value.type} | {_shape(value.shape)} |" for value in manifest.inputs]
     return "\n".join(["| input | type | shape |", "|---|---|---|", *rows])
 
 
 def _shape(shape: list[int | str | None] | None) -> str:
     if shape is None:
         return "any"
-    return " × ".join("?" if dim is None else str(dim) for dim in shape) or "one number"
+    return " × ".join("?" if dim is None else _cell(str(dim)) for dim in shape) or "one number"
+
+
+def _cell(text: str) -> str:
+    """Words of a stranger's model in a table: they end neither cell nor line, and are no markup."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return "".join(f"&#{ord(c)};" if c in "|<>&`*_[]()!\\#~" else c for c in plain)
+
+
+def _name(text: str) -> str:
+    """A name as code; HTML, because in a Markdown table no other spelling holds every character."""
+    return f"<code>{_cell(text)}</code>" if _cell(text) != text else f"`{text}`"
+
+
+_MADE_UP = "made up: they show that it runs, not how good it is"
 
 
 def _measured(manifest: Manifest) -> str:
     found = manifest.measured
     if found is None:
         return "Nothing was measured when it was exported."
-    kernels = ", ".join(f"{count} {op}" for op, count in found.kernels.items()) or "none"
+    kernels = ", ".join(f"{count} {_cell(op)}" for op, count in found.kernels.items()) or "none"
     machine, threads = found.machine, f"{found.threads} thread{'s' * (found.threads != 1)}"
     rows = [
-        ("machine", f"{machine.cpu}, {machine.cores} cores, onnxruntime {machine.onnxruntime}"),
+        ("machine", f"{_cell(machine.cpu)}, {machine.cores} cores, onnxruntime {machine.onnxruntime}"),
         ("one run", f"{found.milliseconds:.3f} ms on {threads if found.threads else 'all threads'}"),
         ("integer kernels", kernels),
-        ("samples", found.on if found.proves else f"{found.on} (made up: they show that it runs, not how good it is)"),
+        ("samples", _cell(found.on) if found.proves else f"{_cell(found.on)} ({_MADE_UP})"),
     ]
     if found.sqnr is not None:
         rows.append(("error against float", f"{found.sqnr:.1f} dB SQNR"))

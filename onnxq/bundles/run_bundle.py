@@ -29,8 +29,8 @@ def open_session(manifest: dict[str, Any]) -> Any:
 def main() -> int:
     manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
     session, measured = open_session(manifest), manifest["measured"]
-    print("inputs ", ", ".join(f"{x.name}: {x.type} {x.shape}" for x in session.get_inputs()))
-    print("outputs", ", ".join(f"{x.name}: {x.type} {x.shape}" for x in session.get_outputs()))
+    print("inputs ", ", ".join(f"{x.name!r}: {x.type} {x.shape}" for x in session.get_inputs()))
+    print("outputs", ", ".join(f"{x.name!r}: {x.type} {x.shape}" for x in session.get_outputs()))
     if measured is None:
         print("no samples are stored")
         return 0

@@ -156,7 +156,7 @@ def check_models(
         ran = _kernels_of(quantized, feeds, threads)
     except BadModel as error:
         raise CheckFailed(f"the saved model is broken: {error}") from None
-    is_known, is_bare = bool(on.outputs) or not random, len(timed) > 2
+    is_known, is_bare = bool(on.outputs) or not (random or on.blank), len(timed) > 2
     times = [1e3 * each for each in timing.seconds]
     check = Check(
         trials.words,
@@ -174,11 +174,22 @@ def check_models(
         latency_spread=timing.spreads[1],
         kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
         proves=trials.proves,
-        notes=trials.notes,
+        notes=(*blank_note(on.blank), *trials.notes),
         kld=on.kld,
         flips=on.flips,
     )
     return _noted(check, random, on, off, alone)
+
+
+def blank_note(names: Sequence[str]) -> list[str]:
+    """What a user should know of outputs without any finite number in the float model."""
+    if not names:
+        return []
+    shown = ", ".join(f"'{name}'" for name in names)
+    return [
+        f"the float model gives no finite number at {shown} on these inputs: not compared; samples or weights hold NaN "
+        "or infinity, or a layer makes them"
+    ]
 
 
 def _require_outputs(in_float: Session, quantized: Session) -> None:

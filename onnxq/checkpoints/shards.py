@@ -9,7 +9,6 @@ Source: the format's specification in the README of huggingface/safetensors; tra
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -139,9 +138,5 @@ def move_all(staged: Sequence[Path], output: Path, *, replace: bool, claim: Call
     if len(targets) > 1:
         for target in targets:
             claim(target)
-    for source in staged:
-        staging.sync(source)
-    for source, target in zip(staged, targets, strict=True):
-        staging.move(source, Path(os.path.realpath(target)) if target.is_symlink() else target, replace=replace)
-    staging.sync_folder(output.parent)
+    staging.move_set(list(zip(staged, targets, strict=True)), replace=replace)
     return targets

@@ -11,6 +11,7 @@ import click
 
 from onnxq.cli._commands import WORDS
 from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of, options
+from onnxq.files import storage
 from onnxq.files.guard import Guard
 
 HTML_OPTION = click.option(
@@ -57,6 +58,6 @@ def write_html(guard: Guard, files: Sequence[Path], make: Callable[[], Any]) -> 
 
 
 def command_line() -> str:
-    """What was typed, for a report to say."""
+    """What was typed, for a report to say: it is shown to others, who are not to have the keys of a store."""
     words = click.get_current_context().find_root().meta.get(WORDS, ())
-    return shlex.join(["onnxq", *words])
+    return shlex.join(["onnxq", *(storage.without_secrets(word) for word in words)])

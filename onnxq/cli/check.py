@@ -23,7 +23,7 @@ from onnxq.cli._layers import layers_table
 from onnxq.cli._options import METRIC_OPTIONS, MODEL, THREADS_OPTION, data_options, sampling_of
 from onnxq.cli._report import HTML_OPTIONS, command_line, guard_for_html, write_html
 from onnxq.cli._types import Floors, Size
-from onnxq.errors import BadRecipe, CheckFailed
+from onnxq.errors import BadRecipe, CheckFailed, Exit
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
 from onnxq.samples.sampling import Sampling
@@ -101,6 +101,8 @@ def check(a: Path, b: Path | None, **options: Any) -> None:
         console().print(_tables.check_table(found))
     if options["fail_below"]:
         require_output_floor(found.sqnr, options["fail_below"])
+    if not found.is_known:
+        sys.exit(Exit.UNCHECKED)
 
 
 def _report(a: Path, b: Path, sampling: Sampling, options: dict[str, Any], guard: Guard, found: Check | ByLayer) -> Any:

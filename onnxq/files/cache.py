@@ -1,7 +1,8 @@
 """Results and parts of remote files by their names, on this machine's disk: never more than so many bytes of them.
 
-A name is a hash of everything that decides the content. A file is written whole and begins with a hash of the rest, so
-that what is damaged is as good as not there. What was not asked for longest goes first.
+A name is a hash of everything that decides the content. A file is written whole and begins with a hash of its name and
+the rest, so that what is damaged, or lies under another's name, is as good as not there. What was not asked for longest
+goes first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 
@@ -52,8 +54,8 @@ class Cache:
         """What was kept under a name; None if there is nothing, or nothing whole."""
         path = self._path(name)
         try:
-            content = path.read_bytes()
-            if content[:_DIGEST] != _digest(content[_DIGEST:]):
+            content = self._read(path)
+            if content[:_DIGEST] != _digest(name, content[_DIGEST:]):
                 path.unlink()
                 return None
             os.utime(path)
@@ -72,7 +74,7 @@ class Cache:
             number, staged = tempfile.mkstemp(prefix=".", dir=self.folder)
             try:
                 with os.fdopen(number, "wb") as file:
-                    file.write(_digest(content))
+                    file.write(_digest(name, content))
                     file.write(content)
                 os.replace(staged, path)
             except BaseException:
@@ -82,6 +84,18 @@ class Cache:
     def nbytes(self) -> int:
         """What is kept."""
         return sum(size for _, size, _ in self._entries())
+
+    def _read(self, path: Path) -> bytes:
+        """
+        Raises:
+            OSError: it is a link, a pipe, or longer than all that is kept.
+        """
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(opened, "rb") as file:
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > self.most:
+                raise OSError(f"'{path}' was not kept here")
+            return file.read(found.st_size)
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
@@ -107,8 +121,8 @@ class Cache:
             total -= size
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST).digest()
+def _digest(name: str, content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST, key=name.encode()).digest()
 
 
 def usual() -> Cache:

@@ -226,7 +226,7 @@ def fetch(url: str, known: Known, start: int, stop: int, error: type[OnnxqError]
     kept = cache.usual()
     name = hashlib.blake2b(f"{url} {known} {start} {stop}".encode(), digest_size=20).hexdigest()
     found = kept.get(name) if known.version else None
-    if found is None:
+    if found is None or len(found) != stop - start:
         found = storage.read(url, start, stop, error)
         if known.version and not url.startswith(("file:", "memory:")):
             kept.put(name, found)

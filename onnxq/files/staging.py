@@ -19,7 +19,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from onnxq.errors import BadOutput
@@ -140,6 +140,30 @@ def move(staged: Path, target: Path, *, replace: bool = True) -> None:
         os.replace(staged, target)
     else:
         staged.unlink()
+
+
+def move_set(moves: Sequence[tuple[Path, Path]], *, replace: bool = True) -> None:
+    """Put files that belong together into their places, each (staged, target), of which the last names the others.
+
+    Several names cannot change in one step: where they replace others, those go first, the last of them at once. A
+    process that is killed in between leaves files without the one that names them, and never some of each.
+
+    Raises:
+        BadOutput: one is there and `replace` is off.
+    """
+    for staged, _ in moves:
+        sync(staged)
+    targets = [Path(os.path.realpath(target)) if target.is_symlink() else target for _, target in moves]
+    if len(moves) > 1 and replace:
+        for target in reversed(targets):
+            faults.point("set.remove")
+            target.unlink(missing_ok=True)
+        sync_folder(targets[-1].parent)
+    for (staged, _), target in zip(moves, targets, strict=True):
+        faults.point("set.move")
+        move(staged, target, replace=replace)
+    faults.point("set.moved")
+    sync_folder(targets[-1].parent)
 
 
 def sync(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shutil
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from onnxq.errors import BadData, BadModel, BadOutput, MissingRuntime, OnnxqError, first_line
+from onnxq.files import staging
 
 T = TypeVar("T")
 
@@ -21,6 +23,7 @@ ATTEMPTS, PAUSE = 5, 0.2
 #: Bytes of one reading.
 CHUNK = 16 << 20
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
+_GIVEN = re.compile(rf"((?:[^?]*=)?(?:{'|'.join(SCHEMES)})://)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Known(NamedTuple):
@@ -117,6 +120,10 @@ def write(local: Path, url: str) -> None:
 
     def attempt() -> None:
         fs = _fs(url)
+        if _is_here(url):  # where `put_file` would write over what is there, byte by byte
+            with staging.whole(Path(_path(url))) as staged:
+                shutil.copyfile(local, staged)
+            return
         fs.put_file(str(local), _path(url))
         fs.invalidate_cache()
         there = fs.info(_path(url)).get("size")
@@ -132,6 +139,19 @@ def beside(url: str, name: str) -> str:
     if _is_http(url):
         name = urllib.parse.quote(name)
     return posixpath.join(posixpath.dirname(address), name) + mark + query
+
+
+def without_secrets(word: str) -> str:
+    """A word of a command line; of an address without what gives access: a user, and what comes after `?`."""
+    found = _GIVEN.fullmatch(word)
+    if found is None:
+        return word
+    place, slash, path = found[2].partition("?")[0].partition("/")
+    return f"{found[1]}{place.rpartition('@')[2]}{slash}{path}"
+
+
+def _is_here(url: str) -> bool:
+    return url.lower().startswith("file://")
 
 
 def _is_http(url: str) -> bool:

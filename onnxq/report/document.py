@@ -171,12 +171,21 @@ class Report(Struct, forbid_unknown_fields=True):
 
     def to_json(self) -> str:
         """Everything, for machines; `docs/report.schema.json` says what is what."""
-        return json.dumps(msgspec.to_builtins(self), indent=1, allow_nan=False)
+        return json.dumps(_worded(msgspec.to_builtins(self)), indent=1, allow_nan=False)
 
 
 def known(x: float | None) -> float | None:
     """A figure for the report; None where it was not measured or is none."""
     return None if x is None or not math.isfinite(x) else float(x)
+
+
+def _worded(value: Any) -> Any:
+    """A value with words (`-inf`) for the numbers that JSON does not have: a recipe may say some, figures never are."""
+    if isinstance(value, dict):
+        return {key: _worded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_worded(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def schema() -> str:
@@ -192,6 +201,8 @@ def load_report(path: str | Path) -> Report:
         BadRecipe: it is none, or of another version.
     """
     try:
-        return schemas.checked(limits.parse_json(limits.read_text(path, "the report ")), Report)
+        return schemas.checked(_worded(limits.parse_json(limits.read_text(path, "the report "))), Report)
+    except RecursionError:
+        raise BadRecipe(f"'{path}' is not a report: it is nested too deeply") from None
     except ValueError as error:
         raise BadRecipe(f"'{path}' is not a report written by this version of onnxq: {error}") from None

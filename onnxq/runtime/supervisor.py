@@ -24,6 +24,8 @@ _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal
 #: `si_code` of a signal that another process sent; Ctrl-C comes from the kernel, and to the child as well.
 _SENT_BY_A_PROCESS = 0
 _BUG, _KILLED = 70, 137
+#: What the C library ends a process with that has no memory for a thread's own variables.
+_NO_THREAD = 127
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG
 _PAGE = 1024
 _HOUR = 3600.0
@@ -82,7 +84,7 @@ def supervised(work: Callable[[], None]) -> None:
 def _exit_code(status: int, ended_by: int) -> int:
     """The child's exit code; of one that a signal ended, what shells make of it, with a sentence."""
     code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
+    if code >= 0 and code != _NO_THREAD:
         return code
     if -code == signal.SIGKILL and ended_by:
         _say("ended while a library below onnxq was at work")
@@ -90,6 +92,9 @@ def _exit_code(status: int, ended_by: int) -> int:
     assert _page is not None
     what = _page[:].split(b"\0")[0].decode("utf-8", "replace")
     what = "".join(c if c.isprintable() else " " for c in what)  # of names in a hostile file
+    if code == _NO_THREAD:
+        _say(f"a thread could not be had{f' while {what}' if what else ''}, because memory ran out")
+        return _KILLED
     if -code == signal.SIGKILL:
         _say(f"killed{f' while {what}' if what else ''}, most often because memory ran out")
         return _KILLED

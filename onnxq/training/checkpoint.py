@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from onnxq.errors import BadRecipe
-from onnxq.files import staging
+from onnxq.errors import BadRecipe, OnnxqError
+from onnxq.files import limits, staging
 
 _KIND = "onnxq training"
 
@@ -56,6 +56,10 @@ class Checkpoint:
         state: dict[str, Any] = found["state"]
         return state
 
+    def damaged(self, why: str) -> BadRecipe:
+        """That what is in the file is not what a run keeps."""
+        return BadRecipe(f"the checkpoint '{self.path}' is damaged ({why}): delete it, or name another by --checkpoint")
+
     def remove(self) -> None:
         """It is not needed any more."""
         self.path.unlink(missing_ok=True)
@@ -68,8 +72,25 @@ def is_checkpoint(path: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
+        _require_plain(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError):
+    except MemoryError:
+        raise
+    except Exception:  # of zipfile, and of torch's reader of pickles, which builds tensors and dicts alone
         return None
     is_ours = isinstance(found, dict) and found.get("kind") == _KIND and {"key", "state"} <= found.keys()
     return found if is_ours else None
+
+
+def _require_plain(path: Path) -> None:
+    """Refuse an archive whose members are packed, or together longer than it: torch makes room for what they say.
+
+    Raises:
+        ValueError, OSError, OnnxqError: it is no archive, or such a one.
+    """
+    with limits.open_file(path, OnnxqError) as opened, zipfile.ZipFile(opened) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ValueError("its members are packed, which torch never does")
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("its members share bytes")

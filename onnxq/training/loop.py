@@ -14,6 +14,7 @@ from onnxq.errors import BadRecipe
 from onnxq.progress import Progress
 from onnxq.training.batches import Batch, Samples, batches_of
 from onnxq.training.checkpoint import Checkpoint
+from onnxq.training.resumed import resumed
 from onnxq.training.settings import Settings
 from onnxq.training.student import Student
 
@@ -206,15 +207,17 @@ class Loop:
         self._kept.save({**state, "history": history, "in_row": self._in_row})
 
     def _resume(self, optimizer: torch.optim.Adam) -> None:
-        state = None if self._kept is None else self._kept.load()
-        if state is None:
+        if self._kept is None or (state := self._kept.load()) is None:
             return
-        self.student.load(state["student"])
-        self.best = state["best"]
-        optimizer.load_state_dict(state["optimizer"])
-        self.history = History(**state["history"])
-        self.history.losses = [tuple(each) for each in self.history.losses]  # type: ignore[misc]
-        self._in_row = state["in_row"]
+        try:
+            found = resumed(state, self.student.state(), optimizer, self.settings.steps)
+        except ValueError as error:
+            raise self._kept.damaged(str(error)) from None
+        self.student.load(found.student)
+        self.best = found.best
+        optimizer.load_state_dict(found.optimizer)
+        self.history = History(**{name: getattr(found.history, name) for name in vars(self.history)})
+        self._in_row = found.in_row
 
 
 def _learning(optimizer: torch.optim.Adam) -> list[torch.nn.Parameter]:

@@ -66,9 +66,10 @@ def train(
         OnnxqError: one of its kinds; no file is left behind then but the checkpoint.
     """
     guard = Guard(bool(options.get("force"))) if guard is None else guard
-    for path, option in ((settings.report, "--losses"),):
-        if path is not None:
-            guard.writes(Path(path), option)
+    if settings.report is not None:
+        guard.writes(Path(settings.report), "--losses")
+    if settings.checkpoint is not None:  # now, and not when all is ready to train
+        guard.writes(Path(settings.checkpoint), "--checkpoint", is_checkpoint)
     trainer = _Trainer(settings, guard, progress, tuple(options.get("logits", ())))
     result = pipeline.quantize(
         model,

@@ -30,7 +30,9 @@ from typing import Protocol
 from click.testing import CliRunner
 
 from onnxq import boundary, cli
+from onnxq.bundles import measure
 from onnxq.checking import compare, models, saved
+from onnxq.files import mirror, storage
 from onnxq.tuning import plan_bench, timings
 
 #: Seconds of the processor after which a case hangs, and bytes of address space that it may take.
@@ -41,7 +43,8 @@ WAITING = 6
 BATCH = 40
 #: What a command may leave beside its inputs.
 OUTPUTS = re.compile(
-    r"(out|model)\.onnx\.search|out\.onnx(\.data)?|out\.(gguf|safetensors)|out\.json|out\.ranges(\.partial)?|out/.*",
+    r"(out|model)\.onnx\.search|out\.onnx(\.data)?|out\.(gguf|safetensors)|out\.json|out\.ranges(\.partial)?|out/.*"
+    r"|bundle(/adapter_(config\.json|model\.safetensors))?",  # named as a page, or a folder
     re.DOTALL,
 )
 #: What Python says to programmers.
@@ -163,7 +166,8 @@ def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None
 
 def _be_quick() -> None:
     """Times are measured for as short as it goes."""
-    for module, name in ((timings, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS")):
+    short = ((timings, "TIMING_SECONDS"), (plan_bench, "PROFILE_SECONDS"), (measure, "SECONDS"), (storage, "PAUSE"))
+    for module, name in short:
         if hasattr(module, name):
             setattr(module, name, 0.001)
     for each in (saved, compare):
@@ -172,6 +176,8 @@ def _be_quick() -> None:
 
 
 def _one(case: Case, folder: Path) -> Outcome:
+    for known in (mirror._files, mirror._outputs):  # of the case before: a command line has a process of its own
+        known.clear()
     words = case.build(folder)
     before = _contents(folder)
     unforeseen: list[BaseException] = []

@@ -110,6 +110,12 @@ CASES = {
         "cannot be the output",
         (*SEARCH, "--budget", "bits=9", "--data", "data.npz"),
     ),
+    "path of an option with a NUL": Hostile(
+        lambda folder: None, "has a NUL in its name", (*SEARCH, "--profile", "a\0b"), code=2
+    ),
+    "page with a NUL in its name": Hostile(
+        lambda folder: None, "has a NUL in its name", (*SEARCH, "--html", "a\0b"), code=2
+    ),
     "evidence that cannot be unpacked": Hostile(
         spoilt_evidence, "'e.npz' cannot be read", (*BY_EVIDENCE, "-o", "out.onnx")
     ),

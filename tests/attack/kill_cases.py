@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.output import write
+from onnxq.runtime.own_files.adapter_file import read_adapter_file, write_adapter_file
 from onnxq.runtime.session import Session
 
 HERE = Path(__file__).parent
@@ -56,6 +57,7 @@ class Driver:
         environment = {"ONNXQ_FAULT_LOG": str(log), "ONNXQ_FAULT": fault}
         patches = {"onnxq.files.staging.PATIENCE": 0.3, "onnxq.cluster.processes.PATIENCE": 1.0, **patches}
         output = str(folder.with_suffix(".said"))
+        argv = [word.replace("{here}", str(folder)) for word in argv]
         request = {"argv": argv, "cwd": str(folder), "env": environment, "patches": patches, "output": output}
         return self._ask(request)
 
@@ -102,10 +104,17 @@ def make_inputs(folder: Path) -> None:
         tensors[f"{name}.weight_4bit"] = rng.integers(0, 256, (n, k // 2)).astype(np.uint8)
         tensors[f"{name}.scales_4bit"] = (rng.random((n, k // 32)) * 0.02 + 0.01).astype(np.float16)
     np.savez(folder / "weights.npz", **tensors)  # type: ignore[arg-type]
+    for number, name in enumerate(ADAPTERS):
+        arrays = {}
+        for node, (n, k) in packed.items():
+            arrays[f"{node}.lora_A"] = tiny.normal(k, 2, seed=number)
+            arrays[f"{node}.lora_B"] = tiny.normal(2, n, seed=number + 5)
+        write_adapter_file(folder / name, arrays)
 
 
+ADAPTERS = ("a.onnx_adapter", "b.onnx_adapter")
 CALIBRATION = ["--data", "data.npz", "--calibration", "mse", "--checkpoint-every", str(EVERY)]
-INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz", "parts/a.onnx", "parts/config.json")
+INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz", "parts/a.onnx", "parts/config.json", *ADAPTERS)
 #: All that lies there before anything is run.
 NAMES = (*INPUTS, "parts")
 
@@ -119,6 +128,7 @@ class Case:
         output: the file that is to change.
         patches, before_patches: what is set in the program, by name.
         points: how the points begin at which it is ended; parts of a folder are what other cases are.
+        may_be_gone: of several files, which nobody can replace in one step: for a moment there are neither.
     """
 
     argv: list[str]
@@ -127,6 +137,7 @@ class Case:
     patches: Mapping[str, object] = field(default_factory=dict)
     before_patches: Mapping[str, object] = field(default_factory=dict)
     points: str = ""
+    may_be_gone: bool = False
 
     def prepare(self, folder: Path, driver: Driver) -> None:
         make_inputs(folder)
@@ -141,15 +152,21 @@ class Case:
             Exception: it is neither whole nor absent.
         """
         path = folder / self.output
-        if not path.exists():
+        if not path.exists() or (path.is_dir() and self.may_be_gone and not (path / "adapter_config.json").exists()):
             return None
+        if path.name.endswith(".index.json"):
+            files = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
+            return json.dumps([_hash(folder / name) for name in files])
         if path.suffix == ".npz":
             with np.load(path) as arrays:
                 return json.dumps({name: hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in arrays.files})
+        if path.suffix == ".onnx_adapter":
+            return json.dumps({name: x.tolist() for name, x in sorted(read_adapter_file(path).items())})
         if path.suffix == ".gguf":
             return json.dumps([*Gguf(path), _hash(path)])
         if path.is_dir():
-            return json.dumps({str(each.relative_to(path)): _hash(each) for each in sorted(path.rglob("*.*"))})
+            files = [each for each in sorted(path.rglob("*.*")) if each.is_file() and ".onnxq-" not in str(each)]
+            return json.dumps({str(each.relative_to(path)): _hash(each) for each in files})
         if path.suffix == ".onnx":
             for data in write.own_data(path):
                 assert data.is_file()
@@ -182,6 +199,13 @@ def quantize(scheme: str, *more: str) -> list[str]:
 
 def folder_of_models(scheme: str, *more: str) -> list[str]:
     return ["quantize", "parts", "-s", scheme, "-o", "out", "--no-check", *more]
+
+
+def beside(scheme: str, output: str) -> list[str]:
+    return ["quantize", "in.onnx", "-s", scheme, "-o", output, "--no-check"]
+
+
+PARTS = ["convert", "--to", "safetensors", "-o", "out.safetensors", "--shard-size", "1kB"]
 
 
 def calibrate(*more: str) -> list[str]:
@@ -249,6 +273,33 @@ CASES: dict[str, Case] = {
         [*quantize("w4a16", "--algorithm", "gptq"), "--data", "data.npz", "--evidence", "out.npz"],
         "out.npz",
         points="write.",
+    ),
+    "adapter of the runtime": Case(
+        ["lora", "convert", "in.onnx", "a.onnx_adapter", "-o", "out.onnx_adapter", "-f"],
+        "out.onnx_adapter",
+        [(["lora", "convert", "in.onnx", "b.onnx_adapter", "-o", "out.onnx_adapter"], "")],
+        points="write.",
+    ),
+    "adapter of PEFT": Case(
+        ["lora", "convert", "in.onnx", "a.onnx_adapter", "-o", "out", "-f"],
+        "out",
+        [(["lora", "convert", "in.onnx", "b.onnx_adapter", "-o", "out"], "")],
+        points="set.",
+        may_be_gone=True,
+    ),
+    "weights in several files": Case(
+        [*PARTS, "q.onnx", "-f"],
+        "out.safetensors.index.json",
+        [(beside("w4a16", "q.onnx"), ""), (beside("nf4", "other.onnx"), ""), ([*PARTS, "other.onnx"], "")],
+        points="set.",
+        may_be_gone=True,
+    ),
+    "model in a store": Case(
+        [*beside("w8a16", "file://{here}/out.onnx"), "-f"],
+        "out.onnx",
+        [(beside("w4a16", "file://{here}/out.onnx"), "")],
+        BESIDE,
+        BESIDE,
     ),
     "model that is searched for": Case(
         [

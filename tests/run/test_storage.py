@@ -261,3 +261,17 @@ def test_credentials_that_are_missing_are_told(
     monkeypatch.setitem(fsspec.config.conf, "s3", {**fsspec.config.conf["s3"], "skip_instance_cache": True})
     with pytest.raises(BadModel, match=r"no credentials for 's3://shop/model.onnx'"):
         onnxq.quantize("s3://shop/model.onnx", "q.onnx", W4)
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("https://me:pass@host:1/a/m.onnx?sig=secret&x=1", "https://host:1/a/m.onnx"),
+        ("--data=s3://bucket/d?key=secret", "--data=s3://bucket/d"),
+        ("--data=here.npz?x", "--data=here.npz?x"),
+        ("re:a=b?", "re:a=b?"),
+        ("s3://bucket/m.onnx", "s3://bucket/m.onnx"),
+    ],
+)
+def test_what_gives_access_is_not_told_to_readers_of_a_page(word: str, shown: str) -> None:
+    assert storage.without_secrets(word) == shown

@@ -23,7 +23,8 @@ class Difference(PairSums):
     """Of the numbers that are finite in the first array.
 
     Attributes:
-        broken: the other one had numbers that are not finite where the first one's were.
+        broken: the other one had numbers that are not finite where the first one's were; or the first one's were not
+            anywhere, and the other one's are others.
     """
 
     broken: bool = False
@@ -33,6 +34,9 @@ class Difference(PairSums):
         x, y = wanted.reshape(-1), got.reshape(-1)
         known = np.isfinite(x)
         if not known.all():
+            if not known.any() and not np.array_equal(x, y, equal_nan=True):  # else anything would be the same as it
+                self.broken = True
+                return
             x, y = x[known], y[known]
         try:
             super().add(x, y)

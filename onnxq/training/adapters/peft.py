@@ -31,7 +31,7 @@ from onnxq.checkpoints.matching import structure
 from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.tensors import Safetensors
 from onnxq.errors import BadData, BadRecipe, first_line
-from onnxq.files import limits, schemas
+from onnxq.files import limits, schemas, staging
 from onnxq.output import write
 from onnxq.recipe import Rule
 from onnxq.training.adapters.adapter import MOST, Adapter
@@ -136,8 +136,10 @@ def write_peft(folder: Path, adapter: Adapter) -> None:
                 made.append((f"{_PREFIX}{modules[name]}.lora_{word}.weight", partial(np.ascontiguousarray, x.T)))
         return made
 
-    write_arrays(folder / TENSORS, iter(arrays()), replace=True)
-    write.write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    with staging.staging(folder / TENSORS) as place:
+        write_arrays(place / TENSORS, iter(arrays()), replace=True)
+        (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        staging.move_set([(place / name, folder / name) for name in (TENSORS, CONFIG)])
 
 
 def _config(folder: Path) -> ConfigFile:

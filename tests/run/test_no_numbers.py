@@ -1,0 +1,109 @@
+"""Where the float model gives no number, nothing is called the same: NaN of weights or samples, or made by a layer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from click.testing import CliRunner
+
+from onnxq.bundles import measure
+from onnxq.checking.layers.difference import difference
+from onnxq.cli import main
+from onnxq.quality import Quality, compare_outputs
+
+pytestmark = pytest.mark.usefixtures("quick")
+TEXT = (
+    "g (float[1, 16] x) => (float[1, 6] y) "
+    "{ [up] a = MatMul(x, w)  b = Relu(a)  [down] c = MatMul(b, v)  [head] y = MatMul(c, h) }"
+)
+CONSTANTS = {"w": tiny.normal(16, 32), "v": tiny.normal(32, 16, seed=1), "h": tiny.normal(16, 6, seed=2)}
+NAN = {"v": np.full((32, 16), np.nan, np.float32)}
+SAID = "gives no finite number at 'y' on these inputs"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "SECONDS", 0.001)
+    tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path, "sound.onnx")
+    tiny.save(tiny.model(TEXT, CONSTANTS | NAN), tmp_path, "nan.onnx")
+    tiny.save(tiny.model(TEXT.replace("Relu(a)", "Sqrt(a)"), CONSTANTS), tmp_path, "made.onnx")
+    np.savez("sound.npz", x=tiny.normal(12, 1, 16))
+    np.savez("nan.npz", x=np.full((12, 1, 16), np.nan, np.float32))
+    np.savez("inf.npz", x=np.full((12, 1, 16), np.inf, np.float32))
+    return tmp_path
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "nan.onnx", "sound.onnx"),
+        ("check", "nan.onnx", "nan.onnx"),
+        ("check", "sound.onnx", "made.onnx", "--data", "nan.npz"),
+        ("quantize", "sound.onnx", "-s", "w8a8", "--data", "nan.npz", "-o", "out.onnx"),
+        ("quantize", "sound.onnx", "-s", "w8a8", "--data", "inf.npz", "-o", "out.onnx"),
+        ("quantize", "made.onnx", "-s", "w8a8", "--data", "sound.npz", "-o", "out.onnx"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_called_identical(words: tuple[str, ...]) -> None:
+    said = run(*words, code=3)
+    assert SAID in said and "identical" not in said
+
+
+def test_numbers_where_there_were_none_are_not_the_same_layer_by_layer() -> None:
+    assert "part first at 'c' (MatMul)" in run("check", "nan.onnx", "sound.onnx", "--by-layer")
+    assert "the same throughout" in run("check", "nan.onnx", "nan.onnx", "--by-layer")
+    nan, one = np.full(3, np.nan), np.ones(3)
+    assert difference(nan, one).broken and not difference(nan, nan).broken
+    assert not difference(np.array([1, -np.inf]), np.array([1, -1e30])).broken  # as masks of attention are
+
+
+def test_the_doctor_names_the_weight(tmp_path: Path) -> None:
+    assert "'v' holds nan at [0, 0], and 511 more" in run("doctor", "nan.onnx", code=5)
+    masked = "g (float[1, 4] x) => (float[1, 4] y) { [m] y = Add(x, m) }"
+    tiny.save(tiny.model(masked, {"m": np.full((1, 4), -np.inf, np.float32)}), tmp_path, "mask.onnx")
+    run("doctor", "mask.onnx")
+    run("doctor", "sound.onnx")
+
+
+def test_some_samples_without_numbers_do_not_spoil_the_others() -> None:
+    wanted = [[np.full((1, 2), np.nan, np.float32)], [np.ones((1, 2), np.float32)]]
+    found = compare_outputs(["y"], wanted, wanted)
+    assert not found.blank and found.outputs == {"y"}
+    assert compare_outputs(["y"], wanted[:1], wanted[:1]).blank == ["y"]
+    assert Quality().blank == []
+
+
+@pytest.mark.parametrize("weights", [NAN, {}], ids=["the same", "other"])
+def test_a_bundle_without_numbers_agrees_only_bit_for_bit(weights: dict, folder: Path) -> None:
+    run("export", "nan.onnx", "-o", "b")
+    proto = tiny.model(TEXT, CONSTANTS | weights)
+    raw = proto.SerializeToString()
+    (folder / "b" / "model.onnx").write_bytes(raw)
+    manifest = json.loads((folder / "b" / "manifest.json").read_text())
+    manifest["files"]["model.onnx"] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    (folder / "b" / "manifest.json").write_text(json.dumps(manifest))
+    said = run("verify", "b", code=0 if weights else 3)
+    assert ("hold no finite floating-point number" in said) is not bool(weights)
+
+
+def test_a_manifest_whose_error_is_no_number_is_damaged(folder: Path) -> None:
+    """Else every comparison with it would be passed."""
+    run("export", "sound.onnx", "-o", "b", "--reference", "sound.onnx")
+    manifest = json.loads((folder / "b" / "manifest.json").read_text())
+    for x in (float("nan"), float("inf"), -float("inf")):
+        manifest["measured"]["sqnr"] = x
+        (folder / "b" / "manifest.json").write_text(json.dumps(manifest))
+        assert "is damaged: measured.sqnr" in run("verify", "b", code=1)
