@@ -89,15 +89,21 @@ class Choice:
         block = f" {self.granularity}" if self.granularity else f" b{self.block}" if self.block else ""
         of_all = " tensor" if self.granularity == "tensor" else ""
         words = {
-            Method.STATIC: f"int8{of_all}",
+            Method.STATIC: f"{self.format}{of_all}",
             Method.DYNAMIC: f"int8{of_all} dynamic",
             Method.STORED: f"{self.format}{block} stored",
         }
         return words.get(self.method, f"{self.format}{block}")
 
+    def format_for(self, method: Method) -> str | None:
+        """The format of its weights if it computed so: one scale for the 4 bits of a channel is for int8 kernels, and
+        what float kernels read has 8 bits then."""
+        is_short = self.method is Method.STATIC and self.format is not None and formats.get(self.format).bits < 8
+        return "int8" if is_short and method is not Method.STATIC else self.format
+
     def like(self, other: Choice, method: Method, reason: str) -> Choice:
         """The same node with its weights in the form that those of `other` have."""
-        made = self.to(method, other.format, other.block, reason)
+        made = self.to(method, other.format_for(method), other.block, reason)
         return dataclasses.replace(made, granularity=other.granularity)
 
     def groups(self, rank: int, axis: int) -> Granularity | None:
@@ -131,7 +137,7 @@ def in_float(choice: Choice, reason: str) -> Choice:
     """The same node with its kernel in float: its weights stay small on disk. One without weights is kept."""
     if choice.format is None:
         return Choice(choice.node, choice.op, Method.KEEP, reason=reason)
-    return dataclasses.replace(choice, method=Method.STORED, reason=reason)
+    return dataclasses.replace(choice, method=Method.STORED, format=choice.format_for(Method.STORED), reason=reason)
 
 
 def has_rank(choice: Choice) -> bool:
@@ -239,7 +245,7 @@ def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]]) -> Pl
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     """What the weights of a node may become, by its method; None for operators without weights."""
     if method is Method.STATIC:
-        return ("int8", None)
+        return ("int8", "int4", None)
     if method is Method.DYNAMIC:
         return ("int8",)
     if method is Method.FUSED:

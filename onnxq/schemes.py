@@ -48,6 +48,14 @@ SCHEMES: Mapping[str, Scheme] = {
         is_for_speed=True,
         opset=11,
     ),
+    "w4a8": Scheme(
+        "4-bit weights and int8 activations: half the bytes of w8a8, at its speed; ranges from calibration data",
+        "int4",
+        is_integer=True,
+        is_for_speed=True,
+        without_data="w4a16",
+        opset=21,
+    ),
     "w8a16": Scheme("8-bit weights in blocks, float activations", "int8"),
     "w4a16": Scheme("4-bit weights in blocks, float activations", "uint4"),
     "nf4": Scheme("4-bit NormalFloat weights in blocks (QLoRA), float activations", "nf4"),
@@ -58,6 +66,8 @@ SCHEMES: Mapping[str, Scheme] = {
     "bf16": Scheme("bfloat16 weights, computed in the model's own precision", "bfloat16", opset=13),
 }
 SPEED_SCHEMES = tuple(word for word, scheme in SCHEMES.items() if scheme.is_for_speed)
+#: Schemes whose activations become integers with ranges that calibration finds.
+STATIC_SCHEMES = tuple(word for word, scheme in SCHEMES.items() if scheme.is_integer and scheme.without_data)
 INTEGER_SCHEMES = tuple(word for word, scheme in SCHEMES.items() if scheme.is_integer)
 
 

@@ -195,7 +195,7 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
         return asked.to(Method.HALF if scheme == "fp16" else Method.STORED, word, None)
     if target.rounds_activations(scheme):
         if op in ("Conv", *MATMULS):
-            return asked.to(Method.STATIC, "int8", None)
+            return _static(asked, word, target)
         return asked.to(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
     if scheme == "w8a8-dynamic":
         if op in (*MATMULS, "LSTM"):
@@ -209,6 +209,12 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
         return asked.to(Method.STORED, word, None)
     reason = "" if format.bits >= 8 else f"{format.bits} bits lose too much in {op}: 8 bits a channel"
     return asked.to(Method.STORED, "int8", None, reason)
+
+
+def _static(asked: Choice, word: str, target: Target) -> Choice:
+    if word in target.static_weights or formats.get(word).bits >= 8:
+        return asked.to(Method.STATIC, word if word in target.static_weights else "int8", None)
+    return asked.to(Method.STATIC, "int8", None, f"no int8 kernel of {target.name} reads {word}: 8 bits a channel")
 
 
 def _format_for(scheme: str, recipe: Recipe) -> str:

@@ -72,6 +72,5 @@ def _as(choice: Choice, longest: Choice) -> Choice:
     reason = f"shares its weights with '{longest.node}', which needs this format"
     if longest.format is None:
         return dataclasses.replace(choice, method=Method.KEEP, format=None, block=None, granularity=None, reason=reason)
-    packs = choice.method is Method.PACKED and longest.method is Method.PACKED
-    method = Method.PACKED if packs else Method.STORED
-    return choice.like(longest, method, reason)
+    both = choice.method is longest.method and choice.method in (Method.PACKED, Method.STATIC)
+    return choice.like(longest, choice.method if both else Method.STORED, reason)

@@ -14,7 +14,7 @@ from onnxq.boundary import typed
 from onnxq.errors import BadRecipe
 from onnxq.model.weights import Weight
 from onnxq.plan import COMPUTING, Choice, Method, in_float
-from onnxq.schemes import SCHEMES
+from onnxq.schemes import SCHEMES, STATIC_SCHEMES
 
 
 class Target:
@@ -32,6 +32,8 @@ class Target:
     static: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     packed: tuple[str, ...] = ()
+    #: Number formats of the weights that int8 kernels read; shorter codes become int8 when the model is loaded.
+    static_weights: tuple[str, ...] = ("int8",)
     #: Domains of the operators that it has besides the standard ones.
     domains: tuple[str, ...] = ()
     #: The runtime in which the model is run, if that is not onnxruntime on a processor: a file of `runtime/consumers`,
@@ -73,7 +75,7 @@ class Target:
 
     def rounds_activations(self, scheme: str) -> bool:
         """Whether activations become integers whose ranges calibration has to find."""
-        return scheme == "w8a8" or scheme in self.wide
+        return scheme in STATIC_SCHEMES or scheme in self.wide
 
     def activations_of(self, scheme: str) -> str:
         """The number format of integer activations under this scheme."""

@@ -16,6 +16,7 @@ class onnx(Target):
     name = "onnx"
     float_types = ("float32", "float16")
     static = ("Conv", "MatMul", "Gemm")
+    static_weights = ("int8", "int4")
     dynamic = ("MatMul", "Gemm")
     packed = ("MatMul", "Gemm")
     passes: tuple[str, ...] = (

@@ -13,6 +13,7 @@ from onnxq.targets import Target, no_table_kernel
 class ort_cpu(Target):
     name = "ort-cpu"
     static: tuple[str, ...] = ("Conv", "MatMul", "Gemm")
+    static_weights = ("int8", "int4")
     dynamic: tuple[str, ...] = ("MatMul", "Gemm", "LSTM")
     packed: tuple[str, ...] = ("MatMul", "Gemm", "Gather", "MoE")
     domains = (graph.MICROSOFT,)

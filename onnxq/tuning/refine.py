@@ -42,7 +42,14 @@ def with_finest_weights(plan: Plan) -> Plan:
     """`plan` without the noise of weights that meet float activations: `refine` sees to it, at the price of bytes."""
     stored = plan.those(Method.STORED, Method.PACKED)
     coarse = [c for c in stored if c.format is not None and formats.get(c.format).scale_type is not None]
-    return plan.replacing(Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
+    in_float = (Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
+    return with_whole_bytes(plan).replacing(in_float)
+
+
+def with_whole_bytes(plan: Plan) -> Plan:
+    """`plan` with weights of 8 bits where int8 kernels read them."""
+    short = (choice for choice in plan.those(Method.STATIC) if _has_finer(choice))
+    return plan.replacing(filter(None, (finer(choice, "") for choice in short)))
 
 
 def _refined_once(
@@ -77,7 +84,7 @@ def _refined_once(
     def price(candidate: Plan) -> float:
         return bench.size(candidate) + noise_price(candidate)
 
-    coarse = [c for c in plan.those(Method.PACKED, Method.STORED) if not _is_named(c, recipe)]
+    coarse = [c for c in plan if _has_finer(c) and not _is_named(c, recipe)]
     fine = {c.node: found for c in coarse if (found := _finer(bench, c, recipe)) is not None}
     if not fine:
         return plan
@@ -99,6 +106,13 @@ def _refined_once(
         priced.append((price(plan.replacing(ranked[:count])), count))
         progress.advance(1)
     return plan.replacing(ranked[: min(priced)[1]])
+
+
+def _has_finer(choice: Choice) -> bool:
+    """Whether a longer format of its weights is weighed here; int8 kernels with 8 bits are the minimum cut's."""
+    if choice.method is Method.STATIC:
+        return choice.format is not None and formats.get(choice.format).bits < 8
+    return choice.method in (Method.PACKED, Method.STORED)
 
 
 def _noise_per_weight(sharers: Sequence[Choice], noise: Mapping[str, float]) -> float:

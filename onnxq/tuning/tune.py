@@ -23,7 +23,7 @@ from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
-from onnxq.tuning.refine import refine, with_finest_weights
+from onnxq.tuning.refine import refine, with_finest_weights, with_whole_bytes
 from onnxq.tuning.timings import Timings
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
@@ -47,7 +47,7 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     """
     terms = Terms.of(bench, recipe, progress)
     if plan.those(*COMPUTING) and (not recipe.keep_slow or plan.those(Method.STATIC, Method.DYNAMIC)):
-        plan = _bargain(terms, plan, observed)
+        plan = _as_short(_bargain(terms, with_whole_bytes(plan), observed), plan)
     return refine(bench, plan, recipe, terms.measurements, progress)
 
 
@@ -126,6 +126,13 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     terms.progress.start("timing against float")
     speed = timings.speed(best, costs, plan, WORTHWHILE)
     return best if _is_worthwhile(bench, best, float_plan, speed) else float_plan
+
+
+def _as_short(plan: Plan, asked: Plan) -> Plan:
+    """`plan` with the bits that were `asked` for where int8 kernels read the weights: how few those may be, and not
+    where integers are worth their noise, is what `refine` finds out."""
+    short = (asked.choices[choice.node] for choice in plan.those(Method.STATIC) if choice.node in asked.choices)
+    return plan.replacing(choice for choice in short if choice.method is Method.STATIC)
 
 
 def _is_worthwhile(bench: PlanBench, best: Plan, float_plan: Plan, speed: PlanTime) -> bool:

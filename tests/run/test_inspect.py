@@ -53,13 +53,13 @@ def test_quantized_models(tmp_path: Path) -> None:
     recipe = onnxq.Recipe("w4a16", (onnxq.Rule("keep", "z"),))
     found = inspect(onnxq.quantize(tiny.save(made, tmp_path), tmp_path / "q.onnx", recipe).output)
     assert found["quantized"] == ["1 MatMulNBits"]
-    assert found["float weights"] == ["1 of MatMul"]
+    assert found["weights"] == ["1 of MatMul"]
 
 
 def test_weights_behind_other_nodes_count(tmp_path: Path) -> None:
     made = tiny.model("g (float[N, 64] x) => (float[N, 64] z) { t = Transpose(v)  z = MatMul(x, t) }")
     made.graph.initializer.append(onnx.numpy_helper.from_array(tiny.normal(64, 64).astype(np.float32), "v"))
-    assert inspect(tiny.save(made, tmp_path))["float weights"] == ["1 of MatMul"]
+    assert inspect(tiny.save(made, tmp_path))["weights"] == ["1 of MatMul"]
 
 
 def test_reasons_name_what_they_are_about(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from onnxq.errors import BadOutput, CheckFailed, NothingToDo
 from onnxq.job import open_job
 from onnxq.plan import Method
 from onnxq.runtime.session import Session
-from onnxq.schemes import SCHEMES
+from onnxq.schemes import SCHEMES, STATIC_SCHEMES
 
 MODELS = Path(__file__).parents[2] / "models"
 DIGITS, TEXT = MODELS / "digits_cnn.onnx", MODELS / "text_transformer.onnx"
@@ -28,6 +28,7 @@ DIGITS, TEXT = MODELS / "digits_cnn.onnx", MODELS / "text_transformer.onnx"
 PACKED_PRODUCTS = ("w4a16", "w8a16", "nf4", "fp4", "bf16")
 EXPECTED = {
     "w8a8": (0.33, {"QLinearConv", "QLinearAdd", "QGemm"}, {"MatMulIntegerToFloat"}),
+    "w4a8": (0.33, {"QLinearConv", "QLinearAdd", "QGemm"}, {"MatMulIntegerToFloat"}),  # 8 bits on some targets
     "w8a8-dynamic": (0.30, {"DynamicQuantizeMatMul"}, {"DynamicQuantizeMatMul"}),
     "w8a16": (0.33, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
     "w4a16": (0.30, {"MatMulNBits"}, {"MatMulNBits", "GatherBlockQuantized"}),
@@ -69,7 +70,7 @@ SCHEMES_ON_TARGETS = [
 def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
     recipe, data = (
         onnxq.Recipe(scheme, keep_slow=True, min_sqnr=LEAST_DB.get(scheme, 20.0)),
-        data_of(model) if scheme == "w8a8" else None,
+        data_of(model) if scheme in STATIC_SCHEMES else None,
     )
     result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target=target, data=data, limit=16)
     saved, check = onnx.load(result.output), result.check
@@ -87,7 +88,7 @@ def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
     elif target == "openvino":
         assert domains <= {"", "com.microsoft"} and not saved.functions
     else:
-        has_regions = scheme == "w8a8" and model == DIGITS  # which convolves
+        has_regions = scheme in STATIC_SCHEMES and model == DIGITS  # which convolves
         assert domains == ({"", "onnxq"} if scheme in PACKED_PRODUCTS or has_regions else {""})
         assert {f.domain for f in saved.functions} == domains - {""}
     assert [path.name for path in tmp_path.iterdir()] == ["q.onnx"]

@@ -55,6 +55,7 @@ class Case:
         words: what the table calls it.
         data: of which nothing is scored.
         score: of a file.
+        images: so many are trained on, prepared as the zoo does it; 0: the data are what the model reads.
         throughout: each weight stays in the format that was asked for, whatever it costs.
     """
 
@@ -69,14 +70,22 @@ class Case:
     least: str
     settings: Settings
     throughout: bool = False
+    images: int = 0
 
 
-def _charlm(path: Path) -> float:
+def _zoo() -> Any:
     zoo = load_zoo()
     if zoo is None:
         raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
-    found: float = zoo.score("charlm", path)
-    return found
+    return zoo
+
+
+def _charlm(path: Path) -> float:
+    return float(_zoo().score("charlm", path))
+
+
+def _mobilenet(path: Path) -> float:
+    return 100 * float(_zoo().score("mobilenetv2_cifar10", path))
 
 
 def _digits(path: Path) -> float:
@@ -117,6 +126,22 @@ CASES = {
         ),
         throughout=True,
     ),
+    "mobilenetv2_cifar10": Case(
+        words="mobilenetv2_cifar10, `w4a8`: all convolutions `int4` a channel with 8-bit activations, from 500 images",
+        metric="% right",
+        model=SHARED / "models" / "mobilenetv2_cifar10.onnx",
+        recipe=onnxq.Recipe("w4a8", min_sqnr=float("-inf"), keep_slow=True),
+        target="ort-cpu",
+        data=SHARED / "data" / "cifar10_jpeg" / "cifar10.npz",
+        score=_mobilenet,
+        form="{:.2f}",
+        least="74.50",
+        settings=Settings(
+            learn=("weights", "scales", "ranges", "biases"), steps=300, batch=16, rate=0.005, evaluate_every=50
+        ),
+        throughout=True,
+        images=500,
+    ),
     "digits_cnn": Case(
         words="digits_cnn, `int4` (the 288 weights of the first layer `float16`), from its calibration data",
         metric="% right",
@@ -134,6 +159,8 @@ CASES = {
 
 def _samples(case: Case) -> Any:
     """As the model reads them: windows of charlm are its input and, one further, what is right."""
+    if case.images:
+        return _zoo().calibration(case.model.stem, case.images)
     with np.load(case.data) as data:
         if "ids" in data and case.model.stem == "charlm":
             return [{"ids": row[None, :-1]} for row in data["ids"]]

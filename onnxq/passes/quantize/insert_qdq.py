@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -32,7 +32,8 @@ class InsertQDQ(PlanPass):
     2. What a convolution or an operator between two makes is int8, so the pair stands behind it and everybody reads
        that: a graph output's public name goes to the DequantizeLinear. MatMul and Gemm return float.
     3. Weights are stored as int8, one scale an output channel, zero point written out (without it some kernels do not
-       fuse), with a DequantizeLinear for each reader.
+       fuse), with a DequantizeLinear for each reader; or as int4 behind a Cast to int8, which onnxruntime carries out
+       when it loads the model, whereas behind a DequantizeLinear of int4 itself it would compute in float.
     4. The bias becomes int32 with the scale of x times that of w; anything else and onnxruntime silently computes in
        float. A weight scale is raised where the bias would not fit 32 bits.
     5. Gemm's alpha and beta go into weight and bias: other values than 1 are not fused.
@@ -54,10 +55,9 @@ class InsertQDQ(PlanPass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
-        of_all = {choice.node for choice in self.plan if choice.granularity == "tensor"}
         constants = WeightForms(Names(model), self.codes)
         target = targets.get(self.plan.target)
-        writer = _Writer(constants, self.activations, target, self.reduce_range, of_all)
+        writer = _Writer(constants, self.activations, target, self.reduce_range, self.plan)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         regions = int8_regions.has_regions(self.plan)
         read = {node: _Read.of(node, regions) for node in nodes}
@@ -92,19 +92,28 @@ class _Read:
         return [cls(each, i) for each, i in int8_regions.reads(node, regions) if each.inputs[i] is not None]
 
 
+@dataclass(frozen=True)
+class _Form:
+    """What a weight becomes: readers of one weight that want the same share it."""
+
+    weight: int
+    word: str
+    granularity: Granularity
+
+
 class _Writer:
     """Adds the nodes; what it has made already it finds again."""
 
     def __init__(
-        self, constants: WeightForms, activations: Scales, target: Target, reduce_range: bool, of_all: set[str]
+        self, constants: WeightForms, activations: Scales, target: Target, reduce_range: bool, plan: Plan
     ) -> None:
-        self.constants, self.target, self.of_all = constants, target, of_all
+        self.constants, self.target, self.plan = constants, target, plan
         self.names = self.constants.names
         self.activations, self.reduce_range = activations, reduce_range
         self._pairs: dict[int, ir.Value] = {}
         self._made: set[ir.Value] = set()
-        self._encodings: dict[tuple[int, int | None], Encoding] = {}
-        self._scales_seen: dict[tuple[int, int | None], FloatArray] = {}
+        self._encodings: dict[_Form, Encoding] = {}
+        self._scales_seen: dict[_Form, FloatArray] = {}
 
     def quantize_inputs(self, node: ir.Node, read: list[_Read]) -> None:
         if node.op_type == "Gemm":
@@ -185,7 +194,7 @@ class _Writer:
         return graph.add_node(node, "DequantizeLinear", inputs, name, name)
 
     def _quantize_weight(self, weight: Weight, x: Scale) -> None:
-        node, axis = weight.node, self._granularity(weight).axis
+        node, axis = weight.node, self._form(weight).granularity.axis
         bias = node.inputs[2] if node.op_type != "MatMul" and len(node.inputs) > 2 else None
         tensor = graph.constant(bias) if self.target.has_integer_biases else None
         least = None if tensor is None else least_scales(tensor, x)
@@ -195,12 +204,9 @@ class _Writer:
         # Readers whose biases ask for no larger scales share one copy of the codes.
         # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
         key, owner = (axis, id(encoding)), owner_of(node)
-        parts = {
-            "_int8": encoding.part(layouts.codes),
-            "_scale": encoding.part(layouts.scales),
-        }
         inputs: list[ir.Value | None] = [
-            self.constants.value(weight.value, suffix, key, part, owner) for suffix, part in parts.items()
+            self._codes(weight, key, encoding, owner),
+            self.constants.value(weight.value, "_scale", key, encoding.part(layouts.scales), owner),
         ]
         inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(encoding.scale_shape, np.int8)))
         name = self.names.fresh(f"{node.name}_weight")
@@ -209,13 +215,34 @@ class _Writer:
         if bias is not None and tensor is not None:
             node.replace_input_with(2, self._quantized_bias(node, bias, tensor, encoding, x))
 
-    def _granularity(self, weight: Weight) -> Granularity:
-        return Granularity(None if weight.node.name in self.of_all else weight.role.channel)
+    def _codes(self, weight: Weight, key: Hashable, encoding: Encoding, owner: ir.Graph) -> ir.Value:
+        """The codes as int8, which shorter ones become when the model is loaded."""
+        format = encoding.format
+        codes = self.constants.value(weight.value, f"_{format.name}", key, encoding.part(layouts.codes), owner)
+        if format.bits == 8:
+            return codes
+
+        def widened() -> ir.Value:
+            name = self.names.fresh(f"{weight.value.name}_int8")
+            cast = ir.node("Cast", [codes], {"to": int(ir.DataType.INT8)}, name=name)
+            cast.outputs[0].name, cast.outputs[0].dtype = name, ir.DataType.INT8
+            owner.insert_before(owner[0], cast)
+            return cast.outputs[0]
+
+        return self.constants.once((codes, "widened"), widened)
+
+    def _form(self, weight: Weight) -> _Form:
+        """By the node's own choice; one that the plan has no format for is int8, one scale a channel."""
+        choice = self.plan.choices.get(weight.node.name or "")
+        of_all = choice is not None and choice.granularity == "tensor"
+        word = "int8" if choice is None or choice.format is None else choice.format
+        return _Form(id(weight.value), word, Granularity(None if of_all else weight.role.channel))
 
     def _encoding(self, weight: Weight, least: FloatArray | None) -> Encoding:
         """How the weight is encoded; the same for all its readers, unless `least` asks for a larger scale."""
-        stretch = 127 / 63 if self.reduce_range else 1.0
-        key = (id(weight.value), self._granularity(weight).axis)
+        key = self._form(weight)
+        # Products of shorter codes do not saturate.
+        stretch = 127 / 63 if self.reduce_range and formats.get(key.word).bits == 8 else 1.0
         # One reader: decide when the weight is read anyway. Several: look now whether they can share.
         if least is not None and (len(weight.value.uses()) <= 1 or (least > self._own_scales(weight) * stretch).any()):
             return self._new_encoding(weight, stretch, least)
@@ -224,15 +251,15 @@ class _Writer:
         return self._encodings[key]
 
     def _new_encoding(self, weight: Weight, stretch: float, least: FloatArray | None) -> Encoding:
-        granularity = self._granularity(weight)
+        form = self._form(weight)
         # Outermost codes that are to stay unused must not be taken to make up for others.
         made = self.constants.new_encoding(
-            weight.value, formats.get("int8"), granularity, weight.node.op_type, by_data=stretch == 1.0
+            weight.value, formats.get(form.word), form.granularity, weight.node.op_type, by_data=stretch == 1.0
         )
         return replace(made, least_scales=None if least is None else lambda: least, stretch=stretch)
 
     def _own_scales(self, weight: Weight) -> FloatArray:
-        key = (id(weight.value), self._granularity(weight).axis)
+        key = self._form(weight)
         if key not in self._scales_seen:
             self._scales_seen[key] = layouts.scales(self._new_encoding(weight, 1.0, None).result())
         return self._scales_seen[key]
