@@ -11,10 +11,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxq.formats import fp4, nf4
+from onnxq import formats
 
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-LEVELS = {"nf4": np.asarray(nf4.LEVELS, np.float32), "fp4": np.asarray(fp4.LEVELS, np.float32), "mxfp4": E2M1}
 TILE = 16
 DENSE = "bfloat16"
 Arrays = Callable[["Weight"], dict[str, NDArray]]
@@ -59,8 +57,11 @@ class Weight:
         codes = self.codes[rows]
         if self.format == DENSE:
             return codes.astype(np.float32)
-        middle = 128 if self.format == "int8" else 8
-        values = LEVELS[self.format][codes] if self.format in LEVELS else codes.astype(np.float32) - np.float32(middle)
+        levels = formats.get(self.format).levels
+        if levels is not None:
+            values = np.asarray(levels, np.float32)[codes]
+        else:
+            values = codes.astype(np.float32) - np.float32(128 if self.format == "int8" else 8)
         return values * np.repeat(self.scales[rows], self.block, axis=1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import Tensor
 from onnxq.checkpoints.shards import Shards
-from onnxq.conversion import files
+from onnxq.conversion import files, layers
 from onnxq.conversion.export_weights import Exported, Row, require_codes, weights
 from onnxq.conversion.llama.transformers import as_checkpoint
 from onnxq.conversion.restore import restore_products
@@ -25,8 +24,8 @@ from onnxq.job import Environment
 from onnxq.output import place, write
 from onnxq.version import __version__
 
-#: The projects, and the files that write their layers.
-KINDS = {"compressed-tensors": "compressed_tensors", "torchao": "torchao"}
+#: The projects.
+KINDS = layers.kinds()
 CONFIG = "config.json"
 
 
@@ -65,7 +64,7 @@ def export_folder(
     place.check_destination(folder, path, guard.force)
     restore_products(loaded, channels=True)
     require_codes(path, loaded)
-    project = importlib.import_module(f"onnxq.conversion.layers.{KINDS[to]}")
+    project = layers.get(to)
     environment.progress.start("comparing with a Llama")
     about: dict[str, Any] = {}
     try:

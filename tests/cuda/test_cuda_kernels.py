@@ -42,6 +42,7 @@ def assert_close(y: NDArray, w: Weight, x: NDArray, path: str, bias: NDArray | N
     assert np.all(error <= bound), f"{np.max(error / bound):.3g} times the bound at {np.argmax(error / bound)}"
 
 
+@pytest.mark.pairwise
 @every_path
 @every_format
 @every_type
@@ -70,6 +71,7 @@ def test_rows_of_w(device: Device, path: str, n: int) -> None:
         assert_close(device.matmul(w, x, path=path), w, x, path)
 
 
+@pytest.mark.pairwise
 @every_path
 @pytest.mark.parametrize("block", [16, 32, 48, 64, 96, 128, 144, 256])
 @pytest.mark.parametrize("format", ["int4", "int8", "nf4"])
@@ -84,6 +86,7 @@ def test_blocks_and_ragged_k(device: Device, path: str, block: int, format: str)
     assert_close(device.matmul(w, x, path=path), w, x, path)
 
 
+@pytest.mark.pairwise
 @every_path
 @pytest.mark.parametrize("scale", [np.float16, np.float32, np.uint8], ids=["float16", "float32", "e8m0"])
 @pytest.mark.parametrize("format", ["int4", "int8", "mxfp4"])

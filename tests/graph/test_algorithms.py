@@ -42,6 +42,7 @@ def assert_at_most(values: NDArray, limit: float) -> None:
     assert np.abs(values).max() <= limit + 2**-17 * 64
 
 
+@pytest.mark.pairwise
 @every_algorithm
 @pytest.mark.parametrize("format", formats.names())
 @pytest.mark.parametrize("granularity", [Granularity(), Granularity(0), Granularity(1), Granularity(1, 16)], ids=str)
@@ -127,6 +128,7 @@ def squared(q: QuantizedTensor, w: NDArray) -> NDArray[np.float64]:
 
 
 # Of nested scales each depends on all others, so single groups may lose.
+@pytest.mark.pairwise
 @pytest.mark.parametrize("format", [name for name in formats.names() if formats.get(name).base is None])
 @pytest.mark.parametrize("shape", [(6, 64), (3, 37), (1, 1)], ids=["6x64", "3x37", "1x1"])
 @pytest.mark.parametrize("granularity", [Granularity(), Granularity(0), Granularity(1, 32)], ids=str)

@@ -265,6 +265,7 @@ def test_finer_granularities_are_better() -> None:
     assert len(analysis.compare_granularities(w, "float16", ROLE)) == 1
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("word", formats.names())
 @pytest.mark.parametrize("way", granularities.WORDS)
 @pytest.mark.parametrize("shape", [(40, 96), (200, 10), (7, 130), (3, 5, 64), (4000,)], ids=str)

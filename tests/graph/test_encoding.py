@@ -33,6 +33,7 @@ def assert_same(a: QuantizedTensor, b: QuantizedTensor) -> None:
             np.testing.assert_array_equal(x, y, err_msg=name)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("algorithm", algorithms.DATA_FREE)
 @pytest.mark.parametrize("granularity", [WHOLE, ROWS, COLUMNS, BLOCKS, Granularity(0, 16)], ids=str)
 @pytest.mark.parametrize("name", formats.names())
@@ -65,6 +66,7 @@ def test_every_float_type_is_read_as_float32(name: str, dtype: type) -> None:
     assert_same(Encoding(ir.tensor(w), format, BLOCKS).result(), format.encode(w.astype(np.float32), BLOCKS))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("name", formats.names())

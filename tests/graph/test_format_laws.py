@@ -263,6 +263,7 @@ def test_powers_of_two_go_through(word: str, data: st.DataObject) -> None:
     np.testing.assert_array_equal(one * factor, other)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("word", WORDS)

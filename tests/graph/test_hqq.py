@@ -16,6 +16,7 @@ def weights(shape: tuple[int, ...], seed: int = 0) -> NDArray[np.float32]:
 
 
 # Of nested scales each depends on all others, so single groups may lose.
+@pytest.mark.pairwise
 @pytest.mark.parametrize("word", [name for name in formats.names() if formats.get(name).base is None])
 @pytest.mark.parametrize("shape", [(6, 64), (3, 37), (1, 1)], ids=["6x64", "3x37", "1x1"])
 @pytest.mark.parametrize("granularity", [Granularity(), Granularity(0), Granularity(1, 32)], ids=str)

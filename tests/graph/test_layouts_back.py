@@ -24,6 +24,7 @@ def assert_same(a: QuantizedTensor, b: QuantizedTensor) -> None:
     np.testing.assert_array_equal(a.dequantize(), b.dequantize())
 
 
+@pytest.mark.pairwise
 @shapes
 @pytest.mark.parametrize("block", [16, 32])
 @pytest.mark.parametrize("word", ["int2", "uint2", "int4", "uint4", "int8", "uint8", "q4_0", "q8_0", "pow2_int4"])

@@ -17,6 +17,7 @@ TILED = [
 every_format = pytest.mark.parametrize("name", TILED)
 
 
+@pytest.mark.pairwise
 @shapes
 @every_format
 @pytest.mark.parametrize("axis", [1, 0], ids=["NK", "KN"])

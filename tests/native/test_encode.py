@@ -72,6 +72,7 @@ def assert_same(fast: QuantizedTensor, slow: QuantizedTensor) -> None:
     assert fast.codes.dtype == slow.codes.dtype
 
 
+@pytest.mark.pairwise
 @shapes
 @every_format
 @every_algorithm
@@ -82,6 +83,7 @@ def test_shapes(
     assert_same(*both(w, name, algorithm, Granularity(axis, block), monkeypatch))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("what", SPECIAL)
 @every_format

@@ -74,6 +74,7 @@ def test_shapes(word: str, n: int, k: int, block: int) -> None:
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, block)), by_numpy(word, w, Granularity(1, block)))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("shape", "axis"), [((33, 70), 0), ((64, 64), 0), ((2, 40, 3), 1), ((5, 1), 0), ((1, 130), 0)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_word
@@ -138,6 +139,7 @@ def test_any_number_of_threads(word: str, count: int, monkeypatch: pytest.Monkey
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, 32)), by_numpy(word, w, Granularity(1, 32)))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf], ids=["nan", "-nan", "inf", "-inf"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_word

@@ -49,6 +49,7 @@ def activations(M: int, K: int, seed: int = 0) -> NDArray[np.float32]:
     return x.astype(np.float32)
 
 
+@pytest.mark.pairwise
 @every_shape
 @every_format
 @every_isa
@@ -78,6 +79,7 @@ def test_counting(isa: str, format: str, zeros: bool) -> None:
     np.testing.assert_array_equal(kernels.matmul(isa, x, w, exact=True), product(x, w))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("outliers", [False, True], ids=["normal", "outliers"])
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("block", [16, 32, 64, 128, 256])

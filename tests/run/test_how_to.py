@@ -1,4 +1,4 @@
-"""How to add a format, a collector, a target, a pass, an algorithm, a rule (CONTRIBUTING.md): one new file each.
+"""How to add a format, a collector, a target, a pass, an algorithm, a rule … (CONTRIBUTING.md): one new file each.
 
 The package is copied to a folder, the file is put where it belongs, and the copy is run: nothing else is touched.
 """
@@ -22,6 +22,7 @@ from tiny import normal
 
 import onnxq
 from onnxq import formats
+from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.formats import Granularity
 
 FORMAT = '''
@@ -157,6 +158,35 @@ def quantize(w, format, granularity, scales=None, zero_points=None, *, layer, ha
     found, zeros = format.fit(w, granularity) if scales is None else (scales, zero_points)
     return format.encode(w, granularity, found * np.float32(np.trace(layer.gram().sums[0])), zeros)
 '''
+PROJECT = '''
+"""in-floats: a project that knows no codes."""
+
+
+def parts(name, q):
+    return {f"{name}.values": q.dequantize()}, {"bits": q.format.bits}
+
+
+def plain(name):
+    return name
+
+
+def metadata(said):
+    return {"layers": str(len(said))}
+
+
+def config(said):
+    return {"bits": {name: each["bits"] for name, each in said.items()}}
+'''
+OPERATOR = '''
+"""What a model of somebody's own needs."""
+
+from onnxq.training.graph.operators import operator
+
+
+@operator("Twice", domain="somebody")
+def twice(call, x):
+    return 2 * x
+'''
 TEXT = "tiny (float[n, 64] x) => (float[n, 48] y) { h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }"
 WEIGHTS = {"w": normal(64, 96), "v": normal(96, 48, seed=1)}
 
@@ -280,3 +310,20 @@ def test_a_rule_is_one_file(package: Path, tmp_path: Path) -> None:
     path = tiny.save(tiny.model(TEXT, WEIGHTS), tmp_path)
     found = json.loads(run(package, {"doctor/rules/any_product.py": RULE}, "onnxq", "doctor", path, "--json"))
     assert [each["rule"] for each in found["findings"]] == ["any-product"] * 2
+
+
+def test_a_project_to_export_to_is_one_file(package: Path, tmp_path: Path) -> None:
+    quantized(package, {}, tmp_path, "--scheme", "w4a16", "--target", "onnxq")
+    options = ["convert", tmp_path / "out.onnx", "--to", "in-floats", "-o", tmp_path / "there"]
+    run(package, {"conversion/layers/in_floats.py": PROJECT}, "onnxq", *options)
+    values = dict(open_checkpoint(tmp_path / "there" / "model.safetensors"))
+    assert sorted(x.shape for x in values.values()) == [(48, 96), (96, 64)]
+    assert all(name.endswith(".values") for name in values)
+    assert set(json.loads((tmp_path / "there" / "config.json").read_text())["bits"].values()) == {4}
+
+
+def test_an_operator_to_train_through_is_one_file(package: Path) -> None:
+    pytest.importorskip("torch")
+    look = "from onnxq.training.graph import operators; print(sorted(operators.known())[-1])"
+    files = {"../look.py": look, "training/graph/operators/of_somebody.py": OPERATOR}
+    assert run(package, files, "look") == "('somebody', 'Twice')\n"

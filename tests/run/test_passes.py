@@ -53,6 +53,7 @@ def applied(pass_: ir.passes.InPlacePass, proto: onnx.ModelProto, feed: Feed) ->
     return made, min(sqnr(a, b) for a, b in zip(wanted, got, strict=True))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("k", [33, 64, 72])
 @pytest.mark.parametrize("form", GEMMS)
 @pytest.mark.parametrize(("word", "block"), [("uint4", 32), ("uint4", 16), ("int8", 32), ("nf4", 64), ("fp4", 16)])

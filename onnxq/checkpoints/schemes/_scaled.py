@@ -14,9 +14,6 @@ from onnxq.checkpoints.stored import Stored, group_of, integers, of_type, real
 from onnxq.errors import BadModel
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 
-#: Codes that stand for no number.
-_NOT = {"float8_e4m3": (0x7F,), "float8_e5m2": (0x7C, 0x7D, 0x7E, 0x7F)}
-
 
 def of_rows(source: str, scales: NDArray, n: int) -> NDArray:
     """Scales of the tensor, of its channels or groups, as [n, groups].
@@ -83,10 +80,10 @@ def float8(source: str, codes: Callable[[], NDArray], scales: Callable[[], NDArr
         BadModel: scales do not fit, or a number is not finite.
     """
     found = of_type(source, codes(), ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
-    word = "float8_e4m3" if found.dtype == ml_dtypes.float8_e4m3fn else "float8_e5m2"
-    if np.isin(found.view(np.uint8) & np.uint8(0x7F), _NOT[word]).any():
+    if not np.isfinite(found).all():
         raise BadModel(f"'{source}' holds numbers that are not finite")
-    format, (n, k) = formats.get(word), found.shape
+    format = next(each for each in map(formats.get, formats.names()) if each.code_type == found.dtype)
+    n, k = found.shape
 
     def steps() -> NDArray[np.float32]:
         raw = scales()

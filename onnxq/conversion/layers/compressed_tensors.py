@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.conversion.layers.whole_numbers import WholeNumbers, whole_numbers
+from onnxq.conversion.layers._whole_numbers import WholeNumbers, whole_numbers
 from onnxq.formats import QuantizedTensor
 from onnxq.formats.kinds.super_blocks import StoredScales
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.conversion.layers.whole_numbers import whole_numbers
+from onnxq.conversion.layers._whole_numbers import whole_numbers
 from onnxq.formats import QuantizedTensor
 
 Parts = tuple[dict[str, NDArray], dict[str, Any]]

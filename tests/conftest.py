@@ -1,0 +1,18 @@
+"""Which of a long product of parameters the default run takes: marker `pairwise`."""
+
+from __future__ import annotations
+
+import pytest
+from pairwise import covering, values_of
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    products: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("pairwise") is not None:
+            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for each in products.values():
+        taken = covering([values_of(item) for item in each])
+        for i in sorted(set(range(len(each))) - taken):
+            each[i].add_marker(pytest.mark.sweep)

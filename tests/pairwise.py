@@ -1,0 +1,35 @@
+"""Enough of a long product of parameters that every two values meet."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Hashable, Mapping, Sequence
+
+import pytest
+
+
+def values_of(item: pytest.Function) -> dict[int, Hashable]:
+    """What each `parametrize` of a test gives this one, as something that is the same in others with the same."""
+    found: dict[int, Hashable] = {}
+    left = dict(item.callspec.params)
+    for i, mark in enumerate(item.iter_markers("parametrize")):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        found[i] = tuple(id(left.pop(name.strip())) for name in names)
+    return found | {len(found) + i: id(value) for i, value in enumerate(left.values())}  # of fixtures
+
+
+def covering(rows: Sequence[Mapping[int, Hashable]]) -> set[int]:
+    """Which rows hold, together, every pair of values that any row holds. Greedy, and always the same ones."""
+    if any(len(row) < 2 for row in rows):
+        return set(range(len(rows)))
+    pairs = [set(itertools.combinations(row.items(), 2)) for row in rows]
+    missing: set[object] = set().union(*pairs)
+    order = random.Random(0).sample(range(len(rows)), len(rows))
+    taken: set[int] = set()
+    for least in range(max(map(len, pairs), default=0), 0, -1):
+        for i in order:
+            if len(pairs[i] & missing) >= least:
+                taken.add(i)
+                missing -= pairs[i]
+    return taken
