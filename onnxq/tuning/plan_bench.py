@@ -45,6 +45,8 @@ CONTROL_FLOW = ("If", "Loop", "Scan")
 WATCHED = 4
 #: Numbers that an output has to have on those that are looked at: of a single score nothing can be told.
 LEAST_NUMBERS = 16
+#: Numbers in the inputs of a sample up to which that many are looked at: of pictures and sounds they take too long.
+SMALL = 1024
 #: dB by which samples that are not looked at may be worse than those that are.
 OVERLOOKED = 2.0
 #: Samples are long that hold so many times the numbers of the median one.
@@ -188,7 +190,8 @@ class PlanBench:
     def _telling(self, samples: Sequence[int], count: int) -> list[int]:
         """The first `count` samples; where their outputs are of few numbers as many, the largest first, as it takes."""
         numbers = {i: min((x.size for x in self._floats(i)), default=LEAST_NUMBERS) for i in samples}
-        if sum(numbers[i] for i in samples[:count]) >= LEAST_NUMBERS:
+        is_large = sum(x.size for x in self.feeds[samples[0]].values()) > SMALL
+        if is_large or sum(numbers[i] for i in samples[:count]) >= LEAST_NUMBERS:
             return list(samples[:count])
         taken: list[int] = []
         for i in sorted(samples, key=lambda i: -numbers[i]):
