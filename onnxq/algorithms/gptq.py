@@ -336,7 +336,8 @@ def _refit(
     old = columns.scales[group].astype(np.float32)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         new = (old + towards / curvature).astype(kept).astype(np.float32)
-    usable = np.isfinite(new) & (new * old > 0) & (np.abs(new) >= np.finfo(kept).tiny) & (curvature > 0)
+        has_sign = new * old > 0
+    usable = np.isfinite(new) & has_sign & (np.abs(new) >= np.finfo(kept).tiny) & (curvature > 0)
     new = np.where(usable, new, old)
     columns.scales[group] = new
     added = steps * (new - old)

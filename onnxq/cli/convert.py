@@ -17,10 +17,11 @@ from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import export_weights
-from onnxq.conversion.to_ort import SUFFIX, to_ort
+from onnxq.conversion.to_ort import to_ort
 from onnxq.errors import BadRecipe, one_line
 from onnxq.job import Environment
 from onnxq.output.data_writer import LAYER
+from onnxq.runtime.own_files.ort_format import SUFFIX
 
 ORT = SUFFIX[1:]
 

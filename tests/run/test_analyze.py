@@ -253,7 +253,7 @@ def test_benchmark_of_a_model() -> None:
     assert [row["format"] for row in rows] == ["int8", "uint4"]
     assert rows[0]["output_sqnr"] > 25 > rows[1]["output_sqnr"] > 10
     assert rows[0]["retention"] >= rows[1]["retention"] > 80
-    assert f"{DIGITS} (run on 3 made-up inputs: no data was given)" in run("benchmark", DIGITS, "-w", "int8")
+    assert f"{DIGITS} (run on 4 made-up inputs: no data was given)" in run("benchmark", DIGITS, "-w", "int8")
 
 
 def test_benchmark_agrees_with_the_rewritten_model(tmp_path: Path) -> None:

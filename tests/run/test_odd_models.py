@@ -21,7 +21,7 @@ from onnxq.passes.prepare import prepare
 from onnxq.quality import Quality, arrays_of
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
-from onnxq.schemes import SCHEMES
+from onnxq.schemes import SCHEMES, STATIC_SCHEMES
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -45,8 +45,9 @@ def is_swept(name: str, scheme: str) -> bool:
 PARAMETERS = [
     pytest.param(*pair, id="-".join(pair), marks=pytest.mark.sweep if is_swept(*pair[:2]) else ()) for pair in PAIRS
 ]
-#: dB: four bits on matrices of a few hundred weights have about 18; a wrong axis, row or sign leaves none.
-LEAST_DB = 14.0
+#: dB: four bits on matrices of a few hundred weights have about 18; a wrong axis, row or sign leaves none. With one
+#: scale a channel less, as where an output is a sign.
+LEAST_DB = {"w4a8": 11.0}
 
 
 @functools.cache
@@ -69,7 +70,7 @@ def test_odd_model(name: str, scheme: str, target: str, tmp_path: Path) -> None:
     path, output = tiny.save(model.proto(), tmp_path), tmp_path / "quantized.onnx"
     before, feeds = path.read_bytes(), model.feeds(3)
     recipe = Recipe(scheme, keep_slow=scheme != "auto")
-    data = feeds if scheme == "w8a8" or model.feed else None
+    data = feeds if scheme in STATIC_SCHEMES or model.feed else None
     if model.refusal:
         with pytest.raises((NothingToDo, BadModel)) as refused:
             onnxq.quantize(path, output, recipe, target=target, data=data, strict=True)
@@ -95,7 +96,7 @@ def test_odd_model(name: str, scheme: str, target: str, tmp_path: Path) -> None:
         for x, y in zip(arrays_of(wanted), arrays_of(got), strict=True):
             assert (x.dtype, x.shape) == (y.dtype, y.shape)
             assert x.dtype.kind in "fV" or np.array_equal(x, y)
-    assert quality.sqnr > LEAST_DB
+    assert quality.sqnr > LEAST_DB.get(scheme, 14.0)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -109,7 +110,7 @@ def test_external_data_in_a_subfolder(target: str, tmp_path: Path, monkeypatch: 
     result = onnxq.quantize("model/model.onnx", recipe="w4a16", target=target)
     assert {file: file.read_bytes() for file in path.parent.rglob("*") if file.is_file()} == before
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [result.output.name]
-    assert result.check is not None and result.check.sqnr > LEAST_DB
+    assert result.check is not None and result.check.sqnr > 14.0
 
 
 def interface(model: onnx.ModelProto) -> list[tuple[str, bytes]]:

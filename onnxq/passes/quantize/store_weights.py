@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from onnxq import formats, layouts, own_ops
-from onnxq.encoding.lazy import Encoding
+from onnxq.encoding.lazy import Encoding, GivenTensor
 from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
@@ -108,7 +108,8 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
         return Granularity(weight.role.channel), None
     axis, block = weight.role.contraction, choice.block
     format = formats.get(choice.format or "")
-    if choice.granularity is None and not format.has_fixed_block and is_standard(format, block):
+    is_free = choice.granularity is None and not format.has_fixed_block and not isinstance(weight.tensor, GivenTensor)
+    if is_free and is_standard(format, block):
         # A row that is shorter than a block is not filled up to a whole one.
         block = next((short for short in SHORT_BLOCKS if weight.shape[axis] <= short < block), block)
     return Granularity(axis, block), choice.groups(len(weight.shape), axis)

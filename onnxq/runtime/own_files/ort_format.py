@@ -11,6 +11,7 @@ from onnxq.errors import BadModel
 from onnxq.runtime import native
 from onnxq.runtime.session import reason, require
 
+SUFFIX = ".ort"
 #: Of such a file: its offsets have 32 bits, with a sign.
 MOST_BYTES = (1 << 31) - 1
 #: Whose result holds for processors with vectors of one length only.
