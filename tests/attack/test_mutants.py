@@ -71,12 +71,18 @@ def test_every_command_is_attacked() -> None:
 
 @pytest.mark.sweep
 def test_every_command_has_something_to_do() -> None:
-    """Options are spoiled around a command that succeeds: else all cases would end at the first mistake."""
+    """Options are spoiled around a command that succeeds: else all cases would end at the first mistake.
+
+    Without torch those that train only say what is missing.
+    """
     script = """
+import importlib.util
 from attack import cage, mutants, mutants_commands
 names = list(mutants_commands.commands())
 cases = [mutants.Mutant("command", "LSTM", number, ()) for number in range(len(names))]
-print([(name, found.code, found.said) for name, found in zip(names, cage.run(cases)) if found.code not in (0, 3)])
+trains = () if importlib.util.find_spec("torch") else ("train", "lora train")
+print([(name, found.code, found.said) for name, found in zip(names, cage.run(cases)) if found.code not in (0, 3)
+       and not (name in trains and "needs torch" in found.said)])
 """
     assert _in_cage(script) == "[]"
 
