@@ -101,9 +101,11 @@ FORM_OPTIONS = options(
         "format's own; of a single format, all]",
     ),
 )
+#: Threads of one operator; onnxruntime starts as many as it is told.
+THREADS_TYPE = click.IntRange(0, 1024)
 THREADS_OPTION = click.option(
     "--threads",
-    type=click.IntRange(0),
+    type=THREADS_TYPE,
     default=THREADS,
     show_default=True,
     help="Threads for timing; 0: onnxruntime's default.",

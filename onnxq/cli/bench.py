@@ -14,7 +14,7 @@ from onnxq.benching.result import BenchReport, Median
 from onnxq.benching.throughput import BATCHES
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import FORCE_OPTION, MODEL, data_options, guard_of, sampling_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_TYPE, data_options, guard_of, sampling_of
 from onnxq.report.words import decibel, milliseconds, nbytes
 from onnxq.runtime import native
 from onnxq.runtime.session import THREADS
@@ -28,7 +28,7 @@ _OPERATORS = 6
 @data_options(limit=SAMPLES)
 @click.option(
     "--threads",
-    type=click.IntRange(0),
+    type=THREADS_TYPE,
     multiple=True,
     help=f"Threads of an operator; 0: onnxruntime's default. Repeatable; latency is that of the first.  [default: "
     f"{THREADS}, and all cores for throughput]",

@@ -135,5 +135,6 @@ def _hold_against_rules(model: Path, target: str, *, as_json: bool) -> None:
         click.echo(json.dumps({"target": target, "findings": list(map(dataclasses.asdict, found))}, indent=1))
     else:
         console().print(_tables.findings_table(found, target))
-    if any(finding.refuses for finding in found):
-        sys.exit(CheckFailed.exit_code)
+    if refused := {finding.node for finding in found if finding.refuses}:
+        nodes = "a node breaks" if len(refused) == 1 else f"{len(refused)} nodes break"
+        raise CheckFailed(f"{target} would refuse '{model}': {nodes} its rules")

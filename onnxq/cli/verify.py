@@ -14,7 +14,7 @@ import msgspec
 from onnxq.bundles.verify import verify as run
 from onnxq.cli import _bundles
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import MODEL, guard_of
+from onnxq.cli._options import MODEL, THREADS_TYPE, guard_of
 from onnxq.errors import Exit
 from onnxq.job import Environment
 
@@ -27,7 +27,7 @@ from onnxq.job import Environment
     help="Run the bundle's own library, which is code: only if you trust its maker.  [default: only if it is the same "
     "as this installation's]",
 )
-@click.option("--threads", type=click.IntRange(0), help="Threads for timing.  [default: as many as it was measured on]")
+@click.option("--threads", type=THREADS_TYPE, help="Threads for timing.  [default: as many as it was measured on]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify(bundle: Path, **options: Any) -> None:
     """Check that every file of BUNDLE is what was exported, run its samples here, and compare with what was measured

@@ -204,7 +204,9 @@ def _one(case: Case, folder: Path) -> Outcome:
     after = _contents(folder)
     lost = [name for name, content in before.items() if after.get(name) != content and not OUTPUTS.fullmatch(name)]
     left = [name for name in after if name not in before and not OUTPUTS.fullmatch(name)]
-    made = [name for name in after if name == "out.onnx" or name.startswith("out/")]
+    # A trace is of use where something failed.
+    made_in = () if "--trace" in words else ("out/",)
+    made = [name for name in after if name == "out.onnx" or name.startswith(made_in)]
     kept = code == 1 and any(name not in before for name in made)
     lines = [line for line in said.splitlines() if line.strip()]
     if lost or left or kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import random
@@ -290,4 +291,6 @@ def _spoil_progress(path: Path, r: random.Random) -> None:
     np.savez(path, **arrays)
 
 
-KINDS: dict[str, Callable[[Any, Path], list[str]]] = {"adapter": adapter, "trained": trained, "learnt": progress}
+KINDS: dict[str, Callable[[Any, Path], list[str]]] = {"adapter": adapter}
+if importlib.util.find_spec("torch"):  # which has to train first
+    KINDS |= {"trained": trained, "learnt": progress}

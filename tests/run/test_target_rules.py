@@ -366,9 +366,10 @@ def test_check_holds_any_file_against_the_rules(tmp_path: Path) -> None:
     assert good.exit_code == 0 and "keeps the rules of tensorrt; rules only: not run" in good.output
     bad = run(main, ["check", str(done.output), "-t", "tensorrt", "--json"])
     assert bad.exit_code == 1
-    found = json.loads(bad.output)["findings"]
+    found = json.loads(bad.stdout)["findings"]
     assert {"types_of_codes", "biases_stay_floats"} <= {finding["rule"] for finding in found if finding["refuses"]}
     table = run(main, ["check", str(done.output), "-t", "tensorrt"])
+    assert "tensorrt would refuse" in table.stderr
     assert table.exit_code == 1 and "TensorRT has no codes of type uint8" in table.output.replace("\n", " ")
     for arguments in ([str(done.output)], [str(done.output), str(done.output), "-t", "qnn"]):
         assert run(main, ["check", *arguments]).exit_code == 2
