@@ -81,6 +81,16 @@ struct Operator {
   size_t least, most;  // sources
   const char* words;
 };
+// Those of both languages, which move what there is and leave it what it is.
+constexpr Operator kMoves[] = {
+    {"flatten", Does::kFlatten, 1, 1, " x |"},
+    {"slice", Does::kSlice, 1, 1, " x starts stops steps |"},
+    {"pad", Does::kPad, 1, 1, " x before behind | mode "},
+    {"resize", Does::kResize, 1, 1, " x | sizes ratios coordinates nearest "},
+    {"depth_to_space", Does::kArrange, 1, 1, " x block | mode "},
+    {"space_to_depth", Does::kArrange, 1, 1, " x block to_depth |"},
+    {"arrange", Does::kArrange, 1, 1, " x | split perm shape "},
+};
 constexpr Operator kOperators[] = {
     {"quantize", Does::kQuantize, 0, 0, " in scale zero |"},
     {"conv", Does::kConv, 1, 1, " x weight weight_scale scale zero | bias group strides dilations pads same relu low high "},
@@ -95,13 +105,6 @@ constexpr Operator kOperators[] = {
     {"average_pool", Does::kAveragePool, 1, 1, " x kernel scale zero | strides pads same counts_pads "},
     {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x scale zero | keeps "},
     {"concat", Does::kConcat, 1, kMostSources, " x scale zero | axis "},
-    {"flatten", Does::kFlatten, 1, 1, " x |"},
-    {"slice", Does::kSlice, 1, 1, " x starts stops steps |"},
-    {"pad", Does::kPad, 1, 1, " x before behind | mode "},
-    {"resize", Does::kResize, 1, 1, " x | sizes ratios coordinates nearest "},
-    {"depth_to_space", Does::kArrange, 1, 1, " x block | mode "},
-    {"space_to_depth", Does::kArrange, 1, 1, " x block to_depth |"},
-    {"arrange", Does::kArrange, 1, 1, " x | split perm shape "},
     {"dequantize", Does::kDequantize, 1, 1, " x out |"},
 };
 // The same of bf16.
@@ -115,13 +118,6 @@ constexpr Operator kNumberOperators[] = {
     {"average_pool", Does::kAveragePool, 1, 1, " x kernel | strides pads same counts_pads "},
     {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x | keeps "},
     {"concat", Does::kConcat, 1, kMostSources, " x |"},
-    {"flatten", Does::kFlatten, 1, 1, " x |"},
-    {"slice", Does::kSlice, 1, 1, " x starts stops steps |"},
-    {"pad", Does::kPad, 1, 1, " x before behind | mode "},
-    {"resize", Does::kResize, 1, 1, " x | sizes ratios coordinates nearest "},
-    {"depth_to_space", Does::kArrange, 1, 1, " x block | mode "},
-    {"space_to_depth", Does::kArrange, 1, 1, " x block to_depth |"},
-    {"arrange", Does::kArrange, 1, 1, " x | split perm shape "},
     {"write", Does::kDequantize, 1, 1, " x out |"},
 };
 
@@ -202,10 +198,13 @@ void read_word(const Operator& op, const std::string& text, const std::vector<St
 Step read_step(const Language& language, const std::string& line, const std::vector<Step>& before, size_t inputs,
                size_t outputs) {
   const std::vector<std::string> words = cut(line, ' ');
-  const auto op =
-      std::find_if(language.begin, language.end, [&](const Operator& each) { return words[0] == each.name; });
+  const auto named = [&](const Operator& each) { return words[0] == each.name; };
+  const Operator* op = std::find_if(language.begin, language.end, named);
   if (op == language.end) {
-    refuse(before.size(), "is none that this version of onnxq knows");
+    op = std::find_if(std::begin(kMoves), std::end(kMoves), named);
+    if (op == std::end(kMoves)) {
+      refuse(before.size(), "is none that this version of onnxq knows");
+    }
   }
   Step step{};
   step.does = op->does;

@@ -55,11 +55,27 @@ def round_all(
         if kept is not None:
             _choose_scales(columns, inputs, triangle, here, kept)
         errors = np.empty((end - start, columns.w.shape[1]), np.float32)
-        for i in range(end - start - 1, -1, -1):
-            wanted = columns.w[inputs[i]] + here[i] / triangle[i, i]
-            errors[i] = columns.w[inputs[i]] - columns.encode(int(inputs[i]), wanted)
-            here[:i] += triangle[i, :i, None] * errors[i]
+        for i, error, _ in _rounded(columns, inputs, triangle, here):
+            errors[i] = error
         handed_on[:start] += lower[start:end, :start].T @ errors
+
+
+def _rounded(
+    columns: Columns, inputs: NDArray[np.intp], triangle: NDArray[np.float32], here: FloatArray
+) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+    """Choose the codes of these inputs, from the last to the first: which one it is, its error, and the error of what
+    it was to be.
+
+    Args:
+        here: what the errors of inputs before add to each; those of these are added to it.
+    """
+    for i in range(len(inputs) - 1, -1, -1):
+        w = columns.w[inputs[i]]
+        wanted = w + here[i] / triangle[i, i]
+        values = columns.encode(int(inputs[i]), wanted)
+        error = w - values
+        here[:i] += triangle[i, :i, None] * error
+        yield i, error, wanted - values
 
 
 def _pieces(group: NDArray[np.intp], *, by_scale: bool) -> Iterator[tuple[int, int]]:
@@ -91,11 +107,8 @@ def replaced(
     here = np.zeros_like(found.w)
     _choose_scales(found, order, lower, here, kept, CLOSER)
     left = np.zeros(here.shape[1], np.float32)
-    for i in range(len(order) - 1, -1, -1):
-        wanted = found.w[order[i]] + here[i] / lower[i, i]
-        values = found.encode(int(order[i]), wanted)
-        left += np.square((wanted - values) * lower[i, i])
-        here[:i] += lower[i, :i, None] * (found.w[order[i]] - values)
+    for i, _, missed in _rounded(found, order, lower, here):
+        left += np.square(missed * lower[i, i])
     better = left < np.einsum("kn,kn->n", slope, towards)
     added = np.where(better, found.values - columns.values[inputs], np.float32(0))
     columns.take_rows(found, inputs, better)

@@ -10,9 +10,9 @@ import numpy as np
 
 from onnxq import targets
 from onnxq.checking import labeled
-from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check
 from onnxq.checking.score import Evaluate, Metric, Score
+from onnxq.drafts.benches import bench_for
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.job import Job
 from onnxq.output.write import own_data
@@ -27,7 +27,6 @@ from onnxq.searching.search import Solution, within
 from onnxq.searching.space import Space, open_space
 from onnxq.summaries.ranges import Ranges
 from onnxq.tuning.plan_bench import PlanBench
-from onnxq.tuning.there import there_of
 
 #: Files that are written at most until one keeps its bound.
 FILES = 5
@@ -115,11 +114,7 @@ def bench_of(request: Request, job: Job, ranges: Ranges, trials: Trials | None) 
         raise BadRecipe(f"'{job.path}' is too large to be run whole, which a search does: name a format instead")
     if not trials.samples:
         raise BadRecipe("a search runs the model, for which no legal inputs could be made up: give --data")
-    rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
-    classes = classes_of(job.model, request.logits)
-    return PlanBench(
-        job.model, rewrite, trials, job.threads, request.profile, job.trace, classes, there_of(job, ranges)
-    )
+    return bench_for(request, job, ranges, trials)
 
 
 def progress_of(output: Path) -> Path:

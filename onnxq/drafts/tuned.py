@@ -8,10 +8,10 @@ from pathlib import Path
 
 from onnxq import targets
 from onnxq.checking import verdict
-from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check
 from onnxq.checking.score import Score
 from onnxq.checking.verdict import misses_floor, stricter
+from onnxq.drafts.benches import bench_for
 from onnxq.errors import NothingToDo
 from onnxq.job import Job
 from onnxq.plan import COMPUTING, Method, Plan, in_float
@@ -24,7 +24,6 @@ from onnxq.samples.trials import Trials
 from onnxq.summaries.ranges import Ranges
 from onnxq.tuning.aim_search import AimSearch
 from onnxq.tuning.plan_bench import PlanBench
-from onnxq.tuning.there import there_of
 from onnxq.tuning.timings import Timings
 from onnxq.tuning.tune import regret, tune
 
@@ -44,12 +43,9 @@ class Drafts:
         self._may_give_back = request.is_free and not job.recipe.keep_slow
         # A format that the user named is kept, whatever its speed; in which nodes it computes is ours to say.
         self._may_dissolve = request.is_free and not request.recipe.keep_slow
-        self._bench = None
+        self._bench: PlanBench | None = None
         if request.is_free and trials and trials.samples:
-            rewrite = lambda plan: job.rewritten(plan, ranges)  # noqa: E731
-            classes = classes_of(job.model, request.logits)
-            known = (request.profile, job.trace, classes, there_of(job, ranges))
-            self._bench = PlanBench(job.model, rewrite, trials, job.threads, *known)
+            self._bench = bench_for(request, job, ranges, trials)
         self._dense = None if request.one_scheme or not request.profile.machine.multiplies_bfloat16 else job.dense
         self._retries = 0 if self._bench is None else RETRIES
         self._metric, self._search = request.metric, AimSearch()

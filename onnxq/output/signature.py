@@ -26,8 +26,10 @@ from onnxq.version import __version__
 
 KEY, PLAN_KEY = "onnxq", "onnxq.plan"
 #: Of what is written of each choice, a list without names; the reason is a number in a list of reasons.
-_ORDER: tuple[str, ...] = ("node", "op", "method", "reason", "elements", "format", "block", "half", "shares")
-_ORDER += ("granularity", "algorithm", "rank")
+_ORDER = (
+    *("node", "op", "method", "reason", "elements", "format", "block", "half", "shares"),
+    *("granularity", "algorithm", "rank"),
+)
 _SignedChoice = schemas.form_of(Choice, CHOICE_TYPES | {"reason": schemas.Count}, _ORDER, required=["reason"])
 _SignedPlan = msgspec.defstruct(
     "SignedPlan",

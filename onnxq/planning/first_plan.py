@@ -212,9 +212,11 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
 
 
 def _static(asked: Choice, word: str, target: Target) -> Choice:
-    if word in target.static_weights or formats.get(word).bits >= 8:
-        return asked.to(Method.STATIC, word if word in target.static_weights else "int8", None)
-    return asked.to(Method.STATIC, "int8", None, f"no int8 kernel of {target.name} reads {word}: 8 bits a channel")
+    if word in target.static_weights:
+        return asked.to(Method.STATIC, word, None)
+    is_shorter = formats.get(word).bits < 8  # w8a16 is affine on some targets, and its kernels want zero points of 0
+    reason = f"no int8 kernel of {target.name} reads {word}: 8 bits a channel" if is_shorter else ""
+    return asked.to(Method.STATIC, "int8", None, reason)
 
 
 def _format_for(scheme: str, recipe: Recipe) -> str:

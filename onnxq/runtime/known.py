@@ -67,6 +67,13 @@ SLOW_BNB4 = (
     "matrix in every run; w4a16 has a fast one"
 )
 
+# --- steps of regions.
+
+#: Steps of regions that make codes of floats, and floats of codes.
+REGION_CONVERSIONS = ("Region.quantize", "Region.dequantize")
+#: Steps that make numbers of bfloat16 of float32, and the other way round.
+HALF_CONVERSIONS = ("Bf16Region.read", "Bf16Region.write")
+
 # --- float16.
 
 #: Operators whose float16 form is too narrow (squares and sums overflow at 65504, ranges and sizes lose whole numbers)
@@ -90,9 +97,3 @@ def crashes_in_half(node: ir.Node) -> bool:
 
 def _is_matmul(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type == "MatMul"
-
-
-#: Steps of regions that make codes of floats, and floats of codes.
-REGION_CONVERSIONS = ("Region.quantize", "Region.dequantize")
-#: Steps that make numbers of bfloat16 of float32, and the other way round.
-HALF_CONVERSIONS = ("Bf16Region.read", "Bf16Region.write")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import ml_dtypes
@@ -306,3 +307,11 @@ def test_a_plan_survives_being_written_down(tmp_path: Path) -> None:
     path.write_text(plan.to_json().replace('"packed"', '"baked"'))
     with pytest.raises(BadRecipe, match="is not a plan written by 'onnxq plan': 'baked' is not a valid Method"):
         load_plan(path)
+
+
+def test_a_plan_with_a_rank_where_there_is_none_is_refused(tmp_path: Path) -> None:
+    choice = Plan("w4a16", "onnxq").to_json()
+    row = {"node": "t", "op": "Gather", "method": "packed", "format": "int4", "block": 32, "rank": 4}
+    (tmp_path / "plan.json").write_text(json.dumps(json.loads(choice) | {"choices": [row]}), encoding="utf-8")
+    with pytest.raises(BadRecipe, match="rank 4"):
+        load_plan(tmp_path / "plan.json")

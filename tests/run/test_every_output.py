@@ -109,14 +109,19 @@ def test_there_are_outputs_of_all_kinds() -> None:
     }
 
 
+def sound(name: str, option: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words of a command that succeeds in that folder, without one of its options."""
+    if name in TORCH:
+        pytest.importorskip("torch")
+    monkeypatch.chdir(folder)
+    return without(scene(name, folder), named(name, option))
+
+
 @pytest.mark.parametrize(("name", "option"), WRITING, ids=lambda word: word.replace(" ", "-"))
 def test_what_is_read_stays_as_it_is(
     name: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
-    if name in TORCH:
-        pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    words = without(scene(name, tmp_path), named(name, option))
+    words = sound(name, option, tmp_path, monkeypatch)
     before, linked = contents(tmp_path), tmp_path / "linked.onnx"
     files = list(dict.fromkeys(read_by(name, words, tmp_path)))
     assert files or name == "benchmark"
@@ -140,10 +145,7 @@ SUFFIXES = (".onnx", ".json", ".html", ".npz", ".png", ".onnx_adapter", ".ranges
 def test_what_is_there_is_not_replaced_unasked(
     name: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
-    if name in TORCH:
-        pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    words = without(scene(name, tmp_path), named(name, option))
+    words = sound(name, option, tmp_path, monkeypatch)
     places = [tmp_path / f"precious{suffix}" for suffix in SUFFIXES] + [tmp_path / "precious"]
     for path in places:
         path.write_bytes(b"precious")

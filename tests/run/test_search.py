@@ -199,14 +199,6 @@ def test_words_of_formats_that_cannot_be_are_refused(
         quantized(folder, tmp_path / "o.onnx", budget="bits=4", formats=formats, data=None)
 
 
-def test_a_plan_with_a_rank_where_there_is_none_is_refused(tmp_path: Path) -> None:
-    choice = onnxq.Plan("w4a16", "onnxq").to_json()
-    row = {"node": "t", "op": "Gather", "method": "packed", "format": "int4", "block": 32, "rank": 4}
-    (tmp_path / "plan.json").write_text(json.dumps(json.loads(choice) | {"choices": [row]}), encoding="utf-8")
-    with pytest.raises(BadRecipe, match="rank 4"):
-        onnxq.load_plan(tmp_path / "plan.json")
-
-
 def test_codes_of_the_plan_that_was_found_follow_its_layers(folder: Path, tmp_path: Path) -> None:
     recipe = onnxq.Recipe(effort="quick")
     found = quantized(folder, tmp_path / "o.onnx", recipe=recipe, budget="bits=3")

@@ -1,12 +1,6 @@
-#include <immintrin.h>
-
-#include "../../cpu/kernel.h"
+#include "../../cpu/kernels/avx_vnni.h"
 #include "dot.h"
 #include "simple.h"
-
-#if defined(ONNXQ_EMULATE)  // the same operation in AVX512's encoding, for tests on processors without AVX-VNNI
-#define _mm256_dpbusd_avx_epi32 _mm256_dpbusd_epi32
-#endif
 
 namespace onnxq {
 namespace {
@@ -35,16 +29,10 @@ struct YmmDots {
   }
 };
 
-#if defined(ONNXQ_EMULATE)
-constexpr uint64_t kNeeds = kAvx2 | kAvx512 | kAvx512Vnni;
-#else
-constexpr uint64_t kNeeds = kAvx2 | kAvxVnni;
-#endif
-
 }  // namespace
 
 extern const RegionKernel region_avx_vnni;
-constexpr RegionKernel region_avx_vnni = {"avx_vnni",    kNeeds,      plan_dots<YmmDots>, conv_dots<YmmDots>, depthwise_simple,
+constexpr RegionKernel region_avx_vnni = {"avx_vnni",    kAvxVnniNeeds, plan_dots<YmmDots>, conv_dots<YmmDots>, depthwise_simple,
                                           binary_simple, pool_simple, lookup_simple,      quantize_simple,    dequantize_simple};
 
 }  // namespace onnxq

@@ -82,11 +82,8 @@ def activation_of(x: ir.Value) -> Activation | None:
     """The longest one that hangs on `x` alone."""
     made, taken = {x: POINTS.astype(np.float64)}, list[ir.Node]()
     found = None
-    while len(taken) < MOST_NODES and (node := _next(made, taken)) is not None:
-        with np.errstate(all="ignore"):
-            numbers = _computed(node, made)
-        if numbers is None:
-            break
+    while len(taken) < MOST_NODES and (step := _next(made, taken)) is not None:
+        node, numbers = step
         taken.append(node)
         made[node.outputs[0]] = numbers
         ends = [value for value in made if not _is_inside(value, taken)]
@@ -95,15 +92,15 @@ def activation_of(x: ir.Value) -> Activation | None:
     return found
 
 
-def _next(made: dict[ir.Value, Numbers], taken: list[ir.Node]) -> ir.Node | None:
-    """A node that reads nothing but what is known, and something of that."""
+def _next(made: dict[ir.Value, Numbers], taken: list[ir.Node]) -> tuple[ir.Node, Numbers] | None:
+    """A node that reads nothing but what is known, and something of that; with what it computes."""
     for value in made:
         for node in sorted((use.node for use in value.uses()), key=lambda node: node.name or ""):
             inputs = [each for each in node.inputs if each is not None]
             is_known = all(each in made or _number(each) is not None for each in inputs)
             is_new = node not in taken and node.graph is not None and len(node.outputs) == 1
-            if is_new and is_known and _computed(node, made) is not None:
-                return node
+            if is_new and is_known and (numbers := _computed(node, made)) is not None:
+                return node, numbers
     return None
 
 
@@ -115,15 +112,17 @@ def _is_inside(value: ir.Value, taken: list[ir.Node]) -> bool:
 def _computed(node: ir.Node, made: dict[ir.Value, Numbers]) -> Numbers | None:
     given = [each for each in node.inputs if each is not None]
     inputs = [made[each] if each in made else np.full_like(POINTS, _number(each) or 0.0) for each in given]
-    if node.domain == graph.MICROSOFT:
-        return _of_microsoft(node, inputs)
-    if node.domain != "":
-        return None
     with np.errstate(all="ignore"):
-        if len(inputs) == 1 and node.op_type in _ONE:
-            return np.asarray(_ONE[node.op_type](inputs[0]))
-        if len(inputs) == 2 and node.op_type in _TWO:
-            return np.asarray(_TWO[node.op_type](inputs[0], inputs[1]))
+        if node.domain == graph.MICROSOFT:
+            return _of_microsoft(node, inputs)
+        return _of_onnx(node, inputs) if node.domain == "" else None
+
+
+def _of_onnx(node: ir.Node, inputs: list[Numbers]) -> Numbers | None:
+    if len(inputs) == 1 and node.op_type in _ONE:
+        return np.asarray(_ONE[node.op_type](inputs[0]))
+    if len(inputs) == 2 and node.op_type in _TWO:
+        return np.asarray(_TWO[node.op_type](inputs[0], inputs[1]))
     if len(inputs) == 1 and node.op_type == "Gelu":
         return (_tanh_gelu if graph.attribute_string(node, "approximate", "none") == "tanh" else _gelu)(inputs[0])
     if len(inputs) == 1 and node.op_type == "Swish":

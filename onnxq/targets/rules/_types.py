@@ -11,6 +11,8 @@ from onnxq.targets.rules import Found, View
 TREES = "ai.onnx.ml"
 #: What becomes of a node whose type an execution provider of onnxruntime does not have.
 ELSEWHERE = "the processor computes it"
+#: What such a provider has no kernels for.
+ON_PROCESSOR = dict.fromkeys((ir.DataType.STRING, ir.DataType.DOUBLE), (ELSEWHERE, False))
 #: In words.
 _WORDS = {ir.DataType.STRING: "strings", ir.DataType.DOUBLE: "float64"}
 

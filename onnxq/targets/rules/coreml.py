@@ -4,11 +4,9 @@ notes. What it does not take, the processor computes.
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from onnxq.model import graph
 from onnxq.targets.rules import Found, Rule, View
-from onnxq.targets.rules._types import ELSEWHERE, lacks_types
+from onnxq.targets.rules._types import ON_PROCESSOR, lacks_types
 
 OPERATORS = frozenset(
     [
@@ -63,9 +61,7 @@ def forms_it_has(view: View) -> Found:
 
 def types_it_has(view: View) -> Found:
     """No strings, and no float64."""
-    yield from lacks_types(
-        view, "Core ML's provider", dict.fromkeys((ir.DataType.STRING, ir.DataType.DOUBLE), (ELSEWHERE, False))
-    )
+    yield from lacks_types(view, "Core ML's provider", ON_PROCESSOR)
 
 
 RULES: tuple[Rule, ...] = (operators_it_has, constant_inputs, forms_it_has, types_it_has)

@@ -23,7 +23,7 @@ from onnxq.targets.rules._pairs import (
     scale_size,
     zero_points,
 )
-from onnxq.targets.rules._types import ELSEWHERE, lacks_types
+from onnxq.targets.rules._types import ON_PROCESSOR, lacks_types
 
 ACTIVATIONS = {ir.DataType.UINT8, ir.DataType.UINT16}
 #: Operators of the standard domain that it has.
@@ -152,7 +152,7 @@ def _is_rounded(value: ir.Value) -> bool:
 
 def types_it_has(view: View) -> Found:
     """No strings, and no float64."""
-    yield from lacks_types(view, "QNN", dict.fromkeys((ir.DataType.STRING, ir.DataType.DOUBLE), (ELSEWHERE, False)))
+    yield from lacks_types(view, "QNN", ON_PROCESSOR)
 
 
 RULES: tuple[Rule, ...] = (
