@@ -31,11 +31,11 @@ void same_pads(const Step& step, size_t axis, int64_t size, std::array<int64_t, 
   pads[axis + 2] = all - pads[axis];
 }
 
-// Windows that fit.
+// Windows that fit. Of pools, onnxruntime lets one overhang by less than a stride: its quotient is cut off, not floored.
 int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int64_t kernel, int64_t stride,
-                int64_t dilation, bool ceil) {
+                int64_t dilation, bool ceil, bool pools) {
   const int64_t room = size + before + behind - ((kernel - 1) * dilation + 1);
-  if (size < 1 || room < 0) {
+  if (size < 1 || room <= (pools ? -stride : -1)) {
     refuse_stage(number, "has a window that is larger than its input");
   }
   int64_t count = (room + (ceil ? stride - 1 : 0)) / stride + 1;
@@ -319,9 +319,9 @@ class Planner {
       same_pads(step, 0, x.H, pads);
       same_pads(step, 1, x.W, pads);
     }
-    const bool ceil = step.ceil != 0;
-    made.H = windows(number, x.H, pads[0], pads[2], step.kernel[0], step.strides[0], step.dilations[0], ceil);
-    made.W = windows(number, x.W, pads[1], pads[3], step.kernel[1], step.strides[1], step.dilations[1], ceil);
+    const bool ceil = step.ceil != 0, pools = step.does != Does::kConv;
+    made.H = windows(number, x.H, pads[0], pads[2], step.kernel[0], step.strides[0], step.dilations[0], ceil, pools);
+    made.W = windows(number, x.W, pads[1], pads[3], step.kernel[1], step.strides[1], step.dilations[1], ceil, pools);
     plan_.pads.resize(number);
     plan_.pads.push_back(pads);
     return pads;

@@ -195,6 +195,15 @@ def test_pools(ceil: int) -> None:
     require_rounded(net, roundings=1)
 
 
+def test_pools_of_images_smaller_than_a_window() -> None:
+    net = Net(19, (1, 20, 1, 9))
+    x = net.same()
+    net.outputs.append(net.conv(x, (4, 20, 1, 1)))
+    for op in ("MaxPool", "AveragePool"):
+        net.outputs.append(net.node(op, [x], kernel_shape=[2, 2], strides=[2, 2]))
+    require_rounded(net, roundings=1)
+
+
 def test_small_weights_in_float32_are_rounded_where_that_may_be() -> None:
     net = Net(14, (2, 2, 6, 7))
     y = net.node("Conv", [net.conv("x", (8, 2, 1, 1), bias=False), net.constant(net.samples((8, 1, 3, 3)))], group=8)

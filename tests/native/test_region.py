@@ -117,6 +117,18 @@ def test_pools(ceil: int, pads: list[int]) -> None:
     require_equal(net)
 
 
+@pytest.mark.parametrize("ceil", [0, 1])
+def test_pools_of_images_smaller_than_a_window(ceil: int) -> None:
+    net = Net(18, (1, 20, 8, 8), declared=("n", 20, "h", "w"))
+    a = net.conv(net.x, 20, (1, 1))
+    for counts in (0, 1):
+        net.outputs.append(
+            net.pool("AveragePool", a, kernel_shape=[2, 2], strides=[2, 2], count_include_pad=counts, ceil_mode=ceil)
+        )
+    net.outputs.append(net.pool("MaxPool", a, kernel_shape=[3, 2], strides=[3, 2], ceil_mode=ceil))
+    require_equal(net, (1, 20, 1, 9), (2, 20, 9, 1), (1, 20, 1, 1))
+
+
 def test_products_at_the_end() -> None:
     for turned in (0, 1):
         net = Net(9, (3, 7, 4, 4), declared=("n", 7, "h", "w"))
