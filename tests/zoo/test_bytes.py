@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,14 @@ SCRIPT = Path(__file__).with_name("bytes.py")
 def test_another_checkout_writes_the_same_or_not(tmp_path: Path) -> None:
     if load_zoo() is None:
         pytest.skip("no shared models")
-    shutil.copytree(Path(onnxq.__file__).parent, tmp_path / "other" / "onnxq")
+    package = Path(onnxq.__file__).parent
+    shutil.copytree(package, tmp_path / "other" / "onnxq", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = os.environ | {"PYTHONPATH": str(package.parent)}
     words = ["--against", tmp_path / "other", "--models", "gpt_nano_sort", "--schemes", "fp16", "nf4"]
 
     def run(folder: str) -> tuple[int, list[str]]:
-        done = subprocess.run([sys.executable, SCRIPT, tmp_path / folder, *words], capture_output=True, text=True)
+        command = [sys.executable, SCRIPT, tmp_path / folder, *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         return done.returncode, done.stdout.splitlines()
 
     code, said = run("same")
