@@ -18,6 +18,7 @@ from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.formats import Granularity
+from onnxq.recipe import Recipe
 
 
 class Method(StrEnum):
@@ -104,6 +105,14 @@ class Choice:
     def codes(self) -> str:
         """Behind plus signs, as in rules: the algorithm and the rank that are its own."""
         return (f"+{self.algorithm}" if self.algorithm else "") + (f"+rank{self.rank}" if self.rank else "")
+
+    def algorithm_by(self, recipe: Recipe) -> str | None:
+        """Its own algorithm, else the one that the recipe names for it; None: what measured best for each weight."""
+        return self.algorithm or recipe.algorithm_for(self.node, self.op)
+
+    def rank_by(self, recipe: Recipe) -> int:
+        """Its own rank, else the recipe's for it; 0 where nothing can make up for codes."""
+        return (self.rank or recipe.rank_for(self.node, self.op)) if has_rank(self) else 0
 
     def format_for(self, method: Method) -> str | None:
         """The format of its weights if it computed so: one scale for the 4 bits of a channel is for int8 kernels, and

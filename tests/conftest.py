@@ -1,4 +1,4 @@
-"""Which of a long product of parameters the default run takes: marker `pairwise`."""
+"""Which of a long product of parameters the default run takes, marker `pairwise`; and what begins first, `slow`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("pairwise") is not None:
             products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    # Those that take longest begin first: at the end one worker would wait for the other.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for each in products.values():
         taken = covering([values_of(item) for item in each])
         for i in sorted(set(range(len(each))) - taken):

@@ -9,7 +9,7 @@ follow each other, several scales are tried for them, on the outputs rather than
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,27 +55,31 @@ def round_all(
         if kept is not None:
             _choose_scales(columns, inputs, triangle, here, kept)
         errors = np.empty((end - start, columns.w.shape[1]), np.float32)
-        for i, error, _ in _rounded(columns, inputs, triangle, here):
+        for i, error, _ in _rounded(columns.w[inputs], here, triangle, _encoding(columns, inputs)):
             errors[i] = error
         handed_on[:start] += lower[start:end, :start].T @ errors
 
 
 def _rounded(
-    columns: Columns, inputs: NDArray[np.intp], triangle: NDArray[np.float32], here: FloatArray
+    w: FloatArray, here: FloatArray, triangle: NDArray[np.float32], round_to: Callable[[int, FloatArray], FloatArray]
 ) -> Iterator[tuple[int, FloatArray, FloatArray]]:
-    """Choose the codes of these inputs, from the last to the first: which one it is, its error, and the error of what
-    it was to be.
+    """Round some inputs, from the last to the first: which one it is, its error, and the error of what it was to be.
 
     Args:
+        w: the weights of these inputs.
         here: what the errors of inputs before add to each; those of these are added to it.
+        round_to: gives an input, by its place among these, the codes nearest to numbers: what the codes stand for.
     """
-    for i in range(len(inputs) - 1, -1, -1):
-        w = columns.w[inputs[i]]
-        wanted = w + here[i] / triangle[i, i]
-        values = columns.encode(int(inputs[i]), wanted)
-        error = w - values
+    for i in range(len(w) - 1, -1, -1):
+        wanted = w[i] + here[i] / triangle[i, i]
+        values = round_to(i, wanted)
+        error = w[i] - values
         here[:i] += triangle[i, :i, None] * error
         yield i, error, wanted - values
+
+
+def _encoding(columns: Columns, inputs: NDArray[np.intp]) -> Callable[[int, FloatArray], FloatArray]:
+    return lambda i, wanted: columns.encode(int(inputs[i]), wanted)
 
 
 def _pieces(group: NDArray[np.intp], *, by_scale: bool) -> Iterator[tuple[int, int]]:
@@ -107,7 +111,7 @@ def replaced(
     here = np.zeros_like(found.w)
     _choose_scales(found, order, lower, here, kept, CLOSER)
     left = np.zeros(here.shape[1], np.float32)
-    for i, _, missed in _rounded(found, order, lower, here):
+    for i, _, missed in _rounded(found.w[order], here, lower, _encoding(found, order)):
         left += np.square(missed * lower[i, i])
     better = left < np.einsum("kn,kn->n", slope, towards)
     added = np.where(better, found.values - columns.values[inputs], np.float32(0))
@@ -165,10 +169,7 @@ def _best(
     all_zeros = None if zeros[0] is None else np.concatenate([each for each in zeros if each is not None])
     total = np.zeros(w.shape[1], np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # an infinite error is never the least one
-        for i in range(len(w) - 1, -1, -1):
-            wanted = w[i] + rest[i] / triangle[i, i]
-            values = columns.tried(wanted, all_scales, all_zeros)
-            total += np.square((wanted - values) * triangle[i, i])
-            rest[:i] += triangle[i, :i, None] * (w[i] - values)
+        for i, _, missed in _rounded(w, rest, triangle, lambda _, wanted: columns.tried(wanted, all_scales, all_zeros)):
+            total += np.square(missed * triangle[i, i])
     total[np.isnan(total)] = np.inf
     return np.argmin(total.reshape(count, -1), axis=0)

@@ -18,7 +18,7 @@ from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
-from onnxq.plan import Choice, has_rank
+from onnxq.plan import Choice
 from onnxq.samples.sampling import HELD_BACK
 from onnxq.summaries.evidence import Evidence, Index, Layer, read_index
 from onnxq.summaries.ranges import NO_RANGES, Ranges
@@ -48,13 +48,8 @@ def _named(job: Job) -> Iterator[tuple[str, str]]:
     for weight in find_weights(job.model):
         choice = job.plan.choices.get(weight.node.name or "")
         word = "" if choice is None or choice.format is None else _algorithm(job, weight, choice)
-        if word in algorithms.WITH_DATA or (word and _has_rank(job, choice)):
+        if word in algorithms.WITH_DATA or (word and choice is not None and choice.rank_by(job.recipe)):
             yield weight.value.name or "", word
-
-
-def _has_rank(job: Job, choice: Choice | None) -> bool:
-    """Whether what codes leave of its weight is made up for, which data help with."""
-    return choice is not None and has_rank(choice) and (choice.rank or job.recipe.rank_for(choice.node, choice.op)) > 0
 
 
 def _algorithm(job: Job, weight: Weight, choice: Choice) -> str:
@@ -62,7 +57,7 @@ def _algorithm(job: Job, weight: Weight, choice: Choice) -> str:
     granularity = Granularity(role.channel) if block is None else Granularity(role.contraction, block)
     format, thorough = formats.get(choice.format or ""), job.recipe.effort == "thorough"
     chosen = algorithms.choose(weight.node.op_type, format, granularity, has_data=True, thorough=thorough)
-    return choice.algorithm or job.recipe.algorithm_for(weight.node.name or "", weight.node.op_type) or chosen
+    return choice.algorithm_by(job.recipe) or chosen
 
 
 def evidence_of(

@@ -21,7 +21,7 @@ from onnxq.quality import sqnr
 
 #: Symmetric types, the shortest first, and the codes that they hold.
 _SYMMETRIC = (("tq2_0", -1, 1), ("q4_0", -8, 7), ("q5_0", -16, 15), ("q8_0", -128, 127))
-#: Rounding scales may cost so much before whole weights in float16 are the better bargain, in dB.
+#: Rounding scales may cost so much before whole weights in float16 are the better trade-off, in dB.
 _LEAST = 60.0
 _LARGEST = float(np.finfo(np.float16).max)
 

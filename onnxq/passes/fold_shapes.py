@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.passes.sizes import sizes_of
 
 #: Operators whose output has the shape of their first input, and those that keep the number of images, and channels.
 _SAME_SHAPE = (
@@ -14,8 +15,6 @@ _SAME_SHAPE = (
     *("Cast", "BatchNormalization", "InstanceNormalization", "Softmax", "Neg", "Abs", "Sqrt", "Exp", "Log"),
 )
 _KEEPING = {"Conv": 1, "ConvTranspose": 1, "MaxPool": 2, "AveragePool": 2, "GlobalAveragePool": 2, "GlobalMaxPool": 2}
-#: A dimension: of which value, and which one.
-Dimension = tuple[ir.Value, int]
 
 
 class FoldShapes(ir.passes.InPlacePass):
@@ -45,50 +44,17 @@ class FoldShapes(ir.passes.InPlacePass):
 
 def _folded(data: ir.Value, shape: ir.Value | None) -> list[int] | None:
     """The computed shape of a Reshape of `data` as numbers; None where it cannot be said, or is constant already."""
-    concat = None if shape is None else shape.producer()
-    if not graph.is_op(concat, "Concat") or concat is None:
+    if shape is None or not graph.is_op(shape.producer(), "Concat"):
         return None
     found: list[int] = []
-    for part in concat.inputs:
-        numbers = graph.constant(part)
-        if numbers is not None:
-            found += [int(number) for number in numbers.numpy().ravel()]
-            continue
-        dimension = None if part is None else _read(part)
-        if dimension is None or _origin(*dimension) != _origin(data, len(found)):
+    for size in sizes_of(shape) or ():
+        if not isinstance(size, int) and _origin(*size) != _origin(data, len(found)):
             return None
-        found.append(0)
-    return found
+        found.append(size if isinstance(size, int) else 0)
+    return found or None
 
 
-def _read(part: ir.Value) -> Dimension | None:
-    """Whose dimension a part of a shape is, and which one."""
-    node = part.producer()
-    if graph.is_op(node, "Unsqueeze") and node is not None and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
-    if node is None or not graph.is_op(node, "Gather", "Slice") or node.inputs[0] is None:
-        return None
-    shape = node.inputs[0].producer()
-    index = _index(node)
-    if not graph.is_op(shape, "Shape") or shape is None or index is None or set(shape.attributes) & {"start", "end"}:
-        return None
-    return None if shape.inputs[0] is None else (shape.inputs[0], index)
-
-
-def _index(node: ir.Node) -> int | None:
-    """Which one number a Gather or Slice takes out of a vector."""
-    taken = [graph.constant(value) for value in node.inputs[1:]]
-    if any(tensor is None or tensor.size != 1 for tensor in taken):
-        return None
-    numbers = [int(tensor.numpy().ravel()[0]) for tensor in taken if tensor is not None]
-    if graph.is_op(node, "Gather"):
-        return numbers[0] if len(numbers) == 1 and numbers[0] >= 0 else None
-    starts_and_stops = len(numbers) >= 2 and 0 <= numbers[0] == numbers[1] - 1
-    is_plain = numbers[2:3] in ([], [0]) and numbers[3:4] in ([], [1])
-    return numbers[0] if graph.is_op(node, "Slice") and starts_and_stops and is_plain else None
-
-
-def _origin(value: ir.Value, axis: int) -> Dimension:
+def _origin(value: ir.Value, axis: int) -> tuple[ir.Value, int]:
     """The first dimension that this one is known to equal."""
     while (node := value.producer()) is not None and node.domain == "" and value is node.outputs[0] and node.inputs:
         source = node.inputs[0]

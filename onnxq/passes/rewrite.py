@@ -18,7 +18,7 @@ from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.store_halves import StoreHalves
-from onnxq.plan import Method, Plan, has_rank
+from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import activation_scales
 from onnxq.recipe import KEEP, Recipe
@@ -89,10 +89,9 @@ def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
 def _named_algorithms(recipe: Recipe, model: ir.Model, plan: Plan) -> dict[str, str]:
     """By weight, the algorithm that the plan or the user named for the first of the nodes that read it."""
     named: dict[str, str] = {}
-    by_plan = {choice.node: choice.algorithm for choice in plan if choice.algorithm}
-    for weight in find_weights(model) if recipe.algorithms or by_plan else ():
-        name = weight.node.name or ""
-        word = by_plan.get(name) or recipe.algorithm_for(name, weight.node.op_type)
+    by_plan = {choice.node: choice.algorithm_by(recipe) for choice in plan}
+    for weight in find_weights(model) if any(by_plan.values()) else ():
+        word = by_plan.get(weight.node.name or "")
         if word is not None:
             named.setdefault(weight.value.name or "", word)
     return named
@@ -100,6 +99,4 @@ def _named_algorithms(recipe: Recipe, model: ir.Model, plan: Plan) -> dict[str, 
 
 def _ranks(work: Work) -> dict[str, int]:
     """By node, the rank of what makes up for the codes of its weight, where that is asked for and can be."""
-    if not any(rule.rank for rule in work.recipe.rules) and not any(each.rank for each in work.plan):
-        return {}
-    return {each.node: each.rank or work.recipe.rank_for(each.node, each.op) for each in work.plan if has_rank(each)}
+    return {each.node: rank for each in work.plan if (rank := each.rank_by(work.recipe))}

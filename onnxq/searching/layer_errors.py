@@ -57,7 +57,9 @@ class LayerErrors:
         for name, own in names.items():
             if name in encodings:
                 first = option.choices[0]
-                total += error_of(encodings[name], self._job.evidence.get(own), first.op, first.rank)
+                total += error_of(
+                    encodings[name], self._job.evidence.get(own), first.op, first.rank_by(self._job.recipe)
+                )
         return total
 
     def _of_plan(self, number: int) -> dict[str, Encoding]:

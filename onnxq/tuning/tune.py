@@ -1,7 +1,7 @@
 """Step 5: measure the plan, and give back to float what costs more than it gives.
 
 Three questions, in this order. Which nodes lose time (kernels timed one by one, borders between int8 and float
-included)? Which of the plans between "all in int8" and "nothing" is the best bargain of time and noise? Which weights
+included)? Which of the plans between "all in int8" and "nothing" is the best trade-off of time and noise? Which weights
 need a finer format to reach the quality that was asked for, or repay its bytes (`refine.py`)?
 """
 
@@ -139,7 +139,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
 
 
 def _best_there(terms: Terms, timings: Timings, there: There, plans: Sequence[Plan]) -> Plan:
-    """The best bargain of three plans, timed in the runtime that they are for: the one in float; that which stays where
+    """The best of three plans, timed in the runtime that they are for: the one in float; that which stays where
     they cannot be timed; and the one with every kernel in integers."""
     distinct = list({plan_key(plan): plan for plan in plans}.values())
     terms.progress.start(f"timing {len(distinct)} plans in {there.consumer}")
@@ -208,7 +208,7 @@ def _noise_by_node(terms: Terms, plan: Plan) -> dict[str, float]:
 
 
 def _least_regret(terms: Terms, costs: Costs, full: Plan, plans: Iterable[Plan]) -> Plan | None:
-    """The plan with the best bargain among those that reach the quality asked for; None if none does."""
+    """The plan with the best trade-off among those that reach the quality asked for; None if none does."""
     best, least = None, float("inf")
     for plan in plans:
         quality = terms.bench.quality(with_finest_weights(plan))

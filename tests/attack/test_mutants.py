@@ -70,6 +70,7 @@ def test_every_command_is_attacked() -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.slow
 def test_every_command_has_something_to_do() -> None:
     """Options are spoiled around a command that succeeds: else all cases would end at the first mistake.
 
@@ -88,6 +89,7 @@ print([(name, found.code, found.said) for name, found in zip(names, cage.run(cas
 
 
 @pytest.mark.sweep
+@pytest.mark.slow
 def test_the_cage_sees_what_goes_wrong(tmp_path: Path) -> None:
     """Cases that do what hostile ones might, so that the attack cannot pass by being blind."""
     script = """

@@ -6,6 +6,7 @@ import importlib
 
 import numpy as np
 import pytest
+from looped import looped
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats
@@ -42,10 +43,9 @@ def assert_at_most(values: NDArray, limit: float) -> None:
     assert np.abs(values).max() <= limit + 2**-17 * 64
 
 
-@pytest.mark.pairwise
 @every_algorithm
-@pytest.mark.parametrize("format", formats.names())
-@pytest.mark.parametrize("granularity", [Granularity(), Granularity(0), Granularity(1), Granularity(1, 16)], ids=str)
+@looped("format", formats.names())
+@looped("granularity", [Granularity(), Granularity(0), Granularity(1), Granularity(1, 16)])
 def test_shapes_and_format(name: str, format: str, granularity: Granularity) -> None:
     w = weights((5, 20))
     q = algorithms.DATA_FREE[name](w, formats.get(format), granularity)
@@ -57,7 +57,7 @@ def test_shapes_and_format(name: str, format: str, granularity: Granularity) -> 
 
 
 @every_algorithm
-@pytest.mark.parametrize("format", formats.names())
+@looped("format", formats.names())
 def test_zeros_and_nothing(name: str, format: str) -> None:
     quantize = algorithms.DATA_FREE[name]
     for granularity in (Granularity(), Granularity(0), Granularity(1, 16)):
@@ -65,7 +65,7 @@ def test_zeros_and_nothing(name: str, format: str) -> None:
         assert quantize(np.zeros((3, 0), np.float32), formats.get(format), granularity).shape == (3, 0)
 
 
-@pytest.mark.parametrize("format", formats.names())
+@looped("format", formats.names())
 def test_rtn_is_the_formats_own_encoding(format: str) -> None:
     w = weights((5, 20))
     q = algorithms.rtn.quantize(w, formats.get(format), Granularity(0))
@@ -128,10 +128,9 @@ def squared(q: QuantizedTensor, w: NDArray) -> NDArray[np.float64]:
 
 
 # Of nested scales each depends on all others, so single groups may lose.
-@pytest.mark.pairwise
 @pytest.mark.parametrize("format", [name for name in formats.names() if formats.get(name).base is None])
-@pytest.mark.parametrize("shape", [(6, 64), (3, 37), (1, 1)], ids=["6x64", "3x37", "1x1"])
-@pytest.mark.parametrize("granularity", [Granularity(), Granularity(0), Granularity(1, 32)], ids=str)
+@looped("shape", [(6, 64), (3, 37), (1, 1)])
+@looped("granularity", [Granularity(), Granularity(0), Granularity(1, 32)])
 def test_mse_is_never_worse_than_rtn(format: str, shape: tuple[int, ...], granularity: Granularity) -> None:
     w = weights(shape) ** 3
     quantize = algorithms.DATA_FREE
@@ -147,8 +146,8 @@ def test_mse_pays_on_heavy_tails(format: str) -> None:
     assert squared(mse, w).sum() < 0.95 * squared(rtn, w).sum()
 
 
-@pytest.mark.parametrize("format", formats.names())
-@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM"])
+@looped("format", formats.names())
+@looped("op_type", ["Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM"])
 def test_no_two_algorithms_claim_the_same_weight(op_type: str, format: str) -> None:
     for granularity in (Granularity(), Granularity(0), Granularity(1, 32)):
         modules = [importlib.import_module(f"onnxq.algorithms.{word}") for word in algorithms.DATA_FREE]

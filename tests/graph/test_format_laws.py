@@ -17,6 +17,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from numpy.typing import NDArray
 
 from onnxq import formats, layouts
@@ -263,9 +264,8 @@ def test_powers_of_two_go_through(word: str, data: st.DataObject) -> None:
     np.testing.assert_array_equal(one * factor, other)
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@looped("bad", [np.nan, np.inf, -np.inf])
+@looped("dtype", DTYPES)
 @pytest.mark.parametrize("word", WORDS)
 def test_what_is_not_finite_is_refused_with_its_place(word: str, dtype: np.dtype, bad: float) -> None:
     w = np.ones((3, 40), dtype)

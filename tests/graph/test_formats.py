@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from looped import looped
 from numpy.typing import NDArray
 from tiny import sqnr
 
@@ -20,20 +21,20 @@ EPS = float(np.finfo(np.float32).eps)
 every_format = pytest.mark.parametrize("name", formats.names())
 WITH_SCALES = [n for n in formats.names() if formats.get(n).scale_type is not None]
 with_scales = pytest.mark.parametrize("name", WITH_SCALES)
-granularities = pytest.mark.parametrize(
-    ("shape", "granularity"),
+granularities = looped(
+    "shape, granularity",
     [
-        pytest.param((5, 7), Granularity(), id="5x7-tensor"),
-        pytest.param((5, 7), Granularity(0), id="5x7-channel0"),
-        pytest.param((5, 7), Granularity(1), id="5x7-channel1"),
-        pytest.param((4, 64), Granularity(1, 16), id="4x64-block16"),
-        pytest.param((4, 37), Granularity(1, 16), id="4x37-block16-ragged"),
-        pytest.param((37, 4), Granularity(0, 16), id="37x4-block16-ragged-axis0"),
-        pytest.param((3, 20, 2), Granularity(1, 8), id="3x20x2-block8-ragged-middle"),
-        pytest.param((3, 4, 2, 2), Granularity(1), id="3x4x2x2-channel1"),
-        pytest.param((70,), Granularity(0, 64), id="70-block64-ragged"),
-        pytest.param((1,), Granularity(), id="1-tensor"),
-        pytest.param((3, 1), Granularity(1, 16), id="3x1-block16"),
+        ((5, 7), Granularity()),
+        ((5, 7), Granularity(0)),
+        ((5, 7), Granularity(1)),
+        ((4, 64), Granularity(1, 16)),
+        ((4, 37), Granularity(1, 16)),
+        ((37, 4), Granularity(0, 16)),
+        ((3, 20, 2), Granularity(1, 8)),
+        ((3, 4, 2, 2), Granularity(1)),
+        ((70,), Granularity(0, 64)),
+        ((1,), Granularity()),
+        ((3, 1), Granularity(1, 16)),
     ],
 )
 
@@ -143,14 +144,14 @@ def test_of_two_weights_as_far_from_zero(order: int) -> None:
 
 
 @every_format
-@pytest.mark.parametrize(
-    ("shape", "granularity"),
+@looped(
+    "shape, granularity",
     [
-        pytest.param((0,), Granularity(), id="0-tensor"),
-        pytest.param((3, 0), Granularity(0), id="3x0-channel0"),
-        pytest.param((0, 3), Granularity(0), id="0x3-channel0"),
-        pytest.param((3, 0), Granularity(1, 16), id="3x0-block16"),
-        pytest.param((0, 32), Granularity(1, 16), id="0x32-block16"),
+        ((0,), Granularity()),
+        ((3, 0), Granularity(0)),
+        ((0, 3), Granularity(0)),
+        ((3, 0), Granularity(1, 16)),
+        ((0, 32), Granularity(1, 16)),
     ],
 )
 def test_empty(name: str, shape: tuple[int, ...], granularity: Granularity) -> None:

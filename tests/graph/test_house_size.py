@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
+from looped import looped
 
 PACKAGE = Path(__file__).parents[2] / "onnxq"
 #: Lines of a function, those of its docstring not counted.
@@ -27,7 +27,7 @@ def long_ones(text: str) -> list[str]:
     return [f"{each.name}: {lines_of(each)} lines" for each in functions if lines_of(each) > MOST]
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@looped("path", sorted(PACKAGE.rglob("*.py")))
 def test_no_function_is_long(path: Path) -> None:
     assert long_ones(path.read_text()) == []
 

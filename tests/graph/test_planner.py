@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -315,3 +316,21 @@ def test_a_plan_with_a_rank_where_there_is_none_is_refused(tmp_path: Path) -> No
     (tmp_path / "plan.json").write_text(json.dumps(json.loads(choice) | {"choices": [row]}), encoding="utf-8")
     with pytest.raises(BadRecipe, match="rank 4"):
         load_plan(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(("own", "wanted"), [(None, "hqq"), ("rtn", "rtn")])
+def test_a_plans_own_algorithm_goes_before_the_recipes(own: str | None, wanted: str) -> None:
+    recipe = Recipe("w4a16", (Rule("w4a16+hqq", "n"),), algorithm="mse")
+    choice = Choice("n", "MatMul", Method.PACKED, "int4", 32, algorithm=own)
+    assert choice.algorithm_by(recipe) == wanted
+    assert dataclasses.replace(choice, node="m").algorithm_by(recipe) == (own or "mse")
+    assert dataclasses.replace(choice, node="m").algorithm_by(Recipe("w4a16")) == own
+
+
+@pytest.mark.parametrize(("own", "wanted"), [(0, 8), (4, 4)])
+def test_a_plans_own_rank_goes_before_the_recipes(own: int, wanted: int) -> None:
+    recipe = Recipe("w4a16", (Rule("w4a16+rank8", "n"),))
+    choice = Choice("n", "MatMul", Method.PACKED, "int4", 32, rank=own)
+    assert choice.rank_by(recipe) == wanted
+    assert dataclasses.replace(choice, node="m").rank_by(recipe) == own
+    assert dataclasses.replace(choice, op="Gather").rank_by(recipe) == 0  # nothing is added beside rows of a table

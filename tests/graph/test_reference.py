@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from looped import looped
 
 import onnxq
 
@@ -61,7 +62,7 @@ def test_there_is_something_to_look_at() -> None:
     assert {"onnxq.quantize", "onnxq.formats.quantize", "onnxq.layouts.from_gguf", "onnxq.Plan.those"} <= set(MEMBERS)
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@looped("name", MEMBERS)
 def test_a_public_name_is_described(name: str) -> None:
     """What it does, each parameter by its name, and what it raises itself."""
     found = MEMBERS[name]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from looped import looped
 
 from onnxq import formats, layouts
 from onnxq.formats import Granularity, QuantizedTensor
 
 SHAPES = [(1, 1), (2, 5), (15, 16), (16, 17), (17, 32), (33, 47), (3, 300), (0, 32), (4, 0)]
-shapes = pytest.mark.parametrize(("n", "k"), SHAPES, ids=[f"{n}x{k}" for n, k in SHAPES])
+shapes = looped("n, k", SHAPES)
 TILED = [
     *("uint4", "uint8", "int4", "int3", "int2", "uint2", "int8", "pow2_int4"),
     *("nf4", "fp4", "nf4_dq", "mxfp4", "q4_0", "q5_0", "q8_0"),
@@ -17,11 +18,10 @@ TILED = [
 every_format = pytest.mark.parametrize("name", TILED)
 
 
-@pytest.mark.pairwise
 @shapes
 @every_format
-@pytest.mark.parametrize("axis", [1, 0], ids=["NK", "KN"])
-@pytest.mark.parametrize("block", [16, 32, 256])
+@looped("axis", [1, 0])
+@looped("block", [16, 32, 256])
 def test_unpacking_gives_what_was_packed(name: str, n: int, k: int, axis: int, block: int) -> None:
     w = np.random.default_rng(n + k).standard_normal((n, k)).astype(np.float32)
     format = formats.get(name)

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from looped import looped
 from numpy.typing import NDArray
 
 from onnxq import formats
@@ -32,10 +33,7 @@ SHAPES = [
     ((5, 7), 1, 1),
     ((9, 6), 0, 3),
 ]
-shapes = pytest.mark.parametrize(
-    ("shape", "axis", "block"),
-    [pytest.param(*s, id=f"{'x'.join(map(str, s[0]))}-axis{s[1]}-block{s[2]}") for s in SHAPES],
-)
+shapes = looped("shape, axis, block", SHAPES)
 SPECIAL = {
     "zeros": np.zeros((4, 32), np.float32),
     "negative zeros": np.full((4, 32), -0.0, np.float32),
@@ -72,7 +70,6 @@ def assert_same(fast: QuantizedTensor, slow: QuantizedTensor) -> None:
     assert fast.codes.dtype == slow.codes.dtype
 
 
-@pytest.mark.pairwise
 @shapes
 @every_format
 @every_algorithm
@@ -83,9 +80,8 @@ def test_shapes(
     assert_same(*both(w, name, algorithm, Granularity(axis, block), monkeypatch))
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("what", SPECIAL)
+@looped("axis", [0, 1])
+@looped("what", SPECIAL)
 @every_format
 @every_algorithm
 def test_special_numbers(algorithm: str, name: str, what: str, axis: int, monkeypatch: pytest.MonkeyPatch) -> None:

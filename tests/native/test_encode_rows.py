@@ -9,6 +9,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
+from looped import looped
 from numpy.typing import NDArray
 
 from onnxq import formats, layouts
@@ -67,16 +68,15 @@ def assert_same(fast: QuantizedTensor | None, slow: QuantizedTensor) -> None:
             )
 
 
-@pytest.mark.parametrize(("n", "k", "block"), SHAPES, ids=["x".join(map(str, s)) for s in SHAPES])
+@looped("n, k, block", SHAPES)
 @every_word
 def test_shapes(word: str, n: int, k: int, block: int) -> None:
     w = np.random.default_rng(n * k).standard_normal((n, k)).astype(np.float32)
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, block)), by_numpy(word, w, Granularity(1, block)))
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize(("shape", "axis"), [((33, 70), 0), ((64, 64), 0), ((2, 40, 3), 1), ((5, 1), 0), ((1, 130), 0)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@looped("shape, axis", [((33, 70), 0), ((64, 64), 0), ((2, 40, 3), 1), ((5, 1), 0), ((1, 130), 0)])
+@looped("dtype", DTYPES)
 @every_word
 def test_blocks_along_another_axis(word: str, dtype: np.dtype, shape: tuple[int, ...], axis: int) -> None:
     w = np.random.default_rng(6).standard_normal(shape).astype(dtype)
@@ -94,7 +94,7 @@ def test_what_is_not_in_order_in_memory(word: str) -> None:
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, 32)), by_numpy(word, w, Granularity(1, 32)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@looped("dtype", DTYPES)
 @every_word
 def test_every_float_type(word: str, dtype: np.dtype) -> None:
     rng = np.random.default_rng(1)
@@ -111,7 +111,7 @@ def test_every_number_of_float16(word: str) -> None:
     )
 
 
-@pytest.mark.parametrize("what", SPECIAL)
+@looped("what", SPECIAL)
 @every_word
 def test_special_numbers(word: str, what: str) -> None:
     w = SPECIAL[what].astype(np.float32).reshape(2, 32)
@@ -131,7 +131,7 @@ def test_many_numbers_of_many_sizes(word: str) -> None:
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, 64)), by_numpy(word, w, Granularity(1, 64)))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 1000])
+@looped("count", [1, 2, 3, 7, 1000])
 @every_word
 def test_any_number_of_threads(word: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     w = np.random.default_rng(5).standard_normal((30, 100)).astype(np.float32)
@@ -139,9 +139,8 @@ def test_any_number_of_threads(word: str, count: int, monkeypatch: pytest.Monkey
     assert_same(_fast.encode(formats.get(word), w, Granularity(1, 32)), by_numpy(word, w, Granularity(1, 32)))
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf], ids=["nan", "-nan", "inf", "-inf"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@looped("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@looped("dtype", DTYPES)
 @every_word
 def test_what_is_not_finite_is_left_to_numpy(word: str, dtype: np.dtype, bad: float) -> None:
     for place in (0, 31, 99, 250, 299):
@@ -154,7 +153,7 @@ def test_what_float32_does_not_hold_is_left_to_numpy() -> None:
     assert _fast.encode(formats.get("int4"), np.full((1, 32), 1e300), Granularity(1, 32)) is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@looped("dtype", DTYPES)
 @every_word
 def test_nothing_behind_the_weight_is_read(word: str, dtype: np.dtype) -> None:
     for count in (1, 31, 33, 64, 100):

@@ -183,6 +183,9 @@ def test_awq_serves_codes_of_few_bits_and_leaves_others_alone(tmp_path: Path) ->
     assert dict(made.ways) == {"awq": 1} and made.error < 0.8
     assert not balanced(job_of(tmp_path, "int8")).ways
     assert not balanced(job_of(tmp_path, "int3", algorithm="rtn")).ways
+    job = job_of(tmp_path, "int3", algorithm="mse")
+    named = [dataclasses.replace(choice, algorithm="rtn") for choice in job.plan]  # the plan's own word, as a search's
+    assert not balanced(dataclasses.replace(job, plan=job.plan.replacing(named))).ways
 
 
 @pytest.mark.parametrize("algorithm", ["gptq", None], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,9 @@ def test_rows_that_are_all_nan_correct_nothing(tmp_path: Path) -> None:
 def test_rtn_leaves_biases_as_they_are(tmp_path: Path) -> None:
     job = open_job(model(tmp_path), Recipe("int8", algorithm="rtn"), "onnx", samples())
     assert biases_corrected(job, job.plan, NO_RANGES).job is job
+    job = open_job(model(tmp_path), Recipe("int8", algorithm="mse"), "onnx", samples())
+    named = job.plan.replacing([dataclasses.replace(choice, algorithm="rtn") for choice in job.plan])
+    assert biases_corrected(job, named, NO_RANGES).job is job
 
 
 def test_without_data_or_a_shift_nothing_changes(tmp_path: Path) -> None:

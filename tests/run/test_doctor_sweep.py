@@ -20,6 +20,7 @@ MODELS = sorted((SHARED / "models").glob("*.onnx"))
 MOST_BYTES = 3_000_000
 #: Calibrated and tuned.
 TUNED_BYTES = 300_000
+TARGETS, SCHEMES = ("ort-cpu", "onnx", "onnxq", "openvino"), ("w4a16", "w8a8-dynamic")
 
 pytestmark = pytest.mark.sweep
 
@@ -38,6 +39,18 @@ def small(most_bytes: int) -> list[Path]:
     return [path for path in MODELS if path.stat().st_size < most_bytes]
 
 
+#: Each model on every target, in one scheme after the other, so that every two of a model, a scheme and a target meet;
+#: `zoo` takes the rest.
+CASES = [
+    pytest.param(
+        path, scheme, target, marks=pytest.mark.zoo if (i + j + k) % 2 else (), id=f"{path.stem}-{scheme}-{target}"
+    )
+    for i, path in enumerate(small(MOST_BYTES))
+    for j, scheme in enumerate(SCHEMES)
+    for k, target in enumerate(TARGETS)
+]
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
 @pytest.mark.parametrize("path", small(TUNED_BYTES), ids=lambda path: path.stem)
@@ -52,9 +65,7 @@ def test_int8(path: Path, target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnxq", "openvino"])
-@pytest.mark.parametrize("scheme", ["w4a16", "w8a8-dynamic"])
-@pytest.mark.parametrize("path", small(MOST_BYTES), ids=lambda path: path.stem)
+@pytest.mark.parametrize(("path", "scheme", "target"), CASES)
 def test_what_onnxq_makes_of_them(path: Path, scheme: str, target: str, tmp_path: Path) -> None:
     written = tmp_path / "out.onnx"
     try:

@@ -44,6 +44,7 @@ def ids(batch: int, length: int) -> dict[str, NDArray]:
     return {"ids": np.random.default_rng(length).integers(0, 512, (batch, length))}
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("external", [False, True], ids=["one-file", "external"])
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnxq"])
 @pytest.mark.parametrize("scheme", ["w4a16", "w8a8-dynamic", "fp16"])

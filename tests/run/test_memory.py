@@ -15,6 +15,7 @@ MEGABYTE = 1 << 20
 
 
 @pytest.mark.sweep
+@pytest.mark.slow
 def test_a_large_model_never_is_in_memory(tmp_path: Path) -> None:
     """1.8 GB of float32 weights become 4 bits in less than 800 MB, check of the saved file included."""
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize

@@ -33,7 +33,7 @@ PAIRS = [
     if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
 ]
 #: Schemes that go the same way through all passes, with other numbers: each model takes one, and the sweep the other.
-TWINS = {"w8a16": 0, "w4a16": 1, "nf4": 0, "fp4": 1}
+TWINS = {"w8a16": 0, "w4a16": 1, "nf4": 0, "fp4": 1, "w8a8": 0, "w4a8": 1}
 
 
 def is_swept(name: str, scheme: str) -> bool:

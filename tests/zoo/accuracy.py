@@ -51,7 +51,7 @@ OURS = ("rtn", "mse", "hqq", "awq", "importance", "gptq", "gptaq", "adaround")
 PAIRS = (("gptq", "rtn"), ("gptq", "mse"), ("gptaq", "gptq"), ("adaround", "gptq"), ("awq", "mse"))
 #: What is said below the tables.
 BOUNDS = (
-    "## What bounds it",
+    "## What limits it",
     "",
     "* Scales that are tried on the outputs came last. Measured since: `gptq` and `gptaq` of gpt_nano_sort and",
     "  both tiny-random models, `gptq` of stories260k_llama, deeplabv3_mnv2, mobilenetv2_cifar10 and",

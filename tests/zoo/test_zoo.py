@@ -83,6 +83,7 @@ def test_every_scheme_goes_through(quantize: Callable[..., onnxq.Result], name: 
     assert_good(quantize(name, scheme, target))
 
 
+@pytest.mark.slow
 def test_static_int8_keeps_the_transformer(quantize: Callable[..., onnxq.Result], zoo: ModuleType) -> None:
     result = quantize(SCORED, "w8a8", "ort-cpu")
     assert_good(result)
@@ -90,6 +91,7 @@ def test_static_int8_keeps_the_transformer(quantize: Callable[..., onnxq.Result]
     assert zoo.score(SCORED, result.output) <= 1.4335
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "limit"), [("w4a16", 1.4335), ("nf4", 1.4355)])
 def test_four_bits_keep_the_transformer(
     quantize: Callable[..., onnxq.Result], zoo: ModuleType, scheme: str, limit: float

@@ -98,7 +98,7 @@ def _choices(job: Job, place: ChannelPlace) -> list[Choice | None]:
 def _way(job: Job, place: ChannelPlace) -> str:
     """The way that the plan for the layers behind a place calls for; empty: none."""
     choices = [choice for choice in _choices(job, place) if choice is not None and choice.format is not None]
-    named = [job.recipe.algorithm_for(choice.node, choice.op) for choice in choices]
+    named = [choice.algorithm_by(job.recipe) for choice in choices]
     if len(choices) < len(place.readers) or algorithms.PLAIN in named:
         return ""  # who names rtn wants the codes of these very weights
     if all(choice.method in (Method.STATIC, Method.DYNAMIC) for choice in choices):

@@ -134,7 +134,7 @@ def _layers(job: Job, plan: Plan, ranges: Ranges) -> Iterator[tuple[str, tuple[W
         if weight.node.op_type == "Conv"
         and plan.method(weight.node.name) is Method.STORED
         and isinstance(getattr(known.get(weight.value.name or ""), "rows", None), Patches)
-        and job.recipe.algorithm_for(weight.node.name or "", "Conv") != algorithms.PLAIN
+        and plan.choices[weight.node.name or ""].algorithm_by(job.recipe) != algorithms.PLAIN
         and (len(weight.node.inputs) < 3 or weight.node.inputs[2] is None or graph.constant(weight.node.inputs[2]))
     ]
     if not found:

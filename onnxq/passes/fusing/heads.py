@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.types import Types
+from onnxq.passes.sizes import Size, sizes_of
 
 #: The order of axes that puts heads before rows, and back.
 HEADS_FIRST = [0, 2, 1, 3]
@@ -21,9 +22,6 @@ _PRODUCTS = ("MatMul", "DenseMatMul", "MatMulNBits")
 _OF_TWO = ("Add", "Mul")
 #: What is done to heads before they meet. Were there other rows behind it, no valid model could ask for those before.
 _IN_PLACE = ("Add", "Sub", "Mul", "Div", "Neg", "Concat", "Slice", "Split", "Cast", "Identity")
-
-#: A dimension as a Reshape asks for it: a number, or that of an axis of some value.
-Size = int | tuple[ir.Value, int]
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def split_at(value: ir.Value | None, types: Types) -> Joined | None:
     node = None if value is None else value.producer()
     if node is None or not graph.is_op(node, "Reshape") or graph.attribute_int(node, "allowzero", 0):
         return None
-    x, sizes = node.inputs[0], _sizes(node.inputs[1], types)
+    x, sizes = node.inputs[0], sizes_of(node.inputs[1], types)
     shape = None if x is None else types.of(x).shape
     if x is None or sizes is None or len(sizes) != 4 or shape is None or len(shape) != 3:
         return None
@@ -91,7 +89,7 @@ def merged_behind(y: ir.Value, width: int | None, rows: ir.Value, types: Types) 
     merge = graph.only_consumer(turn.outputs[0])
     if merge is None or not graph.is_op(merge, "Reshape") or graph.attribute_int(merge, "allowzero", 0):
         return None
-    sizes = _sizes(merge.inputs[1], types)
+    sizes = sizes_of(merge.inputs[1], types)
     if sizes is None or len(sizes) != 3 or merge.graph is not turn.graph or not isinstance(sizes[2], int):
         return None
     is_whole = sizes[2] in (-1, width)
@@ -150,51 +148,3 @@ def _rank(value: ir.Value | None) -> int | None:
     """Of a constant."""
     tensor = graph.constant(value)
     return None if tensor is None else len(tensor.shape)
-
-
-def _sizes(value: ir.Value | None, types: Types) -> list[Size] | None:
-    """The elements of a shape, where it is known of each of them what it is."""
-    tensor = graph.constant(value)
-    if tensor is not None:
-        return [int(each) for each in tensor.numpy().reshape(-1)] if tensor.size <= 8 else None
-    node = None if value is None else value.producer()
-    if node is None:
-        return None
-    if graph.is_op(node, "Concat"):
-        parts = [_sizes(each, types) for each in node.inputs]
-        return None if None in parts else [size for part in parts if part is not None for size in part]
-    if graph.is_op(node, "Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape"):
-        found = _sizes(node.inputs[0], types)
-        return found if found is not None and len(found) == 1 else None
-    if graph.is_op(node, "Gather"):
-        return _gathered(node, types)
-    if graph.is_op(node, "Slice"):
-        return _sliced(node, types)
-    of = node.inputs[0] if graph.is_op(node, "Shape") else None
-    if of is None or types.of(of).rank is None:
-        return None
-    axes = range(types.of(of).rank or 0)
-    begin = graph.attribute_int(node, "start", 0)
-    return [(of, axis) for axis in axes[begin : graph.attribute_int(node, "end", len(axes))]]
-
-
-def _gathered(node: ir.Node, types: Types) -> list[Size] | None:
-    numbers, source = _sizes(node.inputs[1], types), None if node.inputs[0] is None else node.inputs[0].producer()
-    indices = [each for each in numbers or [] if isinstance(each, int)]
-    if numbers is None or len(indices) != len(numbers):
-        return None
-    plain = graph.is_op(source, "Shape") and source is not None and not source.attributes
-    if plain and source is not None and source.inputs[0] is not None and min(indices, default=-1) >= 0:
-        return [(source.inputs[0], axis) for axis in indices]  # whatever its rank is
-    sizes = _sizes(node.inputs[0], types)
-    fits = sizes is not None and all(-len(sizes) <= index < len(sizes) for index in indices)
-    return [sizes[index] for index in indices] if fits and sizes is not None else None
-
-
-def _sliced(node: ir.Node, types: Types) -> list[Size] | None:
-    if len(node.inputs) not in (3, 4):
-        return None
-    sizes, begin, end = (_sizes(each, types) for each in node.inputs[:3])
-    if sizes is None or not begin or not end or not isinstance(begin[0], int) or not isinstance(end[0], int):
-        return None
-    return sizes[begin[0] : end[0]]
