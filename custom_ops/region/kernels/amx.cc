@@ -1,6 +1,7 @@
 // Convolutions by tiles of bytes.
 
 #include "binary_zmm.h"
+#include "border_zmm.h"
 #include "depthwise_dot.h"
 #if !defined(ONNXQ_EMULATE)
 #include "lookup_vbmi.h"
@@ -55,6 +56,6 @@ constexpr auto lookup_here = lookup_vbmi;
 
 extern const RegionKernel region_amx;
 constexpr RegionKernel region_amx = {"amx",      kNeeds,      plan_amx,    conv_amx, depthwise_dots,
-                                     binary_zmm, pool_simple, lookup_here, quantize_simple,      dequantize_simple};
+                                     binary_zmm, pool_simple, lookup_here, quantize_zmm,         dequantize_zmm};
 
 }  // namespace onnxq

@@ -10,7 +10,9 @@ namespace {
 // Products of even and of odd bytes in 16 bits each, added in pairs to 32: nothing saturates, as vpmaddubsw would.
 struct YmmPairs {
   static constexpr int kLanes = 8, kVectors = 2, kPixels = 4;
+  static constexpr bool kIsInOrder = true;
   using Problem = Conv;
+  using Finish = BlockFinish;
   using Sum = int32_t;
   using I = __m256i;
   struct X {
@@ -34,9 +36,6 @@ struct YmmPairs {
   static I dot(I sum, const X& x, const W& w) {
     const I odd = _mm256_add_epi32(sum, _mm256_madd_epi16(x.odd, w.odd));
     return _mm256_add_epi32(odd, _mm256_madd_epi16(x.even, w.even));
-  }
-  static void finish(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
-    store_block(c, n, y, x, block, sums);
   }
 };
 

@@ -1,11 +1,12 @@
 #include "binary_zmm.h"
+#include "border_zmm.h"
 #include "depthwise_dot.h"
 
 namespace onnxq {
 
 extern const RegionKernel region_avx512_vnni;
 constexpr RegionKernel region_avx512_vnni = {
-    "avx512_vnni", kAvx512 | kAvx512Vnni, plan_dots<ZmmDots>, conv_dots<ZmmDots>, depthwise_dots,
-    binary_zmm,    pool_simple,           lookup_simple,      quantize_simple,    dequantize_simple};
+    "avx512_vnni", kAvx512 | kAvx512Vnni, plan_dots<ZmmDots>, conv_zmm,       depthwise_dots,
+    binary_zmm,    pool_simple,           lookup_simple,      quantize_zmm,       dequantize_zmm};
 
 }  // namespace onnxq

@@ -8,7 +8,9 @@ namespace {
 // 6 pixels and 16 outputs: 12 of 16 registers are sums, two are weights and one is a pixel.
 struct YmmDots {
   static constexpr int kLanes = 8, kVectors = 2, kPixels = 6;
+  static constexpr bool kIsInOrder = true;
   using Problem = Conv;
+  using Finish = BlockFinish;
   using Sum = int32_t;
   using I = __m256i;
   using X = I;
@@ -24,9 +26,6 @@ struct YmmDots {
     return _mm256_set1_epi32(four);
   }
   static I dot(I sum, X x, W w) { return _mm256_dpbusd_avx_epi32(sum, x, w); }
-  static void finish(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
-    store_block(c, n, y, x, block, sums);
-  }
 };
 
 }  // namespace

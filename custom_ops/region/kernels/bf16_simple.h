@@ -68,7 +68,7 @@ inline void number_conv_one_by_one(const NumberConv& c, int64_t n, int64_t first
       continue;
     }
     for (int64_t b = block; b < end; ++b) {
-      const uint8_t* const window = at.window + b / c.blocks * c.group_in;
+      const uint8_t* const window = at.window + group_of(c, b) * c.group_in;
       const int8_t* w = c.weight + b * c.chunks * kBlockBytes;
       float sums[kBlock];
       memcpy(sums, c.starts + b * kBlock, sizeof sums);

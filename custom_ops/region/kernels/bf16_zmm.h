@@ -65,6 +65,7 @@ struct NumberFinish {
   struct At {
     int64_t to, plus;  // numbers from the first output of an image on
   };
+  static constexpr bool kPairs = false;
 
   const NumberConv* conv;
   ZmmAct act;
@@ -76,7 +77,7 @@ struct NumberFinish {
 
   explicit NumberFinish(const NumberConv& c) : conv(&c), act(c.act), image(c.to.image), plus_image(c.plus.image) {}
 
-  void begin(int64_t block) {
+  [[gnu::always_inline]] void begin(int64_t block) {
     const int64_t channel = channel_of(*conv, block);
     mask = first_numbers(outputs_of(*conv, block));
     data = conv->to.data + channel;
@@ -97,11 +98,16 @@ struct NumberFinish {
   void store(int64_t n, const At& at, __m512i a, __m512i b) const {
     store(n, at, _mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
   }
+  void store(int64_t n, const At& at, const float* sums) const {
+    store(n, at, _mm512_loadu_ps(sums), _mm512_loadu_ps(sums + 16));
+  }
 };
 
 struct PairDots {
   static constexpr int kLanes = 16, kVectors = 2, kPixels = 14;
+  static constexpr bool kIsInOrder = false;  // even ones are
   using Problem = NumberConv;
+  using Finish = NumberFinish;
   using Sum = float;
   using I = __m512;
   using X = __m512bh;
@@ -124,11 +130,6 @@ struct PairDots {
     return x;
   }
   static I dot(I sum, X x, W w) { return _mm512_dpbf16_ps(sum, x, w); }
-  static void finish(const NumberConv& c, int64_t n, int64_t y, int64_t x, int64_t block, const float* sums) {
-    NumberFinish to(c);
-    to.begin(block);
-    to.store(n, to.place(y, x), load(sums), load(sums + 16));
-  }
 };
 
 // Rounded, even ones before odd ones back in their order.

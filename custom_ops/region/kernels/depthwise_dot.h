@@ -30,21 +30,18 @@ struct Column {
 struct Channels {
   const Depthwise* d;
   const int8_t* weight;
-  __m512i bias[4], zero, low, high;
-  __m512 scale[4], most;
+  ToPackedCodes codes;
+  __m512i bias[4];
+  __m512 scale[4];
   __mmask64 mask;
 
-  Channels(const Depthwise& d, int64_t first) : d(&d) {
+  Channels(const Depthwise& d, int64_t first) : d(&d), codes(d.codes) {
     const int64_t block = first / 64, left = d.y.C - first;
     weight = d.dot_weight + block * cover(d.kernel_y, 4) * d.kernel_x * 256;
     for (int v = 0; v < 4; ++v) {
       bias[v] = _mm512_loadu_si512(d.dot_bias + block * 64 + v * 16);
       scale[v] = _mm512_loadu_ps(d.dot_scale + block * 64 + v * 16);
     }
-    zero = _mm512_set1_epi16(static_cast<int16_t>(d.codes.zero));
-    low = _mm512_set1_epi8(static_cast<int8_t>(d.codes.low));
-    high = _mm512_set1_epi8(static_cast<int8_t>(d.codes.high));
-    most = _mm512_set1_ps(1e9f);  // where conversion would turn the sign
     mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
   }
 
@@ -60,15 +57,13 @@ struct Channels {
     }
   }
   void store(uint8_t* to, const __m512i* sums) const {
-    __m512i q[4];
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      q[v] = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), scale[v]), most));
+    const auto steps = [&](int v) { return codes.steps(sums[v], scale[v]); };
+    const __m512i all = codes(steps(0), steps(1), steps(2), steps(3));
+    if (~mask) {
+      _mm512_mask_storeu_epi8(to, mask, all);
+    } else {
+      _mm512_storeu_si512(to, all);
     }
-    const __m512i a = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
-    const __m512i b = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
-    const __m512i codes = _mm512_min_epu8(_mm512_max_epu8(_mm512_packus_epi16(a, b), low), high);
-    _mm512_mask_storeu_epi8(to, mask, codes);
   }
 };
 

@@ -2,7 +2,8 @@
 //
 // V: of a `Problem`, which is a Conv, kLanes sums of a register I that begin with starts(problem); `weights(p)` reads four
 // bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W).
-// kPixels × kVectors registers are sums.
+// kPixels × kVectors registers are sums. kIsInOrder: the first outputs are in the first register. `Finish` knows what the pixels of a block share, and stores one of an image, or two where
+// it `kPairs`.
 
 #ifndef ONNXQ_REGION_DOT_H_
 #define ONNXQ_REGION_DOT_H_
@@ -18,13 +19,13 @@ bool plan_dots(Conv& c) {
   return true;
 }
 
-// sums[P][32], outputs from `lane` on.
-template <class V, int P>
+// sums[P][32], outputs from `lane` on, `vectors` registers of them.
+template <class V, int P, int vectors>
 inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, const typename V::Sum* bias, int lane,
                      typename V::Sum* sums) {
-  typename V::I sum[P][V::kVectors];
+  typename V::I sum[P][vectors];
 #pragma GCC unroll 4
-  for (int v = 0; v < V::kVectors; ++v) {
+  for (int v = 0; v < vectors; ++v) {
     const typename V::I start = V::load(bias + lane + v * V::kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < P; ++i) {
@@ -35,9 +36,9 @@ inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, cons
     const uint8_t* x = window + c.offsets[k];
     const int8_t* q = w;
     for (int64_t quad = 0; quad < c.quads[k]; ++quad, x += 4, q += 64) {
-      typename V::W weight[V::kVectors];
+      typename V::W weight[vectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < V::kVectors; ++v) {
+      for (int v = 0; v < vectors; ++v) {
         const int at = lane + v * V::kLanes;
         weight[v] = V::weights(q + at / 16 * (kBlockBytes / 2) + at % 16 * 4);
       }
@@ -45,7 +46,7 @@ inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, cons
       for (int i = 0; i < P; ++i) {
         const typename V::X pixel = V::pixel(x + i * c.step_x);
 #pragma GCC unroll 4
-        for (int v = 0; v < V::kVectors; ++v) {
+        for (int v = 0; v < vectors; ++v) {
           sum[i][v] = V::dot(sum[i][v], pixel, weight[v]);
         }
       }
@@ -54,29 +55,68 @@ inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, cons
 #pragma GCC unroll 16
   for (int i = 0; i < P; ++i) {
 #pragma GCC unroll 4
-    for (int v = 0; v < V::kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       V::store(sums + i * kBlock + lane + v * V::kLanes, sum[i][v]);
     }
   }
 }
 
+// The pixels of a tile that y has, and where their sums are.
+template <class V, int P>
+struct Tile {
+  struct Row {
+    int64_t sums;
+    typename V::Finish::At at;
+  };
+  const uint8_t* window;
+  Row rows[P];
+  int64_t size = 0;
+
+  Tile(const Conv& c, int64_t n, int64_t unit, const typename V::Finish& to) {
+    Pixels pixel(c, n, unit);
+    window = pixel.window;
+    for (int i = 0; i < P; ++i, pixel.next()) {
+      if (pixel.is_there(c)) {
+        rows[size++] = {i * kBlock, to.place(pixel.y, pixel.x)};
+      }
+    }
+  }
+
+  void finish(const typename V::Finish& shared, int64_t n, int64_t block, const typename V::Sum* from) const {
+    // What is written could be any of its numbers: copies stay in registers.
+    typename V::Finish to = shared;
+    to.begin(block);
+    const Row *row = rows, *const end = rows + size;
+    if constexpr (V::Finish::kPairs) {
+      for (; end - row > 1; row += 2) {
+        to.store(n, row[0].at, from + row[0].sums, row[1].at, from + row[1].sums);
+      }
+    }
+    for (; row != end; ++row) {
+      to.store(n, row->at, from + row->sums);
+    }
+  }
+};
+
 template <class V, int P>
 void conv_tiles(const typename V::Problem& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
-  alignas(64) typename V::Sum sums[P * kBlock];
+  alignas(64) typename V::Sum sums[P * kBlock] = {};
+  const typename V::Finish to(c);
   for (int64_t unit = first; unit < last; ++unit) {
-    const Pixels start(c, n, unit);
+    const Tile<V, P> tile(c, n, unit, to);
     for (int64_t b = block; b < end; ++b) {
+      const uint8_t* const window = tile.window + group_of(c, b) * c.group_in;
+      const int8_t* const weight = c.weight + b * c.chunks * kBlockBytes;
+      const typename V::Sum* const starts = V::starts(c) + b * kBlock;
       const int64_t outputs = outputs_of(c, b);
       for (int lane = 0; lane < outputs; lane += V::kLanes * V::kVectors) {
-        dot_tile<V, P>(c, start.window + b / c.blocks * c.group_in, c.weight + b * c.chunks * kBlockBytes,
-                       V::starts(c) + b * kBlock, lane, sums);
-      }
-      Pixels at = start;
-      for (int i = 0; i < P; ++i, at.next(c)) {
-        if (at.is_there(c)) {
-          V::finish(c, n, at.y, at.x, b, sums + i * kBlock);
+        if (V::kIsInOrder && outputs <= lane + V::kLanes) {
+          dot_tile<V, P, 1>(c, window, weight, starts, lane, sums);
+        } else {
+          dot_tile<V, P, V::kVectors>(c, window, weight, starts, lane, sums);
         }
       }
+      tile.finish(to, n, b, sums);
     }
   }
 }

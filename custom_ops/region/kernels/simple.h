@@ -62,6 +62,22 @@ inline void store_block(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t 
   memcpy(c.y.data + n * c.y.image + y * c.y.row + x * c.y.C + channel, codes, static_cast<size_t>(outputs));
 }
 
+// For dot.h: pixels are stored one by one, by numbers of their row and column.
+struct BlockFinish {
+  struct At {
+    int64_t y, x;
+  };
+  const Conv* conv;
+  int64_t block = 0;
+
+  static constexpr bool kPairs = false;
+
+  explicit BlockFinish(const Conv& c) : conv(&c) {}
+  void begin(int64_t of) { block = of; }
+  static At place(int64_t y, int64_t x) { return {y, x}; }
+  void store(int64_t n, At at, const int32_t* sums) const { store_block(*conv, n, at.y, at.x, block, sums); }
+};
+
 inline bool plan_one_by_one(Conv& c) {
   plan_tiles(c, 1, 1);
   return true;
@@ -74,7 +90,7 @@ inline void conv_one_by_one(const Conv& c, int64_t n, int64_t first, int64_t las
       continue;
     }
     for (int64_t b = block; b < end; ++b) {
-      const uint8_t* const window = at.window + b / c.blocks * c.group_in;
+      const uint8_t* const window = at.window + group_of(c, b) * c.group_in;
       const int8_t* w = c.weight + b * c.chunks * kBlockBytes;
       uint32_t sums[kBlock];  // that wrap, as those of vectors do
       memcpy(sums, c.bias + b * kBlock, sizeof sums);

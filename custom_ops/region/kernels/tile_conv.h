@@ -58,7 +58,7 @@ struct Pair {
       const int64_t tile = 2 * unit + t;
       Pixels at(c, n, tile < c.tiles ? tile : tile - 1);
       windows[t] = at.window;
-      for (int64_t i = 0; i < c.tile && tile < c.tiles; ++i, at.next(c)) {
+      for (int64_t i = 0; i < c.tile && tile < c.tiles; ++i, at.next()) {
         if (at.is_there(c)) {
           rows[size++] = {static_cast<int32_t>(t * 2 * kTileSums + i * 16), to.place(at.y, at.x)};
         }
@@ -89,7 +89,7 @@ template <class E, bool half>
 inline void multiply(const typename E::Problem& c, const Windows& windows, int64_t b, int64_t each, Pending<E>& pending) {
   const int8_t* w = windows.weight + b * windows.chunks * kBlockBytes;
   const auto* const starts = E::starts(c) + b * kBlock;
-  const int64_t group = b / c.blocks * c.group_in;
+  const int64_t group = group_of(c, b) * c.group_in;
   load_tile<0>(starts, 0);
   load_tile<2>(starts, 0);
   if (!half) {

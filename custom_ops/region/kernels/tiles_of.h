@@ -35,10 +35,12 @@ inline void plan_tiles(Conv& c, int64_t most, int64_t together) {
 // Where a tile begins; walks over its pixels.
 struct Pixels {
   int64_t y, x;
+  int64_t seam;  // where a row of what is read flat ends; else none
   const uint8_t* window;
 
   Pixels(const Conv& c, int64_t n, int64_t tile) {
     const int64_t width = c.flat ? flat_pitch(c) : cover(c.y.W, c.tile);
+    seam = c.flat ? width : -1;
     const int64_t at = c.flat ? tile * c.tile : tile;
     y = at / width;
     x = c.flat ? at % width : at % width * c.tile;
@@ -47,24 +49,28 @@ struct Pixels {
 
   // Whether y has this pixel.
   bool is_there(const Conv& c) const { return y < c.y.H && x < c.y.W; }
-  void next(const Conv& c) {
+  void next() {
     ++x;
-    if (c.flat && x == flat_pitch(c)) {
+    if (x == seam) {
       x = 0;
       ++y;
     }
   }
 };
 
+// A block's group, and its number there. Divisions take as long as the sums of small windows.
+inline int64_t group_of(const Conv& c, int64_t block) { return c.groups == 1 ? 0 : block / c.blocks; }
+inline int64_t in_group(const Conv& c, int64_t block) { return c.groups == 1 ? block : block % c.blocks; }
+
 // Outputs of a block that exist.
 inline int64_t outputs_of(const Conv& c, int64_t block) {
-  const int64_t left = c.group_out - block % c.blocks * kBlock;
+  const int64_t left = c.group_out - in_group(c, block) * kBlock;
   return left < kBlock ? left : kBlock;
 }
 
 // The first channel of a block.
 inline int64_t channel_of(const Conv& c, int64_t block) {
-  return block / c.blocks * c.group_out + block % c.blocks * kBlock;
+  return group_of(c, block) * c.group_out + in_group(c, block) * kBlock;
 }
 
 }  // namespace

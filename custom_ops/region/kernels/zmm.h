@@ -30,6 +30,28 @@ struct ToCodes {
   __m512i steps(__m512 value) const { return _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_min_ps(value, high)), low); }
 };
 
+// From four registers of products of sums and scales to 64 codes: those of `a` and `b` by turns of four, then those of `c`
+// and `d`, in each quarter of the register.
+struct ToPackedCodes {
+  __m512i zero, low, high;
+  __m512 most;
+
+  explicit ToPackedCodes(const Codes& codes)
+      : zero(_mm512_set1_epi16(static_cast<int16_t>(codes.zero))),
+        low(_mm512_set1_epi8(static_cast<int8_t>(codes.low))),
+        high(_mm512_set1_epi8(static_cast<int8_t>(codes.high))),
+        most(_mm512_set1_ps(1e9f)) {}  // beyond, conversion would turn the sign
+
+  __m512i steps(__m512i sums, __m512 scale) const {
+    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale), most));
+  }
+  __m512i operator()(__m512i a, __m512i b, __m512i c, __m512i d) const {
+    const __m512i front = _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero);
+    const __m512i back = _mm512_adds_epi16(_mm512_packs_epi32(c, d), zero);
+    return _mm512_min_epu8(_mm512_max_epu8(_mm512_packus_epi16(front, back), low), high);
+  }
+};
+
 inline __mmask16 first_lanes(int64_t lanes) {
   return static_cast<__mmask16>(lanes >= 16 ? 0xFFFF : (1u << (lanes < 0 ? 0 : lanes)) - 1);
 }
@@ -37,17 +59,20 @@ inline __mmask16 first_lanes(int64_t lanes) {
 // What the blocks of a convolution share while their pixels are stored.
 struct Finish {
   using At = int64_t;  // bytes (or floats) from the first output of an image on
+  static constexpr bool kPairs = true;
 
   const Conv* conv;
   ToCodes codes;
+  ToPackedCodes packed;
   __m512 scale0, scale1;
   __mmask16 mask0, mask1;
-  int64_t channel;
+  int64_t channel, outputs;
 
-  explicit Finish(const Conv& c) : conv(&c), codes(c.codes) {}
+  explicit Finish(const Conv& c) : conv(&c), codes(c.codes), packed(c.codes) {}
 
-  void begin(int64_t block) {
-    const int64_t outputs = outputs_of(*conv, block);
+  // Inlined, or compilers keep all of it in memory.
+  [[gnu::always_inline]] void begin(int64_t block) {
+    outputs = outputs_of(*conv, block);
     channel = channel_of(*conv, block);
     scale0 = _mm512_loadu_ps(conv->scale + block * kBlock);
     scale1 = _mm512_loadu_ps(conv->scale + block * kBlock + 16);
@@ -71,6 +96,35 @@ struct Finish {
     _mm_mask_storeu_epi8(to, mask0, codes(a));
     _mm_mask_storeu_epi8(to + 16, mask1, codes(b));
   }
+
+  void store(int64_t n, int64_t at, const int32_t* sums) const {
+    store(n, at, _mm512_loadu_si512(sums), _mm512_loadu_si512(sums + 16));
+  }
+  // Two pixels at once.
+  void store(int64_t n, int64_t at, const int32_t* sums, int64_t also, const int32_t* more) const {
+    if (conv->floats) {
+      store(n, at, sums);
+      return store(n, also, more);
+    }
+    const auto steps = [&](const int32_t* from, __m512 scale) { return packed.steps(_mm512_loadu_si512(from), scale); };
+    const __m512i mixed = packed(steps(sums, scale0), steps(sums + 16, scale1), steps(more, scale0), steps(more + 16, scale1));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i both = _mm512_permutexvar_epi32(order, mixed);
+    uint8_t* const to = conv->y.data + n * conv->y.image + channel;
+    store_codes(to + at, _mm512_castsi512_si256(both));
+    store_codes(to + also, _mm512_extracti64x4_epi64(both, 1));
+  }
+
+ private:
+  void store_codes(uint8_t* to, __m256i all) const {
+    if (outputs == kBlock) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), all);
+    } else if (outputs == 16) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(all));
+    } else {
+      _mm256_mask_storeu_epi8(to, mask0 | static_cast<__mmask32>(mask1) << 16, all);
+    }
+  }
 };
 
 // Codes as numbers.
@@ -80,9 +134,8 @@ struct Operand {
 
   Operand(int32_t zero, float scale) : zero(_mm512_set1_epi32(zero)), scale(_mm512_set1_ps(scale)) {}
 
-  __m512 number(__m128i codes) const {
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_cvtepu8_epi32(codes), zero)), scale);
-  }
+  __m512 number(__m512i codes) const { return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(codes, zero)), scale); }
+  __m512 number(__m128i codes) const { return number(_mm512_cvtepu8_epi32(codes)); }
   __m512 load(const uint8_t* from, __mmask16 mask) const { return number(_mm_maskz_loadu_epi8(mask, from)); }
   __m512 all(uint8_t code) const { return number(_mm_set1_epi8(static_cast<char>(code))); }
 };
@@ -92,6 +145,7 @@ struct FinishJoined {
   struct At {
     int64_t to, with;  // bytes from the first output of an image on, and from that of the other operand
   };
+  static constexpr bool kPairs = false;
 
   Finish own;
   Operand right;
@@ -113,7 +167,7 @@ struct FinishJoined {
         with_image(c.join->b.image),
         with_row(c.join->b.row) {}
 
-  void begin(int64_t block) { own.begin(block); }
+  [[gnu::always_inline]] void begin(int64_t block) { own.begin(block); }
 
   At place(int64_t y, int64_t x) const { return {own.place(y, x), y * with_row + x * own.conv->y.C}; }
 
@@ -124,6 +178,10 @@ struct FinishJoined {
     if (own.mask1) {
       join(sums1, own.scale1, from + 16, to + 16, own.mask1);
     }
+  }
+
+  void store(int64_t n, At at, const int32_t* sums) const {
+    store(n, at, _mm512_loadu_si512(sums), _mm512_loadu_si512(sums + 16));
   }
 
  private:
@@ -137,7 +195,9 @@ struct FinishJoined {
 
 struct ZmmDots {
   static constexpr int kLanes = 16, kVectors = 2, kPixels = 14;
+  static constexpr bool kIsInOrder = true;
   using Problem = Conv;
+  using Finish = onnxq::Finish;
   using Sum = int32_t;
   using I = __m512i;
   using X = I;
@@ -153,18 +213,15 @@ struct ZmmDots {
     return _mm512_set1_epi32(four);
   }
   static I dot(I sum, X x, W w) { return _mm512_dpbusd_epi32(sum, x, w); }
-  static void finish(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
-    c.join ? finish_by<FinishJoined>(c, n, y, x, block, sums) : finish_by<Finish>(c, n, y, x, block, sums);
-  }
-
- private:
-  template <class To>
-  static void finish_by(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t block, const int32_t* sums) {
-    To to(c);
-    to.begin(block);
-    to.store(n, to.place(y, x), load(sums), load(sums + 16));
-  }
 };
+
+struct JoinedDots : ZmmDots {
+  using Finish = FinishJoined;
+};
+
+inline void conv_zmm(const Conv& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
+  (c.join ? conv_dots<JoinedDots> : conv_dots<ZmmDots>)(c, n, first, last, block, end);
+}
 
 }  // namespace
 }  // namespace onnxq

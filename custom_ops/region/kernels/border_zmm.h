@@ -1,0 +1,160 @@
+// From float32 in planes to codes with channels last, and back: 16 pixels of four channels at once, whose codes are the
+// bytes of 16 words.
+
+#ifndef ONNXQ_REGION_BORDER_ZMM_H_
+#define ONNXQ_REGION_BORDER_ZMM_H_
+
+#include <string.h>
+
+#include "zmm.h"
+
+namespace onnxq {
+namespace {
+
+// 16 numbers to codes in 32 bits each.
+struct QuantizeNumbers {
+  __m512 scale, reciprocal, low, high;
+  __m512i zero;
+
+  explicit QuantizeNumbers(const Border& p)
+      : scale(_mm512_set1_ps(p.scale)),
+        reciprocal(_mm512_set1_ps(1.0f / p.scale)),
+        low(_mm512_set1_ps(static_cast<float>(-p.zero))),
+        high(_mm512_set1_ps(static_cast<float>(255 - p.zero))),
+        zero(_mm512_set1_epi32(p.zero)) {}
+
+  __m512i operator()(__m512 x) const {
+    // By the definition numbers are divided. A product with the reciprocal is off by 2^-22 of itself at most, which
+    // makes another code only next to a tie, and where there is no reciprocal.
+    __m512 steps = _mm512_mul_ps(x, reciprocal);
+    const __m512 rest = _mm512_sub_ps(steps, _mm512_roundscale_ps(steps, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    const __mmask16 inside = _mm512_cmp_ps_mask(_mm512_abs_ps(steps), _mm512_set1_ps(512.0f), _CMP_LT_OQ);
+    const __mmask16 plain = _mm512_mask_cmp_ps_mask(inside, _mm512_abs_ps(rest), _mm512_set1_ps(0.499f), _CMP_LT_OQ);
+    if (plain != 0xFFFF) {
+      steps = _mm512_div_ps(x, scale);
+    }
+    // With the bound second, it is what no number becomes: as in simple.h.
+    return _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(steps, low), high)), zero);
+  }
+};
+
+struct RowPiece {
+  uint8_t* codes;  // of the first pixel
+  const Border* border;
+  int64_t plane, first, pixels;
+
+  float* floats(int64_t channel) const { return border->floats + first + channel * plane; }
+};
+
+// Rows that follow each other without pads between them are one.
+template <class Work>
+inline void in_pieces(const Border& p, int64_t first, int64_t last, const Work& work) {
+  const Image& image = p.codes;
+  const int64_t plane = image.H * image.W;
+  for (int64_t row = first, rows; row < last; row += rows) {
+    const int64_t n = row / image.H, y = row % image.H, left = image.H - y < last - row ? image.H - y : last - row;
+    rows = image.row == image.W * image.C ? left : 1;
+    for (int64_t x = 0; x < rows * image.W; x += kPiece) {
+      const int64_t pixels = rows * image.W - x;
+      work(RowPiece{image.data + n * image.image + y * image.row + x * image.C, &p, plane, n * image.C * plane + y * image.W + x,
+                    pixels < kPiece ? pixels : kPiece});
+    }
+  }
+}
+
+inline int64_t at_most(int64_t most, int64_t size) { return size < most ? size : most; }
+
+// 16 pixels of four channels at most, as words.
+inline __m512i quantized_words(const QuantizeNumbers& codes, const RowPiece& piece, int64_t c, int64_t channels, int64_t x,
+                               __mmask16 mask) {
+  __m512i all = _mm512_setzero_si512();
+  for (int64_t i = channels - 1; i >= 0; --i) {
+    all = _mm512_or_si512(_mm512_slli_epi32(all, 8), codes(_mm512_maskz_loadu_ps(mask, piece.floats(c + i) + x)));
+  }
+  return all;
+}
+
+// 16 pixels of 16 channels: four words of a pixel are stored at once.
+inline void quantize_square(const QuantizeNumbers& codes, const RowPiece& piece, int64_t c, int64_t x, int64_t pixels) {
+  const __mmask16 mask = first_lanes(pixels);
+  __m512i w[4];
+  for (int64_t i = 0; i < 4; ++i) {
+    w[i] = quantized_words(codes, piece, c + 4 * i, 4, x, mask);
+  }
+  const __m512i low0 = _mm512_unpacklo_epi32(w[0], w[1]), high0 = _mm512_unpackhi_epi32(w[0], w[1]);
+  const __m512i low1 = _mm512_unpacklo_epi32(w[2], w[3]), high1 = _mm512_unpackhi_epi32(w[2], w[3]);
+  alignas(64) uint8_t rows[4][64];  // pixels i, 4 + i, 8 + i, 12 + i
+  _mm512_store_si512(rows[0], _mm512_unpacklo_epi64(low0, low1));
+  _mm512_store_si512(rows[1], _mm512_unpackhi_epi64(low0, low1));
+  _mm512_store_si512(rows[2], _mm512_unpacklo_epi64(high0, high1));
+  _mm512_store_si512(rows[3], _mm512_unpackhi_epi64(high0, high1));
+  const int64_t C = piece.border->codes.C;
+  for (int64_t i = 0; i < pixels; ++i) {
+    memcpy(piece.codes + (x + i) * C + c, rows[i % 4] + i / 4 * 16, 16);
+  }
+}
+
+inline void quantize_zmm(const Border& p, int64_t first, int64_t last) {
+  const QuantizeNumbers codes(p);
+  const int64_t C = p.codes.C;
+  alignas(64) uint32_t words[16];
+  in_pieces(p, first, last, [&](const RowPiece& piece) {
+    int64_t c = 0;
+    for (; C - c >= 16; c += 16) {
+      for (int64_t x = 0; x < piece.pixels; x += 16) {
+        quantize_square(codes, piece, c, x, at_most(16, piece.pixels - x));
+      }
+    }
+    for (; c < C; c += 4) {
+      const size_t channels = static_cast<size_t>(at_most(4, C - c));
+      for (int64_t x = 0; x < piece.pixels; x += 16) {
+        const int64_t pixels = at_most(16, piece.pixels - x);
+        const __mmask16 mask = first_lanes(pixels);
+        const __m512i all = quantized_words(codes, piece, c, static_cast<int64_t>(channels), x, mask);
+        uint8_t* const to = piece.codes + x * C + c;
+        if (C == 1) {
+          _mm_mask_storeu_epi8(to, mask, _mm512_cvtepi32_epi8(all));
+          continue;
+        }
+        _mm512_store_si512(words, all);
+        for (int64_t i = 0; i < pixels; ++i) {
+          channels == 4 ? memcpy(to + i * C, words + i, 4) : memcpy(to + i * C, words + i, channels);
+        }
+      }
+    }
+  });
+}
+
+inline void dequantize_zmm(const Border& p, int64_t first, int64_t last) {
+  const Operand numbers(p.zero, p.scale);
+  const int64_t C = p.codes.C;
+  alignas(64) uint32_t words[16] = {};
+  in_pieces(p, first, last, [&](const RowPiece& piece) {
+    for (int64_t c = 0; c < C; c += 4) {
+      const size_t channels = static_cast<size_t>(at_most(4, C - c));
+      for (int64_t x = 0; x < piece.pixels; x += 16) {
+        const int64_t pixels = at_most(16, piece.pixels - x);
+        const __mmask16 mask = first_lanes(pixels);
+        const uint8_t* const from = piece.codes + x * C + c;
+        __m512i all;
+        if (C == 1) {
+          all = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, from));
+        } else {
+          for (int64_t i = 0; i < pixels; ++i) {
+            channels == 4 ? memcpy(words + i, from + i * C, 4) : memcpy(words + i, from + i * C, channels);
+          }
+          all = _mm512_load_si512(words);
+        }
+        for (size_t i = 0; i < channels; ++i, all = _mm512_srli_epi32(all, 8)) {
+          const __m512i codes = _mm512_and_si512(all, _mm512_set1_epi32(255));
+          _mm512_mask_storeu_ps(piece.floats(c + static_cast<int64_t>(i)) + x, mask, numbers.number(codes));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace onnxq
+
+#endif  // ONNXQ_REGION_BORDER_ZMM_H_
