@@ -93,6 +93,12 @@ class Decisions:
         self.flips += float(((p.argmax(axis=1) != q.argmax(axis=1)) | broken).sum())
         self.count += len(p)
 
+    def merge(self, other: Decisions) -> None:
+        """Take in the sums of other samples."""
+        self.kld += other.kld
+        self.flips += other.flips
+        self.count += other.count
+
 
 @dataclass
 class Power:
@@ -110,6 +116,14 @@ class Power:
         if self.count < 2:
             return self.signal
         return max(0.0, self.signal - self.total * (self.total / self.count))  # a power would not overflow to infinity
+
+    def merge(self, other: Power) -> None:
+        """Take in the sums of other samples."""
+        self.signal += other.signal
+        self.total += other.total
+        self.count += other.count
+        self.noise += other.noise
+        self.mismatch |= other.mismatch
 
 
 @dataclass
@@ -145,6 +159,18 @@ class Quality:
                 if name in self.classes and _are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
+
+    def merge(self, other: Quality) -> None:
+        """Take in what was seen of the same outputs on other samples."""
+        for label, powers in other.labels.items():
+            own = self.labels.setdefault(label, {})
+            for name, power in powers.items():
+                own.setdefault(name, Power()).merge(power)
+        for label, decisions in other.decisions.items():
+            found = self.decisions.setdefault(label, {})
+            for name, each in decisions.items():
+                found.setdefault(name, Decisions()).merge(each)
+        self.numberless |= other.numberless
 
     @property
     def outputs(self) -> set[str]:

@@ -58,7 +58,11 @@ def tokens(part: Part, shape: tuple[int, ...], rng: np.random.Generator) -> NDAr
     """Word numbers as often as words are: few of them very often; which ones those are is left to chance."""
     if part.columns and shape[-1:] == (len(part.columns),):
         return np.stack([_words(rows, shape[:-1], rng) for rows in part.columns], axis=-1)
-    return _words(part.rows or 100, shape, rng)
+    made = _words(part.rows or 100, shape, rng)
+    for word in part.sought:  # a text without it is none: the model would take its first word for its last
+        if shape and shape[-1] > 1 and 0 <= word < (part.rows or 100):
+            made[..., -1 - rng.integers(shape[-1] // 2)] = word
+    return made
 
 
 def _words(rows: int, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:

@@ -51,6 +51,7 @@ class Part:
         channels: axis of an image's colours.
         time: axis along which things happen.
         compared: numbers that it is compared with somewhere.
+        sought: numbers whose place in it the model looks for.
     """
 
     input: Input
@@ -59,6 +60,7 @@ class Part:
     channels: int = 1
     time: int = -1
     compared: tuple[int, ...] = ()
+    sought: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
 
     @property
@@ -102,7 +104,8 @@ def _part(i: Input, value: ir.Value | None, is_state: bool) -> Part:
         return Part(i, Role.SWITCH if _is_single(i) else Role.MASK)
     is_image = rank == 4 and (axis := _channel_axis(i)) is not None
     if i.dtype.kind in "iu" and not (i.dtype.itemsize == 1 and is_image and rows is None):
-        return Part(i, _integer_role(i, words, rows), rows, compared=compared, time=_word_axis(i), columns=uses.columns)
+        role, time = _integer_role(i, words, rows), _word_axis(i)
+        return Part(i, role, rows, time=time, compared=compared, sought=uses.sought, columns=uses.columns)
     if words & {"mask", "masks"}:
         return Part(i, Role.MASK)
     has_past = any(isinstance(dim, str) and "past" in dim.lower() for dim in i.shape or ())

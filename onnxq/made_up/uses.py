@@ -23,17 +23,20 @@ class Uses:
         rows: of the smallest table that is looked up with it; None: with none.
         columns: of the table that is looked up with each of its columns; empty where they do not have one each.
         compared: whole numbers that it is compared with.
+        sought: those of them whose place the model looks for, as of the word that ends a text.
     """
 
     rows: int | None = None
     columns: tuple[int, ...] = ()
     compared: tuple[int, ...] = ()
+    sought: tuple[int, ...] = ()
 
 
 def uses_of(value: ir.Value) -> Uses:
     """Seen through operators that only reshape a value or take a part of it."""
     rows: dict[int | None, list[int]] = {}
     compared: dict[int, None] = {}
+    sought: dict[int, None] = {}
     pending: list[tuple[ir.Value, int | None]] = [(value, None)]
     seen = set()
     while pending:
@@ -45,6 +48,7 @@ def uses_of(value: ir.Value) -> Uses:
             node, index = use.node, use.idx
             rows.setdefault(column, []).extend(_rows(node, index))
             compared |= dict.fromkeys(_compared(node, index))
+            sought |= dict.fromkeys(_compared(node, index) if _finds_a_place(node) else ())
             if index == 0 and node.op_type in _SHAPES_ONLY:
                 pending += [(out, column) for out in node.outputs]
             elif index == 0 and node.op_type in _PARTS:
@@ -54,7 +58,7 @@ def uses_of(value: ir.Value) -> Uses:
     width = None if value.shape is None or len(value.shape) < 2 else value.shape[-1]
     own = isinstance(width, int) and None not in smallest and set(smallest) == set(range(width))
     columns = tuple(smallest[column] for column in sorted(smallest, key=int)) if own else ()  # type: ignore[arg-type]
-    return Uses(min(smallest.values(), default=None), columns, tuple(compared))
+    return Uses(min(smallest.values(), default=None), columns, tuple(compared), tuple(sought))
 
 
 def _columns(node: ir.Node) -> list[int | None]:
@@ -99,3 +103,14 @@ def _compared(node: ir.Node, index: int) -> Iterator[int]:
         other = graph.constant(node.inputs[1 - index])
         if other is not None and other.size == 1 and float(other.numpy().reshape(())) % 1 == 0:
             yield int(other.numpy().reshape(()))
+
+
+def _finds_a_place(node: ir.Node) -> bool:
+    """Whether what it says of each place is only asked where it is true first."""
+    if node.op_type != "Equal":
+        return False
+    value = node.outputs[0]
+    readers = [use.node for use in value.uses()]
+    while len(readers) == 1 and readers[0].op_type == "Cast":
+        readers = [use.node for use in readers[0].outputs[0].uses()]
+    return any(reader.op_type == "ArgMax" for reader in readers)

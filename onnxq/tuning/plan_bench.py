@@ -107,7 +107,8 @@ class PlanBench:
         self.feeds = [trial.feed for trial in self._samples]
         self._watched = list(range(len(self.feeds)))
         self._random = unrepeatable(self.outputs, self._wanted[0], session.run(self.feeds[0]))
-        self._seen: dict[Hashable, tuple[Quality, int]] = {}
+        self._found: dict[Hashable, dict[int, Quality]] = {}
+        self._nbytes: dict[Hashable, int] = {}
         self._size_in_float = _bytes_of(self.model)
         self.is_recurrent = _is_recurrent(self.feeds[0], self._wanted[0])
         self.is_detector = _is_detector(self.feeds[0], self._wanted[0])
@@ -145,8 +146,8 @@ class PlanBench:
         return load + self.run_seconds * len(self._watched)
 
     def quality(self, plan: Plan) -> Quality:
-        """The quality of `plan` on the samples looked at, measured once for each plan that differs in what it does."""
-        return self._measured(plan)[0]
+        """The quality of `plan` on the samples looked at. No sample is run twice for plans that do the same."""
+        return self._on(plan, self._watched)
 
     def watch(self, plan: Plan) -> None:
         """Look only at the user's samples from now on, and at those of others on which `plan` is worst.
@@ -185,7 +186,6 @@ class PlanBench:
         own = {label: [i for i, trial in enumerate(self._samples) if trial.label == label] for label in labels}
         given = [i for i, trial in enumerate(self._samples) if trial.label == GIVEN]
         self._watched = sorted({*given, *(i for found in own.values() for i in self._telling(found, count))})
-        self._seen.clear()
 
     def _telling(self, samples: Sequence[int], count: int) -> list[int]:
         """The first `count` samples; where their outputs are of few numbers as many, the largest first, as it takes."""
@@ -211,24 +211,30 @@ class PlanBench:
 
     def size(self, plan: Plan) -> float:
         """Bytes of the constants of `plan`'s model relative to those of the float model."""
-        return self._measured(plan)[1] / max(1, self._size_in_float)
-
-    def _measured(self, plan: Plan) -> tuple[Quality, int]:
-        key = plan_key(plan)
-        if key not in self._seen:
-            model = self.rewrite(plan)
-            self._seen[key] = self._compared(model, self._watched), _bytes_of(model)
-        return self._seen[key]
+        if plan_key(plan) not in self._nbytes:
+            self._on(plan, self._watched)
+        return self._nbytes[plan_key(plan)] / max(1, self._size_in_float)
 
     def _quality_everywhere(self, plan: Plan) -> Quality:
-        return self._compared(self.rewrite(plan), range(len(self._samples)))
+        return self._on(plan, range(len(self._samples)))
 
-    def _compared(self, model: ir.Model, samples: Sequence[int]) -> Quality:
-        session = Session(model, threads=0)
-        wanted, labels = [self._wanted[i] for i in samples], [self._samples[i].label for i in samples]
-        return compare_outputs(
-            self.outputs, wanted, (session.run(self.feeds[i]) for i in samples), self._random, labels, self.classes
-        )
+    def _on(self, plan: Plan, samples: Sequence[int]) -> Quality:
+        """The quality on these samples, of which those are run that were not run before."""
+        found = self._found.setdefault(plan_key(plan), {})
+        if missing := [i for i in samples if i not in found]:
+            model = self.rewrite(plan)
+            self._nbytes[plan_key(plan)] = _bytes_of(model)
+            session = Session(model, threads=0)
+            for i in missing:
+                found[i] = self._compared(session, i)
+        quality = Quality(self._random, classes=self.classes)
+        for i in samples:
+            quality.merge(found[i])
+        return quality
+
+    def _compared(self, session: Session, sample: int) -> Quality:
+        wanted, got, label = self._wanted[sample], session.run(self.feeds[sample]), self._samples[sample].label
+        return compare_outputs(self.outputs, [wanted], [got], self._random, [label], self.classes)
 
     def kernels(self, plan: Plan | None, *, timed: bool = True) -> list[Kernel]:
         """The kernels that ran, with their times, for `plan` or (None) for the float model.

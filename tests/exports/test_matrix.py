@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from exports import language, others, vision
 from exports.builder import Architecture
-from exports.checking import FLOORS, TARGETS, check
+from exports.checking import FLOORS, TARGETS, check, check_first_plan
 
 pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.sweep]
 
@@ -17,10 +17,10 @@ MODELS: dict[str, Architecture] = language.MODELS | vision.MODELS | others.MODEL
 ALL = list(itertools.product(MODELS, FLOORS, TARGETS))
 #: These go the same way through all passes, with other numbers: a network takes one of them.
 TWINS = ("w4a16", "nf4")
-#: What the sweep takes: each network in each scheme, on one target after the other, so that every pair of a network, a
+#: What the sweep tunes: each network in each scheme, on one target after the other, so that every pair of a network, a
 #: scheme and a target is there, but for twins. Where the number is 0 they are tuned with the usual effort: each network
 #: in one or two schemes, each scheme on every target. The others measure fewer plans, and their files are checked as
-#: thoroughly.
+#: thoroughly. Of what is left of the product the sweep carries out the first plans; all of it is tuned with marker `zoo`.
 SOME = {
     (name, scheme, TARGETS[(i + j) % 3]): (i + j + i // 3) % 3
     for (i, name), (j, scheme) in itertools.product(enumerate(MODELS), enumerate(FLOORS))
@@ -46,3 +46,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def test_export(name: str, scheme: str, target: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
     effort = "quick" if SOME.get((name, scheme, target)) else "normal"
     check(name, MODELS[name], exported(name), scheme, target, tmp_path, effort)
+
+
+OTHERS = [pytest.param(*case, id="-".join(case)) for case in ALL if case not in SOME]
+
+
+@pytest.mark.parametrize(("name", "scheme", "target"), OTHERS)
+def test_first_plan(name: str, scheme: str, target: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
+    check_first_plan(name, MODELS[name], exported(name), scheme, target, tmp_path)

@@ -200,6 +200,26 @@ def test_integers_stay_inside_the_table_they_look_up(body: str, rows: int) -> No
     assert counts.max() > 1.5 * counts.mean() or rows < 6  # a few words come often
 
 
+SOUGHT = "flags = Equal(j, end)  n = Cast<to = 6>(flags)  at = ArgMax<axis = -1>(n)  y = Gather(table, i)"
+
+
+@pytest.mark.parametrize(
+    ("body", "sought"),
+    [
+        pytest.param(f"j = Cast<to = 7>(i)  {SOUGHT}", (42,), id="as-clip-does"),
+        pytest.param("flags = Equal(i, end)  at = Cast<to = 1>(flags)  y = Gather(table, i)", (), id="a-mask"),
+    ],
+)
+def test_a_text_has_the_word_whose_place_is_looked_for(body: str, sought: tuple[int, ...]) -> None:
+    """Without it the model would look at the first word alone."""
+    model = model_of(f"g (int64[N, T] i) => (at, y) {{ {body} }}", {"table": np.ones((500, 4)), "end": np.array(42)})
+    (part,) = parts_of(model, (Input("i", I64, ("N", "T")),))
+    assert (part.role, part.sought) == (Role.TOKENS, sought)
+    drawn = tokens(part, (50, 12), np.random.default_rng(0)) == 42
+    assert drawn.any(axis=1).all() == bool(sought)
+    assert not sought or (drawn[:, 6:].any(axis=1).all() and tokens(part, (50, 1), np.random.default_rng(0)).std() > 0)
+
+
 TAKEN = {
     "gather": "a = Gather<axis = 1>(i, zero)  b = Gather<axis = -1>(i, one)",
     "slice": "a = Slice(i, zeros, ones, ones)  b = Slice(i, ones, twos, ones)",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike
 
-from onnxq.quality import MAX_DB, Quality, compare_outputs, noise_ratio
+from onnxq.quality import MAX_DB, Classes, Quality, compare_outputs, noise_ratio
 
 
 def of(wanted: ArrayLike, got: ArrayLike, dtype: DTypeLike = np.float32) -> Quality:
@@ -137,6 +137,19 @@ def test_made_up_samples_may_have_less_contrast_than_those_of_the_user() -> None
     assert quality.contrast_for("data", 12.0) == found["data"]
     assert quality.contrast_for("data", 3.0) == found["made up"] + 3.0
     assert quality.contrast_for("data", 0.0) == quality.contrast
+
+
+def test_samples_one_by_one_are_as_all_together() -> None:
+    names, rng = ["y", "classes", "lost"], np.random.default_rng(0)
+    wanted = [[normal(6), rng.normal(size=(4, 3)), np.full(2, np.nan)] for _ in range(5)]
+    got = [[x + 0.1 * rng.normal(size=x.shape) for x in each] for each in wanted]
+    got[3][0] = got[3][0][:2]
+    labels, classes = ["a", "b", "a", "c", "b"], {"classes": Classes(1)}
+    together = compare_outputs(names, wanted, got, labels=labels, classes=classes)
+    merged = Quality(classes=classes)
+    for x, y, label in zip(wanted, got, labels, strict=True):
+        merged.merge(compare_outputs(names, [x], [y], labels=[label], classes=classes))
+    assert merged == together and merged.blank == ["lost"] and merged.by_label()["c"] == -MAX_DB
 
 
 def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:
