@@ -162,6 +162,55 @@ def test_bf16_without_data_writes_regions(tmp_path: Path, target: str) -> None:
         assert sqnr(wanted, onnxq.session(out).run(None, {"x": x})[0]) > 35
 
 
+DECODER = """g (float[n, 8, 6, 6] x) => (float[n, 8, 12, 12] y) {
+    a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = ConvTranspose<strides = [2, 2]MORE>(a, k)  c = Relu(b)
+    d = Conv(c, u)  e = Resize<mode = "linear">(a, , twice)  f = Add(d, e)  y = Conv<pads = [1, 1, 1, 1]>(f, v) }"""
+
+
+def _decoder(folder: Path, more: str = "") -> Path:
+    constants = {
+        name: tiny.normal(8, 8, size, size, seed=size) / 9 for name, size in zip("wvk", (3, 3, 2), strict=True)
+    }
+    constants |= {"u": tiny.normal(8, 8, 1, 1) / 3, "twice": np.array([1, 1, 2, 2], np.float32)}
+    return tiny.save(tiny.model(DECODER.replace("MORE", more), constants), folder)
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "bf16"])
+def test_decoders_are_one_region(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")  # bf16 regions run by name anywhere
+    path, out = _decoder(tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    recipe = onnxq.Recipe(scheme, keep_slow=True)
+    onnxq.quantize(path, out, recipe, target="onnxq", data=data if scheme == "w8a8" else None, check=False)
+    assert operators(out) == ["Region" if scheme == "w8a8" else "Bf16Region"]
+    wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
+    for session in (ort.InferenceSession(str(out)), onnxq.session(out)):
+        assert sqnr(wanted, session.run(None, data[0])[0]) > 25
+
+
+def test_transposed_convolutions_that_regions_do_not_have_stay_float(tmp_path: Path) -> None:
+    path, out = _decoder(tmp_path, ', auto_pad = "SAME_UPPER"'), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    (choice,) = (choice for choice in made.plan if choice.op == "ConvTranspose")
+    assert choice.method is Method.STORED and "no step for its attributes" in choice.reason
+    assert "ConvTranspose" in operators(out)
+
+
+def test_transposed_convolutions_with_few_outputs_stay_float(tmp_path: Path) -> None:
+    text = """g (float[n, 8, 6, 6] x) => (float[n, 3, 24, 24] y) {
+        a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = ConvTranspose<strides = [2, 2]>(a, k)  c = Conv(b, u)
+        y = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1]>(c, few) }"""
+    sizes = {"w": (8, 8, 3, 3), "k": (8, 8, 2, 2), "u": (24, 8, 1, 1), "few": (24, 3, 4, 4)}
+    constants = {name: tiny.normal(*size, seed=i) / 9 for i, (name, size) in enumerate(sizes.items())}
+    path, out = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    first, last = (choice for choice in made.plan if choice.op == "ConvTranspose")
+    assert first.method is Method.STATIC
+    assert last.method is Method.STORED and "no faster in int8 with 3 outputs" in last.reason
+
+
 def test_bf16_constants_that_add_channels_stay_outside(tmp_path: Path) -> None:
     text = """g (float[n, 16, h, w] x) => (float[n, 16, h, w] y) {
         a = Conv(x, one)  b = Add(a, k)  c = Relu(b)  y = Conv(c, u) }"""

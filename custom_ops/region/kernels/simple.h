@@ -59,7 +59,7 @@ inline void store_block(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t 
       codes[i] = joined_code(*c.join, reciprocal, codes[i], with[i]);
     }
   }
-  memcpy(c.y.data + n * c.y.image + y * c.y.row + x * c.y.C + channel, codes, static_cast<size_t>(outputs));
+  memcpy(c.y.data + n * c.y.image + y * c.y.row + x * c.pixel + channel, codes, static_cast<size_t>(outputs));
 }
 
 // For dot.h: pixels are stored one by one, by numbers of their row and column.
