@@ -72,9 +72,13 @@ void shape_phases(Stage& stage, size_t number, const Tensor& weight) {
   }
 }
 
-int64_t tap_of(const Step& transposed, const Stage& phase, size_t axis, int64_t t) {
+std::vector<int64_t> weight_taps(const Step& transposed, const Stage& phase, size_t axis) {
   const Along found = along(transposed, axis, phase.remainder[axis]);
-  return found.count ? found.last - t * found.period : -1;
+  std::vector<int64_t> taps;
+  for (int64_t t = 0; t < found.count; ++t) {
+    taps.push_back(found.last - t * found.period);
+  }
+  return found.count ? taps : std::vector<int64_t>{kNone};
 }
 
 std::pair<int64_t, int64_t> windows_of(const Stage& phase, const Step& transposed, int64_t H, int64_t W) {

@@ -15,8 +15,9 @@ namespace onnxq {
 // Looks at the weight, [inputs, outputs of a group, y, x], and makes `stage.phases`, with all but their weights.
 void shape_phases(Stage& stage, size_t number, const Tensor& weight);
 
-// Which tap of the weight a phase reads along an axis at its tap `t`; none where it has none: it makes zeros.
-int64_t tap_of(const Step& transposed, const Stage& phase, size_t axis, int64_t t);
+// Which taps of the weight a phase has along an axis, in the order of the pixels that they meet; kNone alone where it has
+// none: it makes zeros.
+std::vector<int64_t> weight_taps(const Step& transposed, const Stage& phase, size_t axis);
 
 // Rows and columns that a phase makes of those of the whole image.
 std::pair<int64_t, int64_t> windows_of(const Stage& phase, const Step& transposed, int64_t H, int64_t W);
@@ -38,11 +39,12 @@ void make_phases(Stage& stage, size_t number, const Tensor& weight, const Number
   int64_t taken = 0;
   for (Stage& phase : stage.phases) {
     const int64_t rows = phase.step.kernel[0], columns = phase.step.kernel[1];
+    const std::vector<int64_t> taps_y = weight_taps(step, phase, 0), taps_x = weight_taps(step, phase, 1);
     std::vector<Number> plain(static_cast<size_t>(stage.outputs * inputs * rows * columns));
     for (int64_t y = 0; y < rows; ++y) {
       for (int64_t x = 0; x < columns; ++x) {
-        const int64_t ky = tap_of(step, phase, 0, y), kx = tap_of(step, phase, 1, x);
-        for (int64_t o = 0; ky >= 0 && kx >= 0 && o < stage.outputs; ++o) {
+        const int64_t ky = taps_y[static_cast<size_t>(y)], kx = taps_x[static_cast<size_t>(x)];
+        for (int64_t o = 0; ky != kNone && kx != kNone && o < stage.outputs; ++o) {
           for (int64_t i = 0; i < inputs; ++i) {
             const int64_t from = ((o / outputs * inputs + i) * outputs + o % outputs) * area + ky * step.kernel[1] + kx;
             std::memcpy(&plain[static_cast<size_t>(((o * inputs + i) * rows + y) * columns + x)], data + from, sizeof(Number));
