@@ -81,7 +81,8 @@ class Choice:
     def joins_bf16_region(self) -> bool:
         """Whether this convolution computes in bfloat16 where the target has regions: its weights are stored so, and
         nothing speaks against it, for what `in_float` gave back has a reason."""
-        return self.op == "Conv" and self.method is Method.STORED and self.format == "bfloat16" and not self.reason
+        is_convolution = self.op in ("Conv", "ConvTranspose")
+        return is_convolution and self.method is Method.STORED and self.format == "bfloat16" and not self.reason
 
     @property
     def label(self) -> str:

@@ -81,6 +81,12 @@ struct NumberPool {
   int32_t average, counts_pads;
 };
 
+// Each number between four: see `Interpolation`.
+struct NumberInterpolation {
+  Numbers x, y;
+  const Tap *rows, *columns;
+};
+
 // Pixels of x go to y.
 struct NumberCopy {
   Numbers x, y;
@@ -104,6 +110,7 @@ struct NumberKernel {
   void (*binary)(const NumberBinary&, int64_t first, int64_t last);
   void (*affine)(const NumberAffine&, int64_t first, int64_t last);
   void (*pool)(const NumberPool&, int64_t first, int64_t last);
+  void (*interpolate)(const NumberInterpolation&, int64_t first, int64_t last);
   void (*copy)(const NumberCopy&, int64_t first, int64_t last);
   void (*read)(const NumberBorder&, int64_t first, int64_t last);
   void (*write)(const NumberBorder&, int64_t first, int64_t last);

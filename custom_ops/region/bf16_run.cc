@@ -1,5 +1,6 @@
 #include "run_moves.h"
 #include "run_stage.h"
+#include "transposed.h"
 
 namespace onnxq {
 namespace {
@@ -25,6 +26,12 @@ class NumberRunner {
         break;
       case Does::kConv:
         stage_.is_depthwise ? depthwise() : conv();
+        break;
+      case Does::kConvTranspose:
+        conv_transpose();
+        break;
+      case Does::kResizeLinear:
+        interpolate();
         break;
       case Does::kAdd:
       case Does::kMul: {
@@ -101,7 +108,7 @@ class NumberRunner {
     if (from.is_empty()) {
       return;
     }
-    NumberConv c{};
+    NumberConv c = problem(stage_, plan_.offsets[number_].data());
     const Numbers read = source();
     c.x = {reinterpret_cast<uint8_t*>(read.data), read.N, read.H, read.W, 2 * read.C, 2 * read.row, 2 * read.image};
     c.to = y();
@@ -118,25 +125,36 @@ class NumberRunner {
       c.plus = line(c.plus, pixels);
     }
     c.y = {nullptr, c.to.N, c.to.H, c.to.W, c.to.C, 0, 0};
-    c.weight = reinterpret_cast<const int8_t*>(stage_.lines.front().bytes);
-    c.starts = stage_.starts.data();
-    c.act = stage_.act;
-    if (!stage_.dense_lines.empty()) {
-      c.dense_weight = reinterpret_cast<const int8_t*>(stage_.dense_lines.front().bytes);
-      c.row_bytes = 2 * step.kernel[1] * stage_.inputs;
-      c.window_rows = step.kernel[0];
-      c.dense_chunks = (c.window_rows * c.row_bytes + kChunk - 1) / kChunk;
-    }
-    c.offsets = plan_.offsets[number_].data();
-    c.quads = stage_.quads.data();
-    c.chunks = static_cast<int64_t>(stage_.quads.size());
-    c.groups = step.group;
-    c.group_in = 2 * (stage_.inputs / step.group);
-    c.group_out = stage_.outputs / step.group;
-    c.blocks = stage_.blocks;
     c.first = -(pads()[0] * c.x.row + pads()[1] * c.x.C);
     c.step_x = step.strides[1] * c.x.C;
     c.step_y = step.strides[0] * c.x.row;
+    by_first(c);
+  }
+
+  // What a convolution takes of a stage, or of a phase of one.
+  static NumberConv problem(const Stage& stage, const int64_t* offsets) {
+    NumberConv c{};
+    c.weight = reinterpret_cast<const int8_t*>(stage.lines.front().bytes);
+    c.starts = stage.starts.data();
+    c.act = stage.act;
+    if (!stage.dense_lines.empty()) {
+      c.dense_weight = reinterpret_cast<const int8_t*>(stage.dense_lines.front().bytes);
+      c.row_bytes = 2 * stage.step.kernel[1] * stage.inputs;
+      c.window_rows = stage.step.kernel[0];
+      c.dense_chunks = (c.window_rows * c.row_bytes + kChunk - 1) / kChunk;
+    }
+    c.offsets = offsets;
+    c.quads = stage.quads.data();
+    c.chunks = static_cast<int64_t>(stage.quads.size());
+    c.groups = stage.step.group;
+    c.group_in = 2 * (stage.inputs / stage.step.group);
+    c.group_out = stage.outputs / stage.step.group;
+    c.blocks = stage.blocks;
+    return c;
+  }
+
+  // On the first kernel that takes it.
+  void by_first(NumberConv& c) const {
     size_t chosen = 0;
     while (!kernels_[chosen]->plan(c)) {
       ++chosen;
@@ -144,6 +162,37 @@ class NumberRunner {
     // Where the image is smaller than the weights, each of these is read once.
     const int64_t weight = c.groups * c.blocks * c.chunks * kBlockBytes;
     in_tasks(place_, c, kernels_[chosen]->conv, c.x.N * c.x.H * c.x.W * c.x.C < weight ? kCachedBytes / 4 : kCachedBytes);
+  }
+
+  void conv_transpose() const {
+    if (x().is_empty()) {
+      return;
+    }
+    const Numbers read = source(), all = y();
+    const Step& step = stage_.step;
+    const int64_t* offsets = plan_.offsets[number_].data();
+    for (const Stage& phase : stage_.phases) {
+      NumberConv c = problem(phase, offsets);
+      offsets += c.chunks;
+      const auto [rows, columns] = windows_of(phase, step, all.H, all.W);
+      if (rows == 0 || columns == 0) {
+        continue;
+      }
+      c.x = {reinterpret_cast<uint8_t*>(read.data), read.N, read.H, read.W, 2 * read.C, 2 * read.row, 2 * read.image};
+      c.to = {all.data + phase.remainder[0] * all.row + phase.remainder[1] * all.pixel, all.N, rows, columns, all.C,
+              step.strides[1] * all.pixel, step.strides[0] * all.row, all.image};
+      c.y = {nullptr, c.to.N, c.to.H, c.to.W, c.to.C, 0, 0};
+      c.first = phase.origin[0] * c.x.row + phase.origin[1] * c.x.C;
+      c.step_x = c.x.C;
+      c.step_y = c.x.row;
+      by_first(c);
+    }
+  }
+
+  void interpolate() const {
+    const Taps& taps = plan_.taps[number_];
+    const NumberInterpolation p = {source(), y(), taps.rows.data(), taps.columns.data()};
+    onnxq::in_rows(place_, p.y.N * p.y.H, 4 * bytes(p.y), [&](int64_t first, int64_t last) { kernel_.interpolate(p, first, last); });
   }
 
   // Whether all pixels of all images follow each other.

@@ -8,6 +8,7 @@
 #include "../base/convert.h"
 #include "pack.h"
 #include "reader.h"
+#include "transposed.h"
 
 namespace onnxq {
 namespace {
@@ -106,9 +107,8 @@ void pack_depthwise_numbers(Stage& stage, const PlainNumbers& weight, const std:
   }
 }
 
-void make_conv(Stage& stage, size_t number, const Reader& read, const Constants& constants) {
-  const bool is_float = constants[static_cast<size_t>(stage.step.weight)].type == kFloat;  // of small ones
-  const Tensor& weight = read.constant(stage.step.weight, is_float ? kFloat : kBFloat16, "weight");
+// `weight`: in bfloat16, whatever its type says.
+void make_conv(Stage& stage, size_t number, const Reader& read, const Constants& constants, const Tensor& weight) {
   const int64_t size = shape_conv(stage, number, weight, 2), taps = stage.step.kernel[0] * stage.step.kernel[1];
   std::vector<float> bias(static_cast<size_t>(stage.outputs));
   if (stage.step.bias != kNone) {
@@ -118,14 +118,27 @@ void make_conv(Stage& stage, size_t number, const Reader& read, const Constants&
                                std::to_string(stage.outputs) + " outputs");
     }
   }
+  const PlainNumbers plain = {static_cast<const uint16_t*>(weight.data), size / taps, taps, stage.merged};
+  (stage.is_depthwise ? pack_depthwise_numbers : pack_numbers)(stage, plain, bias);
+}
+
+// Of either kind, in bfloat16: weights of few numbers are float32 in the file.
+void make_convolution(Stage& stage, size_t number, const Reader& read, const Constants& constants) {
+  const bool is_float = constants[static_cast<size_t>(stage.step.weight)].type == kFloat;
+  Tensor weight = read.constant(stage.step.weight, is_float ? kFloat : kBFloat16, "weight");
   std::vector<uint16_t> numbers;
   if (is_float) {
     const std::vector<float> all = read.values<float>(stage.step.weight, kFloat, "weight");
     numbers.resize(all.size());
     to_bfloat16(all.data(), numbers.data(), static_cast<int64_t>(all.size()));
+    weight.data = numbers.data();
   }
-  const PlainNumbers plain = {is_float ? numbers.data() : static_cast<const uint16_t*>(weight.data), size / taps, taps, stage.merged};
-  (stage.is_depthwise ? pack_depthwise_numbers : pack_numbers)(stage, plain, bias);
+  if (stage.step.does == Does::kConv) {
+    return make_conv(stage, number, read, constants, weight);
+  }
+  make_phases(stage, number, weight, static_cast<const uint16_t*>(weight.data), [&](Stage& phase, const Tensor& plain) {
+    make_conv(phase, number, read, constants, plain);
+  });
 }
 
 void make_affine(Stage& stage, size_t number, const Reader& read) {
@@ -166,11 +179,11 @@ Stage make_bf16_stage(const Step& step, const std::vector<Stage>& before, const 
   Stage stage;
   stage.step = step;
   stage.act = act_of(step, number, read);
-  if (step.does == Does::kConv) {
-    make_conv(stage, number, read, constants);
+  if (step.does == Does::kConv || step.does == Does::kConvTranspose) {
+    make_convolution(stage, number, read, constants);
   } else if (step.does == Does::kAffine) {
     make_affine(stage, number, read);
-  } else if (step.does == Does::kResize) {
+  } else if (step.does == Does::kResize || step.does == Does::kResizeLinear) {
     make_resize(stage, number, read);
   }
   return stage;

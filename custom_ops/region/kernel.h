@@ -53,6 +53,7 @@ struct Conv {
   int64_t groups, group_in, group_out, blocks;  // blocks of a group
   int64_t first;           // bytes from pixel (0, 0) to the window of output (0, 0); none or negative
   int64_t step_x, step_y;  // bytes between windows
+  int64_t pixel;           // bytes between pixels of y: more than its channels, where others lie between them
   float* floats;           // where results stay float: [pixels, groups · group_out], scale · sum; else null
   // Where its codes are read by a sum or product of two tensors alone, what makes y of them as `a` and of `join->b`, which
   // has the sizes of y; else null.
@@ -93,6 +94,21 @@ struct Pool {
   float x_scale, scale;
 };
 
+// The two pixels, or rows, of x that one of y lies between, and what each of them weighs.
+struct Tap {
+  int64_t first, second;
+  float first_weight, second_weight;
+};
+
+// Each code between four: as numbers, weighted and added in the order of ONNX's definition.
+struct Interpolation {
+  Image x, y;
+  Codes codes;
+  const Tap *rows, *columns;  // of y
+  int32_t x_zero;
+  float x_scale, scale;
+};
+
 // Each code by a table: pixels of x go to the first channels of those of y.
 struct Lookup {
   Image x, y;
@@ -121,6 +137,7 @@ struct RegionKernel {
   void (*binary)(const Binary&, int64_t first, int64_t last);
   void (*pool)(const Pool&, int64_t first, int64_t last);
   void (*lookup)(const Lookup&, int64_t first, int64_t last);
+  void (*interpolate)(const Interpolation&, int64_t first, int64_t last);
   void (*quantize)(const Border&, int64_t first, int64_t last);
   void (*dequantize)(const Border&, int64_t first, int64_t last);
 };

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string>
 
+#include "resize.h"
+
 namespace onnxq {
 namespace {
 
@@ -46,52 +48,19 @@ int64_t padded_index(const Step& step, size_t axis, int64_t i, int64_t size) {
   return i < 0 ? 0 : size - 1;
 }
 
-// As ONNX's Resize: coordinate_transformation_mode and nearest_mode, in float32.
-int64_t nearest_index(const Step& step, int64_t i, float ratio, int64_t from, int64_t to) {
-  enum { kHalfPixel, kAsymmetric, kAlignCorners, kTorchHalfPixel };
-  enum { kPreferFloor, kPreferCeil, kFloor, kCeil };
-  if (ratio == 1.0f) {
-    return i;
-  }
-  const float at = static_cast<float>(i);
-  float x = (at + 0.5f) / ratio - 0.5f;
-  if (step.coordinates == kAsymmetric) {
-    x = at / ratio;
-  } else if (step.coordinates == kAlignCorners) {
-    x = to == 1 ? 0.0f : at * static_cast<float>(from - 1) / static_cast<float>(to - 1);
-  } else if (step.coordinates == kTorchHalfPixel && to <= 1) {
-    x = 0.0f;
-  }
-  const bool is_middle = x == std::floor(x) + 0.5f;
-  const float rounded = step.nearest == kFloor                        ? std::floor(x)
-                        : step.nearest == kCeil                       ? std::ceil(x)
-                        : step.nearest == kPreferFloor && is_middle   ? std::floor(x)
-                                                                      : std::round(x);
-  return std::min(std::max<int64_t>(static_cast<int64_t>(rounded), 0), from - 1);
-}
-
-// Of an axis of the tensor, its number as the operator counts; none, where it has no such axis.
-int64_t axis_in(int64_t rank, size_t axis) {
-  constexpr int64_t kPlaces[3][4] = {{-1, 1, -1, 0}, {0, 1, -1, 2}, {0, 1, 2, 3}};
-  return kPlaces[rank - 2][axis];
-}
-
 Maps maps_of(const Stage& stage, const Layout& x, const Layout& y) {
   const Step& step = stage.step;
   Maps maps;
   for (size_t axis = 0; axis < 4; ++axis) {
     const int64_t from = x.sizes[axis], to = y.sizes[axis];
     maps[axis].resize(static_cast<size_t>(to));
-    const int64_t number = axis_in(x.rank, axis);
-    const float ratio = number < 0 || step.does != Does::kResize ? 1.0f
-                        : stage.ratios.empty()                   ? static_cast<float>(to) / static_cast<float>(from)
-                                                                 : stage.ratios[static_cast<size_t>(number)];
+    const Axis along = axis_of(stage, axis, x, y);
     const Range range = step.does == Does::kSlice ? range_of(step, axis, from) : Range{};
     for (int64_t i = 0; i < to; ++i) {
       int64_t& found = maps[axis][static_cast<size_t>(i)];
       found = step.does == Does::kSlice   ? range.start + i * range.step
               : step.does == Does::kPad   ? padded_index(step, axis, i, from)
-                                          : nearest_index(step, i, ratio, from, to);
+                                          : nearest_index(step, i, along);
     }
   }
   return maps;
@@ -314,30 +283,6 @@ Sizes padded(size_t number, const Step& step, const Sizes& x) {
     // Cropped before and padded behind, or the other way round, by more than all: nothing to repeat is left.
     if (before < -size || behind < -size) {
       refuse_stage(number, "pads by more than its input allows");
-    }
-  }
-  return made;
-}
-
-Sizes resized(size_t number, const Stage& stage, const Sizes& x, int64_t rank) {
-  Sizes made = x;
-  const bool by_sizes = !stage.sizes.empty();
-  if (static_cast<int64_t>(by_sizes ? stage.sizes.size() : stage.ratios.size()) != rank) {
-    refuse_stage(number, "resizes a tensor of rank " + std::to_string(rank) + " by another number of sizes");
-  }
-  for (size_t axis = 0; axis < 4; ++axis) {
-    const int64_t at = axis_in(rank, axis);
-    if (at < 0) {
-      continue;
-    }
-    const float ratio = by_sizes ? 1.0f : stage.ratios[static_cast<size_t>(at)];
-    const float size = std::floor(static_cast<float>(x[axis]) * ratio);
-    if (!(ratio > 0.0f) || !(size < 1e9f)) {
-      refuse_stage(number, "resizes to a size that is none");
-    }
-    made[axis] = by_sizes ? stage.sizes[static_cast<size_t>(at)] : static_cast<int64_t>(size);
-    if (made[axis] < 0 || made[axis] > (int64_t{1} << 30) || (made[axis] > 0 && x[axis] == 0)) {
-      refuse_stage(number, "resizes to a size that is none");
     }
   }
   return made;

@@ -1,4 +1,4 @@
-// Steps that only move codes or numbers: Slice, Pad, Resize to the nearest pixel, Transpose and Reshape. Where each of them
+// Steps that only move codes or numbers: Slice, Pad, Resize to the nearest pixel (resize.h), Transpose and Reshape. Where each of them
 // comes from is found once for inputs of given shapes. All distances are counted in elements.
 
 #ifndef ONNXQ_REGION_MOVES_H_
@@ -37,7 +37,6 @@ struct Layout {
 // Shapes that steps make. Throws Refusal.
 Sizes sliced(size_t number, const Step& step, const Sizes& x);
 Sizes padded(size_t number, const Step& step, const Sizes& x);
-Sizes resized(size_t number, const Stage& stage, const Sizes& x, int64_t rank);
 Dims arranged(size_t number, const Step& step, const Dims& x);
 
 // How the elements of x become those of y. Nothing is empty.

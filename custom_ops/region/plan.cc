@@ -3,48 +3,13 @@
 #include <algorithm>
 #include <string>
 
-#include "../abi/weight.h"
+#include "shapes.h"
+#include "transposed.h"
 
 namespace onnxq {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 40;
 constexpr int64_t kMostAveraged = 1 << 23;  // sums of so many codes fit int32
-
-// The product of sizes, or a refusal where it is larger than any memory.
-int64_t product(size_t number, std::initializer_list<int64_t> sizes) {
-  int64_t all = 1;
-  for (const int64_t size : sizes) {
-    if (size != 0 && all > kMostBytes / size) {
-      refuse_stage(number, "makes more bytes than any memory has");
-    }
-    all *= size;
-  }
-  return all;
-}
-
-// Pads of one dimension by which there are size / stride windows.
-void same_pads(const Step& step, size_t axis, int64_t size, std::array<int64_t, 4>& pads) {
-  const int64_t stride = step.strides[axis], reach = (step.kernel[axis] - 1) * step.dilations[axis] + 1;
-  const int64_t all = std::max<int64_t>(0, ((size + stride - 1) / stride - 1) * stride + reach - size);
-  pads[axis] = step.same == 1 ? all / 2 : all - all / 2;
-  pads[axis + 2] = all - pads[axis];
-}
-
-// Windows that fit. Of pools, onnxruntime lets one overhang by less than a stride: its quotient is cut off, not floored.
-int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int64_t kernel, int64_t stride,
-                int64_t dilation, bool ceil, bool pools) {
-  const int64_t room = size + before + behind - ((kernel - 1) * dilation + 1);
-  if (size < 1 || room <= (pools ? -stride : -1)) {
-    refuse_stage(number, "has a window that is larger than its input");
-  }
-  int64_t count = (room + (ceil ? stride - 1 : 0)) / stride + 1;
-  // A window that begins behind the input and its first pads is none.
-  if (ceil && (count - 1) * stride >= size + before) {
-    --count;
-  }
-  return count;
-}
 
 constexpr bool moves_elements(Does does) {
   return does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
@@ -67,10 +32,13 @@ class Planner {
     }
     switch (step.does) {
       case Does::kQuantize:
-        made = of_input(number, plan_.inputs[static_cast<size_t>(step.in)]);
+        made = of_shape(number, plan_.inputs[static_cast<size_t>(step.in)]);
         break;
       case Does::kConv:
         conv(number, stage, made);
+        break;
+      case Does::kConvTranspose:
+        conv_transpose(number, stage, made);
         break;
       case Does::kGemm:
       case Does::kProduct:
@@ -86,12 +54,12 @@ class Planner {
         }
         break;
       case Does::kConstant:
-        made = of_input(number, stage.shape);
+        made = of_shape(number, stage.shape);
         break;
       case Does::kAdd:
       case Does::kSub:
       case Does::kMul:
-        binary(number, source(step, 1), made);
+        binary_shape(number, source(step, 1), made);
         break;
       case Does::kMaxPool:
       case Does::kAveragePool:
@@ -133,10 +101,11 @@ class Planner {
         set_sizes(made, padded(number, step, sizes(made)));
         break;
       case Does::kResize:
+      case Does::kResizeLinear:
         set_sizes(made, resized(number, stage, sizes(made), made.rank));
         break;
       case Does::kArrange:
-        made = of_input(number, arranged(number, step, dims(made)));
+        made = of_shape(number, arranged(number, step, dims(made)));
         break;
     }
     made.width = width_;
@@ -155,21 +124,26 @@ class Planner {
   void offsets(size_t number) {
     const Stage& stage = stages_[number];
     std::vector<int64_t> found;
-    if (multiplies(stage.step.does)) {
-      const Placed& x = plan_.tensors[static_cast<size_t>(stage.step.x[0])];
-      if (x.is_empty()) {  // whose pads nobody has looked at
-        plan_.offsets.push_back(found);
-        return;
+    const bool reads_windows = multiplies(stage.step.does) || stage.step.does == Does::kConvTranspose;
+    if (reads_windows && !source(stage.step, 0).is_empty()) {  // whose pads nobody has looked at
+      for (const Stage& phase : stage.phases) {
+        add_offsets(phase, source(stage.step, 0), found);
       }
-      for (const Piece& piece : pieces(stage.step)) {
-        const int64_t start = piece.y * stage.step.dilations[0] * x.pitch() + piece.x * stage.step.dilations[1] * x.pixel();
-        const int64_t bytes = piece.pixels * (stage.inputs / stage.step.group) * width_;
-        for (int64_t at = 0; at < bytes; at += kChunk) {
-          found.push_back(start + at);
-        }
+      if (stage.phases.empty()) {
+        add_offsets(stage, source(stage.step, 0), found);
       }
     }
     plan_.offsets.push_back(found);
+  }
+
+  void add_offsets(const Stage& stage, const Placed& x, std::vector<int64_t>& found) const {
+    for (const Piece& piece : pieces(stage.step)) {
+      const int64_t start = piece.y * stage.step.dilations[0] * x.pitch() + piece.x * stage.step.dilations[1] * x.pixel();
+      const int64_t bytes = piece.pixels * (stage.inputs / stage.step.group) * width_;
+      for (int64_t at = 0; at < bytes; at += kChunk) {
+        found.push_back(start + at);
+      }
+    }
   }
 
   // So is what moves.
@@ -178,6 +152,8 @@ class Planner {
     const Placed& y = plan_.tensors[number];
     const Step& step = stages_[number].step;
     plan_.moves.push_back(is_move && !y.is_empty() ? moves_of(stages_[number], layout(source(step, 0)), layout(y)) : Moves{});
+    const bool is_linear = step.does == Does::kResizeLinear && !y.is_empty();
+    plan_.taps.push_back(is_linear ? taps_of(stages_[number], layout(source(step, 0)), layout(y)) : Taps{});
   }
 
   // Of numbers, what only a Concat reads is made where that wants it: codes may have to be changed.
@@ -252,17 +228,6 @@ class Planner {
  private:
   Placed& source(const Step& step, size_t i) { return plan_.tensors[static_cast<size_t>(step.x[i])]; }
 
-  static Dims dims(const Placed& t) {
-    return t.rank == 2 ? Dims{t.W, t.C} : t.rank == 3 ? Dims{t.N, t.C, t.W} : Dims{t.N, t.C, t.H, t.W};
-  }
-
-  static Sizes sizes(const Placed& t) { return {{t.N, t.C, t.H, t.W}}; }
-  static void set_sizes(Placed& t, const Sizes& sizes) {
-    t.N = sizes[0];
-    t.C = sizes[1];
-    t.H = sizes[2];
-    t.W = sizes[3];
-  }
   static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image() / t.width, t.pitch() / t.width}; }
 
   void concat(size_t number, const Step& step, Placed& made) {
@@ -280,36 +245,6 @@ class Planner {
       all[axis] += size;  // of sizes that are looked at: no sum of a thousand is too large for int64
     }
     set_sizes(made, all);
-  }
-
-  static Placed of_input(size_t number, const Dims& shape) {
-    const size_t rank = shape.size();
-    if (rank < 2 || rank > 4) {
-      refuse_stage(number, "quantizes a tensor of shape " + text(shape) + ", whose rank is not 2, 3 or 4");
-    }
-    Placed made;
-    made.rank = static_cast<int64_t>(rank);
-    made.N = rank == 2 ? 1 : shape[0];
-    made.C = shape[1];
-    made.H = rank == 4 ? shape[2] : 1;
-    made.W = rank == 2 ? shape[0] : shape.back();
-    return made;
-  }
-
-  // `made` is the first of the two.
-  static void binary(size_t number, const Placed& other, Placed& made) {
-    bool fits = made.rank == other.rank;
-    const auto join = [&](int64_t& size, int64_t with) {
-      fits = fits && (size == with || size == 1 || with == 1);
-      size = size == 1 ? with : size;
-    };
-    join(made.N, other.N);
-    join(made.H, other.H);
-    join(made.W, other.W);
-    join(made.C, other.C);
-    if (!fits) {
-      refuse_stage(number, "reads tensors whose shapes do not go together");
-    }
   }
 
   // How many windows there are; their pads.
@@ -330,10 +265,7 @@ class Planner {
   void conv(size_t number, const Stage& stage, Placed& made) {
     const Step& step = stage.step;
     Placed& x = source(step, 0);
-    if (x.C != stage.inputs || x.rank != stage.rank) {
-      refuse_stage(number, "convolves " + std::to_string(x.C) + " channels of a tensor of rank " + std::to_string(x.rank) +
-                               " by a weight for " + std::to_string(stage.inputs) + " and rank " + std::to_string(stage.rank));
-    }
+    fits_weight(number, stage, x);
     made.C = stage.outputs;
     const std::array<int64_t, 4> pads = count(number, step, x, made);
     if (step.x.size() > 1) {
@@ -342,10 +274,36 @@ class Planner {
         refuse_stage(number, "adds a tensor whose shape is not that of its sums");
       }
     }
+    read_around(x, pads);
+    x.behind = std::max(x.behind, read_behind(product(number, {step.strides[1], x.pixel()})));
+  }
+
+  void conv_transpose(size_t number, const Stage& stage, Placed& made) {
+    Placed& x = source(stage.step, 0);
+    fits_weight(number, stage, x);
+    made.C = stage.outputs;
+    made.H = spread(number, stage.step, 0, x.H);
+    made.W = spread(number, stage.step, 1, x.W);
+    for (const Stage& phase : stage.phases) {
+      const auto [rows, columns] = windows_of(phase, stage.step, made.H, made.W);
+      if (rows > 0 && columns > 0) {
+        read_around(x, pads_of(phase, x.H, x.W, rows, columns));
+      }
+    }
+    x.behind = std::max(x.behind, read_behind(x.pixel()));
+  }
+
+  static void fits_weight(size_t number, const Stage& stage, const Placed& x) {
+    if (x.C != stage.inputs || x.rank != stage.rank) {
+      refuse_stage(number, "convolves " + std::to_string(x.C) + " channels of a tensor of rank " + std::to_string(x.rank) +
+                               " by a weight for " + std::to_string(stage.inputs) + " and rank " + std::to_string(stage.rank));
+    }
+  }
+
+  static void read_around(Placed& x, const std::array<int64_t, 4>& pads) {
     x.top = std::max(x.top, pads[0]);
     x.bottom = std::max(x.bottom, pads[2]);
     x.side = std::max({x.side, pads[1], pads[3]});
-    x.behind = std::max(x.behind, read_behind(product(number, {step.strides[1], x.pixel()})));
   }
 
   void pool(size_t number, const Step& step, Placed& made) {

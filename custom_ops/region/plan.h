@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "moves.h"
+#include "resize.h"
 
 namespace onnxq {
 
@@ -38,6 +38,7 @@ struct Plan {
   std::vector<std::vector<int64_t>> offsets;  // Conv::offsets of each step
   std::vector<std::array<int64_t, 4>> pads;   // of each step: top, left, bottom, right
   std::vector<Moves> moves;                   // of each step
+  std::vector<Taps> taps;                     // of each step
   // Of each sum or product of two tensors, the convolution that is computed with it, as nobody else reads its codes; of
   // that, the other one; else none.
   std::vector<int64_t> joins;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "run_moves.h"
+#include "transposed.h"
 
 namespace onnxq {
 namespace {
@@ -35,6 +36,9 @@ class Runner {
           stage_.is_depthwise ? depthwise() : conv(number_, nullptr);
         }
         break;
+      case Does::kConvTranspose:
+        conv_transpose();
+        break;
       case Does::kGemm:
         conv(number_, nullptr);
         break;
@@ -46,6 +50,9 @@ class Runner {
       case Does::kResize:
       case Does::kArrange:
         run_moves(place_, plan_.moves[number_], image(x()), y(), stage_.codes.zero);
+        break;
+      case Does::kResizeLinear:
+        interpolate();
         break;
       case Does::kAdd:
       case Does::kSub:
@@ -107,7 +114,7 @@ class Runner {
     if (from.is_empty()) {
       return;
     }
-    Conv c{};
+    Conv c = problem(stage_, plan_.offsets[number_].data());
     c.x = image(from);
     const bool is_product = step.does == Does::kGemm;
     c.y = is_product ? Image{nullptr, 1, 1, from.W, stage_.outputs, 0, 0} : image(to);
@@ -122,26 +129,70 @@ class Runner {
         join->b = line(join->b);
       }
     }
-    c.codes = stage_.codes;
-    c.weight = stage_.weight.data();
-    c.bias = stage_.bias.data();
-    c.scale = stage_.scales.data();
-    c.offsets = plan_.offsets[number_].data();
-    c.quads = stage_.quads.data();
-    c.chunks = static_cast<int64_t>(stage_.quads.size());
-    c.groups = step.group;
-    c.group_in = stage_.inputs / step.group;
-    c.group_out = stage_.outputs / step.group;
-    c.blocks = stage_.blocks;
     c.first = -(pads()[0] * c.x.row + pads()[1] * c.x.C);
     c.step_x = step.strides[1] * c.x.C;
     c.step_y = step.strides[0] * c.x.row;
+    c.pixel = c.y.C;
     c.floats = is_product ? memory_.outputs[static_cast<size_t>(step.out)] : nullptr;
+    by_first(c);
+  }
+
+  // What a convolution takes of a stage, or of a phase of one.
+  static Conv problem(const Stage& stage, const int64_t* offsets) {
+    Conv c{};
+    c.codes = stage.codes;
+    c.weight = stage.weight.data();
+    c.bias = stage.bias.data();
+    c.scale = stage.scales.data();
+    c.offsets = offsets;
+    c.quads = stage.quads.data();
+    c.chunks = static_cast<int64_t>(stage.quads.size());
+    c.groups = stage.step.group;
+    c.group_in = stage.inputs / stage.step.group;
+    c.group_out = stage.outputs / stage.step.group;
+    c.blocks = stage.blocks;
+    return c;
+  }
+
+  // On the first kernel that takes it.
+  void by_first(Conv& c) const {
     size_t chosen = 0;
     while (!kernels_[chosen]->plan(c)) {
       ++chosen;
     }
     in_tasks(place_, c, kernels_[chosen]->conv);
+  }
+
+  void conv_transpose() const {
+    if (x().is_empty()) {
+      return;
+    }
+    const Image all = y();
+    const Step& step = stage_.step;
+    const int64_t* offsets = plan_.offsets[number_].data();
+    for (const Stage& phase : stage_.phases) {
+      Conv c = problem(phase, offsets);
+      offsets += c.chunks;
+      const auto [rows, columns] = windows_of(phase, step, all.H, all.W);
+      if (rows == 0 || columns == 0) {
+        continue;
+      }
+      c.x = image(x());
+      c.y = {all.data + phase.remainder[0] * all.row + phase.remainder[1] * all.C, all.N, rows, columns, all.C,
+             step.strides[0] * all.row, all.image};
+      c.pixel = step.strides[1] * all.C;
+      c.first = phase.origin[0] * c.x.row + phase.origin[1] * c.x.C;
+      c.step_x = c.x.C;
+      c.step_y = c.x.row;
+      by_first(c);
+    }
+  }
+
+  void interpolate() const {
+    const Taps& taps = plan_.taps[number_];
+    const Interpolation p = {image(x()),     y(), stage_.codes, taps.rows.data(), taps.columns.data(), source().codes.zero,
+                             source().scale, stage_.scale};
+    in_rows(p.y.N * p.y.H, 8 * bytes(p.y), [&](int64_t first, int64_t last) { kernel_.interpolate(p, first, last); });
   }
 
   void depthwise() const {

@@ -1,5 +1,6 @@
 #include "stage.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -7,6 +8,7 @@
 #include "../abi/weight.h"
 #include "pack.h"
 #include "reader.h"
+#include "transposed.h"
 
 namespace onnxq {
 
@@ -42,9 +44,16 @@ void bound(Stage& stage, const Reader& read) {
   }
 }
 
+int64_t file_groups(const Stage& stage) { return stage.step.group * std::max<int64_t>(1, stage.merged.groups); }
+
 // From sums of products to steps of `y`, or (0) to numbers; bias and pads are packed with it.
 std::vector<float> factors(const Reader& read, size_t number, const Stage& stage, float x_scale, float y_scale) {
-  std::vector<float> all = read.of_outputs<float>(stage.step.weight_scale, kFloat, "weight_scale", stage.outputs);
+  // A transposed convolution has one for each output of a group: they lie along the same axis of its weight.
+  const int64_t own = stage.step.does == Does::kConvTranspose ? stage.outputs / file_groups(stage) : stage.outputs;
+  std::vector<float> all = read.of_outputs<float>(stage.step.weight_scale, kFloat, "weight_scale", own);
+  while (all.size() < static_cast<size_t>(stage.outputs)) {
+    all.push_back(all[all.size() - static_cast<size_t>(own)]);
+  }
   for (float& each : all) {
     each = y_scale > 0.0f ? x_scale * each / y_scale : x_scale * each;
     if (!std::isfinite(each)) {
@@ -82,7 +91,8 @@ int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight, int64_t wi
                              std::to_string(step.group) + " groups here has");
   }
   step.kernel = {{kernel_y, kernel_x}};
-  stage.is_depthwise = step.group > 1 && per_group == 1 && stage.outputs == step.group;
+  // Phases of transposed convolutions are stored with pixels of others between theirs, as kernels of one channel do not.
+  stage.is_depthwise = step.does == Does::kConv && step.group > 1 && per_group == 1 && stage.outputs == step.group;
   if (!stage.is_depthwise) {
     stage.merged = merge(step.group, per_group, stage.outputs / step.group, width);
     step.group /= stage.merged.groups;
@@ -93,9 +103,8 @@ int64_t shape_conv(Stage& stage, size_t number, const Tensor& weight, int64_t wi
 
 namespace {
 
-void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read) {
+void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read, const Tensor& weight) {
   const Step& step = stage.step;
-  const Tensor& weight = read.constant(step.weight, ort::kInt8, "weight");
   const int64_t size = shape_conv(stage, number, weight, 1), kernel_x = step.kernel[1], taps = step.kernel[0] * kernel_x;
   std::vector<int32_t> bias;
   if (step.bias != kNone) {
@@ -190,8 +199,15 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
   bound(stage, read);
   switch (step.does) {
     case Does::kConv:
-      make_conv(stage, number, source(0), read);
+      make_conv(stage, number, source(0), read, read.constant(step.weight, ort::kInt8, "weight"));
       break;
+    case Does::kConvTranspose: {
+      const Tensor& weight = read.constant(step.weight, ort::kInt8, "weight");
+      make_phases(stage, number, weight, static_cast<const int8_t*>(weight.data), [&](Stage& phase, const Tensor& plain) {
+        make_conv(phase, number, source(0), read, plain);
+      });
+      break;
+    }
     case Does::kGemm:
     case Does::kProduct:
       make_gemm(stage, number, source(0), read);
@@ -203,6 +219,7 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
       break;
     }
     case Does::kResize:
+    case Does::kResizeLinear:
       make_resize(stage, number, read);
       break;
     case Does::kAdd:

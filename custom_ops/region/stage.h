@@ -41,6 +41,10 @@ struct Stage {
   std::vector<float> scales, dot_scales;
   std::vector<uint8_t> quads;  // of each chunk
   int64_t rank = 0;
+  // Of a transposed convolution, convolutions that make its pixels in turns (transposed.h); of one of these, the pixels it
+  // makes, from `remainder` on, and the first pixel of x that the window of the first one has: y, x.
+  std::vector<Stage> phases;
+  std::array<int64_t, 2> remainder{}, origin{};
 
   std::vector<std::vector<uint8_t>> tables;  // of each source; none: copied; for a table step one each channel, or one
   Dims sizes;                                // that Resize asks for
@@ -57,7 +61,11 @@ struct Stage {
   // Bytes of all that grows with constants. Every plan has a number for each quad.
   int64_t nbytes() const {
     const size_t numbers = bias.size() + dot_bias.size() + scales.size() + dot_scales.size() + factors.size() + starts.size();
-    return static_cast<int64_t>(weight.size() + dot_weight.size() + 4 * numbers + (lines.size() + dense_lines.size()) * sizeof(Line) +
+    int64_t inside = 0;
+    for (const Stage& phase : phases) {
+      inside += phase.nbytes();
+    }
+    return inside + static_cast<int64_t>(weight.size() + dot_weight.size() + 4 * numbers + (lines.size() + dense_lines.size()) * sizeof(Line) +
                                 128 * quads.size());
   }
 };

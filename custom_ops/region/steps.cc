@@ -52,6 +52,7 @@ constexpr Word kWords[] = {
     {"strides", Kind::kNumber, 1, 4096, ONNXQ_MANY(strides), 2},
     {"dilations", Kind::kNumber, 1, 4096, ONNXQ_MANY(dilations), 2},
     {"pads", Kind::kNumber, 0, 1 << 20, ONNXQ_MANY(pads), 4},
+    {"output_padding", Kind::kNumber, 0, 4096, ONNXQ_MANY(output_padding), 2},
     {"codes", Kind::kInput, 0, 0, ONNXQ_ONE(codes), 1},
     {"sizes", Kind::kInput, 0, 0, ONNXQ_ONE(sizes), 1},
     {"ratios", Kind::kInput, 0, 0, ONNXQ_ONE(ratios), 1},
@@ -94,6 +95,9 @@ constexpr Operator kMoves[] = {
 constexpr Operator kOperators[] = {
     {"quantize", Does::kQuantize, 0, 0, " in scale zero |"},
     {"conv", Does::kConv, 1, 1, " x weight weight_scale scale zero | bias group strides dilations pads same relu low high "},
+    {"conv_transpose", Does::kConvTranspose, 1, 1,
+     " x weight weight_scale scale zero | bias group strides dilations pads output_padding relu low high "},
+    {"resize_linear", Does::kResizeLinear, 1, 1, " x scale zero | sizes ratios coordinates "},
     {"gemm", Does::kGemm, 1, 1, " x weight weight_scale out | bias transposed "},
     {"product", Does::kProduct, 1, 1, " x weight weight_scale scale zero | bias transposed relu low high "},
     {"constant", Does::kConstant, 0, 0, " codes scale zero |"},
@@ -111,6 +115,9 @@ constexpr Operator kOperators[] = {
 constexpr Operator kNumberOperators[] = {
     {"read", Does::kQuantize, 0, 0, " in |"},
     {"conv", Does::kConv, 1, 2, " x weight | bias group strides dilations pads same act low high "},
+    {"conv_transpose", Does::kConvTranspose, 1, 1,
+     " x weight | bias group strides dilations pads output_padding act low high "},
+    {"resize_linear", Does::kResizeLinear, 1, 1, " x | sizes ratios coordinates "},
     {"add", Does::kAdd, 2, 2, " x | act low high "},
     {"mul", Does::kMul, 2, 2, " x | act low high "},
     {"affine", Does::kAffine, 1, 1, " x | weight bias act low high "},

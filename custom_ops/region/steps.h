@@ -17,6 +17,7 @@ enum class Element { kCodes, kBfloat16 };
 enum class Does {
   kQuantize,
   kConv,
+  kConvTranspose,
   kGemm,     // makes float32
   kProduct,  // the same, makes codes
   kConstant,
@@ -32,6 +33,7 @@ enum class Does {
   kSlice,
   kPad,
   kResize,
+  kResizeLinear,
   kArrange,
   kDequantize,
   kAffine,
@@ -52,6 +54,7 @@ struct Step {
   int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
   std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
   std::array<int64_t, 4> pads{};                                              // top, left, bottom, right
+  std::array<int64_t, 2> output_padding{};                                    // of a transposed convolution: y, x
   int64_t axis = 1;
   // Of what moves codes: n, c, y, x.
   std::array<int64_t, 4> starts{}, stops{}, steps{}, before{}, behind{};

@@ -14,7 +14,7 @@ def final_output(node: ir.Node) -> ir.Value:
     follower = graph.only_consumer(out)
     if follower is None or follower.graph is not node.graph or not graph.is_op(follower, *known.ABSORBED):
         return out
-    if node.op_type not in known.ABSORBING:
+    if node.op_type not in known.ABSORBING | known.ABSORBING_IN_REGIONS:
         return out
     if follower.inputs[0] is not out or any(v is not None and graph.constant(v) is None for v in follower.inputs[1:]):
         return out

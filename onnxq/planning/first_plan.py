@@ -107,8 +107,10 @@ def _choose(
         wish = in_float(wish, opset_note)
     if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
         wish = in_float(wish, "its weights are not both constant")
-    if wish.method is Method.STATIC and node.op_type == "Conv" and _computes_bias(node):
+    if wish.method is Method.STATIC and node.op_type in int8_regions.CONVOLUTIONS and _computes_bias(node):
         wish = in_float(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
+    if wish.method is Method.STATIC and node.op_type == "ConvTranspose" and (why_not := _why_no_step(node, weights)):
+        wish = in_float(wish, f"{why_not}: unpacked when the model loads")
     in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
     if in_float64 and wish.method in (*COMPUTING, Method.HALF):
         wish = in_float(wish, "computes in float64, which no packed or int8 kernel does")
@@ -181,6 +183,18 @@ def _is_depthwise(weight: Weight) -> bool:
     return weight.node.op_type == "Conv" and math.prod(weight.shape[1:]) <= DEPTHWISE
 
 
+def _why_no_step(node: ir.Node, weights: list[Weight]) -> str:
+    """Why a ConvTranspose stays float where regions compute others; empty if it need not."""
+    for weight in weights:
+        words = int8_regions.spread_words(node, len(weight.shape))
+        if words is None:
+            return "regions have no step for its attributes"
+        outputs = weight.shape[1]
+        if words["group"] == 1 and outputs < int8_regions.FEWEST_OUTPUTS:
+            return f"no faster in int8 with {outputs} outputs"
+    return ""
+
+
 def _computes_bias(node: ir.Node) -> bool:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     return bias is not None and graph.constant(bias) is None
@@ -194,7 +208,7 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
     if format.scale_type is None:
         return asked.to(Method.HALF if scheme == "fp16" else Method.STORED, word, None)
     if target.rounds_activations(scheme):
-        if op in ("Conv", *MATMULS):
+        if op in ("Conv", *MATMULS) or op in target.static:
             return _static(asked, word, target)
         return asked.to(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
     if scheme == "w8a8-dynamic":

@@ -25,6 +25,14 @@ from onnxq.planning.chains import Chain
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
 
+#: Convolutions that make int8; those that are transposed do in regions only.
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+#: Strides of a transposed convolution that regions compute, rows times columns.
+MOST_PHASES = 1 << 10
+#: Outputs of one below which kernels of regions, which compute blocks of them, are no faster than float: measured.
+FEWEST_OUTPUTS = 8
+#: Channels of an image below which a Resize between pixels is no faster there: kernels compute many of them at once.
+FEWEST_CHANNELS = 3
 #: Between two values, in regions.
 BINARY = frozenset({"Add", "Sub", "Mul"})
 
@@ -36,7 +44,7 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     otherwise it would add conversions instead of saving them.
     """
     target = targets.get(plan.target)
-    convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"}
+    convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op in CONVOLUTIONS}
     if target.rounded:
         return plan.replacing(_wherever_they_stand(plan, model, recipe, types))
     if not convolutions:
@@ -67,7 +75,8 @@ def _wherever_they_stand(plan: Plan, model: ir.Model, recipe: Recipe, types: Typ
         is_known = node.domain == "" and node.op_type in target.rounded
         if not (is_known or known.is_fused_in_int8(node)) or has_weights(node):
             continue
-        if producer_of(node.outputs[0]) is not node:  # part of the kernel before it
+        maker = producer_of(node.outputs[0])
+        if maker is not node and maker is not None and maker.op_type in known.ABSORBING:  # part of the kernel before it
             continue
         read = [types.of(value).dtype for index in activations(node) if (value := node.inputs[index]) is not None]
         if {types.of(node.outputs[0]).dtype, *read} != {ir.DataType.FLOAT}:
@@ -90,6 +99,32 @@ def prune(plan: Plan, model: ir.Model) -> Plan:
 def has_regions(plan: Plan) -> bool:
     """Whether islands of int8 become nodes of the onnxq domain."""
     return targets.get(plan.target).has_onnxq_ops
+
+
+def spread_words(node: ir.Node, rank: int) -> dict[str, int | list[int]] | None:
+    """What a step of a region says of a ConvTranspose, of rows and columns; None if regions have no step for it.
+
+    Args:
+        rank: of its weight.
+    """
+    found: dict[str, int | list[int]] = {"group": graph.attribute_int(node, "group", 1)}
+    for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0)):
+        values = list(node.attributes.get_ints(name, [default] * (rank - 2)))
+        if len(values) != rank - 2 or any(not default <= value <= 4096 for value in values):
+            return None
+        found[name] = [default, *values][-2:]
+    pads = list(node.attributes.get_ints("pads", [0] * 2 * (rank - 2)))
+    is_open = graph.attribute_string(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID") or "output_shape" in (
+        node.attributes
+    )
+    if rank not in (3, 4) or is_open or len(pads) != 2 * (rank - 2) or any(not 0 <= pad < 1 << 20 for pad in pads):
+        return None
+    if graph.attribute_string(node, "auto_pad", "NOTSET") == "VALID":
+        pads = [0] * len(pads)
+    found["pads"] = pads if rank == 4 else [0, pads[0], 0, pads[1]]
+    strides = found["strides"]
+    assert isinstance(strides, list)
+    return found if strides[0] * strides[1] <= MOST_PHASES else None
 
 
 def has_few_weights(node: ir.Node) -> bool:
@@ -119,7 +154,7 @@ def activations(node: ir.Node) -> list[int]:
     if node.op_type == "MatMul" and not has_weights(node):
         return [0, 1]
     if (
-        node.op_type in ("Conv", "MatMul", "Gemm", "Clip", "ReduceMean")
+        node.op_type in CONVOLUTIONS | {"MatMul", "Gemm", "Clip", "ReduceMean"}
         or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS
     ):
         return [0]
@@ -155,7 +190,11 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
     if node.op_type == "Concat":
         return rank in moves.RANKS and all(value is not None and graph.constant(value) is None for value in node.inputs)
     if moves.is_move(node):
-        return moves.moves_of(node, rank) is not None
+        made = moves.moves_of(node, rank)
+        shape = types.of(node.outputs[0]).shape
+        channels = shape[1] if shape is not None and len(shape) > 1 else None
+        has_few = isinstance(channels, int) and channels < FEWEST_CHANNELS
+        return made is not None and not (has_few and made[0].makes_codes)
     if node.op_type == "ReduceMean":
         value = node.inputs[0]
         return value is not None and moves.is_over_pixels(node, types.of(value).rank)
@@ -173,7 +212,7 @@ def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]
         static: further nodes that are int8.
     """
     regions = has_regions(plan)
-    convolutions = {c.node for c in plan.those(Method.STATIC) if c.op == "Conv" and not has_no_weights(c)}
+    convolutions = {c.node for c in plan.those(Method.STATIC) if c.op in CONVOLUTIONS and not has_no_weights(c)}
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
     values = {name: [each.inputs[index] for each, index in reads(node, regions)] for name, node in by_name.items()}

@@ -1,4 +1,5 @@
-"""Operators that move codes and leave them what they are, in the words of a region's steps (docs/regions.md).
+"""Operators that move codes and leave them what they are, and the Resize that makes some between them, in the words of
+a region's steps (docs/regions.md).
 
 Tensors of regions have two to four dimensions: rows and channels, or images, channels and one or two more. Steps say
 sizes for images, channels, rows and columns.
@@ -30,11 +31,13 @@ class Move:
         does: the step's word.
         words: what else it says: numbers, or constants.
         rank: of what it makes.
+        makes_codes: whether it makes others than those that are there, so that it says what these mean.
     """
 
     does: str
     words: dict[str, int | list[int] | ir.Value]
     rank: int
+    makes_codes: bool = False
 
 
 def place_of(axis: int, rank: int | None) -> int | None:
@@ -191,7 +194,8 @@ def _pad(node: ir.Node, rank: int) -> list[Move] | None:
 
 
 def _resize(node: ir.Node, rank: int) -> list[Move] | None:
-    """Of the nearest pixels. Upsample, which became Resize where the opset was raised, has its scales there too."""
+    """To the nearest pixels, or between pixels. Upsample, which became Resize where the opset was raised, has its
+    scales there too."""
     names = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
     coordinates = graph.attribute_string(node, "coordinate_transformation_mode", "half_pixel")
     nearest = graph.attribute_string(node, "nearest_mode", "round_prefer_floor")
@@ -199,13 +203,14 @@ def _resize(node: ir.Node, rank: int) -> list[Move] | None:
     others = (
         graph.attribute_string(node, "keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in node.attributes
     )
-    is_nearest = graph.attribute_string(node, "mode", "nearest") == "nearest"
-    if not is_nearest or others or coordinates not in names or nearest not in rounds or len(node.inputs) < 3:
+    if others or coordinates not in names or nearest not in rounds or len(node.inputs) < 3:
         return None
-    words: dict[str, int | list[int] | ir.Value] = {
-        "coordinates": names.index(coordinates),
-        "nearest": rounds.index(nearest),
-    }
+    mode = graph.attribute_string(node, "mode", "nearest")
+    words: dict[str, int | list[int] | ir.Value] = {"coordinates": names.index(coordinates)}
+    if mode == "nearest":
+        words["nearest"] = rounds.index(nearest)
+    elif mode != "linear" or any(graph.attribute_int(node, name, 0) for name in ("antialias", "exclude_outside")):
+        return None
     given = [*node.inputs, None][2:4]
     for word, value, dtype in zip(("ratios", "sizes"), given, (ir.DataType.FLOAT, ir.DataType.INT64), strict=True):
         tensor = graph.constant(value)
@@ -214,8 +219,18 @@ def _resize(node: ir.Node, rank: int) -> list[Move] | None:
         if value is not None and tensor is not None and tensor.size:
             if tensor.dtype is not dtype or tensor.size != rank:
                 return None
-            return [Move("resize", {word: value, **words}, rank)]
+            if mode == "nearest":
+                return [Move("resize", {word: value, **words}, rank)]
+            return [Move("resize_linear", {word: value, **words}, rank, True)] if _is_image(word, tensor) else None
     return None
+
+
+def _is_image(word: str, tensor: ir.TensorProtocol) -> bool:
+    """Whether only pixels are interpolated between, as far as can be known; of lines onnxruntime would interpolate
+    between channels too, where these sizes say so."""
+    if word == "sizes":
+        return tensor.size == 4
+    return tensor.size in (3, 4) and bool(np.all(tensor.numpy()[:2] == 1))
 
 
 _MAKERS: dict[str, Callable[[ir.Node, int], list[Move] | None]] = {

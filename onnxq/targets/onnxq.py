@@ -14,7 +14,7 @@ from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
 class onnxq(Target):
     name = "onnxq"
     float_types = ("float32", "float16")
-    static = ("Conv", "MatMul", "Gemm")
+    static = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     dynamic = ("MatMul", "Gemm")
     packed = ("MatMul", "Gemm", "Gather")
     domains = (own_ops.DOMAIN,)

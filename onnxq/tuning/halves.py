@@ -21,6 +21,8 @@ JOINING = (
     *("Relu", "Clip", "LeakyRelu", "HardSigmoid", "Sigmoid", "Tanh", "HardSwish", "Add", "Mul", "Sub", "Div"),
     *("BatchNormalization", "MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean", "Concat"),
 )
+#: Steps that compute convolutions there.
+HALF_KERNELS = ("Bf16Region.conv", "Bf16Region.conv_transpose")
 #: Seconds to round a value to bfloat16, or back, however small it is.
 CONVERSION_SECONDS = 4e-6
 
@@ -51,7 +53,7 @@ def all_in_half(model: ir.Model, plan: Plan) -> Plan:
     if not targets.get(plan.target).has_onnxq_ops or graph.opset(model) < OPSET:
         return plan
     # Weights of fewer bits were asked for to be small.
-    convolutions = [c for c in plan.those(Method.STATIC) if c.op == "Conv" and c.format == "int8"]
+    convolutions = [c for c in plan.those(Method.STATIC) if c.op in int8_regions.CONVOLUTIONS and c.format == "int8"]
     return int8_regions.prune(plan.replacing(in_half(choice) for choice in convolutions), model)
 
 
@@ -78,7 +80,7 @@ def half_costs(model: ir.Model, seconds: Mapping[str, float], rate: float, eleme
 
 def seconds_in_half(kernels: Iterable[Kernel]) -> dict[str, float]:
     """Of convolutions, by node, from the kernels that ran for `all_in_half`."""
-    return {kernel.name: kernel.seconds for kernel in kernels if kernel.op == "Bf16Region.conv"}
+    return {kernel.name: kernel.seconds for kernel in kernels if kernel.op in HALF_KERNELS}
 
 
 def conversion_rate(kernels: Iterable[Kernel], elements: Mapping[str, int]) -> float:

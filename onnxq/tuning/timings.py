@@ -16,6 +16,7 @@ from onnxq.calibration import calibrate
 from onnxq.errors import BadRecipe
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan
+from onnxq.planning import int8_regions
 from onnxq.planning.attention import attention_at
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.session import Kernel
@@ -219,7 +220,7 @@ class Timings:
 
 def _fill_in(costs: Costs, plan: Plan) -> None:
     """Take convolutions in branches that the timed sample does not take to be like those that ran."""
-    static = [choice.node for choice in plan.those(Method.STATIC) if choice.op == "Conv"]
+    static = [choice.node for choice in plan.those(Method.STATIC) if choice.op in int8_regions.CONVOLUTIONS]
     ran = [node for node in static if node in costs.float_seconds]
     for node in [node for node in static if ran and node not in costs.float_seconds]:
         costs.float_seconds[node] = statistics.fmean(costs.float_seconds[each] for each in ran)

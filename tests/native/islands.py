@@ -93,6 +93,35 @@ class Net:
         self.shapes[y] = (self.shapes[x][0], outputs, *sizes)
         return self.activated(y, act, 2.0**-2)
 
+    def conv_transpose(
+        self, x: str, outputs: int, kernel: tuple[int, ...], act: str = "", bias: bool = True, **attributes: Any
+    ) -> str:
+        group, rest = attributes.get("group", 1), len(kernel)
+        codes = self.rng.integers(-127, 128, (self.shapes[x][1], outputs // group, *kernel)).astype(np.int8)
+        weight, scales = self.weight(codes, 1)
+        inputs = [x, weight, *([self.bias(x, np.tile(scales, group))] if bias else [])]
+        y = self.node("ConvTranspose", inputs, kernel_shape=list(kernel), **attributes)
+        pads = attributes.get("pads", [0] * 2 * rest)
+        sizes = [
+            (size - 1) * attributes.get("strides", [1] * rest)[i]
+            + attributes.get("output_padding", [0] * rest)[i]
+            + (k - 1) * attributes.get("dilations", [1] * rest)[i]
+            + 1
+            - pads[i]
+            - pads[rest + i]
+            for i, (size, k) in enumerate(zip(self.shapes[x][2:], kernel, strict=True))
+        ]
+        self.shapes[y] = (self.shapes[x][0], outputs, *sizes)
+        return self.activated(y, act, 2.0**-2)
+
+    def between(self, x: str, sizes: tuple[int, ...], scale: float | None = None, **attributes: Any) -> str:
+        """`x` resized to these pixels, between those that there are."""
+        shape = (*self.shapes[x][:2], *sizes)
+        given = self.constant(np.array(shape, np.int64))
+        y = self.node("Resize", [x, "", "", given], mode="linear", **attributes)
+        self.shapes[y] = shape
+        return self.quantized(y, scale)
+
     def activated(self, y: str, act: str, scale: float | None = None) -> str:
         shape = self.shapes[y]
         if act == "Relu":

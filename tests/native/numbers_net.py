@@ -63,6 +63,12 @@ class Net:
         given = [self.constant(self.rng.integers(-99, 99, shape[0]).astype(np.float32))] if bias else []
         return self.node("Conv", [x, weight, *given], **attributes)
 
+    def conv_transpose(self, x: str, shape: tuple[int, ...], **attributes: Any) -> str:
+        """A transposed convolution by a weight of this shape: inputs, outputs of a group, sizes."""
+        weight = self.stored(self.rng.integers(-8, 9, shape))
+        bias = self.rng.integers(-99, 99, shape[1] * attributes.get("group", 1)).astype(np.float32)
+        return self.node("ConvTranspose", [x, weight, self.constant(bias)], **attributes)
+
     def model(self) -> onnx.ModelProto:
         graph = helper.make_graph(
             self.nodes,

@@ -145,3 +145,62 @@ def test_moves_that_do_not_fit_are_refused() -> None:
     session = onnxq.session(saying(with_regions(net.model()), text).SerializeToString(), options())
     with pytest.raises(InvalidArgument, match="pads by more than its input allows"):
         session.run(None, {"x": np.zeros((1, 3, 6, 6), np.float32)})
+
+
+TRANSPOSED: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "2x2": ((20, 33, 2, 2), {"strides": [2, 2]}),
+    "4x4": ((20, 9, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "3x3": ((20, 40, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+    "holes": ((20, 8, 1, 2), {"strides": [3, 4], "output_padding": [2, 1]}),
+    "dilated": ((20, 10, 3, 3), {"strides": [2, 2], "dilations": [3, 2], "pads": [1, 2, 3, 0]}),
+    "groups": ((20, 3, 4, 4), {"strides": [2, 2], "group": 5}),
+    "of each channel": ((20, 1, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1], "group": 20}),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSPOSED)
+def test_transposed_convolutions(kind: str) -> None:
+    """With an activation, and in the place that a Concat has for it."""
+    shape, attributes = TRANSPOSED[kind]
+    net = Net(37, (2, 20, 5, 6), declared=("n", 20, "h", "w"))
+    x = net.same()
+    a = net.node("Relu", [net.conv_transpose(x, shape, **attributes)])
+    b = net.conv_transpose(x, shape, **attributes)
+    net.outputs += [net.conv(x, (4, 20, 3, 3), pads=[2, 2, 2, 2]), net.node("Concat", [a, b], axis=1)]
+    made = require_rounded(net, (2, 20, 5, 6), (1, 20, 1, 9), (0, 20, 5, 6))
+    assert sum(line.startswith("conv_transpose") for line in steps(made)) == 2
+
+
+def test_few_outputs_stay_float() -> None:
+    net = Net(41, (2, 20, 5, 6))
+    x = net.same()
+    net.outputs += [net.conv(x, (4, 20, 1, 1)), net.conv_transpose(x, (20, 7, 2, 2), strides=[2, 2])]
+    assert "ConvTranspose" in [node.op_type for node in with_regions(net.model()).graph.node]
+
+
+def test_transposed_lines() -> None:
+    net = Net(38, (2, 6, 20))
+    net.outputs.append(net.conv_transpose("x", (6, 9, 16), strides=[8], pads=[4, 4]))
+    made = require_rounded(net)
+    assert any(line.startswith("conv_transpose") for line in steps(made))
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+def test_pixels_between_others(coordinates: str) -> None:
+    """Of whole numbers by powers of two: float32 is exact."""
+    net = Net(39, (2, 21, 5, 9))
+    x = net.same()
+    sizes = (9, 17) if coordinates == "align_corners" else (20, 18)
+    attributes = {"mode": "linear", "coordinate_transformation_mode": coordinates}
+    y = net.node("Resize", [x, "", "", ints(net, 2, 21, *sizes)], **attributes)
+    net.outputs += [net.conv(x, (4, 21, 1, 1)), y, net.node("Concat", [y, y], axis=1)]
+    made = require_rounded(net)
+    assert sum(line.startswith("resize_linear") for line in steps(made)) == 1
+
+
+def test_any_ratio() -> None:
+    net = Net(40, (2, 21, 5, 9), declared=("n", 21, "h", "w"))
+    x = net.same()
+    y = net.node("Resize", [x, "", net.constant(np.array([1, 1, 2.7, 0.6], np.float32))], mode="linear")
+    net.outputs += [net.conv(x, (4, 21, 1, 1)), y]
+    require_rounded(net, (2, 21, 5, 9), (1, 21, 2, 30), roundings=1)

@@ -164,7 +164,8 @@ def nets(draw: st.DrawFn) -> Net:
         x = draw(st.sampled_from(made))
         n, channels, height, width = net.shapes[x]
         act = draw(st.sampled_from(["", "Relu", "Clip"]))
-        kind = draw(st.sampled_from(["conv", "depthwise", "binary", "concat", "max", "average"]))
+        kinds = ["conv", "depthwise", "transposed", "between", "binary", "concat", "max", "average"]
+        kind = draw(st.sampled_from(kinds))
         if kind in ("conv", "depthwise"):
             kernel = (draw(integer(1, 4)), draw(integer(1, 4)))
             low = [draw(integer(0, k - 1)) for k in kernel]
@@ -172,6 +173,16 @@ def nets(draw: st.DrawFn) -> Net:
             strides = draw(st.sampled_from([[1, 1], [1, 1], [2, 2], [1, 3]]))
             outputs, group = (channels, channels) if kind == "depthwise" else (draw(integer(1, 70)), 1)
             made.append(net.conv(x, outputs, kernel, act, pads=pads, strides=strides, group=group))
+        elif kind == "transposed" and height * width < 200:
+            strides = [draw(integer(1, 3)), draw(integer(1, 3))]
+            more = {"strides": strides, "output_padding": [draw(integer(0, stride - 1)) for stride in strides]}
+            kernel = (draw(integer(1, 4)), draw(integer(1, 4)))
+            made.append(net.conv_transpose(x, draw(integer(1, 40)), kernel, act, **more))
+        elif kind == "between" and height * width < 200:
+            # By powers of two, between which float32 is exact.
+            coordinates = draw(st.sampled_from(["half_pixel", "asymmetric"]))
+            sizes = (2 * height, 4 * width)
+            made.append(net.between(x, sizes, coordinate_transformation_mode=coordinates))
         elif kind in ("binary", "concat"):
             fitting = [y for y in made if net.shapes[y] == net.shapes[x]]
             y = draw(st.sampled_from(fitting))

@@ -33,6 +33,14 @@ NETWORKS = {
     "neck": """b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)  c = Conv(b, u)
                d = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(c, , twice)
                z = Add(a, d)""",
+    "decoder": """b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)  c = Conv(b, u)  d = Relu(c)
+                  e = ConvTranspose<strides = [2, 2]>(d, up, bias)  z = Add(a, e)""",
+    "decoder with activations": """b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)
+        c = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1], group = 4>(b, grouped, bias)  d = Relu(c)
+        e = Concat<axis = 1>(a, d)  z = Conv(e, t)""",
+    "between pixels": """b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)  c = Conv(b, u)
+        d = Resize<coordinate_transformation_mode = "pytorch_half_pixel", mode = "linear">(c, , twice)
+        z = Add(a, d)""",
     "crop": """b = Slice(a, from, to, axes)  c = Pad<mode = "reflect">(b, pads)  z = Sub(a, c)""",
     "few weights": "b = Conv<group = 16, pads = [1, 1, 1, 1]>(a, few)  z = Relu(b)",
     "blocks": "b = DepthToSpace<blocksize = 2>(a)  c = SpaceToDepth<blocksize = 2>(b)  z = Add(a, c)",
@@ -48,6 +56,8 @@ def _constants() -> dict[str, np.ndarray]:
     made |= {"w": tiny.normal(16, 8, 3, 3) / 8, "u": tiny.normal(16, 16, 1, 1, seed=1) / 4}
     made |= {"v": tiny.normal(16, 16, 1, 1, seed=2) / 4, "wide": tiny.normal(8, 8, 3, 3, seed=3) / 8}
     made |= {"t": tiny.normal(16, 32, 1, 1, seed=4) / 6, "slopes": np.abs(tiny.normal(16, 1, 1, seed=5))}
+    made |= {"up": tiny.normal(16, 16, 2, 2, seed=8) / 4, "bias": tiny.normal(16, seed=9) * 30}
+    made |= {"grouped": tiny.normal(16, 4, 4, 4, seed=10) / 4}
     return made | {"gains": tiny.normal(32, 1, 1, seed=6), "few": tiny.normal(16, 1, 3, 3, seed=7) / 2}
 
 

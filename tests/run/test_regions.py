@@ -162,6 +162,69 @@ def test_bf16_without_data_writes_regions(tmp_path: Path, target: str) -> None:
         assert sqnr(wanted, onnxq.session(out).run(None, {"x": x})[0]) > 35
 
 
+DECODER = """g (float[n, 8, 6, 6] x) => (float[n, 8, 12, 12] y) {
+    a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = ConvTranspose<strides = [2, 2]MORE>(a, k)  c = Relu(b)
+    d = Conv(c, u)  e = Resize<mode = "linear">(a, , twice)  f = Add(d, e)  y = Conv<pads = [1, 1, 1, 1]>(f, v) }"""
+
+
+def _decoder(folder: Path, more: str = "") -> Path:
+    constants = {
+        name: tiny.normal(8, 8, size, size, seed=size) / 9 for name, size in zip("wvk", (3, 3, 2), strict=True)
+    }
+    constants |= {"u": tiny.normal(8, 8, 1, 1) / 3, "twice": np.array([1, 1, 2, 2], np.float32)}
+    return tiny.save(tiny.model(DECODER.replace("MORE", more), constants), folder)
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "bf16"])
+def test_decoders_are_one_region(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")  # bf16 regions run by name anywhere
+    path, out = _decoder(tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    recipe = onnxq.Recipe(scheme, keep_slow=True)
+    onnxq.quantize(path, out, recipe, target="onnxq", data=data if scheme == "w8a8" else None, check=False)
+    assert operators(out) == ["Region" if scheme == "w8a8" else "Bf16Region"]
+    wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
+    for session in (ort.InferenceSession(str(out)), onnxq.session(out)):
+        assert sqnr(wanted, session.run(None, data[0])[0]) > 25
+
+
+def test_transposed_convolutions_that_regions_do_not_have_stay_float(tmp_path: Path) -> None:
+    path, out = _decoder(tmp_path, ', auto_pad = "SAME_UPPER"'), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    (choice,) = (choice for choice in made.plan if choice.op == "ConvTranspose")
+    assert choice.method is Method.STORED and "no step for its attributes" in choice.reason
+    assert "ConvTranspose" in operators(out)
+
+
+def test_transposed_convolutions_with_few_outputs_stay_float(tmp_path: Path) -> None:
+    text = """g (float[n, 8, 6, 6] x) => (float[n, 3, 24, 24] y) {
+        a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = ConvTranspose<strides = [2, 2]>(a, k)  c = Conv(b, u)
+        y = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1]>(c, few) }"""
+    sizes = {"w": (8, 8, 3, 3), "k": (8, 8, 2, 2), "u": (24, 8, 1, 1), "few": (24, 3, 4, 4)}
+    constants = {name: tiny.normal(*size, seed=i) / 9 for i, (name, size) in enumerate(sizes.items())}
+    path, out = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    first, last = (choice for choice in made.plan if choice.op == "ConvTranspose")
+    assert first.method is Method.STATIC
+    assert last.method is Method.STORED and "no faster in int8 with 3 outputs" in last.reason
+
+
+@pytest.mark.parametrize(("channels", "is_int8"), [(1, False), (3, True)])
+def test_a_resize_of_few_channels_stays_float(tmp_path: Path, channels: int, is_int8: bool) -> None:
+    text = """g (float[n, 8, 6, 6] x) => (float[n, 16, 12, 12] y) {
+        a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Conv<pads = [1, 1, 1, 1]>(a, few)
+        c = Resize<mode = "linear">(b, , twice)  y = Conv<pads = [2, 2, 2, 2]>(c, u) }"""
+    sizes = {"w": (40, 8, 3, 3), "few": (channels, 40, 3, 3), "u": (16, channels, 5, 5)}
+    constants = {name: tiny.normal(*size, seed=i) / 9 for i, (name, size) in enumerate(sizes.items())}
+    model = tiny.model(text, constants | {"twice": np.array([1, 1, 2, 2], np.float32)})
+    path, out = tiny.save(model, tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
+    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    assert any(choice.op == "Resize" and choice.method is Method.STATIC for choice in made.plan) == is_int8
+
+
 def test_bf16_constants_that_add_channels_stay_outside(tmp_path: Path) -> None:
     text = """g (float[n, 16, h, w] x) => (float[n, 16, h, w] y) {
         a = Conv(x, one)  b = Add(a, k)  c = Relu(b)  y = Conv(c, u) }"""

@@ -3,6 +3,7 @@
 #include "binary_zmm.h"
 #include "border_zmm.h"
 #include "depthwise_dot.h"
+#include "interpolate_zmm.h"
 #if !defined(ONNXQ_EMULATE)
 #include "lookup_vbmi.h"
 #endif
@@ -56,6 +57,6 @@ constexpr auto lookup_here = lookup_vbmi;
 
 extern const RegionKernel region_amx;
 constexpr RegionKernel region_amx = {"amx",      kNeeds,      plan_amx,    conv_amx, depthwise_dots,
-                                     binary_zmm, pool_simple, lookup_here, quantize_zmm,         dequantize_zmm};
+                                     binary_zmm, pool_simple, lookup_here, interpolate_zmm, quantize_zmm,         dequantize_zmm};
 
 }  // namespace onnxq

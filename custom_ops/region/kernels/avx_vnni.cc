@@ -1,6 +1,7 @@
 #include "../../cpu/kernels/avx_vnni.h"
+#include "borders.h"
 #include "dot.h"
-#include "simple.h"
+#include "interpolate.h"
 
 namespace onnxq {
 namespace {
@@ -32,6 +33,6 @@ struct YmmDots {
 
 extern const RegionKernel region_avx_vnni;
 constexpr RegionKernel region_avx_vnni = {"avx_vnni",    kAvxVnniNeeds, plan_dots<YmmDots>, conv_dots<YmmDots>, depthwise_simple,
-                                          binary_simple, pool_simple, lookup_simple,      quantize_simple,    dequantize_simple};
+                                          binary_simple, pool_simple, lookup_simple, interpolate_simple,      quantize_turned,    dequantize_turned};
 
 }  // namespace onnxq

@@ -8,7 +8,7 @@
 #include "../../base/format.h"
 #include "../bf16_kernel.h"
 #include "act.h"
-#include "simple.h"
+#include "interpolate.h"
 
 namespace onnxq {
 namespace {
@@ -182,6 +182,26 @@ inline void number_copy_simple(const NumberCopy& p, int64_t first, int64_t last)
     uint16_t* to = row_of(p.y, row);
     for (int64_t ox = 0; ox < p.x.W; ++ox, x += p.x.pixel, to += p.y.pixel) {
       memcpy(to, x, static_cast<size_t>(p.x.C) * sizeof *x);
+    }
+  }
+}
+
+inline void number_interpolate_simple(const NumberInterpolation& p, int64_t first, int64_t last) {
+  const int64_t C = p.y.C;
+  for (int64_t row = first; row < last; ++row) {
+    const Tap& rows = p.rows[row % p.y.H];
+    const uint16_t *const upper = p.x.data + row / p.y.H * p.x.image + rows.first * p.x.row,
+                   *const lower = p.x.data + row / p.y.H * p.x.image + rows.second * p.x.row;
+    uint16_t* to = row_of(p.y, row);
+    for (int64_t x = 0; x < p.y.W; ++x, to += p.y.pixel) {
+      const Tap& columns = p.columns[x];
+      const Weights w(rows, columns);
+      const uint16_t *const a = upper + columns.first * p.x.pixel, *const b = upper + columns.second * p.x.pixel;
+      const uint16_t *const c = lower + columns.first * p.x.pixel, *const d = lower + columns.second * p.x.pixel;
+      uint16_t* __restrict const made = to;  // no pixel of x
+      for (int64_t i = 0; i < C; ++i) {
+        made[i] = narrowed(w.a * widened(a[i]) + w.b * widened(b[i]) + w.c * widened(c[i]) + w.d * widened(d[i]));
+      }
     }
   }
 }

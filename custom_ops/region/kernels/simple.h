@@ -59,7 +59,7 @@ inline void store_block(const Conv& c, int64_t n, int64_t y, int64_t x, int64_t 
       codes[i] = joined_code(*c.join, reciprocal, codes[i], with[i]);
     }
   }
-  memcpy(c.y.data + n * c.y.image + y * c.y.row + x * c.y.C + channel, codes, static_cast<size_t>(outputs));
+  memcpy(c.y.data + n * c.y.image + y * c.y.row + x * c.pixel + channel, codes, static_cast<size_t>(outputs));
 }
 
 // For dot.h: pixels are stored one by one, by numbers of their row and column.
@@ -263,16 +263,28 @@ constexpr int64_t kPiece = 256;  // pixels of a row at once
 
 inline void quantize_simple(const Border& p, int64_t first, int64_t last) {
   const Codes all = {p.zero, 0, 255};
+  const float scale = p.scale;  // which no byte that is written can be
   uint8_t codes[kPiece];
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = row / p.codes.H, y = row % p.codes.H, plane = p.codes.H * p.codes.W, C = p.codes.C;
     uint8_t* const to = p.codes.data + n * p.codes.image + y * p.codes.row;
+    for (int64_t c = 0; plane == 1 && c < C; c += kPiece) {  // rows of a matrix, as they are
+      const int64_t size = C - c < kPiece ? C - c : kPiece;
+      const float* const from = p.floats + n * C + c;
+      for (int64_t i = 0; i < size; ++i) {
+        codes[i] = to_code(from[i] / scale, all);
+      }
+      memcpy(to + c, codes, static_cast<size_t>(size));
+    }
+    if (plane == 1) {
+      continue;
+    }
     for (int64_t x = 0; x < p.codes.W; x += kPiece) {
       const int64_t size = p.codes.W - x < kPiece ? p.codes.W - x : kPiece;
       for (int64_t c = 0; c < C; ++c) {
         const float* const from = p.floats + (n * C + c) * plane + y * p.codes.W + x;
         for (int64_t i = 0; i < size; ++i) {
-          codes[i] = to_code(from[i] / p.scale, all);
+          codes[i] = to_code(from[i] / scale, all);
         }
         for (int64_t i = 0; i < size; ++i) {
           to[(x + i) * C + c] = codes[i];
@@ -287,6 +299,13 @@ inline void dequantize_simple(const Border& p, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = row / p.codes.H, y = row % p.codes.H, plane = p.codes.H * p.codes.W, C = p.codes.C;
     const uint8_t* const from = p.codes.data + n * p.codes.image + y * p.codes.row;
+    if (plane == 1) {
+      float* const to = p.floats + n * C;
+      for (int64_t c = 0; c < C; ++c) {
+        to[c] = static_cast<float>(from[c] - p.zero) * p.scale;
+      }
+      continue;
+    }
     for (int64_t x = 0; x < p.codes.W; x += kPiece) {
       const int64_t size = p.codes.W - x < kPiece ? p.codes.W - x : kPiece;
       for (int64_t c = 0; c < C; ++c) {

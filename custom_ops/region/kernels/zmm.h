@@ -81,7 +81,7 @@ struct Finish {
   }
 
   At place(int64_t y, int64_t x) const {
-    return conv->floats ? (y * conv->y.W + x) * conv->y.C : y * conv->y.row + x * conv->y.C;
+    return conv->floats ? (y * conv->y.W + x) * conv->y.C : y * conv->y.row + x * conv->pixel;
   }
 
   void store(int64_t n, int64_t at, __m512i sums0, __m512i sums1) const {

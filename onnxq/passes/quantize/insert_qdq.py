@@ -24,6 +24,8 @@ from onnxq.planning import int8_regions
 from onnxq.planning.scales import Scale, Scales
 from onnxq.targets import Target
 
+_WEIGHTED = int8_regions.CONVOLUTIONS | {"MatMul", "Gemm"}
+
 
 class InsertQDQ(PlanPass):
     """Quantize the activations and weights of STATIC nodes.
@@ -128,7 +130,7 @@ class _Writer:
             self._made.add(made)
             each.node.replace_input_with(each.index, made)
         least = 1 if int8_regions.has_few_weights(node) else MIN_ELEMENTS
-        for weight in weights_of(node, least) if node.op_type in ("Conv", "MatMul", "Gemm") else ():
+        for weight in weights_of(node, least) if node.op_type in _WEIGHTED else ():
             if weight.role.index == 1 and x is not None:
                 self._quantize_weight(weight, self.activations[x.name or ""])
 
@@ -201,6 +203,8 @@ class _Writer:
         least = None if tensor is None else least_scales(tensor, x)
         if least is not None and axis is None:
             least = np.asarray(least.max())
+        elif least is not None:
+            least = least.reshape(_sharing_groups(node), -1).max(axis=0)
         encoding = self._encoding(weight, least)
         # Readers whose biases ask for no larger scales share one copy of the codes.
         # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
@@ -268,22 +272,27 @@ class _Writer:
     def _quantized_bias(
         self, node: ir.Node, bias: ir.Value, tensor: ir.TensorProtocol, encoding: Encoding, x: Scale
     ) -> ir.Value:
-        owner = owner_of(node)
+        owner, groups = owner_of(node), _sharing_groups(node)
+        zeros = (groups * encoding.scale_shape[0],) if encoding.scale_shape else ()
 
         @layouts.layout(np.int32, lambda w: tuple(tensor.shape.numpy()))
         def in_steps(q: QuantizedTensor) -> NDArray:
-            steps = layouts.scales(q).astype(np.float64) * x.scale
+            steps = step_of(q).astype(np.float64) * x.scale
             return np.clip(np.rint(tensor.numpy().astype(np.float64) / steps), -(2**31) + 1, 2**31 - 1)
 
-        @layouts.layout(np.float32, lambda w: w.scale_shape)
+        @layouts.layout(np.float32, lambda w: zeros)
         def step(q: QuantizedTensor) -> NDArray:
-            return layouts.scales(q) * np.float32(x.scale)
+            return step_of(q) * np.float32(x.scale)
+
+        def step_of(q: QuantizedTensor) -> NDArray:
+            scales = layouts.scales(q)
+            return np.tile(scales, groups) if scales.ndim else scales
 
         parts = {"_int32": encoding.part(in_steps), "_scale": encoding.part(step)}
         inputs: list[ir.Value | None] = [
             graph.add_constant(owner, self.names.fresh(f"{bias.name}{suffix}"), part) for suffix, part in parts.items()
         ]
-        inputs.append(self.constants.array(owner, "int32_zero_points", np.zeros(encoding.scale_shape, np.int32)))
+        inputs.append(self.constants.array(owner, "int32_zero_points", np.zeros(zeros, np.int32)))
         name = self.names.fresh(f"{node.name}_bias")
         along: graph.Attributes = {"axis": 0} if encoding.scale_shape else {}
         return graph.add_node(node, "DequantizeLinear", inputs, name, name, along)
@@ -312,6 +321,11 @@ def _is_int8(node: ir.Node) -> bool:
     """Whether all that the node reads is behind a DequantizeLinear already."""
     read = (value for value in node.inputs if value is not None)
     return not has_weights(node) and any(graph.is_op(value.producer(), "DequantizeLinear") for value in read)
+
+
+def _sharing_groups(node: ir.Node) -> int:
+    """How many groups of outputs share their scales: the axis of a ConvTranspose's weight has those of one group."""
+    return graph.attribute_int(node, "group", 1) if graph.is_op(node, "ConvTranspose") else 1
 
 
 def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:

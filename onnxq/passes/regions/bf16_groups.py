@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,10 +14,10 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import MIN_ELEMENTS
 from onnxq.passes.regions.group import Group, Tensor, Words
-from onnxq.passes.regions.groups import MOST_BLOCKS, blocks_of, padding
-from onnxq.planning import moves
+from onnxq.passes.regions.makers import MOST_BLOCKS, blocks_of, fits_phases, padding
+from onnxq.passes.regions.pixels import Pixels, constant_of, pixels_of, stored_in_half
+from onnxq.planning import int8_regions, moves
 
-Pixels = dict[ir.Value, Hashable]
 #: As in `custom_ops/region/bf16_kernel.h`.
 RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1, 9)
 
@@ -80,68 +80,23 @@ def groups_of(subgraph: ir.Graph, types: Types, allowed: frozenset[str]) -> dict
     return found
 
 
-def pixels_of(subgraph: ir.Graph) -> Pixels:
-    """By value, a word for its sizes without channels: values with the same word have the same, whatever they are."""
-    found: Pixels = {}
-    for node in subgraph:
-        inputs = [value for value in node.inputs if value is not None]
-        words = [found.setdefault(value, len(found)) for value in inputs if _constant(value) is None]
-        if node.domain or not words or not node.outputs:
-            continue
-        word = words[0]
-        if node.op_type in ("Conv", "MaxPool", "AveragePool"):
-            word = _word_behind(node, word)
-        elif node.op_type not in _SAME_PIXELS or len(set(words)) > 1 or graph.attribute_int(node, "axis", 1) != 1:
-            continue
-        elif node.op_type in ("Add", "Concat") and len(words) != len(inputs):
-            continue  # a constant may be larger
-        found[node.outputs[0]] = word
-    return found
-
-
-#: Operators whose outputs have the pixels of their inputs, if all of these have the same.
-_SAME_PIXELS = {"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Concat", "Add"} | {
-    "QuantizeLinear",
-    "DequantizeLinear",
-}
-
-
-def _word_behind(node: ir.Node, word: Hashable) -> Hashable:
-    """Of windows: that of the input, where there are as many; else one that says how they differ."""
-    found = padding(node)
-    weight = graph.constant(_stored(node.inputs[1]) or node.inputs[1]) if node.op_type == "Conv" else None
-    kernel = list(node.attributes.get_ints("kernel_shape", [])) or (
-        [] if weight is None else list(weight.shape.numpy()[2:])
-    )
-    if found is None or len(kernel) not in (1, 2):
-        return (id(node), word)
-    strides, dilations, pads, kernel = (
-        found.get("strides", [1, 1]),
-        found.get("dilations", [1, 1]),
-        found.get("pads", [0, 0, 0, 0]),
-        [1, *map(int, kernel)][-2:],
-    )
-    assert isinstance(pads, list) and isinstance(dilations, list)
-    reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
-    is_same = "same" in found or [pads[0] + pads[2], pads[1] + pads[3]] == reach
-    if strides == [1, 1] and is_same:
-        return word
-    ceil = graph.attribute_int(node, "ceil_mode", 0)
-    return (word, str((kernel, strides, dilations, pads, found.get("same"), ceil)))
-
-
 def _group(
     node: ir.Node, types: Types, order: dict[ir.Node, int], pixels: Pixels, allowed: frozenset[str]
 ) -> Group | None:
     make = _MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node, types)
-    if graph.is_op(node, "Conv"):
-        made = _conv(node) if node.name in allowed else None
+    if graph.is_op(node, *int8_regions.CONVOLUTIONS):
+        make_it = _conv if node.op_type == "Conv" else _conv_transpose
+        made = make_it(node) if node.name in allowed else None
     if made is None or not _fits(made, types):
         return None
     if made.does == "conv":
         made = _with_sum(made, types, order, pixels)
-    return _with_activation(made) if made.does in ("conv", "add", "mul", "affine") and "act" not in made.words else made
+    return _with_activation(made) if made.does in _ACTIVATED and "act" not in made.words else made
+
+
+#: Steps that an activation may be part of.
+_ACTIVATED = ("conv", "conv_transpose", "add", "mul", "affine")
 
 
 def _move_groups(node: ir.Node, types: Types) -> list[Group]:
@@ -234,7 +189,7 @@ def _activation(node: ir.Node) -> Words | None:
     bounds: list[NDArray | None] = []
     for index in (1, 2):
         value = node.inputs[index] if index < len(node.inputs) else None
-        array = _constant(value)
+        array = constant_of(value)
         if value is not None and (array is None or array.size != 1 or math.isnan(float(array.item()))):
             return None
         bounds.append(None if array is None else array.reshape(()))
@@ -248,63 +203,64 @@ def _number(value: float | np.float32) -> NDArray:
     return np.array(value, np.float32)
 
 
-def _stored(value: ir.Value | None) -> ir.Value | None:
-    """The constant in bfloat16 that `value` is made float32 of."""
-    cast = None if value is None else value.producer()
-    if cast is None or not graph.is_op(cast, "Cast") or graph.attribute_int(cast, "to", 0) != int(ir.DataType.FLOAT):
-        return None
-    tensor = graph.constant(cast.inputs[0])
-    return cast.inputs[0] if tensor is not None and tensor.dtype is ir.DataType.BFLOAT16 else None
-
-
-def _constant(value: ir.Value | None) -> NDArray | None:
-    """A constant of float32, or one that is made float32 of bfloat16."""
-    stored = _stored(value)
-    tensor = graph.constant(value if stored is None else stored)
-    if tensor is None or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.BFLOAT16):
-        return None
-    return np.asarray(tensor.numpy().astype(np.float32))
-
-
 # --- operators --------------------------------------------------------------------------------------------------------
 
 
 def _of(does: str, node: ir.Node, sources: list[ir.Value | None], words: Words) -> Group | None:
-    casts = [value.producer() for value in node.inputs if value is not None and _stored(value) is not None]
+    casts = [value.producer() for value in node.inputs if value is not None and stored_in_half(value) is not None]
     read = tuple(cast for cast in casts if cast is not None)
     given = tuple(value for value in sources if value is not None)
     return NumberGroup(does, read, (node,), given, words) if len(given) == len(sources) else None
 
 
-def _conv(node: ir.Node) -> Group | None:
-    weight, shape = _stored(node.inputs[1]), padding(node)
+def _weight(node: ir.Node) -> tuple[Words, list[int]] | None:
+    """Weight and bias of a convolution as a step says them, and the sizes of the weight."""
+    weight = stored_in_half(node.inputs[1])
     if weight is None:
         tensor = graph.constant(node.inputs[1])
         is_small = tensor is not None and tensor.dtype is ir.DataType.FLOAT and tensor.size < MIN_ELEMENTS
         weight = node.inputs[1] if is_small else None
-    if weight is None or weight.shape is None or shape is None:
+    if weight is None or weight.shape is None:
         return None
-    dims = weight.shape.numpy()
+    dims = [int(dim) for dim in weight.shape.numpy()]
     if len(dims) not in (3, 4) or 0 in dims:
         return None
-    group = graph.attribute_int(node, "group", 1)
-    outputs, taps = int(dims[0]) // max(group, 1), int(np.prod(dims[2:]))
-    is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
-    if is_padded and blocks_of(group, outputs, int(dims[1]), taps, 2) > MOST_BLOCKS:
-        return None
-    words: Words = {"weight": weight, **shape, "group": group}
+    words: Words = {"weight": weight}
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is not None:
-        words["bias"] = _stored(bias) or bias
-        if _constant(bias) is None:
+        words["bias"] = stored_in_half(bias) or bias
+        if constant_of(bias) is None:
             return None
-    return _of("conv", node, [node.inputs[0]], words)
+    return words, dims
+
+
+def _conv(node: ir.Node) -> Group | None:
+    found, shape = _weight(node), padding(node)
+    if found is None or shape is None:
+        return None
+    words, dims = found
+    group = graph.attribute_int(node, "group", 1)
+    outputs, taps = dims[0] // max(group, 1), int(np.prod(dims[2:]))
+    is_padded = group > 1 and not (outputs == 1 and dims[1] == 1)
+    if is_padded and blocks_of(group, outputs, dims[1], taps, 2) > MOST_BLOCKS:
+        return None
+    return _of("conv", node, [node.inputs[0]], {**words, **shape, "group": group})
+
+
+def _conv_transpose(node: ir.Node) -> Group | None:
+    found = _weight(node)
+    shape = None if found is None else int8_regions.spread_words(node, len(found[1]))
+    if found is None or shape is None or not fits_phases(found[1], shape, 2):
+        return None
+    if shape["group"] == 1 and found[1][1] < int8_regions.FEWEST_OUTPUTS:
+        return None
+    return _of("conv_transpose", node, [node.inputs[0]], {**found[0], **shape})
 
 
 def _binary(node: ir.Node, types: Types) -> Group | None:
     """Of two tensors; or of one and of a constant for all channels, or one each."""
     a, b = node.inputs
-    arrays = [_constant(a), _constant(b)]
+    arrays = [constant_of(a), constant_of(b)]
     if all(array is None for array in arrays):
         return _of(node.op_type.lower(), node, [a, b], {}) if node.op_type in ("Add", "Mul") else None
     number = 0 if arrays[1] is not None else 1
@@ -335,7 +291,7 @@ def _affine(op: str, array: NDArray, constant_first: bool) -> Words | None:
 
 
 def _batch_normalization(node: ir.Node, types: Types) -> Group | None:
-    arrays = [_constant(value) for value in node.inputs[1:5]]
+    arrays = [constant_of(value) for value in node.inputs[1:5]]
     if len(arrays) != 4 or any(array is None for array in arrays) or graph.attribute_int(node, "training_mode", 0):
         return None
     scale, shift, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.model import graph
 from onnxq.planning.chains import Chain
 
 #: What a step says: numbers, or constants, which become inputs of the node; arrays become constants first.
@@ -54,3 +56,41 @@ class Group:
     def dequantizers(self) -> list[ir.Node]:
         """Who makes its codes float."""
         return [use.node for use in self.last.outputs[0].uses()] if self.makes_tensor else []
+
+
+def is_quantize(node: ir.Node | None) -> bool:
+    """Whether this makes codes 0…255 by one constant scale, of float32."""
+    if not graph.is_op(node, "QuantizeLinear") or node is None or len(node.inputs) != 3:
+        return False
+    value, scale, zero = node.inputs
+    typed = value is not None and value.dtype in (ir.DataType.FLOAT, None)  # which the scale says too
+    return typed and is_number(scale, ir.DataType.FLOAT) and is_number(zero, ir.DataType.UINT8)
+
+
+def source_of(value: ir.Value | None) -> ir.Node | None:
+    """The QuantizeLinear whose codes `value` is made of, by a DequantizeLinear of the same scale."""
+    dequantize = None if value is None else value.producer()
+    if not graph.is_op(dequantize, "DequantizeLinear") or dequantize is None:
+        return None
+    quantize = None if dequantize.inputs[0] is None else dequantize.inputs[0].producer()
+    if not is_quantize(quantize) or quantize is None:
+        return None
+    return quantize if len(dequantize.inputs) == 3 and are_equal(quantize, dequantize) else None
+
+
+def is_number(value: ir.Value | None, dtype: ir.DataType) -> bool:
+    """Whether this is a constant of one element of this type."""
+    tensor = graph.constant(value)
+    return tensor is not None and tensor.dtype is dtype and tensor.size == 1
+
+
+def are_equal(some: ir.Node, others: ir.Node) -> bool:
+    """Whether two nodes have the same constants as scale and zero point."""
+    return all(
+        a is b or _same(graph.constant(a), graph.constant(b))
+        for a, b in zip(some.inputs[1:3], others.inputs[1:3], strict=True)
+    )
+
+
+def _same(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
+    return a is not None and b is not None and a.dtype is b.dtype and bool(np.array_equal(a.numpy(), b.numpy()))

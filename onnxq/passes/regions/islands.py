@@ -11,7 +11,7 @@ from onnxq.passes.regions.group import Group, Tensor
 from onnxq.passes.regions.groups import entry
 
 #: Steps that are worth a region: those on which conversions are spent.
-WORTH = ("conv", "gemm", "product")
+WORTH = ("conv", "conv_transpose", "gemm", "product")
 #: Steps that make tensors of what comes from outside.
 ENTRIES = ("quantize", "read")
 
