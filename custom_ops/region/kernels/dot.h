@@ -1,9 +1,9 @@
 // Convolutions by dot products of four bytes: a tile of pixels times half a block or a whole one, sums in registers.
 //
 // V: of a `Problem`, which is a Conv, kLanes sums of a register I that begin with starts(problem); `weights(p)` reads four
-// bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W).
-// kPixels × kVectors registers are sums. kIsInOrder: the first outputs are in the first register. `Finish` knows what the pixels of a block share, and stores one of an image, or two where
-// it `kPairs`.
+// bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W). kPixels × kVectors registers are sums. kIsInOrder: the
+// first outputs are in the first register. `Finish` knows what the pixels of a block share, and stores one of an image, or
+// two where it `kPairs`.
 
 #ifndef ONNXQ_REGION_DOT_H_
 #define ONNXQ_REGION_DOT_H_
