@@ -317,6 +317,7 @@ def test_refusals_of_joined_heads() -> None:
         (0, 15, "attribute joined"),
         (3, 16, "attribute joined"),
         (5, 15, "the last of 5 heads"),
+        (1 << 62, 15, "attribute joined"),  # whose rows would be of 2^64 numbers and more
     ):
         model = node(variant, shapes, TensorProto.FLOAT, 1.0)
         for name, value in (("heads", heads), ("joined", joined)):
@@ -324,6 +325,18 @@ def test_refusals_of_joined_heads() -> None:
         arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
         with pytest.raises(Exception, match=f"onnxq node 'the/node': .*{words}"):
             onnxq.session(model.SerializeToString()).run(None, arrays)
+
+
+@needs_library
+def test_inputs_that_spread_to_more_heads_than_numbers_count() -> None:
+    """Each of four million numbers, in dimensions of its own: 2^66 heads, which would be none in 64 bits."""
+    shapes = {name: (*(1 << 11 if at // 2 == i else 1 for at in range(6)), 1, 1) for i, name in enumerate("qkv")}
+    variant = Variant(own_ops.ATTENTION, "softmax", exact=True, moved="turned8")
+    model = node(variant, shapes, TensorProto.FLOAT, 1.0)
+    session = onnxq.session(model.SerializeToString())
+    arrays = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    with pytest.raises(Exception, match="onnxq node 'the/node': there are more heads than any memory holds"):
+        session.run(None, arrays)
 
 
 @needs_library

@@ -22,8 +22,13 @@ _OF_TWO = ("Add", "Mul")
 #: What is done to heads before they meet. Were there other rows behind it, no valid model could ask for those before.
 _IN_PLACE = ("Add", "Sub", "Mul", "Div", "Neg", "Concat", "Slice", "Split", "Cast", "Identity")
 
+#: Elements that a shape may have, and values that may be looked at to know them.
+MOST_SIZES, MOST_VALUES = 8, 64
+
 #: A dimension as a Reshape asks for it: a number, or that of an axis of some value.
 Size = int | tuple[ir.Value, int]
+#: What is known of values that make shapes.
+Known = dict[ir.Value, list[Size] | None]
 
 
 @dataclass(frozen=True)
@@ -152,24 +157,44 @@ def _rank(value: ir.Value | None) -> int | None:
     return None if tensor is None else len(tensor.shape)
 
 
-def _sizes(value: ir.Value | None, types: Types) -> list[Size] | None:
-    """The elements of a shape, where it is known of each of them what it is."""
+def _sizes(value: ir.Value | None, types: Types, seen: Known | None = None) -> list[Size] | None:
+    """The elements of a shape, where it is known of each of them what it is.
+
+    Args:
+        seen: what is known of values on the way: a file may join one of them a thousand times.
+    """
+    seen = {} if seen is None else seen
+    if value is None or value in seen or len(seen) >= MOST_VALUES:
+        return None if value is None else seen.get(value)
+    seen[value] = None
+    found = _sizes_of(value, types, seen)
+    seen[value] = found if found is not None and len(found) <= MOST_SIZES else None
+    return seen[value]
+
+
+def _sizes_of(value: ir.Value, types: Types, seen: Known) -> list[Size] | None:
     tensor = graph.constant(value)
     if tensor is not None:
-        return [int(each) for each in tensor.numpy().reshape(-1)] if tensor.size <= 8 else None
-    node = None if value is None else value.producer()
+        is_short = tensor.size <= MOST_SIZES and tensor.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+        return [int(each) for each in tensor.numpy().reshape(-1)] if is_short else None
+    node = value.producer()
     if node is None:
         return None
     if graph.is_op(node, "Concat"):
-        parts = [_sizes(each, types) for each in node.inputs]
-        return None if None in parts else [size for part in parts if part is not None for size in part]
+        joined: list[Size] = []
+        for each in node.inputs:
+            part = _sizes(each, types, seen)
+            if part is None or len(joined) + len(part) > MOST_SIZES:
+                return None
+            joined += part
+        return joined
     if graph.is_op(node, "Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape"):
-        found = _sizes(node.inputs[0], types)
+        found = _sizes(node.inputs[0], types, seen)
         return found if found is not None and len(found) == 1 else None
     if graph.is_op(node, "Gather"):
-        return _gathered(node, types)
+        return _gathered(node, types, seen)
     if graph.is_op(node, "Slice"):
-        return _sliced(node, types)
+        return _sliced(node, types, seen)
     of = node.inputs[0] if graph.is_op(node, "Shape") else None
     if of is None or types.of(of).rank is None:
         return None
@@ -178,23 +203,24 @@ def _sizes(value: ir.Value | None, types: Types) -> list[Size] | None:
     return [(of, axis) for axis in axes[begin : graph.attribute_int(node, "end", len(axes))]]
 
 
-def _gathered(node: ir.Node, types: Types) -> list[Size] | None:
-    numbers, source = _sizes(node.inputs[1], types), None if node.inputs[0] is None else node.inputs[0].producer()
+def _gathered(node: ir.Node, types: Types, seen: Known) -> list[Size] | None:
+    source = None if node.inputs[0] is None else node.inputs[0].producer()
+    numbers = _sizes(node.inputs[1], types, seen)
     indices = [each for each in numbers or [] if isinstance(each, int)]
     if numbers is None or len(indices) != len(numbers):
         return None
     plain = graph.is_op(source, "Shape") and source is not None and not source.attributes
     if plain and source is not None and source.inputs[0] is not None and min(indices, default=-1) >= 0:
         return [(source.inputs[0], axis) for axis in indices]  # whatever its rank is
-    sizes = _sizes(node.inputs[0], types)
+    sizes = _sizes(node.inputs[0], types, seen)
     fits = sizes is not None and all(-len(sizes) <= index < len(sizes) for index in indices)
     return [sizes[index] for index in indices] if fits and sizes is not None else None
 
 
-def _sliced(node: ir.Node, types: Types) -> list[Size] | None:
+def _sliced(node: ir.Node, types: Types, seen: Known) -> list[Size] | None:
     if len(node.inputs) not in (3, 4):
         return None
-    sizes, begin, end = (_sizes(each, types) for each in node.inputs[:3])
+    sizes, begin, end = (_sizes(each, types, seen) for each in node.inputs[:3])
     if sizes is None or not begin or not end or not isinstance(begin[0], int) or not isinstance(end[0], int):
         return None
     return sizes[begin[0] : end[0]]
