@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 
+from onnxq.errors import is_of_memory
 from onnxq.runtime import endings
 from onnxq.runtime.supervisor import supervised
 
@@ -37,6 +38,11 @@ def work() -> None:
     except KeyboardInterrupt:  # while modules are being imported, which takes half a second
         print("onnxq: interrupted", file=sys.stderr)
         sys.exit(130)
+    except (MemoryError, ImportError, RuntimeError, OSError) as error:  # so is this
+        if not is_of_memory(error):
+            raise
+        print("onnxq: there is not enough memory to begin: is there a limit ('ulimit -v')?", file=sys.stderr)
+        sys.exit(1)
 
 
 def _work() -> None:

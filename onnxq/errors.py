@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+_OF_MEMORY = re.compile("failed to map segment|cannot allocate memory|can't start new thread", re.IGNORECASE)
+
 
 class Exit(IntEnum):
     """What the command line ends with."""
@@ -94,6 +96,15 @@ def root_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None and not isinstance(error, OnnxqError):
         error = error.__cause__
     return error
+
+
+def is_of_memory(error: BaseException | None) -> bool:
+    """Whether something could not be done for want of memory: dynamic linkers and threads have words of their own."""
+    while error is not None:
+        if isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def first_line(error: BaseException) -> str:
