@@ -104,7 +104,7 @@ def _fits(value: object, hint: Any) -> bool:
 def as_sentence(error: BaseException) -> OnnxqError:
     """What to tell the user of an exception that is none of ours."""
     where = _where(error.__traceback__)
-    if isinstance(error, (MemoryError, ImportError, RuntimeError)) and is_of_memory(error):
+    if isinstance(error, (MemoryError, ImportError, RuntimeError, SystemError)) and is_of_memory(error):
         what = first_line(error) if isinstance(error, MemoryError) else "a library or a thread could not be had"
         return OutOfMemory(f"there is not enough memory{where}: {what}")
     if isinstance(error, RecursionError):

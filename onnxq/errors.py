@@ -9,7 +9,12 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-_OF_MEMORY = re.compile("failed to map segment|cannot allocate memory|can't start new thread", re.IGNORECASE)
+#: Words of dynamic linkers and of threads for want of memory; and of Python, where it had none for a MemoryError.
+_OF_MEMORY = re.compile(
+    "failed to map segment|cannot allocate memory|can't start new thread|without exception set"
+    "|without setting an exception",
+    re.IGNORECASE,
+)
 
 
 class Exit(IntEnum):
@@ -99,7 +104,7 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def is_of_memory(error: BaseException | None) -> bool:
-    """Whether something could not be done for want of memory: dynamic linkers and threads have words of their own."""
+    """Whether something could not be done for want of memory."""
     while error is not None:
         if isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)):
             return True

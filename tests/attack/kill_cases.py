@@ -337,7 +337,7 @@ CASES: dict[str, Case] = {
         may_be_gone=True,
     ),
     "model that is trained": Case(
-        [*TRAIN], "out.onnx", [(quantize("nf4", "-t", "onnx"), "")], BESIDE, BESIDE, needs=("torch",)
+        [*TRAIN], "out.onnx", [(quantize("nf4", "-t", "onnx"), "")], BESIDE, BESIDE, "write.", needs=("torch",)
     ),
     "adapter that is trained": Case(
         [*LORA],
