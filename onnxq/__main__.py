@@ -7,8 +7,11 @@ import os
 import sys
 import warnings
 
+from onnxq.errors import is_of_memory
 from onnxq.runtime import endings
 from onnxq.runtime.supervisor import supervised
+
+_NO_MEMORY = b"onnxq: there is not enough memory to begin: is there a limit ('ulimit -v')?\n"
 
 
 def run() -> None:
@@ -37,6 +40,11 @@ def work() -> None:
     except KeyboardInterrupt:  # while modules are being imported, which takes half a second
         print("onnxq: interrupted", file=sys.stderr)
         sys.exit(130)
+    except (MemoryError, ImportError, RuntimeError, SystemError, OSError) as error:  # so is this
+        if not isinstance(error, MemoryError) and not is_of_memory(error):
+            raise
+        os.write(2, _NO_MEMORY)  # what else one does needs some
+        os._exit(1)
 
 
 def _work() -> None:

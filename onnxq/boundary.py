@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from onnxq.errors import BadModel, BadOutput, BadRecipe, Bug, OnnxqError, OutOfMemory, first_line
+from onnxq.errors import BadModel, BadOutput, BadRecipe, Bug, OnnxqError, OutOfMemory, first_line, is_of_memory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,8 +104,9 @@ def _fits(value: object, hint: Any) -> bool:
 def as_sentence(error: BaseException) -> OnnxqError:
     """What to tell the user of an exception that is none of ours."""
     where = _where(error.__traceback__)
-    if isinstance(error, MemoryError):
-        return OutOfMemory(f"there is not enough memory{where}: {first_line(error)}")
+    if isinstance(error, (MemoryError, ImportError, RuntimeError, SystemError)) and is_of_memory(error):
+        what = first_line(error) if isinstance(error, MemoryError) else "a library or a thread could not be had"
+        return OutOfMemory(f"there is not enough memory{where}: {what}")
     if isinstance(error, RecursionError):
         return BadModel(f"the model or a file given with it is nested too deeply to be read{where}")
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):

@@ -9,6 +9,13 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+#: Words of dynamic linkers and of threads for want of memory; and of Python, where it had none for a MemoryError.
+_OF_MEMORY = re.compile(
+    "failed to map segment|cannot allocate memory|can't start new thread|without exception set"
+    "|without setting an exception",
+    re.IGNORECASE,
+)
+
 
 class Exit(IntEnum):
     """What the command line ends with."""
@@ -94,6 +101,15 @@ def root_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None and not isinstance(error, OnnxqError):
         error = error.__cause__
     return error
+
+
+def is_of_memory(error: BaseException | None) -> bool:
+    """Whether something could not be done for want of memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def first_line(error: BaseException) -> str:

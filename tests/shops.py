@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 #: What may go wrong with an answer.
 ERROR, CUT, SLOW = "error", "cut", "slow"
+#: Nothing comes any more, and the line stays open.
+SILENT = "silent"
 
 
 class Line:
@@ -85,5 +89,54 @@ def line_to(port: int) -> Iterator[tuple[str, Line]]:
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}", line
     finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def shop(folder: Path, fault: str, good: int) -> Iterator[str]:
+    """The address of a web server of a folder, of whose answers all but the first few fail."""
+    ended, count, lock = threading.Event(), 0, threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            nonlocal count
+            with lock:
+                count += 1
+                is_good = count <= good
+            if not is_good and fault == ERROR:
+                self.send_error(500)
+                return
+            if not is_good and fault == SILENT:
+                ended.wait(30)
+                self.close_connection = True
+                return
+            content = (folder / self.path.lstrip("/")).read_bytes()
+            found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+            start, stop = (int(found[1]), int(found[2] or len(content) - 1) + 1) if found else (0, len(content))
+            self.send_response(206 if found else 200)
+            self.send_header("Content-Length", str(stop - start))
+            self.send_header("Accept-Ranges", "bytes")
+            if found:
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
+            self.end_headers()
+            is_cut = not is_good and fault == CUT
+            self.close_connection = is_cut
+            if self.command == "GET":
+                self.wfile.write(content[start : (start + stop) // 2 if is_cut else stop])
+
+        do_GET = do_HEAD = answer  # noqa: N815
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        ended.set()
         server.shutdown()
         server.server_close()

@@ -17,6 +17,7 @@ using namespace ort;
 enum Input : size_t { kQ, kK, kV, kMask, kInputs };
 // Bits of the attribute `joined`, by input; and of y.
 constexpr int64_t kJoinedY = 8, kAllJoined = 15;
+constexpr int64_t kMostHeads = 1 << 24, kMostNumbers = int64_t{1} << 40;
 constexpr const char* kInputNames[] = {"q", "k", "v", "mask"};
 
 class Heads {
@@ -40,7 +41,7 @@ class Heads {
     turned_ = turned == 1;
     has_mask_ = has_input(api, info, kMask);
     joined_ = int_attribute(api, info, "joined", 0), heads_ = int_attribute(api, info, "heads", 0);
-    if (joined_ < 0 || joined_ > kAllJoined || (joined_ && heads_ < 1)) {
+    if (joined_ < 0 || joined_ > kAllJoined || (joined_ && (heads_ < 1 || heads_ > kMostHeads))) {
       refuse("attribute joined must be from 0 to 15, and heads the number of heads where it is not 0");
     }
     if (is_joined(kK) && !turned_) {
@@ -143,7 +144,13 @@ class Heads {
     p.scale = scale_, p.exact = exact_;
     p.heads = 1;
     for (const int64_t size : lead) {
+      if (size > 0 && p.heads > kMostNumbers / size) {
+        refuse("there are more heads than any memory holds");
+      }
       p.heads *= size;
+    }
+    if (p.S > 0 && p.E > 0 && p.heads > kMostNumbers / p.S / p.E) {
+      refuse("there are more heads than any memory holds");
     }
     return lead;
   }

@@ -1,5 +1,5 @@
 // ONNXQ_PROFILE=1: how long each step took in its quickest run, on standard error when the session ends; another value is
-// the path of a file to which the same is added.
+// the path of a file to which the same is added, if there is none yet or it holds nothing else.
 
 #ifndef ONNXQ_REGION_PROFILE_H_
 #define ONNXQ_REGION_PROFILE_H_
@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -55,12 +57,16 @@ class Profile {
     for (const auto& each : least_) {
       all += each;
     }
-    std::string text = "onnxq node '" + node + "', " + isa + ", " + std::to_string(runs_) + " runs, least us of each step, together " +
+    std::string text = kHead + without_controls(node) + "', " + isa + ", " + std::to_string(runs_) + " runs, least us of each step, together " +
                        number(all) + "\n";
     for (size_t i = 0; i < lines_.size(); ++i) {
       text += number(least_[i]) + "  " + std::to_string(i) + " " + lines_[i] + "\n";
     }
-    std::FILE* const file = path_.empty() ? nullptr : std::fopen(path_.c_str(), "ab");
+    std::FILE* const file = path_.empty() || !is_ours(path_) ? nullptr : std::fopen(path_.c_str(), "ab");
+    if (!file && !path_.empty()) {
+      std::fprintf(stderr, "onnxq: times of steps cannot be added to '%s', which ONNXQ_PROFILE names: it is no file of them\n",
+                   without_controls(path_).c_str());
+    }
     std::fputs(text.c_str(), file ? file : stderr);
     if (file) {
       std::fclose(file);
@@ -68,6 +74,34 @@ class Profile {
   }
 
  private:
+  static constexpr const char* kHead = "onnxq node '";
+
+  // Whether something can be added: to a model, a pipe or a device it would do harm.
+  static bool is_ours(const std::string& path) {
+    std::error_code error;
+    const std::filesystem::file_status found = std::filesystem::status(path, error);
+    if (found.type() == std::filesystem::file_type::not_found) {
+      return true;
+    }
+    if (found.type() != std::filesystem::file_type::regular) {
+      return false;
+    }
+    const std::string head = kHead;
+    std::string there(head.size(), '\0');
+    std::ifstream file(path, std::ios::binary);
+    file.read(&there[0], static_cast<std::streamsize>(there.size()));
+    return file.gcount() == 0 ? file.eof() : there == head;
+  }
+
+  // A file names nodes as it likes; a line here is a line.
+  static std::string without_controls(std::string text) {
+    for (char& each : text) {
+      const unsigned char byte = static_cast<unsigned char>(each);
+      each = byte < 32 || byte == 127 ? ' ' : each;
+    }
+    return text;
+  }
+
   static std::string number(int64_t nanoseconds) {
     char text[32];
     std::snprintf(text, sizeof text, "%9.2f", static_cast<double>(nanoseconds) / 1000.0);

@@ -257,7 +257,12 @@ def _made(word: str) -> Any:
     """
     module, name = word.split(":")
     try:
-        return getattr(importlib.import_module(module), name)()
+        made = getattr(importlib.import_module(module), name, None)
+        if made is None:
+            raise BadRecipe(f"--cluster '{word}' makes no Dask cluster: '{module}' has no '{name}'")
+        return made()
+    except BadRecipe:
+        raise
     except Exception as error:
         raise BadRecipe(
             f"--cluster '{word}' makes no Dask cluster: {type(error).__name__}: {first_line(error)}"

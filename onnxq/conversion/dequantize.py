@@ -17,6 +17,7 @@ from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadRecipe, NothingToDo
 from onnxq.job import Environment
 from onnxq.model import graph
+from onnxq.model.load import load_model
 from onnxq.model.weights import find_weights
 from onnxq.output import write
 from onnxq.passes import prepare
@@ -102,7 +103,8 @@ def dequantize(
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(in_type))
         nbytes = write.save(in_type, staged, progress.advance, environment.shard_size)
-        proof = prove(path, loaded, staged, environment) if check else None
+        # What was saved with data beside it holds places in files now, and no numbers.
+        proof = prove(path, load_model(staged) if in_type is loaded else loaded, staged, environment) if check else None
         if proof is not None and rounds:
             proof = proof.noting(_ROUNDS)
         guard.publish(staged, destination)

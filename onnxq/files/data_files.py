@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,9 +37,12 @@ def settle(folder: Path) -> bool:
         Whether none is left.
     """
     try:
+        # A folder that came with somebody's archive may look like one of ours, and hold anything.
+        if not stat.S_ISREG((folder / JOURNAL).lstat().st_mode):
+            return True
         table = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
         model, names = folder.parent / str(table["model"]), [str(name) for name in table["data"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return True  # nothing was moved yet
     try:
         for name in _without_those_referred_to((name for name in names if _is_own(name, model)), folder.parent):
@@ -69,7 +73,7 @@ def data_name(model: Path, digest: str) -> str:
 
 def _is_own(name: str, model: Path) -> bool:
     """Whether it is a name of data that are of one model only: by its hash, or as earlier versions called them."""
-    return name == f"{model.name}.data" or re.fullmatch(r"[^/]+\.[0-9a-f]{16}\.data", name) is not None
+    return name == f"{model.name}.data" or re.fullmatch(r"[^/\0]+\.[0-9a-f]{16}\.data", name) is not None
 
 
 def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:

@@ -22,6 +22,8 @@ TEXT_BYTES, RANGES_BYTES = 1 << 26, 1 << 30
 NODES = 500_000
 #: Subgraphs in subgraphs, and functions that call functions.
 DEPTH = 64
+#: Dimensions of the shapes of all values, and so many more for each value; and elements that shapes are computed of.
+DIMENSIONS, DIMENSIONS_EACH, SHAPE_ELEMENTS = 1 << 20, 64, 1 << 24
 #: A dimension beyond this is a mistake or an attack: nothing has so many of anything.
 DIMENSION = 1 << 40
 #: Elements that a sparse tensor may be made into.

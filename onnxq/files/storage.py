@@ -20,6 +20,8 @@ T = TypeVar("T")
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "http", "https", "file", "memory")
 #: How often something is tried, and seconds before the second time; twice as many before each further one.
 ATTEMPTS, PAUSE = 5, 0.2
+#: Seconds after which a web server that sends nothing is given up, each time.
+STALL = 60.0
 #: Bytes of one reading.
 CHUNK = 16 << 20
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
@@ -167,9 +169,19 @@ def _fs(url: str) -> Any:
     if "::" in url or scheme not in SCHEMES:
         raise BadModel(f"'{url}' is not an address that onnxq reads; it knows {', '.join(SCHEMES)}")
     try:
-        return fsspec.filesystem("gcs" if scheme == "gs" else scheme)
+        return fsspec.filesystem("gcs" if scheme == "gs" else scheme, **_patience(fsspec, scheme))
     except (ImportError, ValueError) as error:
         raise MissingRuntime(f"'{url}' needs another package: {first_line(error)}") from None
+
+
+def _patience(fsspec: Any, scheme: str) -> dict[str, Any]:
+    """As long as bytes come, a web server may be slow; beside that the user's own settings hold."""
+    if scheme not in ("http", "https"):
+        return {}
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL, sock_read=STALL)
+    return {"client_kwargs": {"timeout": timeout, **fsspec.config.conf.get(scheme, {}).get("client_kwargs", {})}}
 
 
 def _path(url: str) -> str:

@@ -56,7 +56,8 @@ def uses_of(value: ir.Value) -> Uses:
                 pending += [(out, column if n is None else n) for out, n in zip(node.outputs, found, strict=True)]
     smallest = {column: min(found) for column, found in rows.items() if found}
     width = None if value.shape is None or len(value.shape) < 2 else value.shape[-1]
-    own = isinstance(width, int) and None not in smallest and set(smallest) == set(range(width))
+    as_many = isinstance(width, int) and width == len(smallest)  # before a set of any size is made
+    own = as_many and isinstance(width, int) and set(smallest) == set(range(width))
     columns = tuple(smallest[column] for column in sorted(smallest, key=int)) if own else ()  # type: ignore[arg-type]
     return Uses(min(smallest.values(), default=None), columns, tuple(compared), tuple(sought))
 
@@ -93,7 +94,7 @@ def _rows(node: ir.Node, index: int) -> Iterator[int]:
     elif node.op_type == "GatherBlockQuantized" and index == 1 and table is not None:
         yield table.shape.numpy()[graph.attribute_int(node, "gather_axis", 0)]
     elif node.op_type == "OneHot" and index == 0 and (depth := graph.constant(node.inputs[1])) is not None:
-        yield int(depth.numpy().reshape(-1)[0])
+        yield from (int(rows) for rows in depth.numpy().reshape(-1)[:1])
     elif node.op_type == "EmbedLayerNormalization" and (words := graph.constant(node.inputs[2])) is not None:
         yield words.shape.numpy()[0] if index == 0 else 2
 

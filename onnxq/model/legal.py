@@ -15,9 +15,9 @@ from onnx import defs
 
 from onnxq.errors import BadModel
 from onnxq.files import limits
-from onnxq.model.inlined_size import key_of, require_few_nodes
 from onnxq.model.operators import operator
 from onnxq.model.tensor_protos import TensorDoor
+from onnxq.model.work import key_of, require_few_nodes, require_short_shapes
 
 Opsets = dict[str, int]
 _Attribute = onnx.AttributeProto
@@ -84,6 +84,7 @@ class Legality:
             self._graph(training.initialization, opsets)
             self._graph(training.algorithm, opsets)
         require_few_nodes(self.proto, self.path)
+        require_short_shapes(self.proto, self.path)
 
     def _graph(self, body: onnx.GraphProto, opsets: Opsets) -> None:
         self._names(body.name)

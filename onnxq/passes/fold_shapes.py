@@ -62,7 +62,7 @@ def _origin(value: ir.Value, axis: int) -> tuple[ir.Value, int]:
             break
         if node.op_type == "Transpose":
             order = list(node.attributes.get_ints("perm", []))
-            if axis >= len(order):
+            if sorted(order) != list(range(len(order))) or axis >= len(order):
                 break
             axis = order[axis]
         elif node.op_type not in _SAME_SHAPE and axis >= _KEEPING.get(node.op_type, 0):

@@ -6,7 +6,6 @@ They are read in batches; a row becomes arrays, an image or a sound only when it
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections import Counter
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData, MissingRuntime, first_line
-from onnxq.files import room
+from onnxq.files import limits, room
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples.texts.text import role_of
 
@@ -153,7 +152,7 @@ def _few(names: Sequence[str]) -> str:
 def _features(schema: Any) -> dict[str, Any]:
     """What the `datasets` library notes of its columns."""
     try:
-        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        found = limits.parse_json((schema.metadata or {})[b"huggingface"].decode())["info"]["features"]
     except (KeyError, ValueError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import tiny
-from attack.hostile import INSPECT, MATMUL, Hostile, W, changed, file, model, outside, pipe, save
+from attack.hostile import INSPECT, MATMUL, QUANTIZE, Hostile, W, changed, file, model, outside, pipe, save
 from onnx import TensorProto, helper
 
 
@@ -103,6 +103,35 @@ def shape(*dims: int) -> Callable[[onnx.ModelProto], None]:
     return change
 
 
+def joined(times: int = 40) -> str:
+    """A shape `s` that is joined with itself again and again, by which the heads of an attention are split."""
+    chain = " ".join(f"s{i} = Concat<axis = 0>(s{i - 1}, s{i - 1})" for i in range(1, times))
+    return f"""g (float[n, t, 64] x) => (float[n, m, k, l] y) {{ h = MatMul(x, w)
+        s0 = Shape(x) {chain} a = Reshape(h, s{times - 1})
+        q = Transpose<perm = [0, 2, 1, 3]>(a) k = Transpose<perm = [0, 2, 3, 1]>(a)
+        qk = MatMul(q, k) p = Softmax<axis = -1>(qk) y = MatMul(p, q) }}"""
+
+
+def growing(times: int = 3000) -> str:
+    """Each value has a dimension more than the one before."""
+    chain = " ".join(f"s{i} = Unsqueeze(s{i - 1}, z)" for i in range(1, times))
+    return f"""g (float[1, 64] x) => (float y) {{ s0 = MatMul(x, w) z = Constant<value_ints = [0]>()
+        {chain} y = Neg(s{times - 1}) }}"""
+
+
+def text(text: str, *words: str, says: str = "", code: int = 0, domain: str = "") -> Hostile:
+    """A model, perhaps with operators of `domain`."""
+
+    def make(folder: Path) -> None:
+        proto = tiny.model(text, W)
+        if domain:
+            proto.opset_import.add(domain=domain, version=1)
+        save(proto, folder)
+
+    return Hostile(make, says, words or tuple(QUANTIZE), code)
+
+
+FUSING = ("quantize", "model.onnx", "-s", "w4a16", "-t", "onnxq", "-o", "out.onnx", "--no-check")
 CASES: dict[str, Hostile] = {
     # Files that are not the model's
     "absolute path in a body of a function": Hostile(in_body_of_function("/etc/passwd"), "outside the model's folder"),
@@ -174,6 +203,33 @@ CASES: dict[str, Hostile] = {
         "",
         ("quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--no-check"),
         code=0,
+    ),
+    "shape joined with itself forty times": text(joined(), says="dimensions together", code=1),
+    "ever more dimensions": text(growing(), *INSPECT, says="dimensions together", code=1),
+    "input of countless columns": text(
+        "g (int64[1, 9000000] i, float[1, 64] x) => (y, b) { y = MatMul(x, w) b = Neg(i) }",
+        *("doctor", "model.onnx"),
+    ),
+    # Nodes that are what they must be, and say what nobody expects
+    "Transpose by what is no order": text(
+        """g (float[n, t, 64] x) => (float y) { h = MatMul(x, w)
+        a = Transpose<perm = [-7, -7, -7]>(h) b = Transpose<perm = [-7, -7, -7]>(a)
+        i = Constant<value_ints = [0]>() m = Constant<value_ints = [-1]>() e = Shape(x) d = Gather(e, i)
+        s = Concat<axis = 0>(d, m) y = Reshape(b, s) }""",
+        *FUSING,
+    ),
+    "OneHot of no depth": text(
+        """g (int64[1, 4] i, float[1, 64] x) => (y, b) { y = MatMul(x, w) d = Constant<value = int64[0] {}>()
+        v = Constant<value_floats = [0.0, 1.0]>() b = OneHot(i, d, v) }""",
+        *("check", "model.onnx", "model.onnx"),
+        code=3,
+    ),
+    "our own product by what is given in the run": text(
+        """g (float[1, 64] x, bfloat16[64, 64] u) => (float[1, 64] y) { h = MatMul(x, w)
+        a = onnxq.DenseMatMul<K = 64, N = 64>(h, u) y = Relu(a) }""",
+        *FUSING,
+        "--requantize",
+        domain="onnxq",
     ),
     # Models that are none
     "too few inputs": Hostile(changed(lambda p: p.graph.node[0].input.pop()), "the operator has at least 2 and 1"),

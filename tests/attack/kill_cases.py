@@ -96,7 +96,9 @@ def make_inputs(folder: Path) -> None:
     onnx.save(proto, folder / "parts" / "a.onnx")
     (folder / "parts" / "config.json").write_text("{}")
     onnx.save(proto, folder / "in.onnx", save_as_external_data=True, location="in.weights", size_threshold=0)
-    np.savez(folder / "data.npz", x=tiny.normal(SAMPLES, 1, 64, seed=3))
+    x = tiny.normal(SAMPLES, 1, 64, seed=3)
+    np.savez(folder / "data.npz", x=x)
+    np.savez(folder / "pairs.npz", x=x, y=tiny.normal(SAMPLES, 1, 48, seed=4))
     rng = np.random.default_rng(0)
     packed = {"up": (128, 64), "down": (48, 128)}
     tensors: dict[str, NDArray] = {}
@@ -114,7 +116,16 @@ def make_inputs(folder: Path) -> None:
 
 ADAPTERS = ("a.onnx_adapter", "b.onnx_adapter")
 CALIBRATION = ["--data", "data.npz", "--calibration", "mse", "--checkpoint-every", str(EVERY)]
-INPUTS = ("in.onnx", "in.weights", "data.npz", "weights.npz", "parts/a.onnx", "parts/config.json", *ADAPTERS)
+INPUTS = (
+    "in.onnx",
+    "in.weights",
+    "data.npz",
+    "pairs.npz",
+    "weights.npz",
+    "parts/a.onnx",
+    "parts/config.json",
+    *ADAPTERS,
+)
 #: All that lies there before anything is run.
 NAMES = (*INPUTS, "parts")
 
@@ -129,6 +140,7 @@ class Case:
         patches, before_patches: what is set in the program, by name.
         points: how the points begin at which it is ended; parts of a folder are what other cases are.
         may_be_gone: of several files, which nobody can replace in one step: for a moment there are neither.
+        needs: modules without which the command does nothing.
     """
 
     argv: list[str]
@@ -138,6 +150,7 @@ class Case:
     before_patches: Mapping[str, object] = field(default_factory=dict)
     points: str = ""
     may_be_gone: bool = False
+    needs: tuple[str, ...] = ()
 
     def prepare(self, folder: Path, driver: Driver) -> None:
         make_inputs(folder)
@@ -173,7 +186,18 @@ class Case:
             (y,) = Session(path).run(FEED)
             assert np.isfinite(y).all()
             return hashlib.sha256(np.asarray(y).tobytes()).hexdigest()
-        return json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+        if path.suffix == ".html":
+            text = path.read_text(encoding="utf-8")
+            assert text.rstrip().endswith("</html>")
+            return text.partition("<title>")[2].partition("</title>")[0]
+        return json.dumps(_without_times(json.loads(path.read_text(encoding="utf-8"))), sort_keys=True)
+
+
+def _without_times(value: object) -> object:
+    """What a JSON says that is the same in each run."""
+    if isinstance(value, dict):
+        return {key: _without_times(each) for key, each in value.items() if not key.endswith("_ms")}
+    return [_without_times(each) for each in value] if isinstance(value, list) else value
 
 
 def names_in(folder: Path) -> set[str]:
@@ -205,6 +229,24 @@ def beside(scheme: str, output: str) -> list[str]:
     return ["quantize", "in.onnx", "-s", scheme, "-o", output, "--no-check"]
 
 
+def report(model: str, *more: str) -> list[str]:
+    return ["report", model, "-o", "out.html", *more]
+
+
+def other(before: list[str]) -> list[tuple[list[str], str]]:
+    """Two quantized models, and what `before` makes of the second."""
+    return [(beside("w4a16", "q.onnx"), ""), (beside("nf4", "other.onnx"), ""), (before, "")]
+
+
+TRAIN = (
+    *("train", "in.onnx", "-s", "w4a16", "-t", "onnx", "--data", "data.npz", "--checkpoint", "out.training"),
+    *("--block-steps", "1", "--checkpoint-steps", "1", "--no-check", "-o", "out.onnx", "--steps", "2", "-f"),
+)
+LORA = (
+    *("lora", "train", "q.onnx", "--data", "pairs.npz", "--labels", "y", "--epochs", "1", "--steps", "2"),
+    *("-o", "out.onnx_adapter", "-f"),
+)
+FOR_OTHERS = ["convert", "--to", "compressed-tensors", "-o", "out"]
 PARTS = ["convert", "--to", "safetensors", "-o", "out.safetensors", "--shard-size", "1kB"]
 
 
@@ -293,6 +335,43 @@ CASES: dict[str, Case] = {
         [(beside("w4a16", "q.onnx"), ""), (beside("nf4", "other.onnx"), ""), ([*PARTS, "other.onnx"], "")],
         points="set.",
         may_be_gone=True,
+    ),
+    "model that is trained": Case(
+        [*TRAIN], "out.onnx", [(quantize("nf4", "-t", "onnx"), "")], BESIDE, BESIDE, "write.", needs=("torch",)
+    ),
+    "adapter that is trained": Case(
+        [*LORA],
+        "out.onnx_adapter",
+        other(["lora", "convert", "q.onnx", "a.onnx_adapter", "-o", "out.onnx_adapter"]),
+        points="write.",
+        needs=("torch",),
+    ),
+    "model with an adapter": Case(
+        ["lora", "convert", "q.onnx", "b.onnx_adapter", "-o", "out.onnx", "-f"],
+        "out.onnx",
+        other(["lora", "merge", "q.onnx", "a.onnx_adapter", "-o", "out.onnx"]),
+        BESIDE,
+        BESIDE,
+    ),
+    "page": Case(report("q.onnx", "-f"), "out.html", other(report("other.onnx")), points="write."),
+    "page as JSON": Case(
+        report("q.onnx", "--json", "out.json", "-f"),
+        "out.json",
+        other(report("other.onnx", "--json", "out.json")),
+        points="write.",
+    ),
+    "model back in float": Case(
+        ["dequantize", "q.onnx", "-o", "out.onnx", "-f"],
+        "out.onnx",
+        other(["dequantize", "other.onnx", "-o", "out.onnx"]),
+        BESIDE,
+        BESIDE,
+    ),
+    "folder for another project": Case(
+        [*FOR_OTHERS, "q.onnx", "-f"],
+        "out",
+        [(beside("w8a16", "other.onnx"), ""), (beside("w4a16", "q.onnx"), ""), ([*FOR_OTHERS, "other.onnx"], "")],
+        points="folder.",
     ),
     "model in a store": Case(
         [*beside("w8a16", "file://{here}/out.onnx"), "-f"],

@@ -6,6 +6,8 @@ BatchNormalization in training form whose statistics nobody reads (SIGSEGV).
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import tiny
 
 import onnxq
+from onnxq.files import staging
 
 #: The integers are made of the input, so that no optimizer computes them when the model is opened.
 TEXT = """g (float[n, 64] x) => (float[n, 64] y) {
@@ -56,3 +59,23 @@ def test_a_crash_of_onnxruntime_is_told(words: str, doing: str, tmp_path: Path) 
     assert all(line.startswith("onnxq: ") for line in done.stderr.splitlines())
     left = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".onnxq-")} - before
     assert not left, "staging folders of a dead process are swept by the next run, all else is not there"
+
+
+@pytest.mark.parametrize("journal", ["pipe", "deep", "names"])
+def test_a_folder_that_only_looks_like_one_of_ours_does_no_harm(journal: str, tmp_path: Path) -> None:
+    """It came with somebody's archive: what it names is not removed, and nothing waits for it."""
+    outside = tmp_path / "model.onnx.0123456789abcdef.data"
+    outside.write_text("precious")
+    place = tmp_path / "unpacked"
+    staged = place / f".onnxq-{'-'.join(staging._machine())}-x"
+    staged.mkdir(parents=True)
+    if journal == "pipe":
+        os.mkfifo(staged / "journal")
+    else:
+        names = [f"../{outside.name}", str(outside), "a\0b.0123456789abcdef.data", "../model.onnx.data", ".."]
+        told = json.dumps({"model": "../model.onnx", "data": names})
+        (staged / "journal").write_text("[" * 100_000 if journal == "deep" else told)
+    tiny.save(tiny.model("g (float[1, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), place)
+    onnxq.quantize(place / "model.onnx", place / "q.onnx", "w8a16", check=False)
+    assert outside.read_text() == "precious"
+    assert sorted(each.name for each in place.iterdir()) == ["model.onnx", "q.onnx"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 
 from onnxq.files import room
 
@@ -96,3 +97,29 @@ def test_a_container_has_less_memory_than_its_machine(tmp_path: Path, monkeypatc
     free = whole()
     monkeypatch.setattr(room, "_CONTAINER", (str(tmp_path / "none"), str(tmp_path / "most")))
     assert whole() == 1234567 < free
+
+
+BEGIN = """
+import resource, sys
+sys.path[:0] = sys.argv.pop(1).split(",")
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv.pop(1)) << 20,) * 2)
+from onnxq.__main__ import run
+run()
+"""
+
+
+@linux
+@pytest.mark.parametrize("megabytes", [20, 60, 180, 220, 300])
+def test_memory_that_ends_while_modules_are_read_is_told(megabytes: int, tmp_path: Path) -> None:
+    """Wherever it ends; OpenBLAS says so itself where it was at work, and ends the process or interrupts it."""
+    tiny.save(tiny.model("g (float[1, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path)
+    np.savez(tmp_path / "data.npz", x=tiny.normal(8, 1, 64))
+    words = ["quantize", "model.onnx", "-s", "w8a8", "--data", "data.npz", "--no-check", "-o", "out.onnx"]
+    command = [sys.executable, "-c", BEGIN, ",".join(filter(None, sys.path)), str(megabytes), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    said = done.stderr.splitlines()
+    assert "Traceback" not in done.stderr and "bug in onnxq" not in done.stderr
+    if done.returncode:
+        assert done.returncode in (1, 70, 130, 137) and said, done  # 70: a library crashed, and the sentence says so
+        assert all(line.startswith(("onnxq: ", "OpenBLAS")) for line in said), done.stderr
+        assert not (tmp_path / "out.onnx").exists()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import islands
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from islands import Net, with_regions
 from region_runs import HAS_LIBRARY, InvalidArgument, by_kernels, options, said, saying
@@ -27,6 +27,26 @@ def honest() -> onnx.ModelProto:
     a = net.conv(net.x, 4, (3, 3), act="Clip")
     net.outputs.append(net.binary("Add", net.concat([a, a]), net.conv(a, 8, (1, 1))))
     return with_regions(net.model())
+
+
+@pytest.fixture(scope="module")
+def of_all_kinds() -> onnx.ModelProto:
+    """What is moved, pooled, looked up by channel, added with a convolution, joined by rows, and multiplied."""
+    net = Net(15, (1, 8, 6, 6))
+    a = net.function(net.conv(net.x, 8, (3, 3), pads=[1, 1, 1, 1]), "by channel")
+    b = net.binary("Add", net.conv(a, 8, (1, 1), group=8), net.conv(a, 8, (1, 1)), "Relu")
+    ends = [net.constant(np.array(each, np.int64)) for each in ([1], [5], [3])]
+    c = net.moved("Slice", b, (1, 8, 6, 4), ends)
+    pooled = net.pool("MaxPool", c, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    net.shapes[pooled] = net.shapes[c]
+    e = net.flatten(net.pool("GlobalAveragePool", net.concat([c, pooled], 2)))
+    f = net.gemm(e, 16, 1)
+    net.shapes[f] = (1, 16)
+    net.outputs += [net.gemm(net.activated(f, "Clip", 0.5), 4, 0), b]
+    made = with_regions(net.model())
+    (region,) = (node for node in made.graph.node if node.op_type == "Region")
+    assert {"table", "slice", "concat", "product", "gemm"} <= {line.split()[0] for line in said(region)}
+    return made
 
 
 HOSTILE = {
@@ -75,26 +95,45 @@ def test_tensors_that_no_memory_holds_are_refused(honest: onnx.ModelProto) -> No
             session.run(None, {"x": np.zeros(shape, np.float32)})
 
 
-def _texts(honest: onnx.ModelProto) -> Iterator[str]:
-    (region,) = (node for node in honest.graph.node if node.op_type == "Region")
-    yield "\n".join(["region 1", *said(region)])
+ODD = ("kernel=4000,4000", "pads=9,0,1048576,1048576", "strides=4096,1", "starts=-9,16777216,0,1", "steps=0,-1,1,1")
+MORE = (
+    "stops=0,0,-16777216,2",
+    "axis=3",
+    "group=8",
+    "before=-9,9,0,1",
+    "transposed=1",
+    "low=0",
+    "x=0,0",
+    "perm=1,1,0,2",
+)
 
 
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_spoiled_steps_end_no_process(honest: onnx.ModelProto, data: st.DataObject) -> None:
-    """Words from one place to another, other numbers: it runs, or is refused in a sentence."""
-    (text,) = _texts(honest)
-    words = text.replace("\n", " \n ").split(" ")
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(3, len(words) - 1))
-        other = data.draw(st.sampled_from([*words, "kernel=4000,4000", "pads=9,0,1048576,1048576", "strides=4096,1"]))
-        number = data.draw(st.integers(0, 30))
+def spoiled(model: onnx.ModelProto, draw: Callable[[int, int], int]) -> onnx.ModelProto:
+    """Words from one place to another, other numbers, lines twice or not at all.
+
+    Args:
+        draw: a number from one to another.
+    """
+    (region,) = (node for node in model.graph.node if node.op_type == "Region")
+    words = " \n ".join(["region 1", *said(region)]).split(" ")
+    for _ in range(draw(1, 4)):
+        at = draw(3, len(words) - 1)
+        every = [*words, *ODD, *MORE]
+        other, number = every[draw(0, len(every) - 1)], draw(0, 40)
         words[at] = f"{other.partition('=')[0]}={number}" if "=" in other and number < 25 else other
-    spoiled = saying(honest, " ".join(words).replace(" \n ", "\n"))
-    x = np.zeros((1, 3, 6, 6), np.float32)
+    return saying(model, " ".join(words).replace(" \n ", "\n"))
+
+
+@pytest.mark.parametrize("net", ["honest", "of_all_kinds"])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_spoiled_steps_end_no_process(net: str, data: st.DataObject, request: pytest.FixtureRequest) -> None:
+    """It runs, or is refused in a sentence."""
+    model = request.getfixturevalue(net)
+    changed = spoiled(model, lambda low, high: data.draw(st.integers(low, high)))
+    x = np.zeros([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim], np.float32)
     with contextlib.suppress(BadModel, InvalidArgument):
-        onnxq.session(spoiled.SerializeToString(), options(threads=1)).run(None, {"x": x})
+        onnxq.session(changed.SerializeToString(), options(threads=1)).run(None, {"x": x})
 
 
 def test_constants_that_are_given_in_the_run_are_refused(honest: onnx.ModelProto) -> None:

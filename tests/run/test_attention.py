@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
@@ -16,7 +17,9 @@ from onnx import TensorProto, helper
 import onnxq
 from onnxq import own_ops, pipeline
 from onnxq.errors import BadRecipe
+from onnxq.model.types import infer_types
 from onnxq.own_ops import Variant
+from onnxq.passes.fusing.heads import split_at
 from onnxq.plan import Choice, Method, load_plan
 from onnxq.recipe import Recipe, Rule
 from onnxq.runtime import native
@@ -317,6 +320,7 @@ def test_refusals_of_joined_heads() -> None:
         (0, 15, "attribute joined"),
         (3, 16, "attribute joined"),
         (5, 15, "the last of 5 heads"),
+        (1 << 62, 15, "attribute joined"),  # whose rows would be of 2^64 numbers and more
     ):
         model = node(variant, shapes, TensorProto.FLOAT, 1.0)
         for name, value in (("heads", heads), ("joined", joined)):
@@ -324,6 +328,18 @@ def test_refusals_of_joined_heads() -> None:
         arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
         with pytest.raises(Exception, match=f"onnxq node 'the/node': .*{words}"):
             onnxq.session(model.SerializeToString()).run(None, arrays)
+
+
+@needs_library
+def test_inputs_that_spread_to_more_heads_than_numbers_count() -> None:
+    """Each of four million numbers, in dimensions of its own: 2^66 heads, which would be none in 64 bits."""
+    shapes = {name: (*(1 << 11 if at // 2 == i else 1 for at in range(6)), 1, 1) for i, name in enumerate("qkv")}
+    variant = Variant(own_ops.ATTENTION, "softmax", exact=True, moved="turned8")
+    model = node(variant, shapes, TensorProto.FLOAT, 1.0)
+    session = onnxq.session(model.SerializeToString())
+    arrays = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    with pytest.raises(Exception, match="onnxq node 'the/node': there are more heads than any memory holds"):
+        session.run(None, arrays)
 
 
 @needs_library
@@ -349,3 +365,12 @@ def test_refusals() -> None:
     model.graph.node[0].attribute.append(helper.make_attribute("transK", 2))
     with pytest.raises(Exception, match="attribute transK must be 0 or 1"):
         onnxq.session(model.SerializeToString())
+
+
+def test_a_shape_that_is_joined_with_itself_is_looked_at_once() -> None:
+    """Of nothing, so that no bound on sizes ends it: forty times twice as much work else."""
+    chain = " ".join(f"s{i} = Concat <axis = 0> (s{i - 1}, s{i - 1})" for i in range(1, 41))
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[2, 5, 24] x) => (float y) {'
+    text += f" s0 = Shape <start = 0, end = 0> (x) {chain} y = Reshape (x, s40) }}"
+    model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    assert split_at(model.graph.outputs[0], infer_types(model)) is None

@@ -268,6 +268,7 @@ def test_errors_of_workers_are_told_as_they_are() -> None:
         ("tcp://127.0.0.1:9", "no Dask scheduler answers at 'tcp://127.0.0.1:9'"),
         ("slurm", "--cluster 'slurm' is none of tcp://host:port"),
         ("no_such_module:Cluster", "makes no Dask cluster: ModuleNotFoundError"),
+        ("json:Cluster", "makes no Dask cluster: 'json' has no 'Cluster'"),
         ("local:0", "--cluster 'local:0' is none of"),
     ],
 )

@@ -182,3 +182,17 @@ def test_command(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "weights in float32" in done.output, done.output
     said = json.loads(CliRunner().invoke(main, [*words, "--force", "--json"]).stdout)
     assert said["dtype"] == "float32" and said["check"]["sqnr"] > 35
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_floats_may_lie_beside_the_model(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of every model of a few hundred megabytes do: what is compared then is what was written."""
+    monkeypatch.chdir(tmp_path)
+    tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
+    quantize("model.onnx", "q.onnx", Recipe("w8a16", keep_slow=True), check=False)
+    done = CliRunner().invoke(main, ["dequantize", "q.onnx", "--dtype", dtype, "-o", "f.onnx", "--shard-size", "5kB"])
+    assert done.exit_code == 0, done.stderr
+    assert len([*tmp_path.glob("f.onnx.*.data")]) > 1
+    wanted, got = (onnxruntime.InferenceSession(name).run(None, feed()) for name in ("q.onnx", "f.onnx"))
+    for one, two in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(one, two, rtol=0.02, atol=0.02 * np.abs(one).max())

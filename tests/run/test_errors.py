@@ -44,6 +44,8 @@ def raising(error: BaseException) -> object:
         (KeyError("foo"), Exit.BUG, "this is a bug in onnxq: KeyError ('foo')"),
         (TypeError("<lambda>() missing 1 argument\nand more"), Exit.BUG, "this is a bug in onnxq"),
         (MemoryError(), Exit.CANNOT, "not enough memory"),
+        (RuntimeError("can't start new thread"), Exit.CANNOT, "a library or a thread could not be had"),
+        (ImportError("x.so: failed to map segment from shared object"), Exit.CANNOT, "not enough memory"),
         (RecursionError("maximum"), Exit.CANNOT, "nested too deeply"),
         (OSError(errno.ENOSPC, "No space left on device", "f"), Exit.CANNOT, "no space left on the disk"),
         (OSError(errno.EMFILE, "Too many open files", "f"), Exit.CANNOT, "too many files are open"),
@@ -51,7 +53,7 @@ def raising(error: BaseException) -> object:
         (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
         (BadModel("a\nb \x1b[2Jc"), Exit.CANNOT, "onnxq: a b  [2Jc"),
     ],
-    ids=["key", "type", "memory", "recursion", "disk", "files", "permission", "interrupt", "ours"],
+    ids=["key", "type", "memory", "thread", "library", "recursion", "disk", "files", "permission", "interrupt", "ours"],
 )
 def test_the_command_line(
     error: BaseException, code: Exit, words: str, model: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from tiny import sqnr
 import onnxq
 from onnxq.drafts.tuned import Drafts
 from onnxq.passes.regions.make_regions import MakeRegions
-from onnxq.passes.regions.step_names import with_names
+from onnxq.passes.regions.step_names import names_of, with_names
 from onnxq.plan import Choice, Method
 from onnxq.runtime import native
 from onnxq.runtime.session import Session
@@ -354,6 +354,39 @@ def test_times_of_steps_bear_the_names_of_nodes(tmp_path: Path, scheme: str, mon
     assert all(kernel.seconds >= 0 and kernel.runs == 2 for kernel in steps)
     assert {kernel.op.split(".")[1] for kernel in steps} >= {"conv", "add"}
     assert "ONNXQ_PROFILE" not in os.environ
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+def test_times_of_steps_are_added_to_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """To a model, a pipe or a folder they would do harm: they are written on standard error then."""
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")
+    text = "g (float[n, 8, 6, 6] x) => (float[n, 8, 6, 6] y) { a = Conv<pads = [1, 1, 1, 1]>(x, w)  y = Relu(a) }"
+    path, out = tiny.save(tiny.model(text, _weights("w")), tmp_path), tmp_path / "q.onnx"
+    onnxq.quantize(path, out, "bf16", target="onnxq", check=False)
+    os.mkfifo(tmp_path / "pipe")
+    before, fresh, empty = out.read_bytes(), tmp_path / "times", tmp_path / "empty"
+    empty.touch()
+    for place in (out, tmp_path, tmp_path / "pipe", tmp_path / "no" / "such", fresh, fresh, empty):
+        monkeypatch.setenv("ONNXQ_PROFILE", str(place))
+        made = Session(out)
+        made.run({"x": tiny.normal(2, 8, 6, 6)})
+        del made
+        said = capfd.readouterr().err
+        is_kept = place in (fresh, empty)
+        told = f"'{place}', which ONNXQ_PROFILE names: it is no file of them"
+        assert is_kept or ("onnxq node" in said and told in said)
+        assert is_kept == (said == "")
+    assert out.read_bytes() == before
+    assert [each.read_text().count("onnxq node '") for each in (fresh, empty)] == [2, 1]
+
+
+def test_names_of_steps_that_a_file_says_are_looked_at() -> None:
+    """Anything may be there: JSON that nests too deeply, or that is no list of names."""
+    for said in ("[" * 100_000, "[1]", "{}", "null", ""):
+        node = ir.Node("onnxq", "Region", [], name="r", metadata_props={"onnxq.steps": said})
+        assert names_of(ir.Model(ir.Graph([], [], nodes=[node], name="g"), ir_version=10)) == {}
 
 
 def test_a_file_may_have_regions_of_both_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

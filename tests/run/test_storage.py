@@ -16,7 +16,7 @@ import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
-from shops import CUT, ERROR, SLOW, Line, line_to
+from shops import CUT, ERROR, SILENT, SLOW, Line, line_to, shop
 
 import onnxq
 from onnxq.calibration.find_ranges import Effort
@@ -137,6 +137,37 @@ def test_a_server_that_has_no_such_file_is_asked_once(folder: Path, tmp_path: Pa
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize("good", [0, 6], ids=["at once", "on the way"])
+@pytest.mark.parametrize("fault", [ERROR, CUT, SILENT])
+def test_a_server_that_breaks_is_one_sentence_and_nothing_is_lost(
+    folder: Path, fault: str, good: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command line: what was there before is there, and nothing else is."""
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(storage, "STALL", 0.3)
+    monkeypatch.setattr(storage, "ATTEMPTS", 3)
+    monkeypatch.setenv("ONNXQ_CACHE_SIZE", "0")
+    out = folder.parent / "out"
+    out.mkdir()
+    (out / "q.onnx").write_bytes((folder / "model.onnx").read_bytes())
+    (out / "d").write_bytes((folder / "d").read_bytes())
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with shop(folder, fault, good) as address:
+        words = ["quantize", f"{address}/model.onnx", "-s", "w8a8", "--data", f"{address}/data.npz"]
+        done = CliRunner().invoke(main, [*words, "--no-check", "-f", "-o", str(out / "q.onnx")])
+    assert done.exit_code == 1, done.output
+    assert done.stderr.startswith("onnxq: 'http://127.0.0.1:") and done.stderr.count("\n") == 1, done.stderr
+    assert "tried 3 times" in done.stderr and "Traceback" not in done.stderr
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+
+def test_settings_of_the_user_for_a_web_server_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setitem(fsspec.config.conf, "https", {"client_kwargs": {"headers": {"Authorization": "a"}}})
+    made = storage._fs("https://host/a.onnx").client_kwargs
+    assert made["headers"] == {"Authorization": "a"} and made["timeout"].sock_read == storage.STALL
 
 
 def test_the_command_line_takes_addresses(folder: Path) -> None:

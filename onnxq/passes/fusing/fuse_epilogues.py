@@ -31,7 +31,8 @@ class FuseEpilogues(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names, called = Names(model), list[Variant]()
         for node in list(graph.nodes(model)):
-            if graph.is_op(node, own_ops.DENSE, domain=own_ops.DOMAIN) and node.graph is not None:
+            is_ours = graph.is_op(node, own_ops.DENSE, domain=own_ops.DOMAIN) and node.graph is not None
+            if is_ours and graph.constant(node.inputs[1]) is not None:  # a file may have others
                 made = _fused(node, names)
                 if made is not None:
                     called.append(made)

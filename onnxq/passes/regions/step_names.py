@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnxq.files import limits
 from onnxq.model import graph
 from onnxq.runtime.session import Kernel
 
@@ -25,7 +26,7 @@ def names_of(model: ir.Model) -> dict[str, list[str]]:
     found = {}
     for node in graph.nodes(model):
         try:
-            names = json.loads(node.metadata_props.get(_KEY, ""))
+            names = limits.parse_json(node.metadata_props.get(_KEY, ""))
         except ValueError:  # a file may say anything
             continue
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
