@@ -31,8 +31,6 @@ CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 MOST_PHASES = 1 << 10
 #: Outputs of one below which kernels of regions, which compute blocks of them, are no faster than float: measured.
 FEWEST_OUTPUTS = 8
-#: Channels of an image below which a Resize between pixels is no faster there: kernels compute many of them at once.
-FEWEST_CHANNELS = 3
 #: Between two values, in regions.
 BINARY = frozenset({"Add", "Sub", "Mul"})
 
@@ -190,11 +188,7 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
     if node.op_type == "Concat":
         return rank in moves.RANKS and all(value is not None and graph.constant(value) is None for value in node.inputs)
     if moves.is_move(node):
-        made = moves.moves_of(node, rank)
-        shape = types.of(node.outputs[0]).shape
-        channels = shape[1] if shape is not None and len(shape) > 1 else None
-        has_few = isinstance(channels, int) and channels < FEWEST_CHANNELS
-        return made is not None and not (has_few and made[0].makes_codes)
+        return moves.moves_of(node, rank) is not None
     if node.op_type == "ReduceMean":
         value = node.inputs[0]
         return value is not None and moves.is_over_pixels(node, types.of(value).rank)

@@ -211,20 +211,6 @@ def test_transposed_convolutions_with_few_outputs_stay_float(tmp_path: Path) -> 
     assert last.method is Method.STORED and "no faster in int8 with 3 outputs" in last.reason
 
 
-@pytest.mark.parametrize(("channels", "is_int8"), [(1, False), (3, True)])
-def test_a_resize_of_few_channels_stays_float(tmp_path: Path, channels: int, is_int8: bool) -> None:
-    text = """g (float[n, 8, 6, 6] x) => (float[n, 16, 12, 12] y) {
-        a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Conv<pads = [1, 1, 1, 1]>(a, few)
-        c = Resize<mode = "linear">(b, , twice)  y = Conv<pads = [2, 2, 2, 2]>(c, u) }"""
-    sizes = {"w": (40, 8, 3, 3), "few": (channels, 40, 3, 3), "u": (16, channels, 5, 5)}
-    constants = {name: tiny.normal(*size, seed=i) / 9 for i, (name, size) in enumerate(sizes.items())}
-    model = tiny.model(text, constants | {"twice": np.array([1, 1, 2, 2], np.float32)})
-    path, out = tiny.save(model, tmp_path), tmp_path / "q.onnx"
-    data = [{"x": tiny.normal(2, 8, 6, 6, seed=i)} for i in range(4)]
-    made = onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
-    assert any(choice.op == "Resize" and choice.method is Method.STATIC for choice in made.plan) == is_int8
-
-
 def test_bf16_constants_that_add_channels_stay_outside(tmp_path: Path) -> None:
     text = """g (float[n, 16, h, w] x) => (float[n, 16, h, w] y) {
         a = Conv(x, one)  b = Add(a, k)  c = Relu(b)  y = Conv(c, u) }"""
