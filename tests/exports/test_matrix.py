@@ -20,7 +20,8 @@ TWINS = ("w4a16", "nf4")
 #: What the sweep tunes: each network in each scheme, on one target after the other, so that every pair of a network, a
 #: scheme and a target is there, but for twins. Where the number is 0 they are tuned with the usual effort: each network
 #: in one or two schemes, each scheme on every target. The others measure fewer plans, and their files are checked as
-#: thoroughly. Of what is left of the product the sweep carries out the first plans; all of it is tuned with marker `zoo`.
+#: thoroughly. Of what is left of the product the sweep carries out the first plans; all of it is tuned with marker
+#: `zoo`.
 SOME = {
     (name, scheme, TARGETS[(i + j) % 3]): (i + j + i // 3) % 3
     for (i, name), (j, scheme) in itertools.product(enumerate(MODELS), enumerate(FLOORS))
