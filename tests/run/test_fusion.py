@@ -131,6 +131,18 @@ def test_matmul_and_add_on_matrices() -> None:
     assert found.sqnr > 30
 
 
+@pytest.mark.parametrize("body", ["p = MatMul(x, w)  y = Add(c, p)", "p = MatMul(x, w)  y = Add(p, c)"])
+@pytest.mark.parametrize("sizes", ["2,4", "2,3,4", "n,4"])
+def test_matmul_and_add_on_more_dimensions(sizes: str, body: str) -> None:
+    """Where it knows all sizes, onnxruntime would fuse these two as well; where not, a vector is good for other things."""
+    found = compiled(f"g (float[{sizes},16] x) => (float[{sizes},32] y) {{ {body} }}")
+    assert found.kernels == {"QuantizeLinear": 1, "MatMulIntegerToFloat": 1, "Add": 1}
+    assert found.sqnr > 30
+    (add,) = (node for node in found.model.graph if node.op_type == "Add")
+    constants = [value.const_value for value in add.inputs if value is not None and value.const_value is not None]
+    assert [len(tensor.shape) for tensor in constants] == [1 if sizes[0] == "n" else 3]
+
+
 def test_matmul_in_front_of_a_transpose() -> None:
     """As a Gemm without bias, onnxruntime would fuse it with the Transpose, in float."""
     found = compiled("g (float[4,16] x) => (float[32,4] y) { p = MatMul(x, w)  q = Transpose(p)  y = Relu(q) }")

@@ -40,7 +40,8 @@ class InsertQDQ(PlanPass):
        float. A weight scale is raised where the bias would not fit 32 bits.
     5. Gemm's alpha and beta go into weight and bias: other values than 1 are not fused.
     6. MatMul on matrices becomes Gemm, with the constant that is added behind it as its bias: onnxruntime would fuse
-       MatMul and Add, of whatever kind, to a Gemm in float.
+       MatMul and Add, of whatever kind, to a Gemm in float. It does that with more dimensions too, where it knows all
+       sizes, as in models that were exported with fixed ones; but not if what is added is no vector.
 
     Args:
         ranks: number of dimensions of the activations, by name, as far as known.
@@ -68,8 +69,10 @@ class InsertQDQ(PlanPass):
             if becomes_gemm:
                 gemm = to_gemm(node, writer.names)
                 writer.quantize_inputs(gemm, _Read.of(gemm, regions))
-            else:
-                writer.quantize_inputs(node, read[node])
+                continue
+            if node.op_type == "MatMul" and self._may_be_fused_in_float(node):
+                _keep_bias_apart(node, constants)
+            writer.quantize_inputs(node, read[node])
         for node in nodes:
             if int8_regions.makes_int8(self.plan.choices.get(node.name or ""), self.plan):
                 writer.quantize_outputs(node)
@@ -80,6 +83,13 @@ class InsertQDQ(PlanPass):
         x = node.inputs[0]
         is_matrix = x is not None and self.ranks.get(x.name or "") == 2
         return is_matrix and not graph.is_op(graph.only_consumer(node.outputs[0]), "Transpose")
+
+    def _may_be_fused_in_float(self, node: ir.Node) -> bool:
+        """Case 6 with more dimensions. Where a size is not known, other fusions take a vector only."""
+        x = node.inputs[0]
+        if x is None or self.ranks.get(x.name or "", 0) < 3:
+            return False
+        return x.shape is None or x.shape.is_static()
 
 
 @dataclass(frozen=True)
@@ -335,15 +345,8 @@ def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:
 
 def to_gemm(node: ir.Node, names: Names) -> ir.Node:
     """A Gemm in the place of a MatMul on matrices, with the vector that is added behind it as its bias."""
-    follower = graph.only_consumer(node.outputs[0])
-    last, bias = node, None
-    weight = graph.constant(node.inputs[1])
-    assert weight is not None
-    if graph.is_op(follower, "Add") and follower is not None and follower.graph is node.graph:
-        other = next((value for value in follower.inputs if value is not node.outputs[0]), None)
-        tensor = graph.constant(other)
-        if tensor is not None and tuple(tensor.shape.numpy()) == (weight.shape[1],):
-            last, bias = follower, other
+    added = _added_vector(node)
+    last, bias = (node, None) if added is None else added
     name, node.name = node.name or "", names.fresh(f"{node.name}_float")
     inputs = [*node.inputs, *([] if bias is None else [bias])]
     y = graph.add_node(node, "Gemm", inputs, name, names.fresh(f"{name}_out"))
@@ -353,3 +356,27 @@ def to_gemm(node: ir.Node, names: Names) -> ir.Node:
     assert gemm is not None
     node.graph.remove([node] if last is node else [last, node], safe=True)
     return gemm
+
+
+def _keep_bias_apart(node: ir.Node, constants: WeightForms) -> None:
+    """Gives the vector that is added behind a MatMul of three or more dimensions as many as three."""
+    added = _added_vector(node)
+    tensor = None if added is None else graph.constant(added[1])
+    if added is None or tensor is None:
+        return
+    add, bias = added
+    rows = tensor.numpy().reshape(1, 1, -1)
+    other = constants.array(owner_of(node), f"{bias.name}_of_rows", rows, tensor.dtype)
+    add.replace_input_with(list(add.inputs).index(bias), other)
+
+
+def _added_vector(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
+    """The Add behind a MatMul of a constant weight, and the constant vector that it adds to each row."""
+    follower, weight = graph.only_consumer(node.outputs[0]), graph.constant(node.inputs[1])
+    if weight is None or follower is None or not graph.is_op(follower, "Add") or follower.graph is not node.graph:
+        return None
+    other = next((value for value in follower.inputs if value is not node.outputs[0]), None)
+    tensor = graph.constant(other)
+    if other is None or tensor is None or tuple(tensor.shape.numpy()) != (weight.shape[-1],):
+        return None
+    return follower, other
