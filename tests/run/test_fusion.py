@@ -134,7 +134,7 @@ def test_matmul_and_add_on_matrices() -> None:
 @pytest.mark.parametrize("body", ["p = MatMul(x, w)  y = Add(c, p)", "p = MatMul(x, w)  y = Add(p, c)"])
 @pytest.mark.parametrize("sizes", ["2,4", "2,3,4", "n,4"])
 def test_matmul_and_add_on_more_dimensions(sizes: str, body: str) -> None:
-    """Where it knows all sizes, onnxruntime would fuse these two as well; where not, a vector is good for other things."""
+    """onnxruntime would fuse these as well where it knows all sizes; where not, a vector is good for other things."""
     found = compiled(f"g (float[{sizes},16] x) => (float[{sizes},32] y) {{ {body} }}")
     assert found.kernels == {"QuantizeLinear": 1, "MatMulIntegerToFloat": 1, "Add": 1}
     assert found.sqnr > 30
