@@ -16,13 +16,13 @@ TERMS = {
     "encoding": "one weight in one format, computed when it is read",
     "pass": "one rewrite of the graph: one class, one file",
     "own operator": "an operator of the `onnxq` domain, with a function body in standard ONNX that computes the same",
-    "sample, feed": "one set of inputs for the model: a dict of arrays",
+    "sample": "one set of inputs for the model: a dict of arrays, which onnxruntime calls a feed",
     "summary, evidence": (
         "what is kept of one activation, in constant size: extremes, moments, a histogram; and for algorithms"
         " that need data the Gram matrix of a layer's input"
     ),
     "collector": "a method that makes a range of a summary: percentile, entropy, …",
-    "range, scale": "lowest and highest number of an activation; the step and zero point that follow",
+    "range": "lowest and highest number of an activation, from which its scale and zero point follow",
     "quality": "signal-to-noise ratio of outputs, by output and kind of sample",
     "method": (
         "how a node computes: static (int8, fixed ranges), dynamic (int8, ranges of each run), packed, "
@@ -30,18 +30,16 @@ TERMS = {
     ),
     "packed": "the kernel reads the codes; they are never unpacked in memory",
     "stored": "the codes are unpacked to floats once, when the model is loaded",
-    "block": "consecutive weights along the summed dimension that share a scale",
     "region": "adjacent int8 operators between which nothing is converted to float",
     "contrast": (
         "variance of a float output over the power of the error, in dB: SQNR without what a constant offset adds"
     ),
     "floor, aim": "the SQNR that `--min-sqnr` demands; the 20 dB that are tried for without it",
     "label": "the kind of a sample; a model is judged by its worst label",
-    "part": "one of the models of a folder",
-    "guard": "what refuses to overwrite a file that is read, or that exists (without `--force`)",
 }
 #: Words of the field, as they stand in tables and reports.
 FIGURES = {
+    "block": "consecutive weights along the summed dimension that share a scale",
     "SQNR": (
         "signal to quantization noise ratio in dB: 10·log10 of the power of the float output over that of the"
         " error; 6 dB are one bit, 20 dB an error of a tenth"

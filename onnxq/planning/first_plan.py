@@ -109,8 +109,8 @@ def _choose(
         wish = in_float(wish, "its weights are not both constant")
     if wish.method is Method.STATIC and node.op_type in int8_regions.CONVOLUTIONS and _computes_bias(node):
         wish = in_float(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
-    if wish.method is Method.STATIC and node.op_type == "ConvTranspose" and (why_not := _why_no_step(node, weights)):
-        wish = in_float(wish, f"{why_not}: unpacked when the model loads")
+    if wish.method is Method.STATIC and node.op_type == "ConvTranspose" and (reason := _why_no_step(node, weights)):
+        wish = in_float(wish, f"{reason}: unpacked when the model loads")
     in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
     if in_float64 and wish.method in (*COMPUTING, Method.HALF):
         wish = in_float(wish, "computes in float64, which no packed or int8 kernel does")

@@ -32,6 +32,7 @@ ADVICE = (
     (r"OpenVINO|Core ML|WebGPU|TensorRT|QNN|CUDA", "another --target"),
     (r"computes in float32", "target onnx, and a runtime that computes in float16"),
     (r"not a matrix on the right", "export the product with its weight on the right: x @ w"),
+    (r"regions have no step|no faster in int8", "nothing: onnxq's kernels take other transposed convolutions"),
     (r"no (static|fast dynamic|kernel|such)|no .* kernel|kernels? (compute|looks|multipl)|blocks|has no", "another "
      "--target (onnxq has kernels for most formats) or another --weights format"),
 )  # fmt: skip

@@ -198,6 +198,7 @@ BAD_GENERATORS = {
 
 def test_a_function_that_wants_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "wanting.py").write_text("def f(boom): return []")
     words = "has to be a function that is called without anything: missing a required argument: 'boom'"
     assert_refused(text(MATMUL, tmp_path), words, "--data", "wanting:f", scheme="w8a8")
