@@ -7,6 +7,7 @@
 #if !defined(ONNXQ_EMULATE)
 #include "lookup_vbmi.h"
 #endif
+#include "pool_zmm.h"
 #include "tile_conv.h"
 
 namespace onnxq {
@@ -57,6 +58,6 @@ constexpr auto lookup_here = lookup_vbmi;
 
 extern const RegionKernel region_amx;
 constexpr RegionKernel region_amx = {"amx",      kNeeds,      plan_amx,    conv_amx, depthwise_dots,
-                                     binary_zmm, pool_simple, lookup_here, interpolate_zmm, quantize_zmm,         dequantize_zmm};
+                                     binary_zmm, pool_zmm,    lookup_here, interpolate_zmm, quantize_zmm,         dequantize_zmm};
 
 }  // namespace onnxq

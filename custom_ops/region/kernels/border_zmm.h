@@ -120,8 +120,13 @@ inline void quantize_zmm(const Border& p, int64_t first, int64_t last) {
           continue;
         }
         _mm512_store_si512(words, all);
-        for (int64_t i = 0; i < pixels; ++i) {
-          channels == 4 ? memcpy(to + i * C, words + i, 4) : memcpy(to + i * C, words + i, channels);
+        // Whole words where what they have too much is written next, or nothing: the last pixel is none of these.
+        const int64_t in_words = C < 4 || channels == 4 ? pixels - 1 : 0;
+        for (int64_t i = 0; i < in_words; ++i) {
+          memcpy(to + i * C, words + i, 4);
+        }
+        for (int64_t i = in_words; i < pixels; ++i) {
+          memcpy(to + i * C, words + i, channels);
         }
       }
     }

@@ -67,21 +67,40 @@ struct Channels {
   }
 };
 
-// A row of outputs. Three columns of four rows at most, one pixel apart: each is interleaved once and serves three
-// outputs.
+inline void store_three(const Channels& channels, const Column& a, const Column& b, const Column& c, uint8_t* to) {
+  __m512i sums[4];
+  channels.start(sums);
+  channels.add(sums, a, 0);
+  channels.add(sums, b, 1);
+  channels.add(sums, c, 2);
+  channels.store(to, sums);
+}
+
+// A row of outputs. Three columns of four rows at most, as far apart as some outputs are: each is interleaved once and
+// serves three of these outputs. Those between them are another pass over the row.
 inline void three_columns(const Depthwise& d, const Channels& channels, const uint8_t* x, uint8_t* to) {
+  const int64_t apart = d.next_x / d.step_x;
+  for (int64_t first = 0; first < apart && first < d.y.W; ++first, x += d.step_x) {
+    const auto column = [&](int64_t i) { return Column(x + i * d.next_x, d.next_y, d.kernel_y, channels.mask); };
+    Column a = column(0), b = column(1);
+    int64_t next = 2;
+    for (int64_t ox = first; ox < d.y.W; ox += apart, ++next) {
+      const Column c = column(next);
+      store_three(channels, a, b, c, to + ox * d.y.C);
+      a = b;
+      b = c;
+    }
+  }
+}
+
+// The same where an output's last column is the first of the next one.
+inline void every_other_column(const Depthwise& d, const Channels& channels, const uint8_t* x, uint8_t* to) {
   const auto column = [&](int64_t i) { return Column(x + i * d.next_x, d.next_y, d.kernel_y, channels.mask); };
-  Column a = column(0), b = column(1);
+  Column a = column(0);
   for (int64_t ox = 0; ox < d.y.W; ++ox, to += d.y.C) {
-    const Column c = column(ox + 2);
-    __m512i sums[4];
-    channels.start(sums);
-    channels.add(sums, a, 0);
-    channels.add(sums, b, 1);
-    channels.add(sums, c, 2);
-    channels.store(to, sums);
-    a = b;
-    b = c;
+    const Column b = column(2 * ox + 1), c = column(2 * ox + 2);
+    store_three(channels, a, b, c, to);
+    a = c;
   }
 }
 
@@ -100,14 +119,17 @@ inline void any_columns(const Depthwise& d, const Channels& channels, const uint
 }
 
 inline void depthwise_dots(const Depthwise& d, int64_t first, int64_t last) {
-  const bool is_three = d.kernel_x == 3 && d.kernel_y <= 4 && d.step_x == d.next_x;
+  const bool is_three = d.kernel_x == 3 && d.kernel_y <= 4;
+  const auto work = is_three && d.next_x % d.step_x == 0        ? three_columns
+                    : is_three && d.step_x == 2 * d.next_x ? every_other_column
+                                                           : any_columns;
   for (int64_t c = 0; c < d.y.C; c += 64) {
     const Channels channels(d, c);
     for (int64_t row = first; row < last; ++row) {
       const int64_t n = row / d.y.H, y = row % d.y.H;
       const uint8_t* const x = d.x.data + n * d.x.image + d.first + y * d.step_y + c;
       uint8_t* const to = d.y.data + n * d.y.image + y * d.y.row + c;
-      (is_three ? three_columns : any_columns)(d, channels, x, to);
+      work(d, channels, x, to);
     }
   }
 }
