@@ -178,18 +178,23 @@ def test_blocks_before_their_opset(tmp_path: Path) -> None:
     assert found(examined(tmp_path, text, constants)) == {("note", "old-blocked-forms")}
 
 
-def test_a_gemm_that_is_not_fused_says_why(tmp_path: Path) -> None:
-    text = """g (float[4, 32] x) => (float[4, 32] y) {
-        xq = QuantizeLinear (x, sx, zx)
-        xd = DequantizeLinear (xq, sx, zx)
-        wd = DequantizeLinear <axis = 1> (w, sw)
-        c = Gemm <alpha = 0.5> (xd, wd)
-        q = QuantizeLinear (c, sy, zy)
-        y = DequantizeLinear (q, sy, zy)
-    }"""
-    (finding,) = examined(tmp_path, text, RIGHT | MATRIX).findings
+@pytest.mark.parametrize(
+    ("sizes", "body", "why"),
+    [
+        (
+            "4",
+            "c = Gemm <alpha = 2.0> (xd, wd)  q = QuantizeLinear (c, sy, zy)  y = DequantizeLinear (q, sy, zy)",
+            "alpha",
+        ),
+        ("2, 4", "c = MatMul (xd, wd)  y = Add (c, v)", "all sizes"),
+    ],
+)
+def test_a_product_that_is_not_fused_says_why(tmp_path: Path, sizes: str, body: str, why: str) -> None:
+    text = f"""g (float[{sizes}, 32] x) => (float[{sizes}, 32] y) {{ xq = QuantizeLinear (x, sx, zx)
+        xd = DequantizeLinear (xq, sx, zx)  wd = DequantizeLinear <axis = 1> (w, sw)  {body} }}"""
+    (finding,) = examined(tmp_path, text, RIGHT | MATRIX | {"v": np.ones(32, np.float32)}).findings
     assert finding.rule == "islands-in-float" and finding.severity is Severity.WARNING
-    assert "its alpha is not 1" in finding.message
+    assert why in finding.message
 
 
 def test_convolutions_whose_ranges_are_measured_are_slow(tmp_path: Path) -> None:

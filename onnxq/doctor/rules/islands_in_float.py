@@ -14,6 +14,8 @@ from onnxq.model import graph
 from onnxq.runtime import known
 
 _WEIGHED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+#: Whose integer kernels return floats too, so that none has to be rounded behind them.
+_RETURN_FLOATS = ("MatMul", "Gemm")
 
 
 class IslandsInFloat(Rule):
@@ -30,7 +32,9 @@ class IslandsInFloat(Rule):
     def find(self, patient: Patient) -> Iterator[Finding]:
         ran = {(kernel.name, kernel.op) for kernel in patient.kernels}
         for node in patient.nodes:
-            if not reads_codes(node) or not _reads_weights_as_codes(node) or not quantizers(result_of(node)):
+            if not reads_codes(node) or not _reads_weights_as_codes(node):
+                continue
+            if node.op_type not in _RETURN_FLOATS and not quantizers(result_of(node)):
                 continue
             floats = known.FLOAT_KERNELS.get(node.op_type, (node.op_type,))
             if any((node.name, op) in ran for op in floats):
@@ -59,6 +63,11 @@ def _why(node: ir.Node) -> str:
         )
     if node.op_type not in ("Conv", "MatMul", "Gemm") and not known.is_fused_in_int8(node):
         return "onnxruntime has no integer kernel for it, or none with these attributes"
+    if node.op_type == "MatMul" and _adds_a_vector(graph.only_consumer(node.outputs[0])):
+        return (
+            "onnxruntime fuses it with the Add behind it to a Gemm in float, as it does where it knows all sizes; give "
+            "the vector that is added three dimensions, [1, 1, N], or export the model with an axis that is not fixed"
+        )
     x = dequantizer(node.inputs[0])
     if x is not None and code_type(x) == ir.DataType.INT8:
         return (
@@ -72,3 +81,11 @@ def _why(node: ir.Node) -> str:
         if len({(each.scale, each.zero) for each in codes if each is not None}) > 1:
             return "its input and output have different scales"
     return "onnxruntime did not fuse it"
+
+
+def _adds_a_vector(node: ir.Node | None) -> bool:
+    """Whether a constant of one dimension is added."""
+    if node is None or not graph.is_op(node, "Add"):
+        return False
+    constants = (graph.constant(value) for value in node.inputs)
+    return any(tensor is not None and len(tensor.shape) == 1 for tensor in constants)
