@@ -170,23 +170,16 @@ class NumberRunner {
     }
     const Numbers read = source(), all = y();
     const Step& step = stage_.step;
-    const int64_t* offsets = plan_.offsets[number_].data();
-    for (const Stage& phase : stage_.phases) {
+    each_phase(stage_, plan_.offsets[number_].data(), all.H, all.W,
+               [&](const Stage& phase, const int64_t* offsets, int64_t rows, int64_t columns) {
       NumberConv c = problem(phase, offsets);
-      offsets += c.chunks;
-      const auto [rows, columns] = windows_of(phase, step, all.H, all.W);
-      if (rows == 0 || columns == 0) {
-        continue;
-      }
       c.x = {reinterpret_cast<uint8_t*>(read.data), read.N, read.H, read.W, 2 * read.C, 2 * read.row, 2 * read.image};
       c.to = {all.data + phase.remainder[0] * all.row + phase.remainder[1] * all.pixel, all.N, rows, columns, all.C,
               step.strides[1] * all.pixel, step.strides[0] * all.row, all.image};
       c.y = {nullptr, c.to.N, c.to.H, c.to.W, c.to.C, 0, 0};
-      c.first = phase.origin[0] * c.x.row + phase.origin[1] * c.x.C;
-      c.step_x = c.x.C;
-      c.step_y = c.x.row;
+      place_windows(c, phase);
       by_first(c);
-    }
+    });
   }
 
   void interpolate() const {

@@ -97,8 +97,11 @@ class Runner {
 
   void border(const Placed& t, size_t of, float* floats, void (*convert)(const Border&, int64_t, int64_t)) const {
     Image codes = image(t);
-    if (t.rank == 2) {  // rows of numbers, as they are
+    if (t.rank == 2) {  // rows of a matrix are images here
       codes = {codes.data, t.W, 1, 1, t.C, t.C, t.C};
+    }
+    if (codes.H * codes.W == 1) {  // numbers as they lie: pixels of one channel
+      codes = {codes.data, codes.N, 1, codes.C, 1, codes.C, codes.image};
     }
     const Border p = {codes, floats, stages_[of].scale, stages_[of].codes.zero};
     in_rows(codes.N * codes.H, 4 * bytes(codes), [&](int64_t first, int64_t last) { convert(p, first, last); });
@@ -169,23 +172,16 @@ class Runner {
     }
     const Image all = y();
     const Step& step = stage_.step;
-    const int64_t* offsets = plan_.offsets[number_].data();
-    for (const Stage& phase : stage_.phases) {
+    each_phase(stage_, plan_.offsets[number_].data(), all.H, all.W,
+               [&](const Stage& phase, const int64_t* offsets, int64_t rows, int64_t columns) {
       Conv c = problem(phase, offsets);
-      offsets += c.chunks;
-      const auto [rows, columns] = windows_of(phase, step, all.H, all.W);
-      if (rows == 0 || columns == 0) {
-        continue;
-      }
       c.x = image(x());
       c.y = {all.data + phase.remainder[0] * all.row + phase.remainder[1] * all.C, all.N, rows, columns, all.C,
              step.strides[0] * all.row, all.image};
       c.pixel = step.strides[1] * all.C;
-      c.first = phase.origin[0] * c.x.row + phase.origin[1] * c.x.C;
-      c.step_x = c.x.C;
-      c.step_y = c.x.row;
+      place_windows(c, phase);
       by_first(c);
-    }
+    });
   }
 
   void interpolate() const {

@@ -25,6 +25,26 @@ std::pair<int64_t, int64_t> windows_of(const Stage& phase, const Step& transpose
 // Pixels around x that so many windows read: top, left, bottom, right.
 std::array<int64_t, 4> pads_of(const Stage& phase, int64_t H, int64_t W, int64_t rows, int64_t columns);
 
+// work(phase, offsets of its windows' chunks, rows, columns) for those that make pixels of an image of H by W.
+template <typename Work>
+void each_phase(const Stage& stage, const int64_t* offsets, int64_t H, int64_t W, const Work& work) {
+  for (const Stage& phase : stage.phases) {
+    const auto [rows, columns] = windows_of(phase, stage.step, H, W);
+    if (rows != 0 && columns != 0) {
+      work(phase, offsets, rows, columns);
+    }
+    offsets += phase.quads.size();
+  }
+}
+
+// Where a phase's convolution, whose `x` is set, finds its windows: one for each pixel.
+template <typename Problem>
+void place_windows(Problem& c, const Stage& phase) {
+  c.first = phase.origin[0] * c.x.row + phase.origin[1] * c.x.C;
+  c.step_x = c.x.C;
+  c.step_y = c.x.row;
+}
+
 // Memory that a step may take, however small its weight is.
 constexpr int64_t kMostOfPhases = int64_t{1} << 30;
 

@@ -43,6 +43,16 @@ class Net:
         self.constants[name] = array
         return name
 
+    def rescale(self, factor: float) -> None:
+        """Make scales of activations, and so the steps of sums that biases count in, no powers of two."""
+        for name, array in self.constants.items():
+            if array.dtype == np.float32 and array.ndim == 0:
+                self.constants[name] = array * np.float32(factor)
+        for node in self.nodes:
+            codes = self.constants.get(node.input[0])
+            if codes is not None and codes.dtype == np.int32:
+                self.constants[node.input[1]] = self.constants[node.input[1]] * np.float32(factor)
+
     def node(self, op: str, inputs: list[str], output: str = "", **attributes: Any) -> str:
         output = output or f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [output], name=f"n{len(self.nodes)}", **attributes))

@@ -149,13 +149,7 @@ def test_any_ratio_and_any_scales(coordinates: str) -> None:
     net.shapes[y] = (2, 24, 18, 5)
     near = net.quantized(y, 2.0**-4)
     net.outputs += [near, net.conv(near, 4, (1, 1))]
-    for name, array in net.constants.items():
-        if array.dtype == np.float32 and array.ndim == 0:
-            net.constants[name] = array * np.float32(1.07)
-    for node in net.nodes:  # a bias counts in steps of the sums
-        codes = net.constants.get(node.input[0])
-        if codes is not None and codes.dtype == np.int32:
-            net.constants[node.input[1]] = net.constants[node.input[1]] * np.float32(1.07)
+    net.rescale(1.07)
     model = net.model()
     made = with_regions(model)
     assert operators(made) == ["Region"]

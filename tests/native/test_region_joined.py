@@ -156,13 +156,7 @@ def test_scales_of_any_kind_give_the_same_on_every_isa() -> None:
     a, b = apart.conv(apart.x, 40, (1, 1)), apart.conv(apart.x, 40, (3, 3), pads=[1, 1, 1, 1])
     apart.outputs += [apart.binary("Add", a, b), a, b]
     for each in (net, apart):
-        for name, array in each.constants.items():
-            if array.dtype == np.float32 and array.ndim == 0:
-                each.constants[name] = array * np.float32(1.07)
-        for node in each.nodes:  # a bias counts in steps of the sums
-            codes = each.constants.get(node.input[0])
-            if codes is not None and codes.dtype == np.int32:
-                each.constants[node.input[1]] = each.constants[node.input[1]] * np.float32(1.07)
+        each.rescale(1.07)
     x = samples(net)
     found = []
     for each in (net, apart):

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-import tiny
+import spoiled_rows
 from run.test_tune import encoder, twice_as_fast  # noqa: F401
+from spoiled_rows import SAMPLES
 
 import onnxq
-from onnxq.plan import Choice, Method, Plan
 from onnxq.preference import SEARCHES
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
-from onnxq.samples.trials import Trial, Trials
 from onnxq.tuning import plan_bench
 from onnxq.tuning.plan_bench import SECONDS_A_BYTE, SECONDS_A_PLAN, PlanBench
 
@@ -83,20 +82,11 @@ def test_nothing_is_measured_twice(scheme: str, floor: float | None, counted: Co
 
 
 def test_samples_that_are_looked_at_later_alone_are_run(counted: Counted) -> None:
-    def model(spoiled: int) -> ir.Model:
-        w = tiny.normal(8, 16)
-        w[:spoiled] *= 1 + 0.05 * np.arange(1, spoiled + 1)[:, None]
-        return tiny.read(tiny.model("g (float[N, 8] x) => (float[N, 16] y) { y = MatMul(x, w) }", {"w": w}))
-
-    def plan(spoiled: int) -> Plan:
-        return Plan("w8a8", "ort-cpu", {str(i): Choice(str(i), "MatMul", Method.STORED) for i in range(spoiled)})
-
-    samples = tuple(Trial(f"row {i}", {"x": np.eye(8, dtype=np.float32)[[i]]}) for i in range(8))
-    bench = PlanBench(model(0), lambda plan: model(len(plan.choices)), Trials(samples))
+    bench, plan = spoiled_rows.bench(), spoiled_rows.plan
     bench.watch(plan(4))
-    assert bench.quality(plan(8)).by_label().keys() < {trial.label for trial in samples}
+    assert bench.quality(plan(8)).by_label().keys() < {trial.label for trial in SAMPLES}
     counted.compared.clear()
-    assert bench.overlooks(plan(8)) and bench.quality(plan(8)).by_label().keys() == {trial.label for trial in samples}
+    assert bench.overlooks(plan(8)) and bench.quality(plan(8)).by_label().keys() == {trial.label for trial in SAMPLES}
     assert sorted(counted.compared.values()) == [1] * 4
     assert bench.size(plan(8)) == 1 and sum(counted.compared.values()) == 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+import spoiled_rows
 import tiny
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,17 +60,7 @@ def test_growing_counts_begin_and_end_as_asked_and_are_few(least: int, more: int
 
 def test_the_bench_looks_at_the_worst_and_overlooks_nothing() -> None:
     """Each of eight rows of a weight meets the inputs of one label; plan number n spoils the first n rows."""
-
-    def model(spoiled: int) -> ir.Model:
-        w = tiny.normal(8, 16)
-        w[:spoiled] *= 1 + 0.05 * np.arange(1, spoiled + 1)[:, None]
-        return tiny.read(tiny.model("g (float[N, 8] x) => (float[N, 16] y) { y = MatMul(x, w) }", {"w": w}))
-
-    def plan(spoiled: int) -> Plan:
-        return Plan("w8a8", "ort-cpu", {str(i): Choice(str(i), "MatMul", Method.STORED) for i in range(spoiled)})
-
-    samples = tuple(Trial(f"row {i}", {"x": np.eye(8, dtype=np.float32)[[i]]}) for i in range(8))
-    bench = PlanBench(model(0), lambda plan: model(len(plan.choices)), Trials(samples))
+    bench, plan = spoiled_rows.bench(), spoiled_rows.plan
     bench.watch(plan(4))
     assert bench.quality(plan(4)).by_label().keys() == {f"row {i}" for i in range(WATCHED)}
     assert not bench.overlooks(plan(4))

@@ -38,6 +38,7 @@ struct QuantizeNumbers {
   }
 };
 
+// Pixels that follow each other, few enough that their codes stay in the first cache while all channels pass.
 struct RowPiece {
   uint8_t* codes;  // of the first pixel
   const Border* border;
@@ -95,9 +96,6 @@ inline void quantize_square(const QuantizeNumbers& codes, const RowPiece& piece,
 }
 
 inline void quantize_zmm(const Border& p, int64_t first, int64_t last) {
-  if (p.codes.H * p.codes.W == 1) {  // rows of a matrix, as they are
-    return quantize_simple(p, first, last);
-  }
   const QuantizeNumbers codes(p);
   const int64_t C = p.codes.C;
   alignas(64) uint32_t words[16];
@@ -134,9 +132,6 @@ inline void quantize_zmm(const Border& p, int64_t first, int64_t last) {
 }
 
 inline void dequantize_zmm(const Border& p, int64_t first, int64_t last) {
-  if (p.codes.H * p.codes.W == 1) {
-    return dequantize_simple(p, first, last);
-  }
   const Operand numbers(p.zero, p.scale);
   const int64_t C = p.codes.C;
   alignas(64) uint32_t words[16] = {};

@@ -37,66 +37,65 @@ inline void copy_some(T* to, const T* from, int64_t size) {
   size == kTurned ? memcpy(to, from, kTurned * sizeof(T)) : memcpy(to, from, static_cast<size_t>(size) * sizeof(T));
 }
 
-inline void quantize_turned(const Border& p, int64_t first, int64_t last) {
+// work(codes of the first pixel, floats of the first channel, channels, pixels) for squares of at most sixteen.
+template <typename Work>
+inline void in_squares(const Border& p, int64_t first, int64_t last, const Work& work) {
   const int64_t C = p.codes.C, W = p.codes.W, plane = p.codes.H * W;
-  if (plane == 1 || C < kTurned / 2) {
-    return quantize_simple(p, first, last);
-  }
-  const Codes all = {p.zero, 0, 255};
-  const float scale = p.scale;
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = row / p.codes.H, y = row % p.codes.H;
-    uint8_t* const to = p.codes.data + n * p.codes.image + y * p.codes.row;
     for (int64_t c = 0; c < C; c += kTurned) {
-      const int64_t channels = C - c < kTurned ? C - c : kTurned;
       for (int64_t x = 0; x < W; x += kTurned) {
-        const int64_t pixels = W - x < kTurned ? W - x : kTurned;
-        float values[kTurned * kTurned] = {};
-        for (int64_t j = 0; j < channels; ++j) {
-          copy_some(values + j * kTurned, p.floats + (n * C + c + j) * plane + y * W + x, pixels);
-        }
-        uint8_t flat[kTurned * kTurned];
-        for (int64_t i = 0; i < kTurned * kTurned; ++i) {  // in one loop, which compilers make vectors of
-          flat[i] = to_code(values[i] / scale, all);
-        }
-        turn(flat);
-        for (int64_t i = 0; i < pixels; ++i) {
-          copy_some(to + (x + i) * C + c, flat + i * kTurned, channels);
-        }
+        work(p.codes.data + n * p.codes.image + y * p.codes.row + x * C + c, p.floats + (n * C + c) * plane + y * W + x,
+             C - c < kTurned ? C - c : kTurned, W - x < kTurned ? W - x : kTurned);
       }
     }
   }
 }
 
+inline void quantize_turned(const Border& p, int64_t first, int64_t last) {
+  const int64_t C = p.codes.C, plane = p.codes.H * p.codes.W;
+  if (C < kTurned / 2) {
+    return quantize_simple(p, first, last);
+  }
+  const Codes all = {p.zero, 0, 255};
+  const float scale = p.scale;
+  in_squares(p, first, last, [&](uint8_t* to, const float* from, int64_t channels, int64_t pixels) {
+    float values[kTurned * kTurned] = {};
+    for (int64_t j = 0; j < channels; ++j) {
+      copy_some(values + j * kTurned, from + j * plane, pixels);
+    }
+    uint8_t flat[kTurned * kTurned];
+    for (int64_t i = 0; i < kTurned * kTurned; ++i) {  // in one loop, which compilers make vectors of
+      flat[i] = to_code(values[i] / scale, all);
+    }
+    turn(flat);
+    for (int64_t i = 0; i < pixels; ++i) {
+      copy_some(to + i * C, flat + i * kTurned, channels);
+    }
+  });
+}
+
 inline void dequantize_turned(const Border& p, int64_t first, int64_t last) {
-  const int64_t C = p.codes.C, W = p.codes.W, plane = p.codes.H * W;
-  if (plane == 1 || C < kTurned / 2) {
+  const int64_t C = p.codes.C, plane = p.codes.H * p.codes.W;
+  if (C < kTurned / 2) {
     return dequantize_simple(p, first, last);
   }
   const float scale = p.scale;
   const int32_t zero = p.zero;
-  for (int64_t row = first; row < last; ++row) {
-    const int64_t n = row / p.codes.H, y = row % p.codes.H;
-    const uint8_t* const from = p.codes.data + n * p.codes.image + y * p.codes.row;
-    for (int64_t c = 0; c < C; c += kTurned) {
-      const int64_t channels = C - c < kTurned ? C - c : kTurned;
-      for (int64_t x = 0; x < W; x += kTurned) {
-        const int64_t pixels = W - x < kTurned ? W - x : kTurned;
-        uint8_t flat[kTurned * kTurned] = {};
-        for (int64_t i = 0; i < pixels; ++i) {
-          copy_some(flat + i * kTurned, from + (x + i) * C + c, channels);
-        }
-        turn(flat);
-        float values[kTurned * kTurned];
-        for (int64_t i = 0; i < kTurned * kTurned; ++i) {
-          values[i] = static_cast<float>(flat[i] - zero) * scale;
-        }
-        for (int64_t j = 0; j < channels; ++j) {
-          copy_some(p.floats + (n * C + c + j) * plane + y * W + x, values + j * kTurned, pixels);
-        }
-      }
+  in_squares(p, first, last, [&](const uint8_t* from, float* to, int64_t channels, int64_t pixels) {
+    uint8_t flat[kTurned * kTurned] = {};
+    for (int64_t i = 0; i < pixels; ++i) {
+      copy_some(flat + i * kTurned, from + i * C, channels);
     }
-  }
+    turn(flat);
+    float values[kTurned * kTurned];
+    for (int64_t i = 0; i < kTurned * kTurned; ++i) {
+      values[i] = static_cast<float>(flat[i] - zero) * scale;
+    }
+    for (int64_t j = 0; j < channels; ++j) {
+      copy_some(to + j * plane, values + j * kTurned, pixels);
+    }
+  });
 }
 
 }  // namespace

@@ -268,23 +268,16 @@ inline void quantize_simple(const Border& p, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = row / p.codes.H, y = row % p.codes.H, plane = p.codes.H * p.codes.W, C = p.codes.C;
     uint8_t* const to = p.codes.data + n * p.codes.image + y * p.codes.row;
-    for (int64_t c = 0; plane == 1 && c < C; c += kPiece) {  // rows of a matrix, as they are
-      const int64_t size = C - c < kPiece ? C - c : kPiece;
-      const float* const from = p.floats + n * C + c;
-      for (int64_t i = 0; i < size; ++i) {
-        codes[i] = to_code(from[i] / scale, all);
-      }
-      memcpy(to + c, codes, static_cast<size_t>(size));
-    }
-    if (plane == 1) {
-      continue;
-    }
     for (int64_t x = 0; x < p.codes.W; x += kPiece) {
       const int64_t size = p.codes.W - x < kPiece ? p.codes.W - x : kPiece;
       for (int64_t c = 0; c < C; ++c) {
         const float* const from = p.floats + (n * C + c) * plane + y * p.codes.W + x;
         for (int64_t i = 0; i < size; ++i) {
           codes[i] = to_code(from[i] / scale, all);
+        }
+        if (C == 1) {
+          memcpy(to + x, codes, static_cast<size_t>(size));
+          continue;
         }
         for (int64_t i = 0; i < size; ++i) {
           to[(x + i) * C + c] = codes[i];
@@ -299,18 +292,15 @@ inline void dequantize_simple(const Border& p, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = row / p.codes.H, y = row % p.codes.H, plane = p.codes.H * p.codes.W, C = p.codes.C;
     const uint8_t* const from = p.codes.data + n * p.codes.image + y * p.codes.row;
-    if (plane == 1) {
-      float* const to = p.floats + n * C;
-      for (int64_t c = 0; c < C; ++c) {
-        to[c] = static_cast<float>(from[c] - p.zero) * p.scale;
-      }
-      continue;
-    }
     for (int64_t x = 0; x < p.codes.W; x += kPiece) {
       const int64_t size = p.codes.W - x < kPiece ? p.codes.W - x : kPiece;
       for (int64_t c = 0; c < C; ++c) {
-        for (int64_t i = 0; i < size; ++i) {
-          codes[i] = from[(x + i) * C + c];
+        if (C == 1) {
+          memcpy(codes, from + x, static_cast<size_t>(size));
+        } else {
+          for (int64_t i = 0; i < size; ++i) {
+            codes[i] = from[(x + i) * C + c];
+          }
         }
         float* const to = p.floats + (n * C + c) * plane + y * p.codes.W + x;
         for (int64_t i = 0; i < size; ++i) {

@@ -63,7 +63,7 @@ def _why(node: ir.Node) -> str:
         )
     if node.op_type not in ("Conv", "MatMul", "Gemm") and not known.is_fused_in_int8(node):
         return "onnxruntime has no integer kernel for it, or none with these attributes"
-    if node.op_type == "MatMul" and _adds_a_vector(graph.only_consumer(node.outputs[0])):
+    if node.op_type == "MatMul" and known.added_vector(node):
         return (
             "onnxruntime fuses it with the Add behind it to a Gemm in float, as it does where it knows all sizes; give "
             "the vector that is added three dimensions, [1, 1, N], or export the model with an axis that is not fixed"
@@ -81,11 +81,3 @@ def _why(node: ir.Node) -> str:
         if len({(each.scale, each.zero) for each in codes if each is not None}) > 1:
             return "its input and output have different scales"
     return "onnxruntime did not fuse it"
-
-
-def _adds_a_vector(node: ir.Node | None) -> bool:
-    """Whether a constant of one dimension is added."""
-    if node is None or not graph.is_op(node, "Add"):
-        return False
-    constants = (graph.constant(value) for value in node.inputs)
-    return any(tensor is not None and len(tensor.shape) == 1 for tensor in constants)

@@ -22,6 +22,7 @@ from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import Scale, Scales
+from onnxq.runtime import known
 from onnxq.targets import Target
 
 _WEIGHTED = int8_regions.CONVOLUTIONS | {"MatMul", "Gemm"}
@@ -345,8 +346,12 @@ def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:
 
 def to_gemm(node: ir.Node, names: Names) -> ir.Node:
     """A Gemm in the place of a MatMul on matrices, with the vector that is added behind it as its bias."""
-    added = _added_vector(node)
-    last, bias = (node, None) if added is None else added
+    weight = graph.constant(node.inputs[1])
+    assert weight is not None
+    last, bias = known.added_vector(node) or (node, None)
+    tensor = graph.constant(bias)
+    if tensor is not None and tuple(tensor.shape.numpy()) != (weight.shape[1],):
+        last, bias = node, None
     name, node.name = node.name or "", names.fresh(f"{node.name}_float")
     inputs = [*node.inputs, *([] if bias is None else [bias])]
     y = graph.add_node(node, "Gemm", inputs, name, names.fresh(f"{name}_out"))
@@ -360,23 +365,10 @@ def to_gemm(node: ir.Node, names: Names) -> ir.Node:
 
 def _keep_bias_apart(node: ir.Node, constants: WeightForms) -> None:
     """Gives the vector that is added behind a MatMul of three or more dimensions as many as three."""
-    added = _added_vector(node)
-    tensor = None if added is None else graph.constant(added[1])
-    if added is None or tensor is None:
+    add, bias = known.added_vector(node) or (node, None)
+    tensor = graph.constant(bias)
+    if bias is None or tensor is None:
         return
-    add, bias = added
     rows = tensor.numpy().reshape(1, 1, -1)
     other = constants.array(owner_of(node), f"{bias.name}_of_rows", rows, tensor.dtype)
     add.replace_input_with(list(add.inputs).index(bias), other)
-
-
-def _added_vector(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
-    """The Add behind a MatMul of a constant weight, and the constant vector that it adds to each row."""
-    follower, weight = graph.only_consumer(node.outputs[0]), graph.constant(node.inputs[1])
-    if weight is None or follower is None or not graph.is_op(follower, "Add") or follower.graph is not node.graph:
-        return None
-    other = next((value for value in follower.inputs if value is not node.outputs[0]), None)
-    tensor = graph.constant(other)
-    if other is None or tensor is None or tuple(tensor.shape.numpy()) != (weight.shape[-1],):
-        return None
-    return follower, other
