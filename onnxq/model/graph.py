@@ -48,6 +48,21 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
     return next(iter(uses)).node
 
 
+def added_vector(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
+    """The Add that alone reads what `node` makes, and the constant vector that it adds.
+
+    Behind a MatMul, onnxruntime makes a float Gemm of the two: of matrices, and (1.31, 1.32) where it knows all sizes.
+    """
+    follower = only_consumer(node.outputs[0])
+    if follower is None or not is_op(follower, "Add") or follower.graph is not node.graph:
+        return None
+    for value in follower.inputs:
+        tensor = constant(value)
+        if value is not None and tensor is not None and len(tensor.shape) == 1:
+            return follower, value
+    return None
+
+
 def has_body(node: ir.Node) -> bool:
     """Whether `node` is an If, Loop or Scan."""
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())

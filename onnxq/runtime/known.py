@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.model import graph
-
 #: The oldest standard operators that it runs (its documentation, Compatibility).
 OLDEST_OPSET = 7
 
@@ -42,21 +40,6 @@ FLOAT_KERNELS = {
     "AveragePool": ("AveragePool",),
     "GlobalAveragePool": ("GlobalAveragePool",),
 }
-
-
-def added_vector(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
-    """The Add behind a MatMul with which it becomes a Gemm in float, and the constant vector that is added.
-
-    Whatever is around them: where both are matrices, and (1.31, 1.32) where all sizes are known.
-    """
-    follower = graph.only_consumer(product.outputs[0])
-    if follower is None or not graph.is_op(follower, "Add") or follower.graph is not product.graph:
-        return None
-    for value in follower.inputs:
-        tensor = graph.constant(value)
-        if value is not None and tensor is not None and len(tensor.shape) == 1:
-            return follower, value
-    return None
 
 
 def is_fused_in_int8(node: ir.Node) -> bool:

@@ -63,7 +63,7 @@ def _why(node: ir.Node) -> str:
         )
     if node.op_type not in ("Conv", "MatMul", "Gemm") and not known.is_fused_in_int8(node):
         return "onnxruntime has no integer kernel for it, or none with these attributes"
-    if node.op_type == "MatMul" and known.added_vector(node):
+    if node.op_type == "MatMul" and graph.added_vector(node):
         return (
             "onnxruntime fuses it with the Add behind it to a Gemm in float, as it does where it knows all sizes; give "
             "the vector that is added three dimensions, [1, 1, N], or export the model with an axis that is not fixed"

@@ -22,7 +22,6 @@ from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import Scale, Scales
-from onnxq.runtime import known
 from onnxq.targets import Target
 
 _WEIGHTED = int8_regions.CONVOLUTIONS | {"MatMul", "Gemm"}
@@ -348,7 +347,7 @@ def to_gemm(node: ir.Node, names: Names) -> ir.Node:
     """A Gemm in the place of a MatMul on matrices, with the vector that is added behind it as its bias."""
     weight = graph.constant(node.inputs[1])
     assert weight is not None
-    last, bias = known.added_vector(node) or (node, None)
+    last, bias = graph.added_vector(node) or (node, None)
     tensor = graph.constant(bias)
     if tensor is not None and tuple(tensor.shape.numpy()) != (weight.shape[1],):
         last, bias = node, None
@@ -365,7 +364,7 @@ def to_gemm(node: ir.Node, names: Names) -> ir.Node:
 
 def _keep_bias_apart(node: ir.Node, constants: WeightForms) -> None:
     """Gives the vector that is added behind a MatMul of three or more dimensions as many as three."""
-    add, bias = known.added_vector(node) or (node, None)
+    add, bias = graph.added_vector(node) or (node, None)
     tensor = graph.constant(bias)
     if bias is None or tensor is None:
         return
