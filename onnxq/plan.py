@@ -150,7 +150,7 @@ CHOICE_TYPES = {"method": str, "elements": schemas.Count, "rank": schemas.Count}
 _ChoiceFile = schemas.form_of(Choice, CHOICE_TYPES)
 _PlanFile = msgspec.defstruct(
     "PlanFile",
-    [("scheme", str), ("target", str), ("choices", types.GenericAlias(list, _ChoiceFile))],
+    [("scheme", str), ("target", str), ("choices", types.GenericAlias(list, _ChoiceFile)), ("regions", bool, True)],
     forbid_unknown_fields=True,
 )
 
@@ -188,11 +188,17 @@ def finer(choice: Choice, reason: str) -> Choice | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """A `Choice` for each node that has weights or could run in integers, by node name, in order of execution."""
+    """A `Choice` for each node that has weights or could run in integers, by node name, in order of execution.
+
+    Attributes:
+        regions: whether islands of int8 become nodes of the onnxq domain where the target has those; else they stay
+            operators that onnxruntime has kernels for, which are faster on some processors.
+    """
 
     scheme: str
     target: str
     choices: dict[str, Choice] = field(default_factory=dict)
+    regions: bool = True
 
     def __post_init__(self) -> None:
         require_types(Plan, vars(self))
@@ -208,6 +214,11 @@ class Plan:
     def those(self, *methods: Method) -> list[Choice]:
         """The choices of these methods, in order of execution."""
         return [choice for choice in self if choice.method in methods]
+
+    @property
+    def kernels_of(self) -> str:
+        """Whose kernels compute it, in words that tell times of kernels apart."""
+        return self.target if self.regions else f"{self.target} without regions"
 
     @property
     def shortens_floats(self) -> bool:
@@ -236,6 +247,8 @@ class Plan:
         """The plan as text that a user may edit and give back with `--plan`."""
         table = dataclasses.asdict(self)
         table["choices"] = [choice.to_dict() for choice in self]
+        if self.regions:
+            del table["regions"]
         return json.dumps(table, indent=1)
 
 
@@ -252,25 +265,26 @@ def load_plan(path: str | Path) -> Plan:
     text = limits.read_text(path, "the plan ")
     try:
         table: Any = schemas.checked(limits.parse_json(text), _PlanFile)
-        return plan_from(table.scheme, table.target, map(msgspec.structs.asdict, table.choices))
+        return plan_from(table.scheme, table.target, map(msgspec.structs.asdict, table.choices), regions=table.regions)
     except BadRecipe as error:
         raise BadRecipe(f"the plan '{path}': {error}") from None
     except ValueError as error:
         raise BadRecipe(f"'{path}' is not a plan written by 'onnxq plan': {error}") from None
 
 
-def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]]) -> Plan:
+def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]], *, regions: bool = True) -> Plan:
     """The plan that a file holds.
 
     Args:
         rows: the fields of each choice, by name and of the types that files have.
+        regions: as `Plan` has it.
 
     Raises:
         ValueError: a word in it is unknown.
         BadRecipe: it cannot be carried out.
     """
     choices = [_choice(row, target) for row in rows]
-    return Plan(scheme, target, {choice.node: choice for choice in choices})
+    return Plan(scheme, target, {choice.node: choice for choice in choices}, regions)
 
 
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:

@@ -185,8 +185,9 @@ struct RegionOp {
   static constexpr const char* name = E::element == Element::kCodes ? "Region" : "Bf16Region";
   static constexpr const char* provider = "CPUExecutionProvider";
   static constexpr std::array<Parameter, 1> inputs = {{{kUndefined, kVariadic}}};
-  static constexpr std::array<Parameter, 1> outputs = {{{kUndefined, kVariadic}}};
-  // Files say the types and shapes of outputs; shapes of steps are known when there are inputs.
+  // Of a type that is told here: where onnxruntime moves a QuantizeLinear up to an output, that gets a name without one.
+  static constexpr std::array<Parameter, 1> outputs = {{{kFloat, kVariadic}}};
+  // Files say the shapes of outputs; those of steps are known when there are inputs.
   static void infer(const OrtApi*, const OrtShapeInferContext*) {}
 };
 

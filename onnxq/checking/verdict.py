@@ -31,6 +31,8 @@ def judged(job: Job, plan: Plan, proof: Check) -> Check:
     proof = require_quality(proof, job.recipe)
     if not job.target.consumer and proof.is_slower(SLOWER) and (why := why_slow(plan)):
         proof = proof.noting(why)
+    if not plan.regions:
+        proof = proof.noting("int8 operators stay onnxruntime's own, which were faster here than regions")
     if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
         proof = proof.noting(price)
     return proof

@@ -14,8 +14,10 @@ from onnxq.checking.verdict import misses_floor, stricter
 from onnxq.drafts.benches import bench_for
 from onnxq.errors import NothingToDo
 from onnxq.job import Job
+from onnxq.model.types import infer_types
 from onnxq.plan import COMPUTING, Method, Plan, in_float
-from onnxq.planning.scales import values_to_observe
+from onnxq.planning import int8_regions
+from onnxq.planning.scales import values_to_observe, without_unobserved
 from onnxq.planning.shared_weights import reconciled
 from onnxq.recipe import Recipe
 from onnxq.request import Request
@@ -25,7 +27,7 @@ from onnxq.summaries.ranges import Ranges
 from onnxq.tuning.aim_search import AimSearch
 from onnxq.tuning.plan_bench import PlanBench
 from onnxq.tuning.timings import Timings
-from onnxq.tuning.tune import regret, tune
+from onnxq.tuning.tune import better, regret, tune
 
 #: Times that a plan is tuned anew because its file misses the floor that the user named.
 RETRIES = 2
@@ -37,6 +39,7 @@ class Drafts:
     """Step 5: the plan to write; and after each check, which one to write instead."""
 
     def __init__(self, request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> None:
+        self._ranges = ranges
         #: With the recipe of the scheme that was chosen.
         self.job = job
         self._full, self._like = job.plan, request.like
@@ -72,7 +75,7 @@ class Drafts:
     def _better(self, bench: PlanBench) -> Plan:
         """The tuned plan; where the job has another one in bfloat16, that with the least regret of the two."""
         recipe, full, dense = self.job.recipe, self._full, self._dense
-        plan = self._tuned(bench, recipe)
+        plan = self._with_best_kernels(bench, self._tuned(bench, recipe))
         if dense is None or not Timings(bench, recipe.accuracy_level).can_tell(dense):
             return plan
         model, self._full = self.job.model, dense
@@ -83,6 +86,15 @@ class Drafts:
                 return other
         self._full = full
         return plan
+
+    def _with_best_kernels(self, bench: PlanBench, plan: Plan) -> Plan:
+        """`plan`, or the same with its int8 operators in onnxruntime's own kernels, where those are faster here than
+        regions."""
+        model, recipe = self.job.model, self.job.recipe
+        if recipe.keep_slow or not int8_regions.has_regions(plan) or not plan.those(Method.STATIC):
+            return plan
+        other = int8_regions.without_regions(plan, model, recipe, infer_types(model))
+        return better(bench, plan, without_unobserved(model, other, self._ranges), recipe)
 
     def after(self, plan: Plan, proof: Check | None, file: Path) -> Plan | None:
         """What to write in the place of `plan`, of whose `file` the check found `proof`; None: it stays.

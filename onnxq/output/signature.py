@@ -33,7 +33,13 @@ _ORDER = (
 _SignedChoice = schemas.form_of(Choice, CHOICE_TYPES | {"reason": schemas.Count}, _ORDER, required=["reason"])
 _SignedPlan = msgspec.defstruct(
     "SignedPlan",
-    [("scheme", str), ("target", str), ("reasons", list[str]), ("choices", types.GenericAlias(list, _SignedChoice))],
+    [
+        ("scheme", str),
+        ("target", str),
+        ("reasons", list[str]),
+        ("choices", types.GenericAlias(list, _SignedChoice)),
+        ("regions", bool, True),
+    ],
     forbid_unknown_fields=True,
 )
 
@@ -173,7 +179,10 @@ def _short_plan(plan: Plan) -> str:
         while row[-1] in (None, ""):
             row.pop()
         choices.append(row)
-    table = {"scheme": plan.scheme, "target": plan.target, "reasons": list(reasons), "choices": choices}
+    table: dict[str, object] = {"scheme": plan.scheme, "target": plan.target, "reasons": list(reasons)}
+    table["choices"] = choices
+    if not plan.regions:
+        table["regions"] = False
     return json.dumps(table, separators=(",", ":"))
 
 
@@ -188,4 +197,4 @@ def _plan_of(text: str) -> Plan:
         if row["reason"] >= len(table.reasons):
             raise ValueError(f"node '{row['node']}' has no reason")
         rows.append(row | {"reason": table.reasons[row["reason"]]})
-    return plan_from(table.scheme, table.target, rows)
+    return plan_from(table.scheme, table.target, rows, regions=table.regions)

@@ -54,7 +54,7 @@ def rewrite(
     if target.has_onnxq_ops:
         fusing.append(FuseEpilogues())
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
-    if target.has_onnxq_ops and plan.those(Method.STATIC):
+    if int8_regions.has_regions(plan) and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
     if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
         tidy.insert(1, MakeBf16Regions(types_of(model), _in_bfloat16(model, plan, recipe)))

@@ -9,6 +9,7 @@ are too few to be worth storing otherwise: in float they would part a region.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -17,7 +18,7 @@ from onnxq import targets
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import has_weights, weights_of
-from onnxq.plan import Choice, Method, Plan
+from onnxq.plan import Choice, Method, Plan, in_float
 from onnxq.planning import chains, moves
 from onnxq.planning.absorbed import final_output as final_output
 from onnxq.planning.absorbed import producer_of as producer_of
@@ -96,7 +97,14 @@ def prune(plan: Plan, model: ir.Model) -> Plan:
 
 def has_regions(plan: Plan) -> bool:
     """Whether islands of int8 become nodes of the onnxq domain."""
-    return targets.get(plan.target).has_onnxq_ops
+    return plan.regions and targets.get(plan.target).has_onnxq_ops
+
+
+def without_regions(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
+    """`plan` with its islands of int8 in onnxruntime's own kernels, as far as it has them."""
+    only_there = [c for c in plan.those(Method.STATIC) if has_no_weights(c) or c.op == "ConvTranspose"]
+    back = (in_float(choice, "onnxruntime has no int8 kernel for it") for choice in only_there)
+    return add_to(dataclasses.replace(plan, regions=False).replacing(back), model, recipe, types)
 
 
 def spread_words(node: ir.Node, rank: int) -> dict[str, int | list[int]] | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxq import targets
 from onnxq.model import graph
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning import int8_regions
@@ -50,7 +49,7 @@ def in_half(choice: Choice) -> Choice:
 def all_in_half(model: ir.Model, plan: Plan) -> Plan:
     """`plan` with every convolution in bfloat16 that it has in int8, without other int8 kernels between them; the same
     plan where the target has no regions, or the file could not say it."""
-    if not targets.get(plan.target).has_onnxq_ops or graph.opset(model) < OPSET:
+    if not int8_regions.has_regions(plan) or graph.opset(model) < OPSET:
         return plan
     # Weights of fewer bits were asked for to be small.
     convolutions = [c for c in plan.those(Method.STATIC) if c.op in int8_regions.CONVOLUTIONS and c.format == "int8"]

@@ -31,14 +31,14 @@ def words_of(model: ir.Model, trace: Sequence[NodeRun]) -> dict[str, str]:
     return {name: _words(nodes.get(name), run) for name, run in runs.items()}
 
 
-def form_of(choice: Choice, target: str, accuracy_level: int) -> str:
-    """How a choice computes, in words; the level is MatMulNBits'."""
+def form_of(choice: Choice, kernels_of: str, accuracy_level: int) -> str:
+    """How a choice computes, in words; by whose kernels (`Plan.kernels_of`). The level is MatMulNBits'."""
     words = [choice.method, choice.format or ("float" if choice.method is Method.FUSED else "int8")]
     if choice.block is not None:
         words.append(f"b{choice.block}")
     if choice.method in (Method.PACKED, Method.FUSED):
         words.append(f"level {accuracy_level}")
-    return " ".join([*words, target])
+    return " ".join([*words, kernels_of])
 
 
 def hash_of_trace(words: Iterable[str]) -> str:

@@ -273,7 +273,8 @@ class PlanBench:
 
 def plan_key(plan: Plan) -> Hashable:
     """What a plan does, without its reasons."""
-    return tuple((c.node, c.method, c.format, c.block, c.granularity, c.algorithm, c.rank) for c in plan)
+    choices = tuple((c.node, c.method, c.format, c.block, c.granularity, c.algorithm, c.rank) for c in plan)
+    return choices if plan.regions else (choices, "without regions")
 
 
 def _bytes_of(model: ir.Model) -> int:

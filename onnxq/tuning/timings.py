@@ -84,7 +84,7 @@ class Timings:
         chosen = [c for c in halves if c.joins_bf16_region and c.node in self._words]
         if not profile.machine.multiplies_bfloat16 or not chosen:
             return HalfCosts()
-        keys = {c.node: f"{self._words[c.node]} | {form_of(c, plan.target, self._level)}" for c in chosen}
+        keys = {c.node: f"{self._words[c.node]} | {form_of(c, plan.kernels_of, self._level)}" for c in chosen}
         if not profile.is_closed and any(key not in profile.kernels for key in keys.values()):
             kernels = bench.kernels(halves)
             seen: dict[str, list[float]] = {}
@@ -104,15 +104,19 @@ class Timings:
         Args:
             costs: of `full`, of which `plan` has some nodes back in float.
         """
-        key = f"{self._model} {hash_of_plan(plan, self._level)} tuned"
-        if key not in self._profile.plans and not self._profile.is_closed:
-            race = self._bench.speed(plan, TIMING_SECONDS, bound)
-            self._profile.plans[key] = PlanTime(race.ratio(), race.spreads[1])
-        found = self._profile.plan(key)
+        found = self.measured(plan, bound)
         if found is None:
             seconds = predicted_seconds(plan, costs, full) + borders(self._bench.model, plan, costs)
             found = PlanTime(seconds / costs.total_float if costs.total_float else 1.0, PREDICTED)
         return found
+
+    def measured(self, plan: Plan, bound: float) -> PlanTime | None:
+        """`plan` against float; None where the profile is closed and does not say."""
+        key = f"{self._model} {hash_of_plan(plan, self._level)} tuned"
+        if key not in self._profile.plans and not self._profile.is_closed:
+            race = self._bench.speed(plan, TIMING_SECONDS, bound)
+            self._profile.plans[key] = PlanTime(race.ratio(), race.spreads[1])
+        return self._profile.plan(key)
 
     def ratios_there(self, there: There, plans: Sequence[Plan]) -> list[float] | None:
         """Times of plans in the runtime that they are for, by that of the first; None where that is not known."""
@@ -152,14 +156,14 @@ class Timings:
     def _missing(self, plan: Plan) -> list[str]:
         """Entries that the profile lacks for those nodes of `plan` that may compute in another way than in float."""
         known = self._profile.kernels
-        keys = (key for c in plan.those(*COMPUTING) for key in self._keys(c, plan.target))
+        keys = (key for c in plan.those(*COMPUTING) for key in self._keys(c, plan.kernels_of))
         return list(dict.fromkeys(key for key in keys if key not in known))
 
     def _note(self, plan: Plan, costs: Costs) -> None:
         """Enter what was measured, where there is no entry yet."""
         seen: dict[str, list[float]] = {}
         for choice in plan.those(*COMPUTING):
-            if keys := self._keys(choice, plan.target):
+            if keys := self._keys(choice, plan.kernels_of):
                 times = (costs.float_seconds.get(choice.node, 0.0), costs.quantized_seconds.get(choice.node, 0.0))
                 for key, seconds in zip(keys, times, strict=True):
                     seen.setdefault(key, []).append(seconds)
@@ -172,7 +176,7 @@ class Timings:
     def _looked_up(self, plan: Plan, elements: Mapping[str, int]) -> Costs:
         found = Costs(conversion_rate=self._profile.kernel(self._conversion))
         for choice in plan.those(*COMPUTING):
-            if keys := self._keys(choice, plan.target):
+            if keys := self._keys(choice, plan.kernels_of):
                 in_float, quantized = (self._profile.kernel(key) for key in keys)
                 found.float_seconds[choice.node] = in_float or 0.0
                 found.quantized_seconds[choice.node] = quantized or 0.0
@@ -182,10 +186,10 @@ class Timings:
         found.conversion = conversions(found.conversion_rate, elements)
         return found
 
-    def _keys(self, choice: Choice, target: str) -> tuple[str, ...]:
+    def _keys(self, choice: Choice, kernels_of: str) -> tuple[str, ...]:
         """(key of the float kernel, of the quantized one); nothing for a node that did not run."""
         words = self._words_of(choice)
-        return () if words is None else (f"{words} | float", f"{words} | {form_of(choice, target, self._level)}")
+        return () if words is None else (f"{words} | float", f"{words} | {form_of(choice, kernels_of, self._level)}")
 
     def _words_of(self, choice: Choice) -> str | None:
         if choice.method is not Method.FUSED:

@@ -68,6 +68,18 @@ def regret(bench: PlanBench, plan: Plan, full: Plan, recipe: Recipe, observed: S
     return latency + terms.noise_price(quality) if quality.sqnr >= recipe.aim else float("inf")
 
 
+def better(bench: PlanBench, plan: Plan, other: Plan, recipe: Recipe) -> Plan:
+    """`other` if what was measured of the two says that it costs less, its noise included; else `plan`."""
+    terms, timings = Terms.of(bench, recipe, QUIET), Timings(bench, recipe.accuracy_level)
+    costs = []
+    for each in (plan, other):
+        quality, speed = bench.quality(each), timings.measured(each, WORTHWHILE)
+        if speed is None or quality.sqnr < recipe.aim:
+            return plan
+        costs.append(speed.ratio + terms.noise_price(quality))
+    return other if costs[1] < costs[0] else plan
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a bargain is made by.

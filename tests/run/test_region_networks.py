@@ -11,7 +11,10 @@ import tiny
 from tiny import sqnr
 
 import onnxq
+from onnxq.output.signature import read_signature
 from onnxq.runtime import native
+from onnxq.runtime.profile import PlanTime
+from onnxq.tuning.timings import Timings
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.usefixtures("quick")
@@ -126,3 +129,31 @@ def test_few_weights_at_an_end_are_part_of_a_region(tmp_path: Path, where: str) 
     assert [node.op_type for node in onnx.load(out).graph.node] == ["Region"]
     wanted = ort.InferenceSession(str(path)).run(None, data[0])[0]
     assert sqnr(wanted, onnxq.session(out).run(None, data[0])[0]) > 25
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.parametrize("of_regions", [0.3, 0.9])
+def test_the_faster_of_regions_and_of_onnxruntimes_kernels_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_regions: float
+) -> None:
+    """The plan says which, in its own file and in the model's metadata, and carries it out again."""
+    monkeypatch.setattr(
+        Timings, "measured", lambda self, plan, bound: PlanTime(of_regions if plan.regions else 0.6, 0.0)
+    )
+    residual = "b = Relu(a)  c = Conv(b, u)  d = Relu(c)  z = Add(b, d)"
+    text = f"g ({IN}) => (float[n, 16, 12, 12] y) {{ {FIRST}  {residual}  {LAST} }}"
+    constants = {name: _constants()[name] for name in ("w", "u")}
+    path, out = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(8)]
+    recipe = onnxq.Recipe("w8a8", min_sqnr=10)
+    result = onnxq.quantize(path, out, recipe, target="onnxq", data=data)
+    made = {node.op_type for node in onnx.load(out).graph.node}
+    assert result.plan.regions == (of_regions < 0.6) == ("Region" in made) != ("QuantizeLinear" in made)
+    assert result.check is not None
+    assert result.plan.regions != any("faster here than regions" in note for note in result.check.notes)
+    plan = tmp_path / "plan.json"
+    plan.write_text(result.plan.to_json())
+    assert onnxq.load_plan(plan) == result.plan
+    assert read_signature(out).plan == result.plan
+    onnxq.quantize(path, out, recipe, data=data, target="onnxq", plan=result.plan, force=True)
+    assert made == {node.op_type for node in onnx.load(out).graph.node}
