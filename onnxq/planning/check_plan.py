@@ -45,6 +45,8 @@ def _refusal(choice: Choice, node: ir.Node, target: Target) -> str:
         return "it has no constant weights"
     if any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights):
         return "it computes in float64"
+    if choice.method is Method.STATIC and node.inputs and graph.constant(node.inputs[0]) is not None:
+        return "what it reads is constant"
     format = formats.get(choice.format or "")
     if node.op_type == "MoE":
         return experts.refusal(node, format.name, choice.block, target)
