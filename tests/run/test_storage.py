@@ -170,6 +170,21 @@ def test_settings_of_the_user_for_a_web_server_hold(monkeypatch: pytest.MonkeyPa
     assert made["headers"] == {"Authorization": "a"} and made["timeout"].sock_read == storage.STALL
 
 
+def test_a_store_is_given_up_as_often_as_it_says(bucket: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries below have tries of their own, which multiply: 250 requests, and an hour if each has to be waited for."""
+    mine = {**fsspec.config.conf["s3"], "skip_instance_cache": True, "config_kwargs": {"read_timeout": 7}}
+    monkeypatch.setitem(fsspec.config.conf, "s3", mine)
+    bucket.good, bucket.broken = 0, CUT
+    try:
+        with pytest.raises(BadModel, match="tried 5 times"):
+            storage.known("s3://shop/model.onnx")
+    finally:
+        bucket.good = None
+    most = storage.ATTEMPTS * storage.S3_TRIES * 2  # of the file, and of a folder of that name
+    assert storage.ATTEMPTS <= len(bucket.methods) <= most
+    assert storage._fs("s3://shop").config_kwargs["read_timeout"] == 7
+
+
 def test_the_command_line_takes_addresses(folder: Path) -> None:
     words = ["memory://shop/model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://out/q.onnx"]
     done = CliRunner().invoke(main, ["quantize", *words])

@@ -29,6 +29,8 @@ pytestmark = [
 ]
 TEXT = "g (float[n, 96] x) => (float[n, 48] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
 WEIGHTS = {"w": tiny.normal(96, 128), "v": tiny.normal(128, 48, seed=1)}
+#: As long as a store may say nothing, here.
+QUICK = {"config_kwargs": {"read_timeout": 0.5, "retries": {"total_max_attempts": 1}}}
 QUANTIZE = ["quantize", "s3://shop/model.onnx", "-s", "w8a16", "--no-check", "--keep-slow", "-f", "-o"]
 #: By what they do. `out` and `s3://shop/out` hold an older result.
 COMMANDS = {
@@ -46,7 +48,7 @@ COMMANDS = {
     "encoded": ["encode", "s3://shop/data.npz", "-w", "int8", "-f", "-o", "s3://shop/out/w.npz"],
 }
 #: Those that every run of the tests tries.
-ALWAYS = ("from a store", "into a store", "from data", "a bundle into a store")
+ALWAYS = ("into a store", "from data")
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +84,8 @@ def line(s3: tuple[str, Line], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(storage, "PAUSE", 0.01)
     monkeypatch.setattr(storage, "ATTEMPTS", 3)
-    monkeypatch.setattr(storage, "STALL", 0.5)
     monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 100)
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": address, "skip_instance_cache": True})
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": address, "skip_instance_cache": True, **QUICK})
     monkeypatch.chdir(tmp_path)
     onnx.save(
         tiny.model(TEXT, WEIGHTS), tmp_path / "model.onnx", save_as_external_data=True, size_threshold=0, location="d"
@@ -138,7 +139,7 @@ def require_whole(found: dict[str, bytes], new: dict[str, bytes], folder: Path) 
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in ALWAYS else pytest.mark.sweep) for n in COMMANDS])
-def test_a_store_that_breaks_for_good(name: str, line: Line, tmp_path: Path) -> None:
+def test_a_store_that_breaks_for_good(name: str, line: Line, tmp_path_factory: pytest.TempPathFactory) -> None:
     before = contents(line)
     line.methods.clear()
     done = run(COMMANDS[name])
@@ -146,7 +147,7 @@ def test_a_store_that_breaks_for_good(name: str, line: Line, tmp_path: Path) -> 
     requests, new = len(line.methods), contents(line)
     assert requests
     changed = {each for each in before.keys() | new.keys() if before.get(each) != new.get(each)}
-    for good in sorted({0, 1, requests // 2, requests - 2, requests - 1}):
+    for good in sorted({0, requests // 2, requests - 1}):
         for fault in (ERROR, CUT) if good else (ERROR, CUT, SILENT):
             restore(before, changed)
             line.good, line.broken = max(good, 0), fault
@@ -156,7 +157,7 @@ def test_a_store_that_breaks_for_good(name: str, line: Line, tmp_path: Path) -> 
             assert time.monotonic() - start < 30, where
             found = contents(line)
             if done.exit_code != 1:  # it asked for less than before
-                assert done.exit_code in (0, 3) and good >= requests - 2, where
+                assert done.exit_code in (0, 3) and good >= requests - 1, where
                 continue
             assert done.stderr.startswith("onnxq: 's3://shop/") and done.stderr.count("\n") == 1, where
             assert "tried 3 times" in done.stderr and "Traceback" not in done.stderr, where
@@ -164,7 +165,7 @@ def test_a_store_that_breaks_for_good(name: str, line: Line, tmp_path: Path) -> 
             mixed = [each for each in found if found[each] not in (before.get(each), new.get(each))]
             assert not lost and not mixed, where
             assert not [each for each in found if not each.startswith("s3://") and found[each] != before.get(each)], where
-            require_whole(found, new, tmp_path / "out")
+            require_whole(found, new, tmp_path_factory.mktemp("whole"))
 
 
 def restore(before: dict[str, bytes], changed: set[str]) -> None:
@@ -175,7 +176,7 @@ def restore(before: dict[str, bytes], changed: set[str]) -> None:
         elif each in before:
             Path(each).write_bytes(before[each])
         else:
-            Path(each).unlink()
+            Path(each).unlink(missing_ok=True)
     fs.invalidate_cache()
     for left in Path().glob(".onnxq-*"):
         shutil.rmtree(left)
