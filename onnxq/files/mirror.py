@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -97,6 +98,8 @@ def destination(url: str) -> Path:
     """A path to write to in the place of `url`, where `publish` moves it."""
     path = _place(url)
     with contextlib.suppress(OSError):  # of an earlier call
+        if path.is_dir():
+            shutil.rmtree(path)
         for each in (*own_data(path), path):
             each.unlink()
     _outputs[path] = url
