@@ -169,8 +169,11 @@ def has_rank(choice: Choice) -> bool:
 
 
 def finer(choice: Choice, reason: str) -> Choice | None:
-    """The same node with weights of the next longer format, that of the file in the end; None where there is none."""
+    """The same node with weights of the next longer format, that of the file in the end; where it computes in float16,
+    with its kernel in float. None where there is no longer one."""
     choice = dataclasses.replace(choice, algorithm=None, rank=0)
+    if choice.method is Method.HALF:
+        return in_float(choice, reason)
     bits = 32 if choice.format is None else formats.get(choice.format).bits
     if bits < 8:
         block = choice.block if choice.method is Method.PACKED else None
@@ -205,6 +208,11 @@ class Plan:
     def those(self, *methods: Method) -> list[Choice]:
         """The choices of these methods, in order of execution."""
         return [choice for choice in self if choice.method in methods]
+
+    @property
+    def shortens_floats(self) -> bool:
+        """Whether nodes compute in float16 that did not in the file."""
+        return any(choice.half is None for choice in self.those(Method.HALF))
 
     def replacing(self, changed: Iterable[Choice]) -> Plan:
         """This plan with some choices exchanged.

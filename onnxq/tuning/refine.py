@@ -21,11 +21,15 @@ LEAST_GAIN = 0.02
 SLACK = 3.0
 #: dB that weights may add to the noise of the int8 kernels, where those are what keeps a plan from the bar.
 ADDED = 1.0
+#: dB of contrast that nodes in float16 leave where their numbers lie in its range: rounding alone leaves 50 and more.
+HALF_BAR = 35.0
 REASON = "a shorter format costs too much accuracy here"
+HALF_REASON = "computing in float16 costs too much accuracy here"
 
 
 def refine(bench: PlanBench, plan: Plan, recipe: Recipe, measurements: int, progress: Progress = QUIET) -> Plan:
-    """`plan` with finer weights: as many as the quality asked for needs, and in 8-bit schemes as many as pay off.
+    """`plan` with finer weights, and fewer kernels in float16: as many as the quality asked for needs, and in 8-bit
+    schemes as many as pay off.
 
     The most harmful bytes come first.
     """
@@ -59,7 +63,8 @@ def _refined_once(
     kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
     preference = preference_of(recipe.prefer, **kind)
     is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
-    bargains = not four_bits and not recipe.keep_slow  # who names four bits, or a format, wants it for its size
+    # Who names four bits, or a format, wants it for its size; who computes in float16 wants that wherever it will do.
+    bargains = not (four_bits or recipe.keep_slow or plan.those(Method.HALF))
     aim, wanted = recipe.aim, float("-inf")
     bar = preference.bar_of(**kind)
     stricter = max(0.0, bar - preference.bar)
@@ -89,6 +94,8 @@ def _refined_once(
     if not fine:
         return plan
     finest = plan.replacing(fine.values())
+    if plan.shortens_floats and not (four_bits or is_named):
+        wanted = max(wanted, min(HALF_BAR, bench.quality(finest).contrast_for(GIVEN, of_others) - ADDED))
     is_enough = enough(plan)
     if is_enough and not (bargains and noise_price(finest) + LEAST_GAIN < noise_price(plan)):
         return plan
@@ -112,7 +119,7 @@ def _has_finer(choice: Choice) -> bool:
     """Whether a longer format of its weights is weighed here; int8 kernels with 8 bits are the minimum cut's."""
     if choice.method is Method.STATIC:
         return choice.format is not None and formats.get(choice.format).bits < 8
-    return choice.method in (Method.PACKED, Method.STORED)
+    return choice.method in (Method.PACKED, Method.STORED, Method.HALF)
 
 
 def _noise_per_weight(sharers: Sequence[Choice], noise: Mapping[str, float]) -> float:
@@ -125,7 +132,7 @@ def _is_named(choice: Choice, recipe: Recipe) -> bool:
 
 
 def _finer(bench: PlanBench, choice: Choice, recipe: Recipe) -> Choice | None:
-    found = finer(choice, REASON)
+    found = finer(choice, HALF_REASON if choice.method is Method.HALF else REASON)
     if found is not None and found.format is not None and recipe.symmetric is False:
         found = dataclasses.replace(found, format=twin(found.format, symmetric=False))
     if found is None or found.format != "float16" or choice.node not in bench.unfit_for_half:

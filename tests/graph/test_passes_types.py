@@ -117,9 +117,15 @@ def choices(**methods: Method) -> dict[str, Choice]:
         ("fp16", {"one": Method.HALF, "three": Method.HALF}, {"one": "half", "two": "half", "three": "half"}),
         ("fp16", {"one": Method.HALF, "three": Method.KEEP}, {"one": "half", "two": "half", "three": "float"}),
         ("w4a16", {"one": Method.HALF, "three": Method.KEEP}, {"one": "half", "two": "float", "three": "float"}),
-        ("fp16", {"one": Method.HALF, "two": Method.KEEP}, {"one": "half", "two": "float", "three": "half"}),
+        ("fp16", {"one": Method.HALF, "two": Method.KEEP}, {"one": "half", "two": "float", "three": "float"}),
+        (
+            "fp16",
+            {"one": Method.HALF, "two": Method.KEEP, "three": Method.HALF},
+            {"one": "half", "two": "float", "three": "half"},
+        ),
+        ("fp16", {"one": Method.KEEP, "three": Method.HALF}, {"one": "float", "two": "float", "three": "half"}),
     ],
-    ids=["all", "one-kept", "one-by-rule", "weightless-kept"],
+    ids=["all", "one-kept", "one-by-rule", "weightless-kept", "half-behind-kept", "between"],
 )
 def test_half_goes_as_far_as_the_plan(scheme: str, methods: dict[str, Method], wanted: dict[str, str]) -> None:
     made = halved(CHAIN, {"w": normal(8, 8)}, Plan(scheme, "onnx", choices(**methods)))

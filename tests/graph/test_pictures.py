@@ -24,6 +24,7 @@ from onnxq.samples.source import open_data
 
 Image = pytest.importorskip("PIL.Image")
 F32 = np.dtype(np.float32)
+BILINEAR = 2
 ANY = (Input("pixel_values", F32, (None, 3, None, None)),)
 RAW = Preprocessing(size=(4, 4), scale=1)
 
@@ -69,14 +70,13 @@ def test_processors_agree_with_transformers(tmp_path: Path, name: str) -> None:
         transformers = pytest.importorskip("transformers")
         kind = getattr(transformers, word)
         file = tmp_path / "preprocessor_config.json"
-        kind(**settings).save_pretrained(tmp_path)
-        if (
-            settings and "defaults" not in name
-        ):  # as the file was written by old versions: what was not set is not there
-            file.write_text(json.dumps({"image_processor_type": word} | settings))
-        if "defaults" in name:
-            file.write_text(json.dumps({"image_processor_type": word}))
+        # As old versions wrote it: what was not set is not there.
+        file.write_text(json.dumps({"image_processor_type": word} | settings))
         ours = load_processor(file)
+        if word in ("ConvNextImageProcessor", "MobileViTImageProcessor"):
+            settings = {
+                "resample": BILINEAR
+            } | settings  # which transformers 5 no longer takes when a file says nothing
         assert isinstance(ours, Preprocessing)
         for size in ((40, 60), (61, 33)):
             folder = corpora.images(tmp_path / f"{size[0]}", count=1, size=size)

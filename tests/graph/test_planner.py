@@ -280,7 +280,7 @@ def test_operators_without_weights_go_back_to_float_with_their_convolution() -> 
         (Choice("n", "MatMul", Method.STORED, "nf4", 64), (Method.STORED, "int8", None)),
         (Choice("n", "Conv", Method.STORED, "int8"), (Method.STORED, "float16", None)),
         (Choice("n", "Conv", Method.STORED, "float16"), (Method.KEEP, None, None)),
-        (Choice("n", "Conv", Method.HALF, "float16"), None),
+        (Choice("n", "Conv", Method.HALF, "float16"), (Method.STORED, "float16", None)),
         (Choice("n", "MatMul", Method.PACKED, "bfloat16"), (Method.KEEP, None, None)),
         (Choice("n", "Add", Method.KEEP), None),
     ],

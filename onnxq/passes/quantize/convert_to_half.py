@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.model import graph
+from onnxq.model.graph import Names
 from onnxq.model.weights import fits_half
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.quantize import PlanPass, Work
@@ -23,32 +24,89 @@ class ConvertToHalf(PlanPass):
        `known.IN_FLOAT`.
     2. Not those that the plan keeps in float, and not those that read a constant float16 cannot hold.
     3. Nodes that the plan does not speak of follow its scheme: if float16 was asked for single nodes only, they stay.
+       Behind a node that the plan keeps in float they stay too, up to the next that it speaks of: what float16 rounded
+       away there, they would round away again.
+    4. In the model by which plans are measured, each of them is a float32 node between Casts to float16. onnxruntime
+       has next to no float16 kernels on processors: it computes runs of such nodes in float32 and leaves out the
+       rounding between them, where numbers that are too large or too small for the target would get lost. A model that
+       was in float16 before is compared as that computes it.
     """
 
-    def __init__(self, plan: Plan, originals: Collection[str]) -> None:
+    def __init__(self, plan: Plan, originals: Collection[str], *, is_final: bool = True) -> None:
         super().__init__(plan)
-        self.originals = originals
+        self.originals, self.is_final = originals, is_final
 
     @classmethod
     def of(cls, work: Work) -> Self:
-        return cls(work.plan, work.nodes)
+        return cls(work.plan, work.nodes, is_final=work.is_final)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if not self.plan.those(Method.HALF):
             return ir.passes.PassResult(model, modified=False)
         version = graph.opset(model)
+        half = self._in_half(model)
 
         def converts(node: ir.Node) -> bool:
-            choice = self.plan.choices.get(node.name or "")
-            is_half = self.plan.scheme == "fp16" if choice is None else choice.method is Method.HALF
-            if node.name not in self.originals or not is_half:
+            if node.name not in half:
                 return False
             tensors = [graph.constant(value) for value in node.inputs]
             tensors += [a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR]
             fits = all(map(_fits, tensors))
             return fits and _takes_half(node, version) and not known.crashes_in_half(node)
 
-        return ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converts)(model)
+        converted = set(filter(converts, graph.nodes(model)))
+        result = ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converted.__contains__)(model)
+        if not self.is_final and self.plan.shortens_floats:
+            names = Names(model)
+            for node in converted:
+                _round_around(node, names)
+        return result
+
+    def _in_half(self, model: ir.Model) -> set[str]:
+        """The nodes that the plan wants in float16, whatever they can take."""
+        half, kept = set(), set()
+        for node in graph.nodes(model):
+            name = node.name or ""
+            choice = self.plan.choices.get(name)
+            if choice is not None:
+                is_half = choice.method is Method.HALF
+            else:
+                makers = (value.producer() for value in node.inputs if value is not None)
+                is_half = self.plan.scheme == "fp16" and not any(maker in kept for maker in makers)
+            if not is_half:
+                kept.add(node)
+            elif name in self.originals:
+                half.add(name)
+        return half
+
+
+def _round_around(node: ir.Node, names: Names) -> None:
+    """Let a node compute in float32 what it is given in float16, and round what it makes."""
+    if any(a.name in ("to", "dtype", "value", "output_datatype") for a in node.attributes.values()):
+        return  # it makes a type, and computes nothing
+    after = node
+    for output in node.outputs:
+        if output.dtype is not ir.DataType.FLOAT16:
+            continue
+        cast = ir.node(
+            "Cast", [None], attributes={"to": int(ir.DataType.FLOAT16)}, name=names.fresh(f"{node.name}_round")
+        )
+        after.append(cast)
+        after = cast
+        graph.replace_value(output, cast.outputs[0])
+        cast.replace_input_with(0, output)
+        output.name, output.type = names.fresh(f"{node.name}_unrounded"), ir.TensorType(ir.DataType.FLOAT)
+    for index, value in enumerate(node.inputs):
+        if value is not None and _is_half(value):
+            name = names.fresh(f"{node.name}_widened")
+            wide = graph.add_node(node, "Cast", [value], name, name, {"to": int(ir.DataType.FLOAT)})
+            wide.type = ir.TensorType(ir.DataType.FLOAT)
+            node.replace_input_with(index, wide)
+
+
+def _is_half(value: ir.Value) -> bool:
+    tensor = graph.constant(value)
+    return (value.dtype if tensor is None else tensor.dtype) is ir.DataType.FLOAT16
 
 
 def _takes_half(node: ir.Node, version: int) -> bool:
