@@ -261,11 +261,21 @@ def _local_folder(url: str) -> Path:
 
 
 def _mirror_data(model: Path, url: str, name: str) -> None:
-    """A file of data beside a model; one that is not there is told of when the model is read."""
+    """A file of data beside a model; one that is not there is told of when the model is read.
+
+    Raises:
+        BadModel: nobody can tell.
+    """
     where = _below(model.parent, name)
-    if where is not None:
-        with contextlib.suppress(BadModel):
-            _mirror(where, storage.beside(url, name), BadModel)
+    if where is None:
+        return
+    try:
+        _mirror(where, storage.beside(url, name), BadModel)
+    except BadModel as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        _files.pop(where, None)  # of an earlier call, when it was there
+        where.unlink(missing_ok=True)
 
 
 def _below(folder: Path, name: str) -> Path | None:

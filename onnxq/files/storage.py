@@ -50,7 +50,8 @@ def is_url(place: object) -> bool:
 def known(url: str, error: type[OnnxqError] = BadModel) -> Known:
     """
     Raises:
-        the given kind of error: there is no such file, it may not be read, or the store does not say how long it is.
+        the given kind of error: there is no such file (its cause is a FileNotFoundError), it may not be read, or the
+            store does not say how long it is.
     """
     found = _tried(url, error, lambda: _fs(url).info(_path(url)))
     size = found.get("size")
@@ -180,7 +181,7 @@ def _fs(url: str) -> Any:
 
 
 def _patience(fsspec: Any, scheme: str) -> dict[str, Any]:
-    """As long as bytes come, a web server may be slow; S3 is given up as often as others. The user's own settings hold."""
+    """As long as bytes come, a web server may be slow; S3 is tried as often as others. Settings of the user's hold."""
     own = fsspec.config.conf.get(scheme, {})
     if scheme == "s3":
         return {"config_kwargs": {"retries": {"total_max_attempts": S3_TRIES}, **own.get("config_kwargs", {})}}
@@ -207,7 +208,7 @@ def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:
         except FileNotFoundError as why:
             _require_allowed(url, error, why.__cause__)
             if why.__cause__ is None or isinstance(why.__cause__, FileNotFoundError):
-                raise error(f"'{url}': no such file") from None
+                raise error(f"'{url}': no such file") from FileNotFoundError(url)
             if not left:  # what fsspec says of a machine that does not answer, too
                 raise error(_unreachable(url, why.__cause__)) from None
         except PermissionError as why:
@@ -235,7 +236,7 @@ def _require_allowed(url: str, error: type[OnnxqError], why: BaseException | Non
     """
     status = getattr(why, "status", None)
     if status in (404, 410):
-        raise error(f"'{url}': no such file") from None
+        raise error(f"'{url}': no such file") from FileNotFoundError(url)
     if status in (401, 403, 407):
         raise error(f"'{url}' may not be used: the server answers {status}; see to the credentials for it") from None
 

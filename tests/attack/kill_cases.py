@@ -138,7 +138,7 @@ class Case:
         before: commands whose results are there already, each with the fault that ends it.
         output: the file that is to change.
         patches, before_patches: what is set in the program, by name.
-        points: how (one of several, if several are given) the points begin at which it is ended; parts of a folder are what other cases are.
+        points: how points begin at which it is ended; parts of a folder are what other cases are.
         may_be_gone: of several files, which nobody can replace in one step: for a moment there are neither.
         needs: modules without which the command does nothing.
     """

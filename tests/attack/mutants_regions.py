@@ -89,7 +89,8 @@ def numbers(r: random.Random) -> onnx.ModelProto:
     return numbers_net.with_regions(net.model())
 
 
-MADE: tuple[Callable[[random.Random], onnx.ModelProto], ...] = (decoder, lines, rows, numbers)
+Made = Callable[[random.Random], onnx.ModelProto]
+MADE: tuple[Made, ...] = (decoder, lines, rows, numbers)
 
 
 def steps(case: Case, folder: Path) -> list[str]:
@@ -116,7 +117,9 @@ def spoil(model: onnx.ModelProto, node: onnx.NodeProto, r: random.Random) -> Non
     if how == 0:
         tensor = r.choice(list(model.graph.initializer))
         array = numpy_helper.to_array(tensor)
-        shape = r.choice([array.shape[::-1], (array.size,), (1, *array.shape), (0, *array.shape), (1 << 29, 1 << 29, 0)])
+        shape = r.choice(
+            [array.shape[::-1], (array.size,), (1, *array.shape), (0, *array.shape), (1 << 29, 1 << 29, 0)]
+        )
         given = np.resize(array, shape) if 0 not in shape else np.zeros(0, array.dtype)
         tensor.CopyFrom(numpy_helper.from_array(given, tensor.name))
         tensor.dims[:] = shape
