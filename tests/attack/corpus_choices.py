@@ -96,6 +96,20 @@ def constant_image(*words: str) -> Callable[[Path], list[str]]:
     return make
 
 
+#: A search for codes by data, which runs the model in pieces.
+BY_EVIDENCE_ONLY = ("quantize", "model.onnx", "-w", "int3", "-t", "onnxq", "--data", "data.npz", "-o", "out.onnx")
+
+
+def unused_if(folder: Path) -> None:
+    """Its bodies read what the layer reads that is looked at."""
+    text = (
+        "g (float[1, 64] x, bool c) => (float[1, 64] y) { i = If(c) <then_branch = t () => (p) { p = Neg(x) },"
+        " else_branch = e () => (q) { q = Abs(x) }>  [a] y = MatMul(x, w) }"
+    )
+    tiny.save(tiny.model(text, {"w": tiny.normal(64, 64)}), folder)
+    np.savez(folder / "data.npz", x=tiny.normal(12, 1, 64), c=np.ones((12, 1), bool).reshape(12))
+
+
 def by_no_class(folder: Path) -> list[str]:
     scenes.put(folder, "base")
     (folder / "out").mkdir()
@@ -106,6 +120,7 @@ def by_no_class(folder: Path) -> list[str]:
 #: Which need torch, and only say so without it.
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 CASES = {
+    "If that nobody reads, in pieces": Hostile(unused_if, "", BY_EVIDENCE_ONLY, code=0),
     "convolution of a constant": Hostile(constant_image("-s", "w8a8"), "", code=0),
     "convolution of a constant in a plan": Hostile(constant_image("--plan", "plan.json"), "what it reads is constant"),
     "adapter by labels, where nothing is a class": Hostile(
