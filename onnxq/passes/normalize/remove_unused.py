@@ -32,7 +32,8 @@ def _remove_nodes(body: ir.Graph) -> bool:
     modified, outputs = False, {id(value) for value in body.outputs}
     for node in reversed(body):
         if any(value.uses() or id(value) in outputs for value in node.outputs):
-            modified |= any([_remove_nodes(inner) for inner in graph.bodies(node)])
+            for inner in graph.bodies(node):
+                modified |= _remove_nodes(inner)
             continue
         graph.detach_bodies(node)
         body.remove(node, safe=True)
