@@ -24,6 +24,8 @@ class Line:
 
     Attributes:
         faults: what goes wrong with the next answers to readings of objects, in turns; an empty word is none.
+        good: requests of any kind that are passed on before none is any more; None: all.
+        broken: what becomes of those behind.
         read: bytes of objects that were passed on, by path.
         methods: of all requests, in order, with their paths.
     """
@@ -32,11 +34,20 @@ class Line:
         self.port, self.faults = port, list[str]()
         self.read: Counter[str] = Counter()
         self.methods: list[tuple[str, str]] = []
-        self.lock = threading.Lock()
+        self.good: int | None = None
+        self.broken = ERROR
+        self.lock, self.ended = threading.Lock(), threading.Event()
 
     def next_fault(self) -> str:
         with self.lock:
             return self.faults.pop(0) if self.faults else ""
+
+    def passes(self) -> bool:
+        """Whether one more request is passed on."""
+        with self.lock:
+            if self.good is not None:
+                self.good = max(self.good - 1, -1)
+            return self.good is None or self.good >= 0
 
 
 @contextmanager
@@ -51,6 +62,13 @@ def line_to(port: int) -> Iterator[tuple[str, Line]]:
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length) if length else None
             line.methods.append((self.command, self.path))
+            if not line.passes():
+                if line.broken == ERROR:
+                    self.send_error(500)
+                elif line.broken == SILENT:
+                    line.ended.wait(30)
+                self.close_connection = True
+                return
             there = http.client.HTTPConnection("127.0.0.1", line.port, timeout=30)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
             there.request(self.command, self.path, body, headers)
@@ -89,6 +107,7 @@ def line_to(port: int) -> Iterator[tuple[str, Line]]:
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}", line
     finally:
+        line.ended.set()
         server.shutdown()
         server.server_close()
 

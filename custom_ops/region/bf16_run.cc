@@ -15,6 +15,9 @@ class NumberRunner {
   void run() const {
     const Step& step = stage_.step;
     if (makes_tensor(step.does)) {
+      if (made().is_empty()) {
+        return;  // of any number of images or channels
+      }
       clear_around(made());
     }
     switch (step.does) {

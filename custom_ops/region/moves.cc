@@ -308,6 +308,9 @@ Moves moves_of(const Stage& stage, const Layout& x, const Layout& y) {
   if (stage.step.does == Does::kArrange) {
     return arrange(stage.step, x, y);
   }
+  if (y.sizes[0] * y.sizes[2] * y.sizes[3] >= kMostPicked) {
+    throw Refusal("attribute steps moves more than 2147483647 pixels");
+  }
   return {runs_of(maps_of(stage, x, y), x, y), {}, false};
 }
 

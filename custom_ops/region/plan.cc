@@ -108,6 +108,9 @@ class Planner {
         made = of_shape(number, arranged(number, step, dims(made)));
         break;
     }
+    if (makes_tensor(step.does) && ((made.rank < 4 && made.H != 1) || (made.rank < 3 && made.N != 1))) {
+      refuse_stage(number, "makes rows or images of what has none");  // which its output would have no room for
+    }
     made.width = width_;
     product(number, {made.N, made.H, made.W, made.pixel()});
     product(number, {made.W, made.pixel()});  // of none, too

@@ -62,8 +62,8 @@ Axis axis_of(const Stage& stage, size_t axis, const Layout& x, const Layout& y) 
 
 int64_t nearest_index(const Step& step, int64_t i, const Axis& along) {
   enum { kPreferFloor, kPreferCeil, kFloor, kCeil };
-  if (along.ratio == 1.0f) {
-    return i;
+  if (along.ratio == 1.0f) {  // of sizes that float32 cannot tell apart, too
+    return std::min(i, along.from - 1);
   }
   const float x = coordinate(step, i, along);
   const bool is_middle = x == std::floor(x) + 0.5f;

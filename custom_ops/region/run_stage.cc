@@ -20,6 +20,9 @@ class Runner {
   void run() const {
     const Step& step = stage_.step;
     if (makes_tensor(step.does)) {
+      if (plan_.tensors[number_].is_empty()) {
+        return;  // of any number of images or channels
+      }
       fill_margin(plan_.tensors[number_], memory_.workspace, stage_.codes.zero);
     }
     switch (step.does) {

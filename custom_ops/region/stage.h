@@ -65,8 +65,12 @@ struct Stage {
     for (const Stage& phase : phases) {
       inside += phase.nbytes();
     }
+    size_t copied = constant.size() + 8 * (sizes.size() + shape.size()) + 4 * ratios.size();
+    for (const std::vector<uint8_t>& table : tables) {
+      copied += table.size();
+    }
     return inside + static_cast<int64_t>(weight.size() + dot_weight.size() + 4 * numbers + (lines.size() + dense_lines.size()) * sizeof(Line) +
-                                128 * quads.size());
+                                128 * quads.size() + copied);
   }
 };
 

@@ -53,6 +53,8 @@ class Place(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not storage.is_url(value):
+            if not str(value):  # which would be the working folder
+                self.fail("is empty, where a path is expected", param, ctx)
             if "\0" in str(value):  # which the system asks nobody for
                 self.fail(f"{str(value)!r} has a NUL in its name, which no file has", param, ctx)
             return super().convert(value, param, ctx)

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -97,6 +98,8 @@ def destination(url: str) -> Path:
     """A path to write to in the place of `url`, where `publish` moves it."""
     path = _place(url)
     with contextlib.suppress(OSError):  # of an earlier call
+        if path.is_dir():
+            shutil.rmtree(path)
         for each in (*own_data(path), path):
             each.unlink()
     _outputs[path] = url
@@ -258,11 +261,21 @@ def _local_folder(url: str) -> Path:
 
 
 def _mirror_data(model: Path, url: str, name: str) -> None:
-    """A file of data beside a model; one that is not there is told of when the model is read."""
+    """A file of data beside a model; one that is not there is told of when the model is read.
+
+    Raises:
+        BadModel: nobody can tell.
+    """
     where = _below(model.parent, name)
-    if where is not None:
-        with contextlib.suppress(BadModel):
-            _mirror(where, storage.beside(url, name), BadModel)
+    if where is None:
+        return
+    try:
+        _mirror(where, storage.beside(url, name), BadModel)
+    except BadModel as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        _files.pop(where, None)  # of an earlier call, when it was there
+        where.unlink(missing_ok=True)
 
 
 def _below(folder: Path, name: str) -> Path | None:

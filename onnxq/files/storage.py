@@ -22,6 +22,8 @@ SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "http", "https", "file", "memory")
 ATTEMPTS, PAUSE = 5, 0.2
 #: Seconds after which a web server that sends nothing is given up, each time.
 STALL = 60.0
+#: Tries of S3's own library in each of ours, and of what lies around that: five of each would be 125, of minutes each.
+S3_TRIES = 2
 #: Bytes of one reading.
 CHUNK = 16 << 20
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
@@ -48,7 +50,8 @@ def is_url(place: object) -> bool:
 def known(url: str, error: type[OnnxqError] = BadModel) -> Known:
     """
     Raises:
-        the given kind of error: there is no such file, it may not be read, or the store does not say how long it is.
+        the given kind of error: there is no such file (its cause is a FileNotFoundError), it may not be read, or the
+            store does not say how long it is.
     """
     found = _tried(url, error, lambda: _fs(url).info(_path(url)))
     size = found.get("size")
@@ -169,19 +172,25 @@ def _fs(url: str) -> Any:
     if "::" in url or scheme not in SCHEMES:
         raise BadModel(f"'{url}' is not an address that onnxq reads; it knows {', '.join(SCHEMES)}")
     try:
-        return fsspec.filesystem("gcs" if scheme == "gs" else scheme, **_patience(fsspec, scheme))
+        fs = fsspec.filesystem("gcs" if scheme == "gs" else scheme, **_patience(fsspec, scheme))
+        if scheme == "s3":
+            fs.retries = 1
+        return fs
     except (ImportError, ValueError) as error:
         raise MissingRuntime(f"'{url}' needs another package: {first_line(error)}") from None
 
 
 def _patience(fsspec: Any, scheme: str) -> dict[str, Any]:
-    """As long as bytes come, a web server may be slow; beside that the user's own settings hold."""
+    """As long as bytes come, a web server may be slow; S3 is tried as often as others. Settings of the user's hold."""
+    own = fsspec.config.conf.get(scheme, {})
+    if scheme == "s3":
+        return {"config_kwargs": {"retries": {"total_max_attempts": S3_TRIES}, **own.get("config_kwargs", {})}}
     if scheme not in ("http", "https"):
         return {}
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL, sock_read=STALL)
-    return {"client_kwargs": {"timeout": timeout, **fsspec.config.conf.get(scheme, {}).get("client_kwargs", {})}}
+    return {"client_kwargs": {"timeout": timeout, **own.get("client_kwargs", {})}}
 
 
 def _path(url: str) -> str:
@@ -199,7 +208,7 @@ def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:
         except FileNotFoundError as why:
             _require_allowed(url, error, why.__cause__)
             if why.__cause__ is None or isinstance(why.__cause__, FileNotFoundError):
-                raise error(f"'{url}': no such file") from None
+                raise error(f"'{url}': no such file") from FileNotFoundError(url)
             if not left:  # what fsspec says of a machine that does not answer, too
                 raise error(_unreachable(url, why.__cause__)) from None
         except PermissionError as why:
@@ -227,7 +236,7 @@ def _require_allowed(url: str, error: type[OnnxqError], why: BaseException | Non
     """
     status = getattr(why, "status", None)
     if status in (404, 410):
-        raise error(f"'{url}': no such file") from None
+        raise error(f"'{url}': no such file") from FileNotFoundError(url)
     if status in (401, 403, 407):
         raise error(f"'{url}' may not be used: the server answers {status}; see to the credentials for it") from None
 

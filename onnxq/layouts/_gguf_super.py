@@ -200,7 +200,8 @@ def _from_tq1_0(raw: Bytes) -> Parts:
     codes, at = [], 0
     for _, each, count in _THIRDS:
         moved = raw[:, None, at : at + count] * THIRDS[4 : 4 - each if each < 5 else None : -1, None]
-        codes.append(((moved.astype(np.uint16) * np.uint16(3)) >> np.uint16(8)).astype(np.uint8).reshape(len(raw), -1))
+        digits = ((moved.astype(np.uint16) * np.uint16(3)) >> np.uint16(8)).astype(np.uint8)
+        codes.append(digits.reshape(len(raw), each * count))  # of no rows, too
         at += count
     return Parts(np.concatenate(codes, axis=1), None, None, _from_halves(raw[:, at:]))
 

@@ -68,6 +68,23 @@ def has_body(node: ir.Node) -> bool:
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
 
 
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The subgraphs of an If, Loop or Scan, without those in them."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def detach_bodies(node: ir.Node) -> None:
+    """Of a node that goes: what its subgraphs read is not used by them any more."""
+    for body in bodies(node):
+        for inner in body.all_nodes():
+            for i in range(len(inner.inputs)):
+                inner.replace_input_with(i, None)
+
+
 def attribute_int(node: ir.Node, name: str, default: int) -> int:
     found = node.attributes.get(name)
     return default if found is None else _of_type(node, found, ir.AttributeType.INT).as_int()

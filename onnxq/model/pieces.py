@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.model import graph
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -119,14 +121,11 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _remove(node: ir.Node) -> None:
-    for inner in _inside(node):
-        for i in range(len(inner.inputs)):
-            inner.replace_input_with(i, None)
+    graph.detach_bodies(node)
     assert isinstance(node.graph, ir.Graph)
     node.graph.remove(node, safe=True)
 
 
 def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield from attribute.as_graph().all_nodes()
+    for body in graph.bodies(node):
+        yield from body.all_nodes()

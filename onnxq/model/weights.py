@@ -7,7 +7,7 @@ reads it, or of one around it. A weight read by several nodes is found once for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +97,12 @@ def why_no_weight(node: ir.Node) -> str:
     if read is None and values and node.op_type not in ("MatMul", "Gather"):
         return "its weight is computed"
     return ""
+
+
+def reads_constant(node: ir.Node, weights: Sequence[Weight]) -> bool:
+    """Whether what is multiplied by the weights on the right is constant itself."""
+    x = node.inputs[0] if node.inputs else None
+    return graph.constant(x) is not None and all(weight.role.index for weight in weights)
 
 
 def has_weights(node: ir.Node) -> bool:

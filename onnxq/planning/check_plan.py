@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxq import formats, targets
 from onnxq.errors import BadRecipe
 from onnxq.model import graph
-from onnxq.model.weights import weights_of
+from onnxq.model.weights import reads_constant, weights_of
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.planning import experts
 from onnxq.planning.attention import attention_at
@@ -45,6 +45,8 @@ def _refusal(choice: Choice, node: ir.Node, target: Target) -> str:
         return "it has no constant weights"
     if any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights):
         return "it computes in float64"
+    if choice.method is Method.STATIC and reads_constant(node, weights):
+        return "what it reads is constant"
     format = formats.get(choice.format or "")
     if node.op_type == "MoE":
         return experts.refusal(node, format.name, choice.block, target)

@@ -17,6 +17,7 @@ from onnxq.model.weights import (
     fits_half,
     is_coarse_in_half,
     other_constants_of,
+    reads_constant,
     weights_of,
     why_no_weight,
 )
@@ -107,6 +108,8 @@ def _choose(
         wish = in_float(wish, opset_note)
     if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
         wish = in_float(wish, "its weights are not both constant")
+    if wish.method is Method.STATIC and reads_constant(node, weights):
+        wish = in_float(wish, "what it reads is constant: unpacked when the model loads")
     if wish.method is Method.STATIC and node.op_type in int8_regions.CONVOLUTIONS and _computes_bias(node):
         wish = in_float(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
     if wish.method is Method.STATIC and node.op_type == "ConvTranspose" and (reason := _why_no_step(node, weights)):

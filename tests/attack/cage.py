@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -203,6 +204,7 @@ def _one(case: Case, folder: Path) -> Outcome:
         return Outcome(code, "".join(traceback.format_exception(error))[-6000:], "traceback", _cause(error), took)
     after = _contents(folder)
     lost = [name for name, content in before.items() if after.get(name) != content and not OUTPUTS.fullmatch(name)]
+    lost = [name for name in lost if code or name not in _replaced(words)]
     asked = set(words) if code == 0 else set()  # for any name, as an output of its own
     left = [name for name in after if name not in before and name not in asked and not OUTPUTS.fullmatch(name)]
     # A trace is of use where something failed.
@@ -219,6 +221,13 @@ def _one(case: Case, folder: Path) -> Outcome:
     if found := INTERNAL.search(said):
         return Outcome(code, said, "sentence", f"says '{found[0]}': {re.sub(r'[0-9]+', 'N', said[-160:])}", took)
     return Outcome(code, said[:500], seconds=took)
+
+
+def _replaced(words: list[str]) -> set[str]:
+    """Files that a command was asked to replace, and to do nothing else with."""
+    outputs = {word for before, word in itertools.pairwise(words) if before in ("-o", "--output")}
+    is_forced = not {"-f", "--force"}.isdisjoint(words)
+    return {word for word in outputs if is_forced and words.count(word) == 1}
 
 
 def _cause(error: BaseException) -> str:

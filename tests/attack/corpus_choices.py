@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import zipfile
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import tiny
+from attack import scenes
 from attack.hostile import Hostile
 from attack.mutants_options import CONSTANTS, sound_model
 from click.testing import CliRunner
@@ -75,7 +78,55 @@ def spoilt_evidence(folder: Path) -> None:
     (folder / "e.npz").write_bytes(raw)
 
 
+CONSTANT_IMAGE = "g (float[1, 64] x) => (float[1, 16, 6, 6] y, z) { [a] y = Conv(i, k) z = Identity(x) }"
+CONSTANTS_OF_IT = {"i": tiny.normal(1, 3, 8, 8), "k": tiny.normal(16, 3, 3, 3)}
+
+
+def constant_image(*words: str) -> Callable[[Path], list[str]]:
+    """A convolution of what does not depend on any input, and a plan that rounds it all the same."""
+
+    def make(folder: Path) -> list[str]:
+        tiny.save(tiny.model(CONSTANT_IMAGE, CONSTANTS_OF_IT), folder)
+        np.savez(folder / "data.npz", x=tiny.normal(8, 1, 64))
+        choice = {"node": "a", "op": "Conv", "method": "static", "format": "int8"}
+        plan = {"scheme": "w8a8", "target": "ort-cpu", "choices": [choice]}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        return ["quantize", "model.onnx", "--data", "data.npz", "-o", "out.onnx", *words]
+
+    return make
+
+
+#: A search for codes by data, which runs the model in pieces.
+BY_EVIDENCE_ONLY = ("quantize", "model.onnx", "-w", "int3", "-t", "onnxq", "--data", "data.npz", "-o", "out.onnx")
+
+
+def unused_if(folder: Path) -> None:
+    """Its bodies read what the layer reads that is looked at."""
+    text = (
+        "g (float[1, 64] x, bool c) => (float[1, 64] y) { i = If(c) <then_branch = t () => (p) { p = Neg(x) },"
+        " else_branch = e () => (q) { q = Abs(x) }>  [a] y = MatMul(x, w) }"
+    )
+    tiny.save(tiny.model(text, {"w": tiny.normal(64, 64)}), folder)
+    np.savez(folder / "data.npz", x=tiny.normal(12, 1, 64), c=np.ones((12, 1), bool).reshape(12))
+
+
+def by_no_class(folder: Path) -> list[str]:
+    scenes.put(folder, "base")
+    (folder / "out").mkdir()
+    words = ["lora", "train", "base.onnx", "--data", "base.npz", "--labels", "y", "-o", "out/a.onnx_adapter"]
+    return [*words, "--epochs", "1", "--logits", "none"]
+
+
+#: Which need torch, and only say so without it.
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 CASES = {
+    "If that nobody reads, in pieces": Hostile(unused_if, "", BY_EVIDENCE_ONLY, code=0),
+    "convolution of a constant": Hostile(constant_image("-s", "w8a8"), "", code=0),
+    "convolution of a constant in a plan": Hostile(constant_image("--plan", "plan.json"), "what it reads is constant"),
+    "adapter by labels, where nothing is a class": Hostile(
+        by_no_class, "" if HAS_TORCH else "needs torch", code=0 if HAS_TORCH else 1
+    ),
+    "output without a name": Hostile(lambda folder: None, "is empty, where a path", (*SEARCH, "-o", ""), code=2),
     "labels of letters, where nothing is decided": Hostile(
         labelled(np.full((12, 1, 32), "x")), "labels of type <U1 are no numbers", scored("f1")
     ),

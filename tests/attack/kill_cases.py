@@ -138,7 +138,7 @@ class Case:
         before: commands whose results are there already, each with the fault that ends it.
         output: the file that is to change.
         patches, before_patches: what is set in the program, by name.
-        points: how the points begin at which it is ended; parts of a folder are what other cases are.
+        points: how points begin at which it is ended; parts of a folder are what other cases are.
         may_be_gone: of several files, which nobody can replace in one step: for a moment there are neither.
         needs: modules without which the command does nothing.
     """
@@ -148,7 +148,7 @@ class Case:
     before: list[tuple[list[str], str]] = field(default_factory=list)
     patches: Mapping[str, object] = field(default_factory=dict)
     before_patches: Mapping[str, object] = field(default_factory=dict)
-    points: str = ""
+    points: str | tuple[str, ...] = ""
     may_be_gone: bool = False
     needs: tuple[str, ...] = ()
 
@@ -286,7 +286,7 @@ CASES: dict[str, Case] = {
         ["export", "in.onnx", "-o", "out", "--no-check", "-f"],
         "out",
         [(["export", "parts/a.onnx", "-o", "out", "--no-check", "-t", "ort-cpu"], "")],
-        points="folder.",
+        points=("staging.", "folder."),
     ),
     "report": Case(
         quantize("w8a16", "-f", "--report", "out.json"), "out.json", [(quantize("w4a16", "--report", "out.json"), "")]

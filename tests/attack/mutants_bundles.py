@@ -86,6 +86,8 @@ def _spoil_model(place: Path, r: random.Random) -> None:
 
 
 def _table(place: Path) -> Any:
+    if not (place / MANIFEST).is_file():  # but a pipe, by now
+        return {}
     try:
         return json.loads((place / MANIFEST).read_text())
     except (ValueError, OSError):

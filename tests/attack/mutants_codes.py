@@ -91,8 +91,10 @@ def region(case: Case, folder: Path) -> list[str]:
 
 def _spoil_region(model: onnx.ModelProto, node: onnx.NodeProto, r: random.Random) -> None:
     how = r.randrange(9)
-    steps = next(a for a in node.attribute if a.name == "steps")
-    if how < 5:
+    steps = next((a for a in node.attribute if a.name == "steps"), None)
+    if steps is None:  # spoiled before
+        mutate.spoil_model(model, r)
+    elif how < 5:
         steps.s = "\n".join(_spoilt_steps(steps.s.decode(errors="replace").split("\n"), r)).encode()
     elif how == 5:
         steps.s = mutate.spoil_bytes(steps.s, r)

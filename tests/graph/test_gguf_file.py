@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxq import formats
+from onnxq.checkpoints.encode_arrays import decode_file
 from onnxq.checkpoints.gguf_file import Gguf, write_gguf
 from onnxq.errors import BadData, BadModel, BadOutput
 from onnxq.formats import Granularity, QuantizedTensor
@@ -115,3 +117,15 @@ def test_damaged_files_are_refused(tmp_path_factory: pytest.TempPathFactory, dat
         return
     for tensor in tensors.values():
         assert np.prod(tensor.shape) <= len(raw) * 2
+
+
+@pytest.mark.parametrize("word", TYPES)
+def test_tensors_of_no_rows_are_of_no_rows(word: str, tmp_path: Path) -> None:
+    """As files of strangers may have them."""
+    path = tmp_path / "w.gguf"
+    write_gguf(path, [("a", lambda: formats.quantize(np.ones((1, 256), np.float32), word))])
+    raw = bytearray(path.read_bytes())
+    at = raw.index(struct.pack("<IQQ", 2, 256, 1))
+    raw[at : at + 20] = struct.pack("<IQQ", 2, 256, 0)
+    path.write_bytes(raw)
+    assert Gguf(path)["a"].shape == dict(decode_file(path))["a"]().shape == (0, 256)

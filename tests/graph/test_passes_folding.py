@@ -230,6 +230,18 @@ def test_what_nobody_reads_goes() -> None:
     assert set(made.graph.initializers) == {"w", "v"}
 
 
+def test_what_only_removed_bodies_read_is_unused() -> None:
+    text = (
+        "g (float[4] x, bool c) => (z) { u = Neg(x)  y = If(c) <then_branch = t () => (p) { d = If(c) <then_branch ="
+        " r () => (m) { m = Add(u, w) }, else_branch = s () => (n) { n = Neg(u) }>  p = Relu(d) },"
+        " else_branch = e () => (q) { q = Abs(u) }>  z = Exp(x) }"
+    )
+    made = apply(RemoveUnused, text, {"w": normal(4)})
+    assert tiny.ops(made) == ["Exp"] and not made.graph.initializers
+    (x, c) = made.graph.inputs
+    assert [use.node.op_type for use in x.uses()] == ["Exp"] and not c.uses()
+
+
 @pytest.mark.parametrize(
     ("ir_version", "inputs", "left"),
     [

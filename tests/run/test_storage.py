@@ -170,6 +170,21 @@ def test_settings_of_the_user_for_a_web_server_hold(monkeypatch: pytest.MonkeyPa
     assert made["headers"] == {"Authorization": "a"} and made["timeout"].sock_read == storage.STALL
 
 
+def test_a_store_is_given_up_as_often_as_it_says(bucket: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries below have tries of their own, which multiply: 250 requests, or an hour."""
+    mine = {**fsspec.config.conf["s3"], "skip_instance_cache": True, "config_kwargs": {"read_timeout": 7}}
+    monkeypatch.setitem(fsspec.config.conf, "s3", mine)
+    bucket.good, bucket.broken = 0, CUT
+    try:
+        with pytest.raises(BadModel, match="tried 5 times"):
+            storage.known("s3://shop/model.onnx")
+    finally:
+        bucket.good = None
+    most = storage.ATTEMPTS * storage.S3_TRIES * 2  # of the file, and of a folder of that name
+    assert storage.ATTEMPTS <= len(bucket.methods) <= most
+    assert storage._fs("s3://shop").config_kwargs["read_timeout"] == 7
+
+
 def test_the_command_line_takes_addresses(folder: Path) -> None:
     words = ["memory://shop/model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://out/q.onnx"]
     done = CliRunner().invoke(main, ["quantize", *words])
@@ -306,3 +321,22 @@ def test_credentials_that_are_missing_are_told(
 )
 def test_what_gives_access_is_not_told_to_readers_of_a_page(word: str, shown: str) -> None:
     assert storage.without_secrets(word) == shown
+
+
+def test_data_that_cannot_be_asked_for_are_not_those_of_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that fails between a model and its data: what was fetched of another call is not taken for them."""
+    load_model(mirror.local("memory://shop/model.onnx"))
+    known = storage.known
+
+    def failing(url: str, error: type[Exception] = BadModel) -> storage.Known:
+        if url.endswith("/d"):
+            raise error(f"'{url}' cannot be reached, tried 5 times: OSError: 500")
+        return known(url, error)
+
+    monkeypatch.setattr(storage, "known", failing)
+    with pytest.raises(BadModel, match="/d' cannot be reached"):
+        mirror.local("memory://shop/model.onnx")
+    monkeypatch.setattr(storage, "known", known)
+    fsspec.filesystem("memory").rm_file("/shop/d")
+    path = mirror.local("memory://shop/model.onnx")
+    assert not (path.parent / "d").exists()

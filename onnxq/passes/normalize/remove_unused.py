@@ -9,10 +9,15 @@ from onnxq.model import graph
 
 
 class RemoveUnused(ir.passes.InPlacePass):
-    """onnx_ir's own pass for nodes, which spares the constants of subgraphs; these are removed here."""
+    """onnx_ir's own pass for nodes, which leaves two things that are removed here.
+
+    1. What the body of an unused If, Loop or Scan reads stays used by it, after it is gone.
+    2. The constants of subgraphs.
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        modified = RemoveUnusedNodesPass()(model).modified
+        modified = _remove_nodes(model.graph)
+        modified |= RemoveUnusedNodesPass()(model).modified
         for body in graph.graphs(model):
             spared = {id(value) for value in (*body.inputs, *body.outputs)}
             for name, value in list(body.initializers.items()):
@@ -20,3 +25,17 @@ class RemoveUnused(ir.passes.InPlacePass):
                     del body.initializers[name]
                     modified = True
         return ir.passes.PassResult(model, modified=modified)
+
+
+def _remove_nodes(body: ir.Graph) -> bool:
+    """Whether there were any whose outputs nobody reads."""
+    modified, outputs = False, {id(value) for value in body.outputs}
+    for node in reversed(body):
+        if any(value.uses() or id(value) in outputs for value in node.outputs):
+            for inner in graph.bodies(node):
+                modified |= _remove_nodes(inner)
+            continue
+        graph.detach_bodies(node)
+        body.remove(node, safe=True)
+        modified = True
+    return modified

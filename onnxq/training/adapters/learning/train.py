@@ -221,7 +221,8 @@ def _loss(graph: ir.Model, task: Task) -> Loss:
         return ByFunction(task.loss, task.labels)
     if task.labels is not None:
         named = [value.name or "" for value in graph.graph.outputs if value.dtype in (None, *FLOATS)]
-        return ByLabels(task.labels, [*task.logits] or named, classes)
+        asked = [*classes] if task.logits else []  # none of them, perhaps
+        return ByLabels(task.labels, asked or named, classes)
     assert task.teacher is not None
     teacher = Session(task.teacher, threads=0)
     if task.teacher is not None and not task.logits:
