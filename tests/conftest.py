@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from pairwise import covering, values_of
+
+# Before numpy is imported, here and in the processes that tests start. The matrices of tests are so small that a second
+# thread only waits for the first, and burns the core on which another worker runs: three times the time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.fsync = lambda file: None  # nobody pulls the plug here, and a disk takes milliseconds
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
