@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -25,3 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         taken = covering([values_of(item) for item in each])
         for i in sorted(set(range(len(each))) - taken):
             each[i].add_marker(pytest.mark.sweep)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests live until the end: the garbage collector is not to look through all of them each time."""
+    gc.collect()
+    gc.freeze()
