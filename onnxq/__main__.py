@@ -8,8 +8,8 @@ import sys
 import warnings
 
 from onnxq.errors import is_of_memory
-from onnxq.runtime import endings
-from onnxq.runtime.lazy_imports import postpone
+from onnxq.runtime.process import endings
+from onnxq.runtime.process.lazy_imports import postpone
 from onnxq.runtime.supervisor import supervised
 
 _NO_MEMORY = b"onnxq: there is not enough memory to begin: is there a limit ('ulimit -v')?\n"

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from onnxq.cluster.tasks import perform, reporting
-from onnxq.runtime.lazy_imports import postpone
+from onnxq.runtime.process.lazy_imports import postpone
 
 #: Seconds for a process to end by itself.
 PATIENCE = 3.0
