@@ -357,12 +357,15 @@ CASES: dict[str, Case] = {
         BESIDE,
         is_like_another=True,
     ),
-    "page": Case(report("q.onnx", "-f"), "out.html", other(report("other.onnx")), points="write."),
+    "page": Case(
+        report("q.onnx", "-f"), "out.html", other(report("other.onnx")), points="write.", is_like_another=True
+    ),
     "page as JSON": Case(
         report("q.onnx", "--json", "out.json", "-f"),
         "out.json",
         other(report("other.onnx", "--json", "out.json")),
         points="write.",
+        is_like_another=True,
     ),
     "model back in float": Case(
         ["dequantize", "q.onnx", "-o", "out.onnx", "-f"],
@@ -397,5 +400,6 @@ CASES: dict[str, Case] = {
             "onnxq.tuning.timings.TIMING_SECONDS": 0.001,
         },
         points="write.",
+        is_like_another=True,
     ),
 }
