@@ -8,7 +8,8 @@ import sys
 import warnings
 
 from onnxq.errors import is_of_memory
-from onnxq.runtime import endings
+from onnxq.runtime.process import endings
+from onnxq.runtime.process.lazy_imports import postpone
 from onnxq.runtime.supervisor import supervised
 
 _NO_MEMORY = b"onnxq: there is not enough memory to begin: is there a limit ('ulimit -v')?\n"
@@ -49,6 +50,7 @@ def work() -> None:
 
 def _work() -> None:
     endings.listen()
+    postpone()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # terminals that know only ASCII

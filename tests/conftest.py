@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
 import pytest
 from pairwise import covering, values_of
+
+# Before numpy is imported, here and in the processes that tests start. The matrices of tests are so small that a second
+# thread only waits for the first, and burns the core on which another worker runs: three times the time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.fsync = lambda file: None  # nobody pulls the plug here, and a disk takes milliseconds
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -18,3 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         taken = covering([values_of(item) for item in each])
         for i in sorted(set(range(len(each))) - taken):
             each[i].add_marker(pytest.mark.sweep)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests live until the end: the garbage collector is not to look through all of them each time."""
+    gc.collect()
+    gc.freeze()

@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from onnxq.cluster.tasks import perform, reporting
+from onnxq.runtime.process.lazy_imports import postpone
 
 #: Seconds for a process to end by itself.
 PATIENCE = 3.0
@@ -24,6 +25,7 @@ PATIENCE = 3.0
 
 def main() -> None:
     """One process."""
+    postpone()
     try:
         _work()
     except (KeyboardInterrupt, BrokenPipeError):

@@ -139,6 +139,7 @@ class Case:
         output: the file that is to change.
         patches, before_patches: what is set in the program, by name.
         points: how points begin at which it is ended; parts of a folder are what other cases are.
+        is_like_another: it writes by the same functions as another case, other content: it is ended once at each point.
         may_be_gone: of several files, which nobody can replace in one step: for a moment there are neither.
         needs: modules without which the command does nothing.
     """
@@ -149,6 +150,7 @@ class Case:
     patches: Mapping[str, object] = field(default_factory=dict)
     before_patches: Mapping[str, object] = field(default_factory=dict)
     points: str | tuple[str, ...] = ""
+    is_like_another: bool = False
     may_be_gone: bool = False
     needs: tuple[str, ...] = ()
 
@@ -302,6 +304,7 @@ CASES: dict[str, Case] = {
         [(quantize("w8a16"), "")],
         BESIDE,
         BESIDE,
+        is_like_another=True,
     ),
     "ranges": Case(calibrate("-f"), "out.ranges", [OLD_RANGES]),
     "ranges with progress": Case(calibrate(), "out.ranges", [(calibrate(), "kill checkpoint.save 3")]),
@@ -352,13 +355,17 @@ CASES: dict[str, Case] = {
         other(["lora", "merge", "q.onnx", "a.onnx_adapter", "-o", "out.onnx"]),
         BESIDE,
         BESIDE,
+        is_like_another=True,
     ),
-    "page": Case(report("q.onnx", "-f"), "out.html", other(report("other.onnx")), points="write."),
+    "page": Case(
+        report("q.onnx", "-f"), "out.html", other(report("other.onnx")), points="write.", is_like_another=True
+    ),
     "page as JSON": Case(
         report("q.onnx", "--json", "out.json", "-f"),
         "out.json",
         other(report("other.onnx", "--json", "out.json")),
         points="write.",
+        is_like_another=True,
     ),
     "model back in float": Case(
         ["dequantize", "q.onnx", "-o", "out.onnx", "-f"],
@@ -366,6 +373,7 @@ CASES: dict[str, Case] = {
         other(["dequantize", "other.onnx", "-o", "out.onnx"]),
         BESIDE,
         BESIDE,
+        is_like_another=True,
     ),
     "folder for another project": Case(
         [*FOR_OTHERS, "q.onnx", "-f"],
@@ -392,5 +400,6 @@ CASES: dict[str, Case] = {
             "onnxq.tuning.timings.TIMING_SECONDS": 0.001,
         },
         points="write.",
+        is_like_another=True,
     ),
 }

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from device import Device
+from once import once
 
 import onnxq
 
-SOURCES = Path(__file__).parents[2] / "custom_ops"
+SOURCES, LIBRARY = Path(__file__).parents[2] / "custom_ops", "libonnxq_cuda_emulated.so"
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +23,6 @@ def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if compiler is None or not SOURCES.exists():
         pytest.skip("needs a C++ compiler and the sources")
-    folder = tmp_path_factory.mktemp("emulated")
     flags = [
         "-std=c++17",
         "-DONNXQ_CUDA",
@@ -40,12 +40,14 @@ def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(SOURCES / "abi" / name for name in ("infer.cc", "nodes.cc", "weight.cc")),
         Path(__file__).with_name("register_emulated.cc"),
     ]
-    objects = [folder / f"{source.parent.name}_{source.stem}.o" for source in sources]
-    for source, made in zip(sources, objects, strict=True):
-        subprocess.run([compiler, *flags, *extra, f"-I{SOURCES}", "-c", str(source), "-o", str(made)], check=True)
-    library = folder / "libonnxq_cuda_emulated.so"
-    subprocess.run([compiler, "-shared", *extra, *map(str, objects), "-o", str(library)], check=True)
-    return library
+
+    def build(folder: Path) -> None:
+        objects = [folder / f"{source.parent.name}_{source.stem}.o" for source in sources]
+        for source, made in zip(sources, objects, strict=True):
+            subprocess.run([compiler, *flags, *extra, f"-I{SOURCES}", "-c", str(source), "-o", str(made)], check=True)
+        subprocess.run([compiler, "-shared", *extra, *map(str, objects), "-o", str(folder / LIBRARY)], check=True)
+
+    return once(tmp_path_factory, "emulated", build) / LIBRARY
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import drawn
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,7 +26,7 @@ orderless = pytest.mark.parametrize("name", ORDERLESS)
 
 NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(-2, 2, width=32)
 BATCHES = st.lists(st.lists(NUMBERS, max_size=20).map(lambda x: np.array(x, np.float32)), max_size=6)
-few = settings(max_examples=60, deadline=None, derandomize=True)
+few = drawn(40)
 
 
 def seen(name: str, *batches: NDArray) -> collectors.Collector:

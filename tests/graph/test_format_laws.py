@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from drawn import drawn
+from hypothesis import given
 from hypothesis import strategies as st
 from looped import looped
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ def weights(draw: st.DrawFn) -> NDArray:
 
 
 @pytest.mark.parametrize("word", WORDS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@drawn(30)
 @given(data=st.data())
 def test_laws(word: str, data: st.DataObject) -> None:
     weight = data.draw(weights())
@@ -251,7 +252,7 @@ def assert_same(a: QuantizedTensor, b: QuantizedTensor) -> None:
 
 
 @pytest.mark.parametrize("word", [word for word in WORDS if word not in TWO_LEVELS])
-@settings(max_examples=20, deadline=None, derandomize=True)
+@drawn(12)
 @given(data=st.data())
 def test_powers_of_two_go_through(word: str, data: st.DataObject) -> None:
     """Of numbers whose scales stay normal in the type that stores them; else rounding would differ."""

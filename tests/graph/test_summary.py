@@ -8,7 +8,8 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import drawn
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from(
     [0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45]
 )
 BATCHES = st.lists(st.lists(NUMBERS, max_size=20).map(lambda x: np.array(x, np.float32)), max_size=6)
-few = settings(max_examples=60, deadline=None, derandomize=True)
+few = drawn(60)
 
 
 def seen(*batches: NDArray, axis: int | None = None) -> Summary:

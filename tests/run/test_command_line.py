@@ -58,6 +58,20 @@ def test_help_imports_nothing_slow() -> None:
     assert min(seconds) < QUICK
 
 
+def test_commands_read_sympy_only_where_dimensions_are_computed() -> None:
+    """onnx_ir imports it for that: reading it would take as long as all else that a command needs to begin."""
+    script = (
+        "import sys; sys.argv = ['onnxq', 'inspect', 'models/text_transformer.onnx']\n"
+        "from onnxq.__main__ import work\n"
+        "try: work()\nexcept SystemExit as end: assert not end.code\n"
+        "before = 'sympy.core' in sys.modules\n"
+        "import onnx_ir, sympy\n"
+        "print(before, onnx_ir.SymbolicDim('n') + 1, sympy.Integer(2) + 3)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1:] == ["False n + 1 5"], done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("word", sorted(main.commands))
 def test_every_command_has_examples_that_parse(word: str) -> None:
     command = main.commands[word]

@@ -10,7 +10,7 @@ import pytest
 _BEGIN = """
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is off in what a shell starts in the background
-from onnxq.runtime import endings
+from onnxq.runtime.process import endings
 endings.listen()
 def again(): os.kill(os.getpid(), signal.{name})
 class Finalized:

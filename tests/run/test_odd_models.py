@@ -32,19 +32,22 @@ PAIRS = [
     for (i, name), (j, scheme) in itertools.product(enumerate(odd.MODELS), enumerate(SCHEMES))
     if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
 ]
-#: Schemes that go the same way through all passes, with other numbers: each model takes one, and the sweep the other.
-TWINS = {"w8a16": 0, "w4a16": 1, "nf4": 0, "fp4": 1, "w8a8": 0, "w4a8": 1}
+#: Schemes that go the same way through all passes, with other numbers and, every other one, another operator: each
+#: model takes one of them, the sweep the next, and marker `zoo` what is left.
+TWINS = (("w8a16", "nf4", "w4a16", "fp4"), ("w8a8", "w4a8"))
 
 
-def is_swept(name: str, scheme: str) -> bool:
+def marks_of(name: str, scheme: str) -> list[pytest.MarkDecorator]:
     if name == "2000 nodes":
-        return scheme != "w4a16"
-    return scheme in TWINS and TWINS[scheme] != list(odd.MODELS).index(name) % 2
+        return [] if scheme == "w4a16" else [pytest.mark.sweep]
+    for twins in TWINS:
+        if scheme in twins:
+            place = (twins.index(scheme) - list(odd.MODELS).index(name)) % len(twins)
+            return [[], [pytest.mark.sweep], [pytest.mark.zoo]][min(place, 2)]
+    return []
 
 
-PARAMETERS = [
-    pytest.param(*pair, id="-".join(pair), marks=pytest.mark.sweep if is_swept(*pair[:2]) else ()) for pair in PAIRS
-]
+PARAMETERS = [pytest.param(*pair, id="-".join(pair), marks=marks_of(*pair[:2])) for pair in PAIRS]
 #: dB: four bits on matrices of a few hundred weights have about 18; a wrong axis, row or sign leaves none. With one
 #: scale a channel less, as where an output is a sign.
 LEAST_DB = {"w4a8": 11.0}

@@ -21,7 +21,7 @@ def test_another_checkout_writes_the_same_or_not(tmp_path: Path) -> None:
     if load_zoo() is None:
         pytest.skip("no shared models")
     package = Path(onnxq.__file__).parent
-    shutil.copytree(package, tmp_path / "other" / "onnxq", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, tmp_path / "other" / "onnxq")
     environment = os.environ | {"PYTHONPATH": str(package.parent)}
     words = ["--against", tmp_path / "other", "--models", "gpt_nano_sort", "--schemes", "fp16", "nf4"]
 
