@@ -28,6 +28,7 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.whole_softmax import WholeSoftmax
 from onnxq.runtime import known
 
 
@@ -59,6 +60,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     run(
         [
             LiftConstantsToInitializersPass(True, size_limit=0),
+            WholeSoftmax(),
             RemoveIdentities(),
             *[ChangeFloatType(half, ir.DataType.FLOAT) for half in widened],
             UniqueNames(),
