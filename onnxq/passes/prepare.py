@@ -14,6 +14,7 @@ from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
 from onnxq.model.operators import require_inputs
 from onnxq.model.origin import HALVES
 from onnxq.passes import found, in_order
+from onnxq.passes.fixed_states import FixedStates
 from onnxq.passes.fold_shapes import FoldShapes
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -62,6 +63,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             LiftConstantsToInitializersPass(True, size_limit=0),
             WholeSoftmax(),
             RemoveIdentities(),
+            FixedStates(),
             *[ChangeFloatType(half, ir.DataType.FLOAT) for half in widened],
             UniqueNames(),
             NameCastTypes(),
