@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,11 @@ REPEATABLE_DB = 60.0
 FAINT = 0.05
 #: What a probability of 0 counts as: less than float32 logits tell apart.
 LEAST_PROBABILITY = 1e-30
+#: Numbers from which on an output may hold scores of many places, and the most of them that are near 1 then.
+LEAST_SCORES, RARE = 64, 0.1
+MOST_COLUMNS = 1024  # of a place: numbers of its box, scores of its classes
+#: How many times the power of scores other numbers have beside which an error of the scores would not be seen.
+LOUDER = 10.0
 
 
 def decibel(signal: float, noise: float) -> float:
@@ -135,6 +140,8 @@ class Quality:
     * `sqnr`: power of the float output over power of the difference.
     * `contrast`: variance of the float output over power of the difference. What a constant offset adds to the power
       carries no information: logits around 300 may have 35 dB of SQNR and be in the wrong order.
+
+    Scores that lie in one output beside much larger numbers, as YOLO's beside boxes, are an output of their own here.
 
     Attributes:
         ignored: outputs that are not looked at.
@@ -273,11 +280,55 @@ class Quality:
         return [outputs[name] for outputs in self.labels.values() if name in outputs and outputs[name].count]
 
 
+def scores_rare_events(x: NDArray) -> bool:
+    """Whether an output looks like scores to be compared with a threshold: one of many places, few of them near 1.
+
+    The distribution over the classes of a classifier, which sums to one, is not meant: there only the largest counts.
+    """
+    if x.dtype.kind != "f" or x.size < LEAST_SCORES or not (np.min(x) >= 0 and np.max(x) <= 1):
+        return False
+    if any(n > 2 and np.allclose(np.sum(x, axis, dtype=np.float64), 1, atol=1e-2) for axis, n in enumerate(x.shape)):
+        return False
+    return bool(np.min(np.mean(x.reshape(-1, x.shape[-1]) > 0.5, axis=0)) < RARE)
+
+
+def scores_beside(x: NDArray) -> tuple[int, NDArray[np.bool_]] | None:
+    """Where an output that joins scores of many places with much larger numbers, as boxes in pixels, has the scores.
+
+    Returns the axis of the columns, and which hold scores: adjacent ones, of numbers in 0…1 that are not all 0, few of
+    them near 1. None where there are none, nothing but scores, or nothing beside them that is `LOUDER`.
+    """
+    if x.dtype.kind != "f" or x.ndim < 2 or x.size < LEAST_SCORES:
+        return None
+    for axis in (axis for axis, n in enumerate(x.shape) if axis and 2 <= n <= MOST_COLUMNS):
+        others = tuple(other for other in range(x.ndim) if other != axis)
+        low, high = np.min(x, axis=others), np.max(x, axis=others)
+        scores = (low >= 0) & (high <= 1) & (high > 0)
+        if not scores.any() or scores.all() or np.ptp(np.flatnonzero(scores)) >= scores.sum():
+            continue
+        power = np.mean(np.square(x, dtype=np.float64), axis=others)
+        is_hidden = power[~scores].mean() >= LOUDER * power[scores].mean()
+        if is_hidden and scores_rare_events(np.moveaxis(np.compress(scores, x, axis), axis, -1)):
+            return axis, scores
+    return None
+
+
+def _parted(name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> Iterator[tuple[str, NDArray, NDArray]]:
+    """Arrays of one output; scores beside larger numbers by themselves, under a name that says so."""
+    for x, y in zip(wanted, got, strict=True):
+        axis, scores = scores_beside(x) or (0, None)
+        if scores is None:
+            yield name, x, y
+            continue
+        for part, kept in ((f"{name} (scores)", scores), (name, ~scores)):
+            yield part, np.compress(kept, x, axis), np.compress(kept, y, axis)
+
+
 def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
     if [x.shape for x in wanted] != [y.shape for y in got]:
         outputs.setdefault(name, Power()).mismatch = True
         return
-    for x, y in zip(wanted, got, strict=True):
+    for part, x, y in _parted(name, wanted, got):
         if x.dtype.kind not in "fV" or not x.size:
             continue
         a, b = x.astype(np.float64), y.astype(np.float64)
@@ -285,7 +336,7 @@ def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: S
         a, b = a[known], b[known]
         if not a.size:
             continue
-        power = outputs.setdefault(name, Power())
+        power = outputs.setdefault(part, Power())
         power.signal += float(np.sum(a * a))
         power.total += float(np.sum(a))
         power.count += a.size
@@ -347,8 +398,3 @@ def compare_outputs(
     for x, y in zip(wanted, got, strict=True):
         quality.add(names, x, y, next(names_of))
     return quality
-
-
-def noise_ratio(quality: Quality) -> float:
-    """Noise over variation, summed over the outputs; huge for an output that is broken."""
-    return quality.noise_ratio()

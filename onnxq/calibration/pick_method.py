@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq import collectors
 from onnxq.progress import QUIET, Progress
-from onnxq.quality import compare_outputs, noise_ratio, unrepeatable
+from onnxq.quality import compare_outputs, unrepeatable
 from onnxq.runtime import work
 from onnxq.runtime.session import Feed, Session
 from onnxq.runtime.work import NodeRun
@@ -74,5 +74,5 @@ def least_noise(
 def _noise(model: ir.Model, wanted: list[tuple[Feed, list[NDArray]]], random: frozenset[str]) -> float:
     session = Session(model, threads=0)
     feeds, outputs = zip(*wanted, strict=True)
-    found = noise_ratio(compare_outputs(session.outputs, outputs, map(session.run, feeds), random))
+    found = compare_outputs(session.outputs, outputs, map(session.run, feeds), random).noise_ratio()
     return math.inf if math.isnan(found) else found

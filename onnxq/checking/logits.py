@@ -5,10 +5,11 @@ An output is taken for scores where the graph says so:
 1. It comes from a Softmax or LogSoftmax over an axis of fixed length: probabilities, or their logarithms.
 2. It comes from a Gemm or MatMul with a constant matrix of N columns, N from 2 on, perhaps with a constant added or
    multiplied: logits along the last axis. Not where a float input has N numbers in its last axis too: such a model
-   gives back what it was given, as autoencoders do.
+   gives back what it was given, as autoencoders do. A Transpose that keeps the last axis may stand behind it, and a
+   Reshape where the output has N numbers there: Keras' Dense of sequences is exported as a product of rows.
 
-Between that and the output only Identity and Cast may stand. What the graph cannot say (logits of a convolution, of a
-head that is followed by more) the user can: `named`.
+Between that and the output only these, Identity and Cast may stand. What the graph cannot say (logits of a
+convolution, of a head that is followed by more) the user can: `named`.
 """
 
 from __future__ import annotations
@@ -64,12 +65,22 @@ def _of(output: ir.Value) -> Classes | None:
         if size is not None and not (isinstance(size, int) and size >= 2):
             return None  # an axis of any length: weights of attention
         return Classes(axis, "probabilities" if node.op_type == "Softmax" else "logarithms")
-    columns = _columns(node)
-    while columns is None and node is not None and graph.is_op(node, *_BEHIND):
+    columns, is_reshaped = _columns(node), False
+    while columns is None and node is not None and (graph.is_op(node, *_BEHIND, "Reshape") or _keeps_columns(node)):
+        is_reshaped |= node.op_type == "Reshape"
         inputs = [value for value in node.inputs if value is not None and graph.constant(value) is None]
+        if node.op_type == "Reshape":
+            inputs = inputs[:1]  # its shape may be computed
         node = _through(inputs[0].producer()) if len(inputs) == 1 else None
         columns = _columns(node)
-    return Classes(-1) if columns is not None and columns >= 2 else None
+    if columns is None or columns < 2 or (is_reshaped and _last(output) != columns):
+        return None
+    return Classes(-1)
+
+
+def _keeps_columns(node: ir.Node) -> bool:
+    perm = node.attributes["perm"].as_ints() if graph.is_op(node, "Transpose") and "perm" in node.attributes else ()
+    return bool(perm) and perm[-1] == len(perm) - 1
 
 
 def _through(node: ir.Node | None) -> ir.Node | None:

@@ -14,6 +14,7 @@ from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
 from onnxq.model.operators import require_inputs
 from onnxq.model.origin import HALVES
 from onnxq.passes import found, in_order
+from onnxq.passes.fixed_states import FixedStates
 from onnxq.passes.fold_shapes import FoldShapes
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -28,6 +29,7 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.whole_softmax import WholeSoftmax
 from onnxq.runtime import known
 
 
@@ -59,7 +61,9 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     run(
         [
             LiftConstantsToInitializersPass(True, size_limit=0),
+            WholeSoftmax(),
             RemoveIdentities(),
+            FixedStates(),
             *[ChangeFloatType(half, ir.DataType.FLOAT) for half in widened],
             UniqueNames(),
             NameCastTypes(),

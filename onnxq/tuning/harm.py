@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from onnxq.plan import Choice, Plan
 from onnxq.planning import int8_regions
 from onnxq.progress import QUIET, Progress
-from onnxq.quality import noise_ratio
 from onnxq.tuning.plan_bench import PlanBench
 
 
@@ -25,11 +24,11 @@ def harm(
     """
     if not choices:
         return {}  # weights only: nothing computes in integers
-    floor = noise_ratio(bench.quality(base))
+    floor = bench.quality(base).noise_ratio()
 
     def added(group: Sequence[Sequence[Choice]]) -> float:
         members = [choice for together in group for choice in together]
-        noise = noise_ratio(bench.quality(int8_regions.prune(base.replacing(members), bench.model)))
+        noise = bench.quality(int8_regions.prune(base.replacing(members), bench.model)).noise_ratio()
         progress.advance(1)
         return max(0.0, noise - floor)
 

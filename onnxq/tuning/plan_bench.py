@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -20,7 +19,16 @@ from onnxq.model.weights import fits_half, weights_of
 from onnxq.passes.regions.step_names import with_names
 from onnxq.plan import Plan
 from onnxq.planning.shared_weights import first_readers
-from onnxq.quality import MAX_DB, Classes, Quality, arrays_of, compare_outputs, unrepeatable
+from onnxq.quality import (
+    MAX_DB,
+    Classes,
+    Quality,
+    arrays_of,
+    compare_outputs,
+    scores_beside,
+    scores_rare_events,
+    unrepeatable,
+)
 from onnxq.runtime import work
 from onnxq.runtime.profile import MachineProfile, new_profile
 from onnxq.runtime.session import THREADS, Feed, Kernel, Session
@@ -55,8 +63,6 @@ LONG = 3.0
 BYTES_PER_CONSTANT = 150
 #: dB below which two runtimes do not compute the same model.
 ALIKE = 10.0
-#: Outputs of at least so many numbers in 0…1, of which less than this share is above 0.5, are taken for scores.
-LEAST_SCORES, RARE = 64, 0.1
 
 
 @dataclass
@@ -298,20 +304,9 @@ def _is_recurrent(feed: Feed, outputs: Sequence[NDArray]) -> bool:
 def _is_detector(feed: Feed, outputs: Sequence[NDArray]) -> bool:
     """Whether an output looks like scores to be compared with a threshold.
 
-    One with the shape of an input is none: it is a gain for each of its numbers, as of a filter, or a mask.
+    One with the shape of an input is none: it is a gain for each of its numbers, as of a filter, or a mask. Scores may
+    also lie beside other numbers, as boxes.
     """
     inputs = {x.shape for x in feed.values()}
-    found = (x for output in outputs for x in arrays_of(output))
-    return any(_scores_rare_events(x) for x in found if x.shape not in inputs)
-
-
-def _scores_rare_events(x: NDArray) -> bool:
-    """Whether an output looks like scores to be compared with a threshold: one of many places, few of them near 1.
-
-    The distribution over the classes of a classifier, which sums to one, is not meant: there only the largest counts.
-    """
-    if x.dtype.kind != "f" or x.size < LEAST_SCORES or not (np.min(x) >= 0 and np.max(x) <= 1):
-        return False
-    if any(n > 2 and np.allclose(np.sum(x, axis, dtype=np.float64), 1, atol=1e-2) for axis, n in enumerate(x.shape)):
-        return False
-    return bool(np.min(np.mean(x.reshape(-1, x.shape[-1]) > 0.5, axis=0)) < RARE)
+    found = [x for output in outputs for x in arrays_of(output)]
+    return any(scores_rare_events(x) or scores_beside(x) is not None for x in found if x.shape not in inputs)

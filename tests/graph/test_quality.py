@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike
 
-from onnxq.quality import MAX_DB, Classes, Quality, compare_outputs, noise_ratio
+from onnxq.quality import MAX_DB, Classes, Quality, compare_outputs, scores_beside
 
 
 def of(wanted: ArrayLike, got: ArrayLike, dtype: DTypeLike = np.float32) -> Quality:
@@ -28,7 +28,7 @@ def test_the_definitions(noise: float, dtype: DTypeLike) -> None:
     quality = of(x, y, dtype)
     assert quality.sqnr == pytest.approx(10 * np.log10((a**2).sum() / ((a - b) ** 2).sum()), abs=1e-9)
     assert quality.contrast == pytest.approx(10 * np.log10(a.var() * a.size / ((a - b) ** 2).sum()), abs=1e-6)
-    assert noise_ratio(quality) == pytest.approx(((a - b) ** 2).sum() / (a.var() * a.size), rel=1e-6)
+    assert quality.noise_ratio() == pytest.approx(((a - b) ** 2).sum() / (a.var() * a.size), rel=1e-6)
 
 
 def test_an_offset_counts_for_sqnr_only() -> None:
@@ -62,7 +62,7 @@ def test_the_worst_output_counts() -> None:
 def test_equal_outputs_are_as_good_as_it_gets() -> None:
     assert of(normal(5), normal(5)).sqnr == MAX_DB
     assert of(np.zeros(5), np.zeros(5)).contrast == MAX_DB
-    assert noise_ratio(of(normal(5), normal(5))) == 0
+    assert of(normal(5), normal(5)).noise_ratio() == 0
     assert Quality().sqnr == Quality().contrast == MAX_DB
 
 
@@ -83,7 +83,7 @@ def test_tiny_noise_and_huge_noise_stay_within_the_scale() -> None:
 def test_broken_outputs(wanted: ArrayLike, got: ArrayLike) -> None:
     quality = of(wanted, got)
     assert quality.sqnr == quality.contrast == -MAX_DB
-    assert noise_ratio(quality) >= 1
+    assert quality.noise_ratio() >= 1
 
 
 def test_one_broken_sample_breaks_the_output() -> None:
@@ -164,3 +164,61 @@ def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:
     alone = Quality()
     alone.add(["y"], [1e-6 * x], [2e-6 * x], "silence")
     assert alone.sqnr == pytest.approx(0, abs=0.01)
+
+
+def _boxes(axis: int, places: int = 200) -> np.ndarray:
+    """Four numbers of a box in pixels and scores of three classes at each place, few of them near 1."""
+    made = np.random.default_rng(3)
+    scores = made.uniform(0, 0.1, (1, places, 3))
+    scores[0, ::50, 1] = 0.9
+    found = np.concatenate([made.uniform(0, 320, (1, places, 4)), scores], axis=-1).astype(np.float32)
+    return np.ascontiguousarray(np.moveaxis(found, -1, axis))
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_scores_beside_boxes_are_an_output_of_their_own(axis: int) -> None:
+    """All in one, their noise is nothing beside the power of pixels, and there is no detection left that is right."""
+    wanted = _boxes(axis)
+    at, kept = scores_beside(wanted) or (0, np.zeros(0))
+    assert (at, list(kept)) == (axis, [False] * 4 + [True] * 3)
+    noise = np.moveaxis(np.zeros_like(wanted), axis, -1)
+    noise[..., 4:] = 0.1 * normal(*noise[..., 4:].shape)
+    got = wanted + np.moveaxis(noise, -1, axis)
+    quality = of(wanted, got)
+    scores = np.moveaxis(wanted, axis, -1)[..., 4:].astype(np.float64)
+    alone = 10 * np.log10((scores**2).sum() / (noise[..., 4:].astype(np.float64) ** 2).sum())
+    assert quality.by_output() == {"y": MAX_DB, "y (scores)": pytest.approx(alone, abs=0.01)}
+    assert quality.sqnr == pytest.approx(alone, abs=0.01)
+    assert alone < 10
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        _boxes(2)[:, :8],
+        _boxes(2)[..., 4:],
+        _boxes(2)[..., :4],
+        _boxes(2) / 320,
+        np.maximum(normal(1, 200, 30), 0),
+        _boxes(2)[..., [0, 4, 1, 5]],
+        normal(1, 200, 7) * 100,
+        np.where(normal(1, 200, 7) > 0, np.nan, _boxes(2)),
+        _boxes(2).astype(np.int64),
+        normal(500),
+    ],
+    ids=[
+        "few",
+        "scores alone",
+        "boxes alone",
+        "boxes of 0…1",
+        "relu",
+        "in turns",
+        "signed",
+        "nan",
+        "integers",
+        "a row",
+    ],
+)
+def test_other_outputs_stay_whole(x: np.ndarray) -> None:
+    assert scores_beside(x) is None
+    assert set(of(x, x, x.dtype).by_output()) <= {"y"}

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxq.plan import Choice, Method, Plan
+from onnxq.quality import LEAST_SCORES, scores_rare_events
 from onnxq.samples.trials import Trial, Trials
-from onnxq.tuning.plan_bench import LEAST_SCORES, WATCHED, PlanBench, _is_detector, _scores_rare_events
+from onnxq.tuning.plan_bench import WATCHED, PlanBench, _is_detector
 from onnxq.tuning.refine import _growing
 
 
 def test_scores_of_many_places_are_seen() -> None:
     scores = np.random.default_rng(0).uniform(0, 0.4, (1, 100, 3)).astype(np.float32)
     scores[0, 7, 1] = 0.9
-    assert _scores_rare_events(scores)
+    assert scores_rare_events(scores)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +36,12 @@ def test_scores_of_many_places_are_seen() -> None:
     ids=["signed", "half of them large", "few", "nan", "integers", "classes"],
 )
 def test_other_outputs_are_no_scores(x: np.ndarray) -> None:
-    assert not _scores_rare_events(x)
+    assert not scores_rare_events(x)
 
 
 def test_two_classes_at_many_places_are_scores() -> None:
     face = np.r_[np.full(95, 0.01), np.full(5, 0.99)]
-    assert _scores_rare_events(np.stack([1 - face, face], axis=-1)[None])
+    assert scores_rare_events(np.stack([1 - face, face], axis=-1)[None])
 
 
 def test_a_gain_for_each_number_of_an_input_is_no_score() -> None:

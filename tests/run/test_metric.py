@@ -218,6 +218,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.M
 # -- which outputs are scores of classes -------------------------------------------------------------------------------
 
 ONE = {"w": np.ones((8, 5), np.float32), "b": np.ones(5, np.float32), "s": np.array(2, np.float32)}
+ONE |= {"r": np.array([-1, 1, 5])}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +227,24 @@ ONE = {"w": np.ones((8, 5), np.float32), "b": np.ones(5, np.float32), "s": np.ar
         ("m (float[n, 8] x) => (float[n, 5] y) { y = MatMul (x, w) }", Classes(-1)),
         ("m (float[n, 8] x) => (float[n, 5] y) { h = MatMul (x, w)  i = Add (h, b)  y = Mul (i, s) }", Classes(-1)),
         ("m (float[n, 8] x) => (float[n, 5] y) { h = Gemm (x, w, b)  y = Identity (h) }", Classes(-1)),
+        (
+            "m (float[n, k, 8] x) => (float[n, k, 5] y) { h = MatMul (x, w)  i = Reshape (h, r)  y = Add (i, b) }",
+            Classes(-1),
+        ),
+        (
+            "m (float[n, k, 8] x) => (float[n, 5] y) { h = MatMul (x, w)  i = Size (x)  y = Reshape (h, i) }",
+            Classes(-1),
+        ),
+        (
+            "m (float[n, k, 8] x) => (float[k, n, 5] y) { h = MatMul (x, w)  y = Transpose <perm=[1, 0, 2]> (h) }",
+            Classes(-1),
+        ),
+        ("m (float[n, 8] x) => (float[n, 1, 5, 1] y) { h = MatMul (x, w)  y = Reshape (h, r) }", None),
+        ("m (float[n, 8] x) => (float[] y) { h = MatMul (x, w)  y = Reshape (h, r) }", None),
+        (
+            "m (float[n, k, 8] x) => (float[n, 5, k] y) { h = MatMul (x, w)  y = Transpose <perm = [0, 2, 1]> (h) }",
+            None,
+        ),
         ("m (float[n, 5] x) => (float[n, 5] y) { y = Softmax <axis = 1> (x) }", Classes(1, "probabilities")),
         ("m (float[n, 5] x) => (float[n, 5] y) { y = LogSoftmax (x) }", Classes(-1, "logarithms")),
         ("m (float[n, k] x) => (float[n, k] y) { y = Softmax (x) }", None),
@@ -233,7 +252,23 @@ ONE = {"w": np.ones((8, 5), np.float32), "b": np.ones(5, np.float32), "s": np.ar
         ("m (float[n, 8] x, float[n, 5] z) => (float[n, 5] y) { k = Relu (z)  y = MatMul (x, w) }", None),
         ("m (float[n, 8] x) => (float[n, 5] y) { h = MatMul (x, w)  y = Relu (h) }", None),
     ],
-    ids=["matmul", "bias-and-scale", "gemm", "softmax", "logsoftmax", "attention", "two", "given-back", "relu"],
+    ids=[
+        "matmul",
+        "bias-and-scale",
+        "gemm",
+        "rows",
+        "shape",
+        "turned",
+        "places",
+        "unknown",
+        "columns",
+        "softmax",
+        "logsoftmax",
+        "attention",
+        "two",
+        "given-back",
+        "relu",
+    ],
 )
 def test_outputs_of_classes_are_found_in_the_graph(text: str, wanted: Classes | None) -> None:
     model = tiny.read(

@@ -1,0 +1,101 @@
+"""Softmax over the last axis is one node again, where ONNX's converter wrote four because it did not know the rank."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+
+#: Below opset 13 these flatten what they read to a matrix, which no later version does.
+_FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
+#: Operators whose output has the rank of their first input, and those that have the highest rank of all inputs.
+_LIKE_FIRST = (
+    *("Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Erf", "Clip", "Sqrt", "Exp", "Log"),
+    *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "BatchNormalization", "LayerNormalization", "Identity"),
+    *("Softmax", "LogSoftmax", "Cast", "Concat", "Slice", "Split", "Pad", "Dropout"),
+)
+_LIKE_HIGHEST = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "Max", "Min")
+#: How many nodes are looked at before the rank counts as unknown.
+_FAR = 64
+
+
+class WholeSoftmax(ir.passes.InPlacePass):
+    """Reshape(Softmax(Flatten<axis = k>(x), axis = -1), Shape(x)) becomes Softmax(x, axis = k).
+
+    1. Only where x has k + 1 axes, which the graph says: of x or of the output, or by operators that keep ranks, back
+       to one with a rank of its own (a Transpose, a Reshape to a constant shape).
+    2. LogSoftmax and Hardmax are written so too.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        modified = False
+        for node in list(graph.nodes(model)):
+            if graph.is_op(node, "Reshape") and len(node.inputs) == 2:
+                modified |= _joined(node)
+        return ir.passes.PassResult(model, modified=modified)
+
+
+def _joined(reshape: ir.Node) -> bool:
+    middle, shape = (None if value is None else value.producer() for value in reshape.inputs)
+    if middle is None or shape is None or not (graph.is_op(middle, *_FLATTENING) and graph.is_op(shape, "Shape")):
+        return False
+    flatten = None if middle.inputs[0] is None else middle.inputs[0].producer()
+    if flatten is None or not graph.is_op(flatten, "Flatten") or shape.attributes:
+        return False
+    x, axis = flatten.inputs[0], graph.attribute_int(flatten, "axis", 1)
+    last, out = graph.attribute_int(middle, "axis", -1), reshape.outputs[0]
+    if x is None or x is not shape.inputs[0] or last not in (-1, 1) or axis < 0 or axis + 1 != _rank(x, out):
+        return False
+    if len(middle.outputs[0].uses()) != 1 or middle.outputs[0].is_graph_output():
+        return False
+    middle.replace_input_with(0, x)
+    middle.attributes["axis"] = ir.AttrInt64("axis", axis)
+    made = middle.outputs[0]
+    made.name, made.type, made.shape, out.name = out.name, out.type, out.shape, None
+    out.replace_all_uses_with(made, replace_graph_outputs=True)
+    assert reshape.graph is not None
+    reshape.graph.remove(reshape, safe=True)
+    return True
+
+
+def _rank(x: ir.Value, out: ir.Value) -> int | None:
+    return len(out.shape) if out.shape is not None else _rank_of(x, [_FAR])
+
+
+def _rank_of(x: ir.Value | None, left: list[int]) -> int | None:
+    """Number of axes of `x`, None where the graph does not say it; `left` counts down what may still be looked at."""
+    left[0] -= 1
+    if x is None or left[0] < 0:
+        return None
+    if x.shape is not None:
+        return len(x.shape)
+    if (tensor := graph.constant(x)) is not None:
+        return len(tensor.shape)
+    node = x.producer()
+    if node is None or node.domain != "" or (x is not node.outputs[0] and node.op_type != "Split"):
+        return None
+    if node.op_type == "Transpose" and "perm" in node.attributes:
+        return len(node.attributes["perm"].as_ints())
+    if node.op_type == "Reshape":
+        shape = graph.constant(node.inputs[1])
+        return None if shape is None else int(shape.size)
+    if node.op_type in _LIKE_FIRST:
+        return _rank_of(node.inputs[0], left)
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        axes, rank = _axes_of(node), _rank_of(node.inputs[0], left)
+        return None if not axes or rank is None else rank + (axes if node.op_type == "Unsqueeze" else -axes)
+    if node.op_type in (*_LIKE_HIGHEST, "MatMul"):
+        ranks = [_rank_of(value, left) for value in node.inputs]
+        known = [rank for rank in ranks if rank is not None]
+        if len(known) < len(ranks) or (node.op_type == "MatMul" and min(known) < 2):
+            return None
+        return max(known)
+    return None
+
+
+def _axes_of(node: ir.Node) -> int:
+    """How many axes a Squeeze or Unsqueeze names; 0 where it names none, or not as constants."""
+    if "axes" in node.attributes:
+        return len(node.attributes["axes"].as_ints())
+    axes = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    return 0 if axes is None else int(axes.size)
