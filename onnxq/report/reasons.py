@@ -21,6 +21,7 @@ ADVICE = (
     (r"float16", "scheme w8a8, w8a16 or bf16, whose numbers reach further"),
     (r"bias is computed", "fold the bias into a constant when exporting"),
     (r"not both constant|is computed|is an input", "make its weights constants (initializers) when exporting"),
+    (r"what it reads is constant", "fold it into a constant when exporting: it computes the same in every run"),
     (r"has only \d+ numbers", "nothing: so few numbers are not worth codes"),
     (r"subgraphs share its weight", "give each branch a weight of its own, or use target ort-cpu or onnxq"),
     (r"dynamically quantized LSTM|DynamicQuantizeLSTM", "target ort-cpu, and a forward layout"),

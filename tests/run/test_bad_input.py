@@ -308,10 +308,15 @@ def test_devices_are_never_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-@pytest.mark.parametrize("name", [".", "/", "", "long" * 99], ids=["here", "root", "empty", "long"])
+@pytest.mark.parametrize("name", [".", "/", "long" * 99], ids=["here", "root", "long"])
 def test_outputs_that_are_no_names(name: str, tmp_path: Path) -> None:
     said = refusal("quantize", text(MATMUL, tmp_path), "-o", name)
     assert "is a folder" in said or "File name too long" in said
+
+
+def test_an_empty_name_is_no_output(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.main, ["quantize", str(text(MATMUL, tmp_path)), "-o", ""])
+    assert (result.exit_code, "'-o': is empty, where a path is expected" in result.output) == (2, True)
 
 
 def test_what_is_written_is_never_written_over(tmp_path: Path) -> None:
