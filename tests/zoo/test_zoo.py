@@ -40,6 +40,8 @@ FEW, SAMPLES = 8, 32
 SCORED = "charlm"
 #: Bytes that nodes and names of quantization may add to a model of a few kilobytes.
 STRUCTURE = 1 << 15
+#: dB that little effort may miss: plans are compared on fewer samples than the file is checked on.
+LESS = 1.0
 
 
 @pytest.fixture(scope="session")
@@ -70,14 +72,14 @@ def quantize(zoo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return run
 
 
-def assert_good(result: onnxq.Result) -> None:
-    """The check ran and found what was asked for, and the plan says why about every node that is not; or the model is
-    so small that nothing is gained, and was copied."""
+def assert_good(result: onnxq.Result, less: float = 0.0) -> None:
+    """The check ran and found what was asked for, but for `less` dB, and the plan says why about every node that is
+    not; or the model is so small that nothing is gained, and was copied."""
     if result.copied:
         assert "nothing to gain" in result.copied and result.bytes_before < STRUCTURE * 4
         return
     assert result.check is not None
-    assert result.check.sqnr >= result.recipe.aim
+    assert result.check.sqnr >= result.recipe.aim - less
     assert result.bytes_after < 1.05 * result.bytes_before + STRUCTURE
     for choice in result.plan:
         assert choice.method is not Method.KEEP or choice.reason, choice
@@ -86,13 +88,13 @@ def assert_good(result: onnxq.Result) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != SCORED])
 def test_every_model_goes_through(quantize: Callable[..., onnxq.Result], name: str) -> None:
-    assert_good(quantize(name, "w8a8", "ort-cpu", samples=FEW, effort="quick"))
+    assert_good(quantize(name, "w8a8", "ort-cpu", samples=FEW, effort="quick"), LESS)
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("name", "scheme", "target"), SOME)
 def test_every_scheme_goes_through(quantize: Callable[..., onnxq.Result], name: str, scheme: str, target: str) -> None:
-    assert_good(quantize(name, scheme, target, effort="quick"))
+    assert_good(quantize(name, scheme, target, effort="quick"), LESS)
 
 
 @pytest.mark.slow
