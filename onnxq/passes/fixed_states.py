@@ -29,10 +29,19 @@ class FixedStates(ir.passes.InPlacePass):
 
 def _freed(node: ir.Node) -> bool:
     """Take the states of `node` that never change out of it; whether there are any."""
-    body = node.attributes["body"].as_graph()
+    body = next(graph.bodies(node), None)
+    if body is None:
+        return False
     before, behind = (2, 1) if node.op_type == "Loop" else (0, 0)  # the number of the turn and the condition
-    count = len(body.inputs) - before - graph.attribute_int(node, "num_scan_inputs", 0)
-    fixed = [at for at in range(count) if _is_fixed(body, at + before, at + behind) and not _is_shown(node, at)]
+    read = min(len(body.inputs), len(node.inputs)) - before - graph.attribute_int(node, "num_scan_inputs", 0)
+    count = min(read, len(node.outputs), len(body.outputs) - behind)  # all the same, unless the model is broken
+    fixed = [
+        at
+        for at in range(count)
+        if node.inputs[at + before] is not None
+        and not node.outputs[at].is_graph_output()
+        and _is_fixed(body, at + before, at + behind)
+    ]
     fixed = fixed[: len(node.outputs) - 1]
     for at in reversed(fixed):
         first, state = node.inputs[at + before], body.inputs[at + before]
@@ -57,10 +66,6 @@ def _is_fixed(body: ir.Graph, at: int, behind: int) -> bool:
         value = node.inputs[0]
     state = body.inputs[at]
     return value is state and sum(output is state for output in body.outputs) <= (body.outputs[behind] is state)
-
-
-def _is_shown(node: ir.Node, at: int) -> bool:
-    return node.outputs[at].is_graph_output() or (node.inputs[at + (node.op_type == "Loop") * 2] is None)
 
 
 def _replace(node: ir.Node, inputs: set[int], outputs: set[int]) -> None:

@@ -124,3 +124,20 @@ def test_a_scan_too() -> None:
     assert FixedStates()(made).modified
     assert [value.name for value in tiny.find(made, "Scan").inputs if value is not None] == ["b", "x"]
     _same(proto, made)
+
+
+@pytest.mark.parametrize("lacks", ["body", "states", "inputs", "outputs", "outputs of the body"])
+def test_a_broken_loop_is_told_of_by_who_reads_it(lacks: str) -> None:
+    proto = _loop()
+    (loop,) = proto.graph.node
+    if lacks == "body":
+        del loop.attribute[:]
+    elif lacks == "states":
+        del loop.attribute[0].g.input[2:]
+    elif lacks == "inputs":
+        del loop.input[1:]
+    elif lacks == "outputs":
+        del loop.output[1:], proto.graph.output[1:]
+    else:
+        del loop.attribute[0].g.output[1:]
+    FixedStates()(tiny.read(proto))

@@ -21,7 +21,7 @@ MOST_NODES = 20000
 
 def scanned(model: ir.Model) -> set[ir.Graph]:
     """Bodies of Scan, and what is inside them: its outputs must have shapes before it runs, and a region tells none."""
-    bodies = [node.attributes["body"].as_graph() for node in graph.nodes(model) if graph.is_op(node, "Scan")]
+    bodies = [body for node in graph.nodes(model) if graph.is_op(node, "Scan") for body in graph.bodies(node)]
     return {each for body in bodies for each in (body, *body.subgraphs())}
 
 
