@@ -192,7 +192,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 signature = _signature(request, job, plan)
                 nbytes = _written(rewritten, signature, job, staged)  # 7
                 measured = functools.partial(corrected.job.rewritten, plan, ranges)
-                proof = check_saved(job, plan, staged, trials, classes, measured) if request.check else None  # 8
+                proof = check_saved(job, plan, staged, trials, measured, classes) if request.check else None  # 8
                 better = drafts.after(plan, proof, staged) if request.learn is None else None
             if proof is not None:
                 proof = judged(job, plan, proof)

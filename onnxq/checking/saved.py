@@ -29,16 +29,16 @@ def check_saved(
     plan: Plan,
     staged: Path,
     trials: Trials | None,
+    measured: Callable[[], ir.Model],
     classes: Mapping[str, Classes] = NO_CLASSES,
-    measured: Callable[[], ir.Model] | None = None,
 ) -> Check:
     """What is found by running the file at `staged`, in which `plan` was carried out.
 
     Args:
         trials: what to run the models on; None: they are too large to be run whole.
-        classes: outputs that are scores of classes.
         measured: makes the same model as plans are measured by: without types for which onnxruntime may have no
             kernels, and rounding as float16 kernels do.
+        classes: outputs that are scores of classes.
 
     Raises:
         CheckFailed: the file is broken, or computes something else.
@@ -47,9 +47,14 @@ def check_saved(
     notes = kept_rules(staged, job.target.name)
     with contextlib.ExitStack() as kept:
         runnable = staged
-        if measured is not None and job.target.spelled and (missing := new_types(staged)):
-            runnable = Path(kept.enter_context(scratch())) / staged.name
-            write.save(measured(), runnable)
+
+        def as_measured() -> Path:
+            path = Path(kept.enter_context(scratch())) / staged.name
+            write.save(measured(), path)
+            return path
+
+        if job.target.spelled and (missing := new_types(staged)):
+            runnable = as_measured()
             require_equal_weights(staged, runnable)
             notes.append(
                 f"onnxruntime {version()} has no kernels for {missing}: what was run are the same numbers in older "
@@ -60,12 +65,10 @@ def check_saved(
             found = check_nodes(job.model, runnable, names, threads=job.threads)
             return dataclasses.replace(found, notes=(*found.notes, *notes))
         bare = job.target.has_onnxq_ops
-        check = functools.partial(check_models, trials=trials, threads=job.threads, classes=classes)
-        found = check(_reference(job), runnable, bare=bare)
-        if measured is not None and plan.shortens_floats:
-            runnable = Path(kept.enter_context(scratch())) / staged.name
-            write.save(measured(), runnable)
-            found = _rounded(found, check(_reference(job), runnable, seconds=0.0))
+        check = functools.partial(check_models, _reference(job), trials=trials, threads=job.threads, classes=classes)
+        found = check(runnable, bare=bare)
+        if plan.shortens_floats:
+            found = _rounded(found, check(as_measured(), seconds=0.0))
     found = dataclasses.replace(found, notes=(*found.notes, *notes))
     if not job.target.consumer:
         return found

@@ -65,7 +65,7 @@ def regret(bench: PlanBench, plan: Plan, full: Plan, recipe: Recipe, observed: S
     if plan.those(*COMPUTING):
         costs = timings.costs(full, timings.kernels(full), observed)
         latency = timings.speed(plan, costs, full, WORTHWHILE).ratio
-    return latency + terms.noise_price(quality) if quality.sqnr >= recipe.aim else float("inf")
+    return terms.regret(quality, latency)
 
 
 def better(bench: PlanBench, plan: Plan, other: Plan, recipe: Recipe) -> Plan:
@@ -73,11 +73,11 @@ def better(bench: PlanBench, plan: Plan, other: Plan, recipe: Recipe) -> Plan:
     terms, timings = Terms.of(bench, recipe, QUIET), Timings(bench, recipe.accuracy_level)
     costs = []
     for each in (plan, other):
-        quality, speed = bench.quality(each), timings.measured(each, WORTHWHILE)
-        if speed is None or quality.sqnr < recipe.aim:
+        speed = timings.measured(each, WORTHWHILE)
+        if speed is None:
             return plan
-        costs.append(speed.ratio + terms.noise_price(quality))
-    return other if costs[1] < costs[0] else plan
+        costs.append(terms.regret(bench.quality(each), speed.ratio))
+    return other if costs[1] < costs[0] < float("inf") else plan
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,10 @@ class Terms:
         """What a plan's noise is worth, in runs of the float model."""
         contrast = quality.contrast_for(GIVEN, max(0.0, self.bar - self.preference.bar))
         return self.preference.price(contrast, self.bar)
+
+    def regret(self, quality: Quality, latency: float) -> float:
+        """What a plan costs with its noise, in runs of the float model; infinite if it misses the aim."""
+        return latency + self.noise_price(quality) if quality.sqnr >= self.recipe.aim else float("inf")
 
 
 def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
@@ -161,8 +165,8 @@ def _best_there(terms: Terms, timings: Timings, there: There, plans: Sequence[Pl
     best, least = plans[1], float("inf")
     for plan, ratio in zip(distinct, ratios, strict=True):
         quality = terms.bench.quality(with_finest_weights(plan))
-        found = ratio + terms.noise_price(quality)
-        if quality.sqnr >= terms.recipe.aim and found < least:
+        found = terms.regret(quality, ratio)
+        if found < least:
             best, least = plan, found
     if best is distinct[0] and min(ratios[1:]) >= 1:
         full = plans[2]
@@ -225,9 +229,9 @@ def _least_regret(terms: Terms, costs: Costs, full: Plan, plans: Iterable[Plan])
     for plan in plans:
         quality = terms.bench.quality(with_finest_weights(plan))
         latency = predicted_seconds(plan, costs, full) / costs.total_float if costs.total_float else 1.0
-        regret = latency + terms.noise_price(quality)
-        if quality.sqnr >= terms.recipe.aim and regret < least:
-            best, least = plan, regret
+        found = terms.regret(quality, latency)
+        if found < least:
+            best, least = plan, found
     return best
 
 

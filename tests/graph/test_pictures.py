@@ -74,9 +74,8 @@ def test_processors_agree_with_transformers(tmp_path: Path, name: str) -> None:
         file.write_text(json.dumps({"image_processor_type": word} | settings))
         ours = load_processor(file)
         if word in ("ConvNextImageProcessor", "MobileViTImageProcessor"):
-            settings = {
-                "resample": BILINEAR
-            } | settings  # which transformers 5 no longer takes when a file says nothing
+            # Which transformers 5 no longer takes where a file says nothing.
+            settings = {"resample": BILINEAR} | settings
         assert isinstance(ours, Preprocessing)
         for size in ((40, 60), (61, 33)):
             folder = corpora.images(tmp_path / f"{size[0]}", count=1, size=size)

@@ -69,7 +69,7 @@ class _Converter:
         if graph.has_body(node) or graph.is_op(node, *_NOT_ON_TENSORS):
             return False
         return any(self._has_old_type(v) for v in node.inputs if v is not None) or any(
-            _names_type(attribute, self.old) for attribute in node.attributes.values()
+            names_type(attribute, self.old) for attribute in node.attributes.values()
         )
 
     def _has_old_type(self, value: ir.Value) -> bool:
@@ -82,7 +82,7 @@ class _Converter:
     def _convert_node(self, node: ir.Node, body: ir.Graph) -> None:
         self._feed(node, body, self.new)
         for name, attribute in list(node.attributes.items()):
-            if not _names_type(attribute, self.old):
+            if not names_type(attribute, self.old):
                 continue
             if attribute.type == ir.AttributeType.TENSOR:
                 node.attributes[name] = ir.AttrTensor(name, converted(attribute.as_tensor(), self.new))
@@ -139,12 +139,12 @@ def _occurs(dtype: ir.DataType, model: ir.Model) -> bool:
     """Whether anything makes values of this type: a constant, an input or an attribute."""
     return any(
         any(value.dtype == dtype for value in (*each.inputs, *each.initializers.values()))
-        or any(_names_type(a, dtype) for node in each for a in node.attributes.values())
+        or any(names_type(a, dtype) for node in each for a in node.attributes.values())
         for each in graph.graphs(model)
     )
 
 
-def _names_type(attribute: ir.Attr, dtype: ir.DataType) -> bool:
+def names_type(attribute: ir.Attr, dtype: ir.DataType) -> bool:
     """Whether this attribute makes its node's output of type `dtype`."""
     if attribute.type == ir.AttributeType.TENSOR:
         return attribute.name == "value" and attribute.as_tensor().dtype == dtype

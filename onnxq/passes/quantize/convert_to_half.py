@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Self
 
 import onnx
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import fits_half
-from onnxq.passes.normalize.change_float_type import ChangeFloatType
+from onnxq.passes.normalize.change_float_type import ChangeFloatType, names_type
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.plan import Method, Plan
 from onnxq.runtime import known
@@ -44,17 +44,11 @@ class ConvertToHalf(PlanPass):
         if not self.plan.those(Method.HALF):
             return ir.passes.PassResult(model, modified=False)
         version = graph.opset(model)
-        half = self._in_half(model)
-
-        def converts(node: ir.Node) -> bool:
-            if node.name not in half:
-                return False
-            tensors = [graph.constant(value) for value in node.inputs]
-            tensors += [a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR]
-            fits = all(map(_fits, tensors))
-            return fits and _takes_half(node, version) and not known.crashes_in_half(node)
-
-        converted = set(filter(converts, graph.nodes(model)))
+        converted = dict.fromkeys(
+            node
+            for node in self._in_half(model)
+            if all(map(_fits, _constants_of(node))) and _takes_half(node, version) and not known.crashes_in_half(node)
+        )
         result = ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converted.__contains__)(model)
         if not self.is_final and self.plan.shortens_floats:
             names = Names(model)
@@ -62,12 +56,11 @@ class ConvertToHalf(PlanPass):
                 _round_around(node, names)
         return result
 
-    def _in_half(self, model: ir.Model) -> set[str]:
+    def _in_half(self, model: ir.Model) -> Iterator[ir.Node]:
         """The nodes that the plan wants in float16, whatever they can take."""
-        half, kept = set(), set()
+        kept = set()
         for node in graph.nodes(model):
-            name = node.name or ""
-            choice = self.plan.choices.get(name)
+            choice = self.plan.choices.get(node.name or "")
             if choice is not None:
                 is_half = choice.method is Method.HALF
             else:
@@ -75,15 +68,14 @@ class ConvertToHalf(PlanPass):
                 is_half = self.plan.scheme == "fp16" and not any(maker in kept for maker in makers)
             if not is_half:
                 kept.add(node)
-            elif name in self.originals:
-                half.add(name)
-        return half
+            elif node.name in self.originals:
+                yield node
 
 
 def _round_around(node: ir.Node, names: Names) -> None:
     """Let a node compute in float32 what it is given in float16, and round what it makes."""
-    if any(a.name in ("to", "dtype", "value", "output_datatype") for a in node.attributes.values()):
-        return  # it makes a type, and computes nothing
+    if any(names_type(attribute, ir.DataType.FLOAT16) for attribute in node.attributes.values()):
+        return  # it makes the type, and computes nothing
     after = node
     for output in node.outputs:
         if output.dtype is not ir.DataType.FLOAT16:
@@ -102,6 +94,11 @@ def _round_around(node: ir.Node, names: Names) -> None:
             wide = graph.add_node(node, "Cast", [value], name, name, {"to": int(ir.DataType.FLOAT)})
             wide.type = ir.TensorType(ir.DataType.FLOAT)
             node.replace_input_with(index, wide)
+
+
+def _constants_of(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
+    yield from (graph.constant(value) for value in node.inputs)
+    yield from (a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR)
 
 
 def _is_half(value: ir.Value) -> bool:
