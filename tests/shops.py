@@ -13,6 +13,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+import tiny
+
+#: A model that lies in stores.
+TEXT = "g (float[n, 96] x) => (float[n, 48] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
+WEIGHTS = {"w": tiny.normal(96, 128), "v": tiny.normal(128, 48, seed=1)}
+#: What libraries of stores leave open, and warn of.
+QUIET = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 #: What may go wrong with an answer.
 ERROR, CUT, SLOW = "error", "cut", "slow"
 #: Nothing comes any more, and the line stays open.

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import kill_cases
+import kill_folder
 import pytest
-from kill_cases import CASES, EVERY, Case, Driver, copy, hashes_of_inputs, names_in, quantize
+from kill_cases import CASES, calibrate, quantize
+from kill_folder import EVERY, Case, Driver, copy, hashes_of_inputs, names_in
 
 #: Where a failure is no reason to fail: what is removed there is nobody's any more, and the next run tries again.
 CLEANING = {"staging.sweep", "staging.remove", "publish.old_data", "checkpoint.remove"}
@@ -26,7 +27,7 @@ ALWAYS = {"new model", "model with data over one with data", "folder of models",
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Driver]:
-    with kill_cases.driver() as made:
+    with kill_folder.driver() as made:
         yield made
 
 
@@ -152,8 +153,8 @@ def test_progress_that_is_whole_is_not_calibrated_again(tmp_path: Path, driver: 
     """A kill between calibration and its ranges: the next run only chooses and writes."""
     for number, more in enumerate(([], ["--jobs", "2"])):
         folder = tmp_path / str(number)
-        kill_cases.make_inputs(folder)
-        argv = kill_cases.calibrate(*more)
+        kill_folder.make_inputs(folder)
+        argv = calibrate(*more)
         code, said = driver.run(folder, argv, {})
         saves = passed(folder).count("checkpoint.save")
         (folder / "out.ranges").unlink()
@@ -167,7 +168,7 @@ def test_progress_that_is_whole_is_not_calibrated_again(tmp_path: Path, driver: 
         code, said = driver.run(folder, argv, {})
         assert code == 0, said
         assert "checkpoint.save" not in passed(folder)
-        assert names_in(folder) == {*kill_cases.NAMES, "out.ranges"}
+        assert names_in(folder) == {*kill_folder.NAMES, "out.ranges"}
 
 
 @pytest.mark.parametrize("point", ["publish.sync", "publish.model", "publish.model_moved", "save.model"])
@@ -205,7 +206,7 @@ def wait_until_halted(process: int) -> None:
 
 def test_a_folder_of_a_run_that_lives_is_never_swept(tmp_path: Path, driver: Driver) -> None:
     folder = tmp_path / "f"
-    kill_cases.make_inputs(folder)
+    kill_folder.make_inputs(folder)
     first = driver.start(folder, quantize("w8a16"), {}, "STOP save.model")
     wait_until_halted(first)
     (staged,) = folder.glob(".onnxq-*")
@@ -219,12 +220,12 @@ def test_a_folder_of_a_run_that_lives_is_never_swept(tmp_path: Path, driver: Dri
 
 def test_what_came_into_being_meanwhile_is_kept(tmp_path: Path, driver: Driver) -> None:
     folder = tmp_path / "f"
-    kill_cases.make_inputs(folder)
-    first = driver.start(folder, quantize("w8a16"), kill_cases.BESIDE, "STOP save.model")
+    kill_folder.make_inputs(folder)
+    first = driver.start(folder, quantize("w8a16"), kill_folder.BESIDE, "STOP save.model")
     wait_until_halted(first)
     (folder / "out.onnx").write_text("precious")
     os.kill(first, signal.SIGCONT)
     assert driver.wait(first) == 1
     assert "came into being meanwhile" in folder.with_suffix(".said").read_text()
     assert (folder / "out.onnx").read_text() == "precious"
-    assert names_in(folder) == {*kill_cases.NAMES, "out.onnx"}
+    assert names_in(folder) == {*kill_folder.NAMES, "out.onnx"}

@@ -82,23 +82,3 @@ def saying(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
         for attribute in node.attribute:
             attribute.s = text.encode()
     return changed
-
-
-def quantized_behind_a_reshape(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same with its first output in one row, rounded to codes: onnxruntime moves the QuantizeLinear up to the node
-    that makes it, and gives what that makes another name, of which the file says nothing."""
-    made = copy.deepcopy(model)
-    (name, *_) = (output.name for output in made.graph.output)
-    constants = {"one_row": np.array([1, -1]), "rounds_by": np.float32(0.25), "rounds_from": np.uint8(128)}
-    made.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(x), key) for key, x in constants.items())
-    scale = ["rounds_by", "rounds_from"]
-    made.graph.node.extend(
-        [
-            onnx.helper.make_node("Reshape", [name, "one_row"], ["row"]),
-            onnx.helper.make_node("QuantizeLinear", ["row", *scale], ["row_codes"]),
-            onnx.helper.make_node("DequantizeLinear", ["row_codes", *scale], ["row_rounded"]),
-        ]
-    )
-    del made.graph.output[:]
-    made.graph.output.append(onnx.helper.make_tensor_value_info("row_rounded", onnx.TensorProto.FLOAT, None))
-    return made

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbers_net import Net, rounded, steps, with_regions
 from numpy.typing import NDArray
-from region_runs import by_definition, by_kernels, options, quantized_behind_a_reshape
+from region_runs import by_definition, by_kernels, options
 
 import onnxq
 from onnxq.errors import BadModel
@@ -219,16 +219,6 @@ def test_flattened_images() -> None:
     net.outputs.append(net.node("Flatten", [net.conv("x", (9, 7, 2, 2))]))
     made = require_rounded(net)
     assert steps(made)[-2].startswith("flatten")
-
-
-def test_codes_are_made_behind_a_region() -> None:
-    net = Net(49, (1, 8, 6, 6))
-    net.outputs.append(net.conv("x", (4, 8, 3, 3)))
-    made = quantized_behind_a_reshape(with_regions(net.model()))
-    x = net.samples()
-    by_body = by_definition(quantized_behind_a_reshape(net.model()), x)
-    by_kernel = onnxq.session(made.SerializeToString(), options()).run(None, {"x": x})
-    assert np.abs(by_kernel[0] - by_body[0]).max() <= 0.25  # one code
 
 
 def test_what_only_a_concat_reads_is_made_in_its_place() -> None:

@@ -9,17 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from islands import Net, operators, with_regions
-from region_runs import (
-    HAS_LIBRARY,
-    ISAS,
-    by_definition,
-    by_kernels,
-    options,
-    quantized_behind_a_reshape,
-    require_equal,
-    said,
-    samples,
-)
+from region_runs import HAS_LIBRARY, ISAS, by_definition, by_kernels, options, require_equal, said, samples
 
 import onnxq
 
@@ -252,18 +242,6 @@ def test_a_bias_of_another_scale_stays_outside() -> None:
     )
     net.constants[scale] = net.constants[scale] * 2
     assert "Region" not in operators(with_regions(net.model()))
-
-
-def test_codes_are_made_again_behind_a_region() -> None:
-    net = Net(48, (1, 8, 6, 6))
-    net.outputs.append(net.conv(net.x, 4, (3, 3)))
-    model = quantized_behind_a_reshape(net.model())
-    made = quantized_behind_a_reshape(with_regions(net.model()))
-    assert operators(made).count("Region") == 1
-    x = samples(net)
-    np.testing.assert_array_equal(
-        onnxq.session(made.SerializeToString(), options()).run(None, {"x": x}), by_definition(model, x)
-    )
 
 
 def test_many_threads_and_sessions_at_once() -> None:

@@ -16,7 +16,7 @@ import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
-from shops import CUT, ERROR, SILENT, SLOW, Line, line_to, shop
+from shops import CUT, ERROR, QUIET, SILENT, SLOW, TEXT, WEIGHTS, Line, line_to, shop
 
 import onnxq
 from onnxq.calibration.find_ranges import Effort
@@ -27,13 +27,7 @@ from onnxq.model.load import load_model
 from onnxq.output import packed_elsewhere, write
 
 fsspec = pytest.importorskip("fsspec")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-TEXT = "g (float[n, 96] x) => (float[n, 48] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
-WEIGHTS = {"w": tiny.normal(96, 128), "v": tiny.normal(128, 48, seed=1)}
+pytestmark = QUIET
 W4 = onnxq.Recipe("w4a16", keep_slow=True)
 W8 = onnxq.Recipe("w8a8", keep_slow=True, calibration="percentile")
 

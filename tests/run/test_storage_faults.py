@@ -14,7 +14,7 @@ import onnx
 import pytest
 import tiny
 from click.testing import CliRunner, Result
-from shops import CUT, ERROR, SILENT, Line, line_to
+from shops import CUT, ERROR, QUIET, SILENT, TEXT, WEIGHTS, Line, line_to
 
 from onnxq.cli import main
 from onnxq.files import data_files, mirror, storage
@@ -22,13 +22,7 @@ from onnxq.output import write
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-TEXT = "g (float[n, 96] x) => (float[n, 48] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
-WEIGHTS = {"w": tiny.normal(96, 128), "v": tiny.normal(128, 48, seed=1)}
+pytestmark = QUIET
 #: As long as a store may say nothing, here.
 QUICK = {"config_kwargs": {"read_timeout": 0.5, "retries": {"total_max_attempts": 1}}}
 QUANTIZE = ["quantize", "s3://shop/model.onnx", "-s", "w8a16", "--no-check", "--keep-slow", "-f", "-o"]
