@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 import threading
 import traceback
 from typing import Any, BinaryIO
@@ -77,6 +78,7 @@ def start(request: dict[str, Any]) -> int:
         return pid
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # asked for again, as the environment says now
     output = os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     null = os.open(os.devnull, os.O_RDONLY)
     for number, file in ((0, null), (1, output), (2, output)):
