@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxq.plan import Choice, Method, Plan
-from onnxq.quality import LEAST_SCORES, scores_rare_events
+from onnxq.quality import LEAST_SCORES, scores_beside, scores_rare_events
 from onnxq.samples.trials import Trial, Trials
 from onnxq.tuning.plan_bench import WATCHED, PlanBench, _is_detector
 from onnxq.tuning.refine import _growing
@@ -49,6 +49,16 @@ def test_a_gain_for_each_number_of_an_input_is_no_score() -> None:
     gains = np.random.default_rng(0).uniform(0, 0.4, (1, 40, 33)).astype(np.float32)
     for shape, is_detector in ((gains.shape, False), ((1, 40, 34), True), ((1, 33, 40), True)):
         assert _is_detector({"x": np.zeros(shape, np.float32)}, [gains]) is is_detector
+
+
+def test_scores_beside_boxes_have_the_bar_of_other_models() -> None:
+    """At the bar of detectors no int8 kernel of a YOLO was left: their contrast is that of numbers nearly all 0."""
+    scores = np.random.default_rng(0).uniform(0, 0.1, (1, 3, 100)).astype(np.float32)
+    boxes = np.random.default_rng(1).uniform(0, 320, (1, 4, 100)).astype(np.float32)
+    given = {"x": np.zeros((1, 3, 32, 32), np.float32)}
+    assert scores_beside(np.concatenate([boxes, scores], axis=1)) is not None
+    assert not _is_detector(given, [np.concatenate([boxes, scores], axis=1)])
+    assert _is_detector(given, [boxes, scores.swapaxes(1, 2)])
 
 
 @given(least=st.integers(0, 300), more=st.integers(0, 5000))
