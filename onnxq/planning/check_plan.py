@@ -11,7 +11,7 @@ from onnxq.errors import BadRecipe
 from onnxq.model import graph
 from onnxq.model.weights import reads_constant, weights_of
 from onnxq.plan import COMPUTING, Choice, Method, Plan
-from onnxq.planning import experts
+from onnxq.planning import experts, int8_regions
 from onnxq.planning.attention import attention_at
 from onnxq.targets import Target
 
@@ -34,8 +34,18 @@ def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) ->
             targets.require_format(target, choice.format)
         if choice.method is Method.FUSED and not (target.has_onnxq_ops and attention_at(node)):
             raise BadRecipe(f"the plan: node '{choice.node}' cannot be fused: only attention on target onnxq is")
+        if choice.method is Method.STATIC and choice.format is None and not _reads_activations(node, plan):
+            raise BadRecipe(
+                f"the plan: node '{choice.node}' cannot be static: all that its kernel would read is constant"
+            )
         if choice.format is not None and choice.method in COMPUTING and (why := _refusal(choice, node, target)):
             raise BadRecipe(f"the plan: node '{choice.node}' cannot be {choice.method} in {choice.format}: {why}")
+
+
+def _reads_activations(node: ir.Node, plan: Plan) -> bool:
+    """Whether an int8 kernel without weights for it reads anything that is no constant."""
+    read = [reader.inputs[index] for reader, index in int8_regions.reads(node, regions=int8_regions.has_regions(plan))]
+    return any(value is not None and graph.constant(value) is None for value in read)
 
 
 def _refusal(choice: Choice, node: ir.Node, target: Target) -> str:

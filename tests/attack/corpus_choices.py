@@ -110,6 +110,26 @@ def unused_if(folder: Path) -> None:
     np.savez(folder / "data.npz", x=tiny.normal(12, 1, 64), c=np.ones((12, 1), bool).reshape(12))
 
 
+def planned(text: str, *choices: tuple[str, str, str | None]) -> Callable[[Path], list[str]]:
+    """A plan in which these nodes are static: name, operator and format."""
+
+    def make(folder: Path) -> list[str]:
+        tiny.save(tiny.model(text, {"w": tiny.normal(64, 64), "b": tiny.normal(64)}), folder)
+        np.savez(folder / "data.npz", x=tiny.normal(8, 1, 64))
+        rows = [{"node": node, "op": op, "method": "static", "format": format} for node, op, format in choices]
+        (folder / "plan.json").write_text(json.dumps({"scheme": "w8a8", "target": "onnx", "choices": rows}))
+        return ["quantize", "model.onnx", "-t", "onnx", "--plan", "plan.json", "--data", "data.npz", "-o", "out.onnx"]
+
+    return make
+
+
+GEMM = "g (float[1, 64] x) => (float[1, 64] y) { [m] h = MatMul(x, w) [a] y = Add(h, b) }"
+OF_TWO = "g (float[1, 64] x) => (float[1, 1] y, z) { t = Transpose(x) [m] y = MatMul(x, t) [r] z = Relu(y) }"
+RANDOM = "g (float[1, 64] x) => (float[1, 64] y, z) { [m] y = MatMul(x, w) [r] z = RandomNormal<shape = [1, 64]>() }"
+LEFT = "g (float[1, 64] x) => (float[64, 1] y) { t = Transpose(x) [m] y = MatMul(w, t) }"
+NOTHING_READ = "all that its kernel would read is constant"
+
+
 def by_no_class(folder: Path) -> list[str]:
     scenes.put(folder, "base")
     (folder / "out").mkdir()
@@ -121,6 +141,14 @@ def by_no_class(folder: Path) -> list[str]:
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 CASES = {
     "If that nobody reads, in pieces": Hostile(unused_if, "", BY_EVIDENCE_ONLY, code=0),
+    "plan that rounds a sum that is part of a product": Hostile(
+        planned(GEMM, ("m", "MatMul", "int8"), ("a", "Add", None)), "", code=0
+    ),
+    "plan that rounds a product of activations": Hostile(planned(OF_TWO, ("m", "MatMul", None)), "", code=0),
+    "plan that rounds what reads nothing": Hostile(
+        planned(RANDOM, ("m", "MatMul", "int8"), ("r", "RandomNormal", None)), NOTHING_READ
+    ),
+    "plan that rounds a constant on the left": Hostile(planned(LEFT, ("m", "MatMul", None)), NOTHING_READ),
     "convolution of a constant": Hostile(constant_image("-s", "w8a8"), "", code=0),
     "convolution of a constant in a plan": Hostile(constant_image("--plan", "plan.json"), "what it reads is constant"),
     "adapter by labels, where nothing is a class": Hostile(

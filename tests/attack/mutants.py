@@ -89,7 +89,7 @@ def draw(r: random.Random, kinds: list[str] | None = None) -> Mutant:
     chosen = r.choice(
         kinds or ["model"] * 12 + ["command"] * 8 + ["bytes"] * 3 + [k for k in KINDS if k not in ("model", "bytes")]
     )
-    base = r.choice(BASES if chosen in ("model", "bytes") else NUMERIC)
+    base = r.choice(BASES if chosen in ("model", "bytes", "planned") else NUMERIC)
     count = r.choice([1, 1, 1, 2, 3, 5])
     return Mutant(chosen, base, r.randrange(1 << 16), tuple(r.randrange(1 << 32) for _ in range(count)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import odd
 import tiny
 from attack import mutate
 from attack.mutants_data import Case
@@ -17,6 +19,10 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from onnxq import cli
+from onnxq.errors import OnnxqError
+from onnxq.model import graph
+from onnxq.model.load import load_model
+from onnxq.passes.prepare import prepare
 
 
 def labels(case: Case, folder: Path) -> list[str]:
@@ -189,7 +195,42 @@ def logits(case: Case, folder: Path) -> list[str]:
     return ["check", "model.onnx", "model.onnx", *how, *data]
 
 
+#: What a plan may say of a node; most say what most can be.
+METHODS = ("static", "static", "static", "dynamic", "packed", "stored", "half", "keep", "fused")
+NUMBER_FORMATS = (None, None, "int8", "int8", "int4", "uint4", "nf4", "float16", "bfloat16", "int3", "q4_k")
+
+
+def planned(case: Case, folder: Path) -> list[str]:
+    """A plan of right words, for nodes that may be of no such kind."""
+    proto, r = odd.MODELS[case.base].proto(), case.r
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    (feed,) = odd.MODELS[case.base].feeds(1)
+    np.savez(folder / "data.npz", **{n: x for n, x in feed.items() if not x.dtype.hasobject})  # type: ignore[arg-type]
+    nodes: list[Any] = []
+    with contextlib.suppress(OnnxqError):  # of maps
+        model = load_model(folder / "model.onnx")
+        prepare(model)
+        nodes = list(graph.nodes(model))
+    rows = [
+        {
+            "node": node.name,
+            "op": node.op_type,
+            "method": r.choice(METHODS),
+            "format": r.choice(NUMBER_FORMATS),
+            "block": r.choice([None, None, 32, 16]),
+        }
+        for node in nodes
+        if r.random() < 0.6
+    ]
+    target = r.choice(["ort-cpu", "onnxq", "onnx"])
+    plan = {"scheme": r.choice(["w8a8", "w8a8", "w4a16"]), "target": target, "choices": rows}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    words = ["quantize", "model.onnx", "--plan", "plan.json", "-t", target, "--data", "data.npz", "-o", "out.onnx"]
+    return [*words, "--no-check", "--calibration", "minmax"]
+
+
 KINDS: dict[str, Callable[[Any, Path], list[str]]] = {
+    "planned": planned,
     "any options": options,
     "labels": labels,
     "odd data": odd_data,

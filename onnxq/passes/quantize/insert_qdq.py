@@ -65,6 +65,8 @@ class InsertQDQ(PlanPass):
         regions = int8_regions.has_regions(self.plan)
         read = {node: _Read.of(node, regions) for node in nodes}
         for node in nodes:
+            if node.graph is None:  # an Add that became a Gemm's bias, which a plan from a file may name too
+                continue
             becomes_gemm = node.op_type == "MatMul" and not target.rounds_products and self._on_matrices(node)
             if becomes_gemm:
                 gemm = to_gemm(node, writer.names)
@@ -74,7 +76,8 @@ class InsertQDQ(PlanPass):
                 _keep_bias_apart(node, constants)
             writer.quantize_inputs(node, read[node])
         for node in nodes:
-            if int8_regions.makes_int8(self.plan.choices.get(node.name or ""), self.plan):
+            choice = self.plan.choices.get(node.name or "")
+            if node.graph is not None and int8_regions.makes_int8(choice, self.plan):
                 writer.quantize_outputs(node)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
@@ -82,7 +85,11 @@ class InsertQDQ(PlanPass):
         """Case 6. Not in front of a Transpose, which onnxruntime would fuse with a Gemm without bias, in float."""
         x = node.inputs[0]
         is_matrix = x is not None and self.ranks.get(x.name or "") == 2
-        return is_matrix and not graph.is_op(graph.only_consumer(node.outputs[0]), "Transpose")
+        return (
+            is_matrix
+            and graph.constant(node.inputs[1]) is not None
+            and not graph.is_op(graph.only_consumer(node.outputs[0]), "Transpose")
+        )
 
     def _may_be_fused_in_float(self, node: ir.Node) -> bool:
         """Case 6 with more dimensions. Where a size is not known, other fusions take a vector only."""
