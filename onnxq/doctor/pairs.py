@@ -81,26 +81,13 @@ def quantizers(value: ir.Value) -> list[ir.Node] | None:
 def reads_codes(node: ir.Node) -> bool:
     """Whether every activation that `node` reads was codes, and one at least is."""
     activations = [value for value in node.inputs if value is not None and graph.constant(value) is None]
-    moving = [value for value in activations if not _is_weight(value)]
+    moving = [value for value in activations if not graph.is_of_constants(value)]
     return bool(moving) and all(dequantizer(value) is not None for value in moving)
 
 
 def result_of(node: ir.Node) -> ir.Value:
     """What `node` makes, behind a Relu or Clip that its integer kernel would do the work of."""
     return final_output(node)
-
-
-def _is_weight(value: ir.Value) -> bool:
-    """Whether a value is made of constants alone by a few nodes."""
-    node = value.producer()
-    for _ in range(8):
-        if node is None:
-            return False
-        read = next((each for each in node.inputs if each is not None and graph.constant(each) is None), None)
-        if read is None:
-            return True
-        node = read.producer()
-    return False
 
 
 def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:

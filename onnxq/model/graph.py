@@ -63,6 +63,22 @@ def added_vector(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     return None
 
 
+def is_of_constants(value: ir.Value | None) -> bool:
+    """Whether a value is a constant, or made of constants alone by some nodes, and so is one once a model is loaded."""
+    pending, seen = [value], set[ir.Node]()
+    while pending:
+        each = pending.pop()
+        if constant(each) is not None:
+            continue
+        node = None if each is None else each.producer()
+        if node is None or has_body(node) or not any(node.inputs) or len(seen) > 64:
+            return False
+        if node not in seen:
+            seen.add(node)
+            pending += [read for read in node.inputs if read is not None]
+    return True
+
+
 def has_body(node: ir.Node) -> bool:
     """Whether `node` is an If, Loop or Scan."""
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())

@@ -11,6 +11,7 @@ from onnxq.model import graph
 from onnxq.model.weights import find_weights
 from onnxq.passes.fusing.fuse_attention import FuseAttention
 from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
+from onnxq.passes.fusing.keep_in_float import KeepInFloat
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
@@ -56,6 +57,8 @@ def rewrite(
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     if int8_regions.has_regions(plan) and plan.those(Method.STATIC):
         tidy.insert(1, MakeRegions(ranges.ranks))
+    if not target.consumer:
+        tidy.insert(0, KeepInFloat())
     if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
         tidy.insert(1, MakeBf16Regions(types_of(model), _in_bfloat16(model, plan, recipe)))
     return PassManager([*_of_target(work, model), *fusing, *tidy])(model.clone()).model

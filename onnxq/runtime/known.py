@@ -40,6 +40,11 @@ FLOAT_KERNELS = {
     "AveragePool": ("AveragePool",),
     "GlobalAveragePool": ("GlobalAveragePool",),
 }
+#: Whose weights in float it rounds to int8, with one scale for all of them, between codes with one scale and codes
+#: (WeightBiasQuantization; 1.31, 1.32): of a MatMul where it makes a Gemm of it and the vector that is added.
+ROUNDED_UNASKED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+#: Before them it moves a DequantizeLinear with one scale to behind these operators, and a QuantizeLinear to in front.
+CODES_MOVE_PAST = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def is_fused_in_int8(node: ir.Node) -> bool:
