@@ -16,6 +16,7 @@ from onnxq.doctor.examine import Diagnosis, examine
 from onnxq.doctor.mend import mend
 from onnxq.doctor.rules.rounded_unasked import IN_VAIN
 from onnxq.recipe import Recipe, Rule
+from onnxq.runtime import native
 from onnxq.runtime.session import Session
 
 CODES = {"s": np.array(0.03, np.float32), "z": np.array(128, np.uint8), "t": np.array(0.05, np.float32)}
@@ -73,7 +74,8 @@ ROUNDED = {
 
 def lost(path: Path, x: np.ndarray) -> float:
     """dB between what onnxruntime computes and what the file says."""
-    return sqnr(Session(path, optimize=False).run({"x": x})[0], Session(path).run({"x": x})[0])
+    plain, optimized = (Session(path, optimize=on, library=False) for on in (False, True))
+    return sqnr(plain.run({"x": x})[0], optimized.run({"x": x})[0])
 
 
 @pytest.mark.parametrize("name", ROUNDED)
@@ -127,8 +129,9 @@ def test_readers_of_the_same_codes_share_what_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", ["keep", "w8a16"])
-@pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnxq"])
 def test_a_convolution_that_is_kept_between_int8_ones_is_in_float(tmp_path: Path, kept: str, target: str) -> None:
+    """In regions too, whose bodies run without the library."""
     text = f"""g ({IMAGE} x) => (float[a, b, c, d] y) {{
         h = Conv (x, w1, b)
         r = Relu (h)
@@ -140,8 +143,10 @@ def test_a_convolution_that_is_kept_between_int8_ones_is_in_float(tmp_path: Path
     data = [{"x": normal(1, 16, 8, 8, seed=seed)} for seed in range(4)]
     recipe = Recipe("w8a8", keep_slow=True, min_sqnr=0, rules=(Rule(kept, "middle"),))
     done = quantize(path, tmp_path / "q.onnx", recipe, target=target, data=data)
-    session = Session(done.output, profile=True)
+    proto = onnx.load(done.output)
+    session = Session(done.output, profile=True, library=False)  # by functions' bodies, where there are any
     session.run(data[0])
     kernels = [kernel.op for kernel in session.kernels() if "Conv" in kernel.op]
     assert sorted(kernels) == ["Conv", "QLinearConv", "QLinearConv"]
+    assert len(proto.functions) == (2 if target == "onnxq" and native.path() is not None else 0)
     assert lost(done.output, data[0]["x"]) > 50

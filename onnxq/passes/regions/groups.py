@@ -11,6 +11,7 @@ from onnxq.model import graph
 from onnxq.passes.regions.group import Group, Tensor, Words, are_equal, is_number, is_quantize, source_of
 from onnxq.passes.regions.makers import MAKERS
 from onnxq.planning import chains, int8_regions, moves
+from onnxq.runtime import known
 
 Ranks = Mapping[str, int]
 
@@ -54,6 +55,9 @@ def is_int8(node: ir.Node, ranks: Ranks) -> bool:
     """Whether what a node makes becomes codes, so that a kernel may make them of codes."""
     if node.domain == own_ops.DOMAIN:  # regions, which convert what they read themselves
         return False
+    weight = node.inputs[1] if graph.is_op(node, *known.ROUNDED_UNASKED) else None
+    if weight is not None and not graph.is_op(weight.producer(), "DequantizeLinear"):
+        return False  # it stays in float, whatever becomes of its result
     outputs = [int8_regions.final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
     for use in (use for out in outputs for use in out.uses()):
         is_linked = node.op_type in chains.FUNCTIONS | chains.ORDERS and use.node.op_type in chains.FUNCTIONS
