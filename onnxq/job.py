@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from onnxq.cluster import Engine, open_engine
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, is_quantized, load_model
-from onnxq.model.types import infer_types
+from onnxq.model.types import Types, infer_types, types_of
 from onnxq.output import write
 from onnxq.output.data_writer import ShardSize, require_shard_size
 from onnxq.passes.prepare import prepare
@@ -170,7 +171,13 @@ class Job:
             is_final: to be written, and not only to be measured.
         """
         plan = reconciled(plan, self.model)
-        return rewrite(self.model, plan, ranges, self.recipe, self.target, self.evidence, is_final=is_final)
+        known = (self.model, plan, ranges, self.recipe, self.target, self.evidence)
+        return rewrite(*known, types=lambda: self.types, is_final=is_final)
+
+    @functools.cached_property
+    def types(self) -> Types:
+        """Types and shapes of the model's values."""
+        return types_of(self.model)
 
 
 def open_job(

@@ -79,3 +79,13 @@ def _read(value: ir.Value) -> TypeAndShape:
         return TypeAndShape(value.dtype, None)
     dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
     return TypeAndShape(value.dtype, dims)
+
+
+def types_of(model: ir.Model) -> Types:
+    """Types and shapes, with names for what is not known of inputs, so that equal shapes are known to be."""
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is None and isinstance(value.shape, ir.Shape):
+                value.shape[axis] = f"{value.name}_{axis}_onnxq"
+    return infer_types(copy)

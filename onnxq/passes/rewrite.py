@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 from onnx_ir.passes import PassManager
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 
 from onnxq import passes
 from onnxq.model import graph
+from onnxq.model.types import Types, types_of
 from onnxq.model.weights import find_weights
 from onnxq.passes.fusing.fuse_attention import FuseAttention
 from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
@@ -16,7 +19,7 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
-from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
+from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.store_halves import StoreHalves
 from onnxq.plan import Method, Plan
@@ -39,19 +42,22 @@ def rewrite(
     target: Target,
     evidence: Evidence = NO_EVIDENCE,
     *,
+    types: Callable[[], Types] | None = None,
     is_final: bool = False,
 ) -> ir.Model:
     """A copy of the prepared `model` in which `plan` is carried out. Nothing is packed yet: new weights are lazy.
 
     Args:
+        types: of the values of `model`, by `types_of`, from who keeps them; they take as long as all the rest.
         is_final: whether the target will run it; else it is measured here, by onnxruntime.
     """
     names = frozenset(node.name or "" for node in graph.nodes(model))
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence, is_final)
     exact = recipe.accuracy_level < EXACT_BELOW
+    types = types or (lambda: types_of(model))
     fusing: list[ir.passes.PassBase] = []
     if plan.those(Method.FUSED):
-        fusing.append(FuseAttention(plan, types_of(model), exact=exact))
+        fusing.append(FuseAttention(plan, types(), exact=exact))
     if target.has_onnxq_ops:
         fusing.append(FuseEpilogues())
     tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
@@ -60,7 +66,7 @@ def rewrite(
     if not target.consumer:
         tidy.insert(0, KeepInFloat())
     if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
-        tidy.insert(1, MakeBf16Regions(types_of(model), _in_bfloat16(model, plan, recipe)))
+        tidy.insert(1, MakeBf16Regions(types(), _in_bfloat16(model, plan, recipe)))
     return PassManager([*_of_target(work, model), *fusing, *tidy])(model.clone()).model
 
 

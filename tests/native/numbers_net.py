@@ -12,7 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions, types_of
+from onnxq.model.types import types_of
+from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions
 
 
 def rounded(x: NDArray) -> NDArray:

@@ -6,23 +6,13 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.types import Types, infer_types
+from onnxq.model.types import Types
 from onnxq.passes import Pass
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.regions.bf16_groups import entry, groups_of
 from onnxq.passes.regions.body import insert_bf16
 from onnxq.passes.regions.islands import find_islands, island_of
 from onnxq.passes.regions.make_regions import MOST_NODES, scanned
-
-
-def types_of(model: ir.Model) -> Types:
-    """Types and shapes, with names for what is not known of inputs, so that equal shapes are known to be."""
-    copy = model.clone()
-    for value in copy.graph.inputs:
-        for axis, dim in enumerate(value.shape or ()):
-            if isinstance(dim, ir.SymbolicDim) and dim.value is None and isinstance(value.shape, ir.Shape):
-                value.shape[axis] = f"{value.name}_{axis}_onnxq"
-    return infer_types(copy)
 
 
 def _add_dequantized(types: Types, model: ir.Model) -> None:
@@ -49,7 +39,7 @@ class MakeBf16Regions(Pass):
 
     def __init__(self, types: Types, allowed: frozenset[str]) -> None:
         super().__init__()
-        self.types, self.allowed = types, allowed
+        self.types, self.allowed = Types(types), allowed
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
@@ -61,8 +51,9 @@ class MakeBf16Regions(Pass):
                 found = find_islands(subgraph, groups_of(subgraph, self.types, self.allowed))
                 if not found:
                     break
-                insert_bf16(model, island_of(found[0], entry), names, self.types)
+                for groups in found:
+                    insert_bf16(model, island_of(groups, entry), names, self.types)
                 RemoveUnused()(model)
                 subgraph.sort()
-                made += 1
+                made += len(found)
         return ir.passes.PassResult(model, modified=made > 0)
