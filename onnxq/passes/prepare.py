@@ -16,6 +16,7 @@ from onnxq.model.origin import HALVES
 from onnxq.passes import found, in_order
 from onnxq.passes.fixed_states import FixedStates
 from onnxq.passes.fold_shapes import FoldShapes
+from onnxq.passes.hard_sigmoids import HardSigmoids
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
@@ -69,6 +70,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             NameCastTypes(),
             FoldConstants(),
             FoldBatchNorm(),
+            HardSigmoids(),
             FoldShapes(),
             DeduplicateHashedInitializersPass(size_limit=1 << 16),
             RemoveUnused(),

@@ -1,0 +1,93 @@
+"""HardSigmoid is one node again, where an exporter wrote it as Add, Clip and Div."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.graph import Names
+
+#: How much a factor may differ from the reciprocal of the bound, as it was written in float32.
+CLOSE = 1e-6
+
+
+class HardSigmoids(ir.passes.InPlacePass):
+    """Clip(x + b, 0, h) / h becomes HardSigmoid(x, alpha = 1/h, beta = b/h), and x · Clip(x + b, 0, h) / h, the
+    HardSwish of Howard et al. 2019 (Searching for MobileNetV3), x times that: two passes over numbers in the place of
+    four, and one step of a region, which knows both.
+
+    1. In float32, which onnxruntime has a kernel for.
+    2. Constants are numbers; a factor of 1/h is as good as a division by h. Nobody else may read what is between.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        names, found = Names(model), [node for node in graph.nodes(model) if graph.is_op(node, "Clip")]
+        made = [_replaced(clip, names) for clip in found]
+        return ir.passes.PassResult(model, modified=any(made))
+
+
+def _replaced(clip: ir.Node, names: Names) -> bool:
+    add, (low, high) = _producer(clip), _bounds(clip)
+    if low != 0 or add is None or not graph.is_op(add, "Add"):
+        return False
+    x, shift = _and_number(add)
+    behind = _only_reader(clip)
+    if x is None or shift is None or high is None or high <= 0 or behind is None or _only_reader(add) is not clip:
+        return False
+    product = behind if graph.is_op(behind, "Mul") and {*behind.inputs} == {x, clip.outputs[0]} else None
+    last = behind if product is None else _only_reader(product)
+    if last is None or not _divides(last, high) or last.graph is not clip.graph:
+        return False
+    attributes: graph.Attributes = {"alpha": 1 / high, "beta": shift / high}
+    y = graph.add_node(last, "HardSigmoid", [x], names.fresh(f"{clip.name}_sigmoid"), "", attributes)
+    if product is not None:
+        y.name = names.fresh(f"{clip.outputs[0].name}_share")
+        y.type, y.shape = clip.outputs[0].type, clip.outputs[0].shape
+        y = graph.add_node(last, "Mul", [x, y], names.fresh(f"{product.name}_swish"), "")
+    graph.replace_value(last.outputs[0], y)
+    assert clip.graph is not None
+    clip.graph.remove([each for each in (last, product, clip, add) if each is not None], safe=True)
+    return True
+
+
+def _producer(node: ir.Node) -> ir.Node | None:
+    x = node.inputs[0]
+    before = None if x is None else x.producer()
+    return before if before is not None and before.graph is node.graph else None
+
+
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    reader = graph.only_consumer(node.outputs[0])
+    return reader if reader is not None and reader.graph is node.graph else None
+
+
+def _bounds(clip: ir.Node) -> tuple[float | None, float | None]:
+    """The least and the largest number, where both are given."""
+    low, high = clip.attributes.get("min"), clip.attributes.get("max")  # before opset 11
+    if low is not None and high is not None:
+        return low.as_float(), high.as_float()
+    return (_number(clip.inputs[1]), _number(clip.inputs[2])) if len(clip.inputs) > 2 else (None, None)
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """A finite constant in float32 that is one number and adds no dimension worth the name."""
+    tensor = graph.constant(value)
+    if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.size != 1 or len(tensor.shape) > 1:
+        return None
+    number = float(tensor.numpy().reshape(()))
+    return number if math.isfinite(number) else None
+
+
+def _and_number(node: ir.Node) -> tuple[ir.Value | None, float | None]:
+    """What a node reads that is no number, and the number beside it."""
+    a, b = node.inputs
+    return (a, _number(b)) if _number(b) is not None else (b, _number(a))
+
+
+def _divides(node: ir.Node, by: float) -> bool:
+    if graph.is_op(node, "Div"):
+        return _number(node.inputs[1]) == by
+    factor = _and_number(node)[1] if graph.is_op(node, "Mul") else None
+    return factor is not None and abs(factor * by - 1) < CLOSE
