@@ -37,6 +37,7 @@ from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
 from onnxq.layouts._plain import codes, scales, zero_points
 from onnxq.layouts._rows import block_rows, blocks_last, scales_by_row, zero_points_by_row
 from onnxq.layouts._stored_scales import (
+    channel_factors,
     minimum_codes,
     minimum_factors,
     scale_code_tiles,
@@ -68,6 +69,7 @@ __all__ = [
     "block_rows",
     "blocks_last",
     "by_channel",
+    "channel_factors",
     "codes",
     "column",
     "compact",

@@ -148,8 +148,13 @@ class _Writer:
             each.node.replace_input_with(each.index, made)
         least = 1 if int8_regions.has_few_weights(node) else MIN_ELEMENTS
         for weight in weights_of(node, least) if node.op_type in _WEIGHTED else ():
-            if weight.role.index == 1 and x is not None:
+            if weight.role.index == 1 and x is not None and not self._is_in_blocks(node):
                 self._quantize_weight(weight, self.activations[x.name or ""])
+
+    def _is_in_blocks(self, node: ir.Node) -> bool:
+        """Whether `spell_floats` writes the node's weight."""
+        choice = self.plan.choices.get(node.name or "")
+        return choice is not None and choice.format == self.target.in_blocks
 
     def quantize_outputs(self, node: ir.Node) -> None:
         outputs = list(node.outputs) if len(node.outputs) > 1 else [int8_regions.final_output(node)]
