@@ -292,7 +292,7 @@ def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]], *, re
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     """What the weights of a node may become, by its method; None for operators without weights."""
     if method is Method.STATIC:
-        return ("int8", "int4", "lpbq", None)
+        return ("int8", "int4", "lpbq", "float8_e4m3", None)
     if method is Method.DYNAMIC:
         return ("int8",)
     if method is Method.FUSED:

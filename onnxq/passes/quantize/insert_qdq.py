@@ -200,7 +200,9 @@ class _Writer:
         # Named after the value that comes first; values of equal scale share them, as same-scale operators require.
         return [
             self.constants.array(owner, f"{name}_scale", np.float32(scale.scale)),
-            self.constants.array(owner, f"{name}_zero_point", np.dtype(scale.format).type(scale.zero_point)),
+            self.constants.array(
+                owner, f"{name}_zero_point", formats.get(scale.format).code_type.type(scale.zero_point)
+            ),
         ]
 
     def _constant_operand(self, node: ir.Node, value: ir.Value) -> ir.Value:
@@ -214,7 +216,9 @@ class _Writer:
             self.constants.value(value, suffix, "operand", part) for suffix, part in parts.items()
         ]
         if format.offset_type is None:
-            inputs.append(self.constants.array(owner_of(value), f"{format.name}_zero_point", np.zeros((), np.int8)))
+            inputs.append(
+                self.constants.array(owner_of(value), f"{format.name}_zero_point", np.zeros((), format.code_type))
+            )
         name = self.names.fresh(f"{node.name}_operand")
         return graph.add_node(node, "DequantizeLinear", inputs, name, name)
 
@@ -235,7 +239,8 @@ class _Writer:
             self._codes(weight, key, encoding, owner),
             self.constants.value(weight.value, "_scale", key, encoding.part(layouts.scales), owner),
         ]
-        inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(encoding.scale_shape, np.int8)))
+        zero = np.dtype(np.int8) if encoding.format.is_integer else encoding.format.code_type
+        inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(encoding.scale_shape, zero)))
         name = self.names.fresh(f"{node.name}_weight")
         along: graph.Attributes = {} if axis is None else {"axis": axis}
         node.replace_input_with(1, graph.add_node(node, "DequantizeLinear", inputs, name, name, along))
