@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import algorithms, targets
+from onnxq import algorithms, formats, targets
 from onnxq.cluster import Engine, open_engine
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
@@ -33,7 +33,7 @@ from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource, add_to_hash
-from onnxq.schemes import SPEED_SCHEMES
+from onnxq.schemes import SPEED_SCHEMES, STATIC_SCHEMES
 from onnxq.summaries.evidence import Evidence
 from onnxq.summaries.ranges import Ranges
 from onnxq.targets import Target
@@ -205,8 +205,10 @@ def open_job(
     place = targets.get(target)
     has_samples = sampling.source is not None
     wanted = asked.resolve(has_data=has_samples, has_evidence=bool(evidence_of), auto=place.auto)
-    if not has_samples and (wide := sorted(wanted.schemes.intersection(place.wide))):
-        raise BadRecipe(f"{wide[0]} on {target} rounds activations to 16 bits: give --data, or --scheme fp16")
+    rounding = sorted(filter(place.rounds_activations, wanted.schemes.difference(STATIC_SCHEMES)))
+    if not has_samples and rounding:
+        bits = formats.get(place.activations_of(rounding[0])).bits
+        raise BadRecipe(f"{rounding[0]} on {target} rounds activations to {bits} bits: give --data, or --scheme fp16")
     if place.consumer:  # onnxruntime's times say nothing of it
         wanted = replace(wanted, keep_slow=True)
     environment.progress.start("loading")

@@ -96,7 +96,7 @@ class Choice:
         block = f" {self.granularity}" if self.granularity else f" b{self.block}" if self.block else ""
         of_all = " tensor" if self.granularity == "tensor" else ""
         words = {
-            Method.STATIC: f"{self.format}{of_all}",
+            Method.STATIC: f"{self.format}{of_all or block}",
             Method.DYNAMIC: f"int8{of_all} dynamic",
             Method.STORED: f"{self.format}{block} stored",
         }
@@ -178,6 +178,8 @@ def finer(choice: Choice, reason: str) -> Choice | None:
     if bits < 8:
         block = choice.block if choice.method is Method.PACKED else None
         wide = choice.granularity if block or choice.granularity == "tensor" else None
+        if choice.method is Method.STATIC and choice.block is not None:
+            wide = "tensor"  # what reads blocks knows else one scale
         return dataclasses.replace(choice, format="int8", block=block, granularity=wide, reason=reason)
     if bits == 8:
         return dataclasses.replace(choice.to(Method.STORED, choice.half or "float16", None, reason), granularity=None)
@@ -290,7 +292,7 @@ def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]], *, re
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:
     """What the weights of a node may become, by its method; None for operators without weights."""
     if method is Method.STATIC:
-        return ("int8", "int4", None)
+        return ("int8", "int4", "lpbq", "float8_e4m3", None)
     if method is Method.DYNAMIC:
         return ("int8",)
     if method is Method.FUSED:
@@ -323,6 +325,7 @@ def _choice(row: Mapping[str, Any], target: str) -> Choice:
     needs_block = (choice.method is Method.PACKED and not is_dense) or (
         choice.method is Method.STORED and _is_of_blocks(choice.format or "", target)
     )
+    needs_block = needs_block or (choice.method is Method.STATIC and choice.format == "lpbq")
     if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
         raise BadRecipe(wrong)
     if choice.method in (Method.PACKED, Method.STORED):

@@ -15,6 +15,7 @@ from onnxq.checkpoints.encode_arrays import Tensor
 from onnxq.checkpoints.shards import Shards
 from onnxq.conversion import files, layers
 from onnxq.conversion.export_weights import Exported, Row, require_codes, weights
+from onnxq.conversion.gguf_forms import distance
 from onnxq.conversion.llama.transformers import as_checkpoint
 from onnxq.conversion.restore import restore_products
 from onnxq.errors import BadModel, BadRecipe
@@ -84,7 +85,9 @@ def export_folder(
             shards.add(tensors, said)
             is_float = isinstance(tensor, QuantizedTensor) and all(x.dtype == np.float32 for x in tensors.values())
             word = tensor.format.name if isinstance(tensor, QuantizedTensor) and not is_float else None
-            rows.append(Row(name, tuple(tensor.shape), word, None))
+            read_as = tensor if word is None else project.read_as(tensor)
+            near = None if read_as is tensor else distance(tensor, read_as)
+            rows.append(Row(name, tuple(tensor.shape), word, near))
         written = [folder / file.name for file in shards.close("model")]
         config = about | project.config(schemes)
         if config:

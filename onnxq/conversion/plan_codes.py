@@ -109,7 +109,8 @@ def _unnest(weight: Weight, target: Target) -> None:
 
 
 def _widen(weight: Weight, target: Target) -> None:
-    """Where nothing reads the format, whole numbers that stand for the same: the same codes, or twice the code."""
+    """Where nothing reads the format, whole numbers that stand for the same: the same codes, or twice the code; with
+    scales in floats, if those were codes themselves."""
     tensor = weight.value.const_value
     assert isinstance(tensor, GivenTensor) and tensor.form is not None
     format, how = tensor.form
@@ -118,7 +119,7 @@ def _widen(weight: Weight, target: Target) -> None:
     sign, given = "int" if format.code_type == np.int8 else "uint", tensor.given
     if format.name in MICRO:
         words = [WIDER]
-    elif format.is_integer and not format.has_minimum and format.base is None and format.bits <= 8:
+    elif format.is_integer and not format.has_minimum and format.bits <= 8:
         words = [f"{sign}{bits}" for bits in (2, 4, 8) if bits >= format.bits]
     else:
         return

@@ -37,6 +37,7 @@ from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
 from onnxq.layouts._plain import codes, scales, zero_points
 from onnxq.layouts._rows import block_rows, blocks_last, scales_by_row, zero_points_by_row
 from onnxq.layouts._stored_scales import (
+    channel_factors,
     minimum_codes,
     minimum_factors,
     scale_code_tiles,
@@ -51,6 +52,7 @@ from onnxq.layouts._tiles import (
     dense_tiles,
     from_dense_tiles,
     from_onnxq_tiles,
+    from_row_tiles,
     onnxq_scales,
     onnxq_tiles,
     onnxq_width,
@@ -67,6 +69,7 @@ __all__ = [
     "block_rows",
     "blocks_last",
     "by_channel",
+    "channel_factors",
     "codes",
     "column",
     "compact",
@@ -83,6 +86,7 @@ __all__ = [
     "from_matmul_bnb4",
     "from_matmul_nbits",
     "from_onnxq_tiles",
+    "from_row_tiles",
     "gather_block",
     "gguf",
     "gguf_block",

@@ -51,6 +51,12 @@ def scale_factor(q: QuantizedTensor) -> NDArray:
     return np.asarray(_stored(q, minima=False).scales, np.float32)
 
 
+@layout(np.float32, lambda w: (w.rows,))
+def channel_factors(q: QuantizedTensor) -> NDArray:
+    """The factors of a format that has one for all scales of a channel."""
+    return np.asarray(_stored(q, minima=False).scales, np.float32).reshape(-1)
+
+
 def _format(format: Format, *, minima: bool) -> Format:
     found = format.stored_minima if minima else format.stored_scales
     if found is None:

@@ -169,10 +169,10 @@ def from_onnxq_tiles(
     codes: NDArray = np.ascontiguousarray(rows.reshape(len(weight) * ROWS, kp)[:n, :k])
     if format.code_type == np.int8:
         codes = signed(codes, width)
-    scales = _rows_of(scales, n)
+    scales = from_row_tiles(scales, n)
     if format.scale_type == E8M0:
         scales = scales.view(E8M0)
-    zeros = None if zero_points is None else _rows_of(zero_points, n)
+    zeros = None if zero_points is None else from_row_tiles(zero_points, n)
     return QuantizedTensor(format, Granularity(1, block), codes, scales, zeros)
 
 
@@ -184,6 +184,6 @@ def row_tiles(array: NDArray) -> NDArray:
     return np.ascontiguousarray(tiles.reshape(len(tiles) // ROWS, ROWS, blocks).transpose(0, 2, 1))
 
 
-def _rows_of(tiles: NDArray, n: int) -> NDArray:
+def from_row_tiles(tiles: NDArray, n: int) -> NDArray:
     """The inverse of `row_tiles`."""
     return np.ascontiguousarray(tiles.transpose(0, 2, 1).reshape(len(tiles) * ROWS, tiles.shape[1])[:n])

@@ -30,7 +30,7 @@ def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) ->
         node = known.get(choice.node)
         if node is None:
             raise BadRecipe(f"the plan names node '{choice.node}', which '{path}' does not have")
-        if choice.format is not None:
+        if choice.format is not None and (choice.method is not Method.STATIC or choice.format != target.in_blocks):
             targets.require_format(target, choice.format)
         if choice.method is Method.FUSED and not (target.has_onnxq_ops and attention_at(node)):
             raise BadRecipe(f"the plan: node '{choice.node}' cannot be fused: only attention on target onnxq is")

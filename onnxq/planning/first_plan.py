@@ -212,7 +212,7 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
         return asked.to(Method.HALF if scheme == "fp16" else Method.STORED, word, None)
     if target.rounds_activations(scheme):
         if op in ("Conv", *MATMULS) or op in target.static:
-            return _static(asked, word, target)
+            return _static(asked, word, recipe, target)
         return asked.to(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
     if scheme == "w8a8-dynamic":
         if op in (*MATMULS, "LSTM"):
@@ -228,7 +228,10 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
     return asked.to(Method.STORED, "int8", None, reason)
 
 
-def _static(asked: Choice, word: str, target: Target) -> Choice:
+def _static(asked: Choice, word: str, recipe: Recipe, target: Target) -> Choice:
+    if target.in_blocks and formats.get(word).bits == 4 and asked.op in MATMULS:
+        block = recipe.block_size or formats.get(target.in_blocks).default_block
+        return asked.to(Method.STATIC, target.in_blocks, block)
     if word in target.static_weights:
         return asked.to(Method.STATIC, word, None)
     is_shorter = formats.get(word).bits < 8  # w8a16 is affine on some targets, and its kernels want zero points of 0

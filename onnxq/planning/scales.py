@@ -16,8 +16,8 @@ from onnxq.runtime import known
 from onnxq.summaries.ranges import Grid, Range, Ranges
 
 #: Lowest and highest code by number format. uint8 is the only type of activations for which every x86 kernel is fast;
-#: others are for other targets. int8 is symmetric: its zero point is 0.
-CODES = {"uint8": (0, 255), "uint16": (0, 65535), "int8": (-127, 127)}
+#: others are for other targets. int8 and float8 are symmetric: their zero point is 0.
+CODES = {"uint8": (0, 255), "uint16": (0, 65535), "int8": (-127, 127), "float8_e4m3": (-448, 448)}
 
 
 @dataclass(frozen=True)

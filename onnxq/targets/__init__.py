@@ -34,6 +34,8 @@ class Target:
     packed: tuple[str, ...] = ()
     #: Number formats of the weights that int8 kernels read; shorter codes become int8 when the model is loaded.
     static_weights: tuple[str, ...] = ("int8",)
+    #: Number format of weights in blocks that integer products read, where a scheme asks for 4 bits; empty: none.
+    in_blocks: str = ""
     #: Domains of the operators that it has besides the standard ones.
     domains: tuple[str, ...] = ()
     #: The runtime in which the model is run, if that is not onnxruntime on a processor: a file of `runtime/consumers`,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from onnxq import formats
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
@@ -11,18 +13,22 @@ from onnxq.targets.onnx import BLOCKS
 
 #: Blocks of int4 weights that it reads, the longest first.
 INT4_BLOCKS = (128, 64)
+#: Of activations and weights alike.
+FLOAT8 = "float8_e4m3"
 
 
 class tensorrt(Target):
     """By NVIDIA's documentation of TensorRT 10 and 11 (Quantization Schemes, Explicit Quantization, Q/DQ
     Layer-Placement Recommendations): everything is symmetric; activations have one scale, weights one a channel; inputs
     of products and convolutions are rounded, their outputs are not unless an integer kernel reads them; of a sum that
-    operand is which no convolution makes; biases are floats; int4 is for weights, in blocks of 64 or 128.
+    operand is which no convolution makes; biases are floats; int4 is for weights, in blocks of 64 or 128. With
+    float8_e4m3 for a scheme, activations and weights are that, each with one scale.
     """
 
     name = "tensorrt"
     float_types = ("float32", "float16")
     static = ("Conv", "MatMul", "Gemm")
+    static_weights = ("int8", FLOAT8)
     packed = ("MatMul", "Gemm")
     consumer = "TensorrtExecutionProvider"
     least_bits = 4
@@ -36,6 +42,12 @@ class tensorrt(Target):
     def opset_for(self, scheme: str) -> int:
         format = formats.get(weight_format(scheme) or "int8")
         return max(super().opset_for(scheme), BLOCKS if format.is_integer and format.bits == 4 else 0)
+
+    def rounds_activations(self, scheme: str) -> bool:
+        return scheme == FLOAT8 or super().rounds_activations(scheme)
+
+    def activations_of(self, scheme: str) -> str:
+        return FLOAT8 if scheme == FLOAT8 else super().activations_of(scheme)
 
     def refusal(self, word: str) -> str:
         if word == "uint4":
@@ -53,6 +65,8 @@ class tensorrt(Target):
         return wish.to(Method.PACKED, "int4" if format.name == "uint4" else format.name, block)
 
     def place(self, weight: Weight, wish: Choice) -> Choice:
+        if wish.method is Method.STATIC and wish.format == FLOAT8:
+            return super().place(weight, dataclasses.replace(wish, granularity="tensor"))
         if wish.method is Method.DYNAMIC:
             return in_float(wish, "TensorRT wants ranges known before: 8 bits a channel, unpacked when the model loads")
         if wish.method is Method.PACKED:

@@ -18,6 +18,7 @@ from tiny import normal
 
 from onnxq import quantize
 from onnxq.checkpoints.encode_arrays import decode_file
+from onnxq.checkpoints.import_weights import import_weights
 from onnxq.cli import main
 from onnxq.conversion.convert import convert
 from onnxq.conversion.export_weights import export_weights
@@ -97,7 +98,7 @@ def test_a_product_of_two_constants_has_one_weight(tmp_path: Path) -> None:
     assert done.kept and not done.again
 
 
-@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4"])
+@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4", "nvfp4"])
 def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     done = convert(small, "onnxq", tmp_path / "end.onnx", accuracy_level=0)
@@ -114,7 +115,7 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
     assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
-@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform"])
+@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
 def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     assert "DequantizeNBits" in {node.op_type for node in onnx.load(small).graph.node}
@@ -122,7 +123,7 @@ def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -
     assert same.kept and not same.again
     np.testing.assert_array_equal(run(small), run(same.output))
     other = convert(small, "ort-cpu", tmp_path / "other.onnx", accuracy_level=0)
-    if word in ("q4_1", "uniform"):  # whose minima are no zero points: rounded again, and told
+    if word in ("q4_1", "uniform", "q2_k", "q4_k", "q5_k"):  # whose minima are no zero points: rounded again, and told
         assert other.again and all(30 < sqnr < 80 for _, sqnr in other.again.values())
         assert tiny.sqnr(run(small), run(other.output)) > 30
     else:
@@ -130,7 +131,7 @@ def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
-@pytest.mark.parametrize("word", ["mxfp4", "e2m1"])
+@pytest.mark.parametrize("word", ["mxfp4", "e2m1", "nvfp4"])
 def test_floats_of_4_bits_become_int8_of_twice_the_code(word: str, target: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     done = convert(small, target, tmp_path / "end.onnx", accuracy_level=0)
@@ -185,6 +186,43 @@ def test_gguf_is_what_its_own_reader_reads(word: str, stored: str, tmp_path: Pat
     got = gguf.quants.dequantize(read["w"].data, read["w"].tensor_type)
     np.testing.assert_array_equal(got, wanted["w"])
     assert rows["v"].sqnr is None or rows["v"].sqnr > 60
+
+
+#: A table, a product and a Gemm whose rows are whole super blocks, and a product whose rows are not.
+SUPER = """g (int64[n] ids) => (float[n, 40] y) {
+    x = Gather (table, ids)  h = MatMul (x, w)  r = Relu (h)  p = Gemm <transB = 1> (r, v)  y = MatMul (p, u)
+}"""
+SUPERS = {
+    "table": normal(48, 512, seed=4),
+    "w": normal(512, 256),
+    "v": normal(300, 256, seed=2),
+    "u": normal(300, 40, seed=3),
+}
+
+
+@pytest.mark.parametrize("word", ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+def test_k_quants_are_what_their_own_reader_reads_and_come_back(word: str, tmp_path: Path) -> None:
+    """Out of a model of ours, bit for bit as the gguf package decodes them, and into one again."""
+    gguf = pytest.importorskip("gguf")
+    model, small = tiny.save(tiny.model(SUPER, SUPERS), tmp_path), tmp_path / "small.onnx"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(model, small, recipe, target="onnxq", check=False)
+    rows = {row.name: row for row in export_weights(small, tmp_path / "w.gguf").rows}
+    export_weights(small, tmp_path / "w.npz")
+    wanted = weights(tmp_path / "w.npz")
+    for tensor in gguf.GGUFReader(tmp_path / "w.gguf").tensors:
+        if tensor.name == "u":  # rows of 300: no whole super blocks
+            continue
+        assert tensor.tensor_type.name == word.upper() and rows[tensor.name].sqnr is None
+        got = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        np.testing.assert_array_equal(got, wanted[tensor.name])
+    assert rows["u"].sqnr is not None and rows["u"].sqnr > 60
+    done = import_weights(model, tmp_path / "w.gguf", tmp_path / "back.onnx", target="onnxq", check=False)
+    assert sorted(done.match.prefixes.values()) == ["table", "v", "w"] and not done.match.rounded
+    export_weights(tmp_path / "back.onnx", tmp_path / "again.npz")
+    again = weights(tmp_path / "again.npz")
+    for name in ("table", "w", "v"):
+        np.testing.assert_array_equal(again.get(name, again.get(f"{name}.weight")), wanted[name])
 
 
 def test_refusals(tmp_path: Path) -> None:

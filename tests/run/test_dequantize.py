@@ -74,7 +74,9 @@ def ops(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort-cpu", "onnxq"])
-@pytest.mark.parametrize("scheme", ["w4a16", "int8", "nf4", "mxfp4", "bfloat16", "nf4_dq", "q4_k", "int3"])
+@pytest.mark.parametrize(
+    "scheme", ["w4a16", "int8", "nf4", "mxfp4", "nvfp4", "bfloat16", "nf4_dq", "q4_k", "q6_k", "int3"]
+)
 def test_computes_what_the_codes_say(scheme: str, target: str, tmp_path: Path) -> None:
     model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
     small, back = tmp_path / "small.onnx", tmp_path / "back.onnx"

@@ -166,6 +166,10 @@ def parts(name, q):
     return {f"{name}.values": q.dequantize()}, {"bits": q.format.bits}
 
 
+def read_as(q):
+    return q
+
+
 def plain(name):
     return name
 

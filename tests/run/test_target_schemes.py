@@ -11,7 +11,7 @@ import tiny
 
 from onnxq import Recipe, quantize, targets
 from onnxq.checking.rules import check_rules
-from onnxq.schemes import SCHEMES, STATIC_SCHEMES
+from onnxq.schemes import SCHEMES
 from onnxq.targets import rules
 
 DIGITS = Path(__file__).parents[2] / "models/digits_cnn.onnx"
@@ -22,7 +22,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"auto"}))
 @pytest.mark.parametrize("target", [name for name in targets.names() if name not in tiny.HERE])
 def test_every_scheme_on_every_target(tmp_path: Path, target: str, scheme: str) -> None:
-    data = DIGITS.with_name("digits_cnn_calibration.npz") if scheme in {*STATIC_SCHEMES, "w8a16"} else None
+    needs_data = scheme == "w8a16" or targets.get(target).rounds_activations(scheme)
+    data = DIGITS.with_name("digits_cnn_calibration.npz") if needs_data else None
     recipe = Recipe(scheme, min_sqnr=-np.inf)
     done = quantize(DIGITS, tmp_path / "q.onnx", recipe, target=target, data=data, limit=16)
     assert done.check is not None and done.check.sqnr > (12 if "4" in scheme else 22)

@@ -1,8 +1,9 @@
 """A weight as the tensors of other projects' checkpoints, and what their configuration says of it: one file a project.
 
 A file defines `parts(name, q)`: the tensors of the layer `name` and what is said of it, None where the project has no
-form of the same numbers; `plain(name)`, what an array in floats is called; and `metadata` and `config`, what the files
-and the folder say of all of them. What the user types is the file's name with `-` for `_`.
+form of the same codes; `read_as(q)`, the weight that its reader finds there; `plain(name)`, what an array in floats is
+called; and `metadata` and `config`, what the files and the folder say of all of them. What the user types is the file's
+name with `-` for `_`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ reads the same.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,14 @@ def parts(name: str, q: QuantizedTensor) -> Parts | None:
     if q.format.name == "nvfp4" and even and q.shape[1] % 16 == 0 and isinstance(q.nested, StoredScales):
         return _nvfp4(name, q, q.nested)
     return None
+
+
+def read_as(q: QuantizedTensor) -> QuantizedTensor:
+    """A weight that has `parts` as it is read from them: scales of nvfp4 are quotients there, in float32."""
+    divisor = _divisor(q.nested) if q.format.name == "nvfp4" and isinstance(q.nested, StoredScales) else None
+    if divisor is None or not isinstance(q.nested, StoredScales):
+        return q
+    return dataclasses.replace(q, scales=q.nested.scales.codes.astype(np.float32) / divisor)
 
 
 def plain(name: str) -> str:
@@ -118,21 +127,27 @@ def _nibbles(codes: NDArray) -> NDArray[np.uint8]:
 
 
 def _nvfp4(name: str, q: QuantizedTensor, stored: StoredScales) -> Parts | None:
-    """The scale of scales is a divisor there: the one whose quotients are most like our products, but for rounding."""
-    short, factors = stored.scales.codes, np.asarray(stored.scales.scales).reshape(-1)
-    if factors.size != 1 or not factors[0] or short.dtype != ml_dtypes.float8_e4m3fn or q.scales is None:
+    divisor = _divisor(stored)
+    if divisor is None:
         return None
-    near = np.float32(1) / np.float32(factors[0])
-    divisors = (near, *(np.nextafter(near, np.float32(end)) for end in (0, np.inf)))
-    wanted, wide = q.scales.astype(np.float32), short.astype(np.float32)
-    divisor = max(divisors, key=lambda d: int(np.count_nonzero(wide / d == wanted)))
     tensors = {
         f"{name}.weight_packed": _nibbles(q.codes),
-        f"{name}.weight_scale": short,
+        f"{name}.weight_scale": stored.scales.codes,
         f"{name}.weight_global_scale": np.array([divisor], np.float32),
     }
     more = {"group_size": 16, "scale_dtype": "torch.float8_e4m3fn"}
     return tensors, _scheme("nvfp4-pack-quantized", 4, "float", "tensor_group", **more)
+
+
+def _divisor(stored: StoredScales) -> np.float32 | None:
+    """The scale of scales is a divisor there: the one whose quotients are most like our products, but for rounding."""
+    short, factors = stored.scales.codes, np.asarray(stored.scales.scales).reshape(-1)
+    if factors.size != 1 or not factors[0] or short.dtype != ml_dtypes.float8_e4m3fn:
+        return None
+    near = np.float32(1) / np.float32(factors[0])
+    divisors = (near, *(np.nextafter(near, np.float32(end)) for end in (0, np.inf)))
+    wanted, wide = stored.scales.dequantize(), short.astype(np.float32)
+    return max(divisors, key=lambda d: int(np.count_nonzero(wide / d == wanted)))
 
 
 def _scheme(form: str, bits: int, kind: str, strategy: str, **more: Any) -> dict[str, Any]:

@@ -44,6 +44,11 @@ def parts(name: str, q: QuantizedTensor) -> Parts | None:
     return None
 
 
+def read_as(q: QuantizedTensor) -> QuantizedTensor:
+    """A weight that has `parts` as it is read from them: itself."""
+    return q
+
+
 def plain(name: str) -> str:
     """What an array in floats is called: its last word has to say what of a layer it is."""
     return name if "." in name else f"{name}.weight"

@@ -97,20 +97,8 @@ class Signed(Short):
         super().__init__(name, bits, signed=True)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        x, unit = _scaled_groups(w, granularity, "constant")
-        low, high = x.min(axis=-1, initial=0), x.max(axis=-1, initial=0)
         lowest = np.float32(-(1 << (self.bits - 1)))
-        extreme = np.where(-low >= high, low, high)
-        best, most = extreme / lowest, np.full(extreme.shape, -1, np.float32)
-        inverse = gguf.reciprocal(extreme)
-        for off in OFF:
-            codes = np.clip(np.rint(x * (inverse * (lowest - off))[..., None]), lowest, -lowest - 1)
-            product, square = (x * codes).sum(axis=-1), (codes * codes).sum(axis=-1)
-            gain = _quotient(product * product, square)
-            better = gain > most
-            best = np.where(better & (square > 0), _quotient(product, square), best)
-            most = np.where(better, gain, most)
-        return (best * unit).astype(np.float32), None
+        return least_squares(w, granularity, lowest, -lowest - 1, lowest - OFF, signed=True), None
 
 
 class Spread(Format):
@@ -196,6 +184,36 @@ class SuperBlocks(Format):
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         return self.base.decode(q)
+
+
+def least_squares(
+    w: FloatArray,
+    granularity: Granularity,
+    lowest: np.float32,
+    highest: np.float32,
+    ends: FloatArray,
+    *,
+    signed: bool,
+) -> FloatArray:
+    """The scales for codes from `lowest` to `highest` that have the smallest squared errors, of those that are tried.
+
+    Args:
+        ends: where the largest magnitude of a block is tried to come to lie; where all fail it is in the middle one.
+        signed: whether scales may have the sign of that weight; else they are above zero.
+    """
+    x, unit = _scaled_groups(w, granularity, "constant")
+    low, high = x.min(axis=-1, initial=0), x.max(axis=-1, initial=0)
+    extreme = np.where(-low >= high, low, high) if signed else np.maximum(-low, high)
+    best, most = extreme / ends[len(ends) // 2], np.full(extreme.shape, -1, np.float32)
+    inverse = gguf.reciprocal(extreme)
+    for end in ends:
+        codes = np.clip(np.rint(x * (inverse * end)[..., None]), lowest, highest)
+        product, square = (x * codes).sum(axis=-1), (codes * codes).sum(axis=-1)
+        gain = _quotient(product * product, square)
+        better = gain > most
+        best = np.where(better & (square > 0), _quotient(product, square), best)
+        most = np.where(better, gain, most)
+    return (best * unit).astype(np.float32)
 
 
 def sharing(format: Format, granularity: Granularity) -> Granularity:

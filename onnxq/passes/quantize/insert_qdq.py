@@ -148,8 +148,13 @@ class _Writer:
             each.node.replace_input_with(each.index, made)
         least = 1 if int8_regions.has_few_weights(node) else MIN_ELEMENTS
         for weight in weights_of(node, least) if node.op_type in _WEIGHTED else ():
-            if weight.role.index == 1 and x is not None:
+            if weight.role.index == 1 and x is not None and not self._is_in_blocks(node):
                 self._quantize_weight(weight, self.activations[x.name or ""])
+
+    def _is_in_blocks(self, node: ir.Node) -> bool:
+        """Whether `spell_floats` writes the node's weight."""
+        choice = self.plan.choices.get(node.name or "")
+        return choice is not None and choice.format == self.target.in_blocks
 
     def quantize_outputs(self, node: ir.Node) -> None:
         outputs = list(node.outputs) if len(node.outputs) > 1 else [int8_regions.final_output(node)]
@@ -195,7 +200,9 @@ class _Writer:
         # Named after the value that comes first; values of equal scale share them, as same-scale operators require.
         return [
             self.constants.array(owner, f"{name}_scale", np.float32(scale.scale)),
-            self.constants.array(owner, f"{name}_zero_point", np.dtype(scale.format).type(scale.zero_point)),
+            self.constants.array(
+                owner, f"{name}_zero_point", formats.get(scale.format).code_type.type(scale.zero_point)
+            ),
         ]
 
     def _constant_operand(self, node: ir.Node, value: ir.Value) -> ir.Value:
@@ -209,7 +216,9 @@ class _Writer:
             self.constants.value(value, suffix, "operand", part) for suffix, part in parts.items()
         ]
         if format.offset_type is None:
-            inputs.append(self.constants.array(owner_of(value), f"{format.name}_zero_point", np.zeros((), np.int8)))
+            inputs.append(
+                self.constants.array(owner_of(value), f"{format.name}_zero_point", np.zeros((), format.code_type))
+            )
         name = self.names.fresh(f"{node.name}_operand")
         return graph.add_node(node, "DequantizeLinear", inputs, name, name)
 
@@ -230,7 +239,8 @@ class _Writer:
             self._codes(weight, key, encoding, owner),
             self.constants.value(weight.value, "_scale", key, encoding.part(layouts.scales), owner),
         ]
-        inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(encoding.scale_shape, np.int8)))
+        zero = np.dtype(np.int8) if encoding.format.is_integer else encoding.format.code_type
+        inputs.append(self.constants.array(owner, "int8_zero_points", np.zeros(encoding.scale_shape, zero)))
         name = self.names.fresh(f"{node.name}_weight")
         along: graph.Attributes = {} if axis is None else {"axis": axis}
         node.replace_input_with(1, graph.add_node(node, "DequantizeLinear", inputs, name, name, along))

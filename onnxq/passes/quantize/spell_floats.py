@@ -1,9 +1,11 @@
-"""Weights in floats of 4 and 8 bits as the types that newer versions of ONNX have for them."""
+"""Weights in floats of 4 and 8 bits, and in blocks whose scales are codes, as the types that newer versions of ONNX
+have for them."""
 
 from __future__ import annotations
 
 from typing import Self
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq import formats, layouts
@@ -18,16 +20,18 @@ from onnxq.plan import Choice, Method, Plan
 
 
 class SpellFloats(PlanPass):
-    """Put a DequantizeLinear behind each weight of a STORED node whose format is one of `words`.
+    """Put a DequantizeLinear behind each weight of a STORED node whose format is one of `words`, or STATIC in blocks.
 
     1. float8: one scale a channel.
     2. e2m1: FLOAT4E2M1 in blocks; mxfp4 with scales in FLOAT8E8M0; nvfp4 with scales in FLOAT8E4M3FN behind a
        DequantizeLinear of their own.
-    3. Only in the model that is written, where onnxruntime, by which plans are measured, has no kernels for the types.
+    3. lpbq: INT4 in blocks, with scales in UINT8 behind a DequantizeLinear that has one factor a channel; zero points
+       are written out, by which onnxruntime's QNN provider tells the type.
+    4. Only in the model that is written, where onnxruntime, by which plans are measured, has no kernels for the types.
     """
 
     #: What onnxruntime runs too.
-    RUN = ("float8_e4m3", "float8_e5m2")
+    RUN = ("float8_e4m3", "float8_e5m2", "lpbq")
 
     def __init__(self, plan: Plan, words: tuple[str, ...], *, is_final: bool) -> None:
         super().__init__(plan)
@@ -39,7 +43,8 @@ class SpellFloats(PlanPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = WeightForms(Names(model), self.codes)
-        chosen = {choice.node: choice for choice in self.plan.those(Method.STORED) if choice.format in self.words}
+        those = self.plan.those(Method.STORED, Method.STATIC)
+        chosen = {choice.node: choice for choice in those if choice.format in self.words}
         spelled = 0
         for node in list(graph.nodes(model)):
             choice = chosen.get(node.name or "")
@@ -58,12 +63,16 @@ def _spelled(weight: Weight, choice: Choice, constants: WeightForms) -> ir.Value
     granularity = Granularity(axis, choice.block)
     encoding = constants.encoding(weight.value, format, granularity, weight.node.op_type)
     key, owner = (format.name, granularity), owner_of(weight.node)
-    attributes: dict[str, int] = {"axis": axis, "output_dtype": int(weight.tensor.dtype)}
-    is_short = format.bits == 4
-    written = encoding.part(layouts.codes, ir.DataType.FLOAT4E2M1 if is_short else None)
+    attributes: dict[str, int] = {"axis": axis}
+    attributes |= {} if format.is_integer else {"output_dtype": int(weight.tensor.dtype)}
+    short = ir.DataType.INT4 if format.is_integer else ir.DataType.FLOAT4E2M1
+    written = encoding.part(layouts.codes, short if format.bits == 4 else None)
     codes = constants.value(weight.value, f"_{format.name}", key, written, owner)
     name = constants.names.fresh(f"{weight.node.name}_weight")
     inputs: list[ir.Value | None] = [codes, _scales(weight, encoding, constants, owner)]
+    if format.is_integer:
+        zeros = np.zeros(encoding.scale_shape, short.numpy())
+        inputs.append(constants.array(owner, "int4_zero_points", zeros, short))
     attributes |= {} if choice.block is None else {"block_size": choice.block}
     return graph.add_node(weight.node, "DequantizeLinear", inputs, name, name, attributes)
 
@@ -76,6 +85,12 @@ def _scales(weight: Weight, encoding: Encoding, constants: WeightForms, owner: i
         layout = layouts.flat(layouts.scales) if encoding.granularity.block is None else layouts.scales
         return constants.value(weight.value, "_scale", key, encoding.part(layout, dtype), owner)
     codes = constants.value(weight.value, "_scale", key, encoding.part(layouts.stored_scales), owner)
+    if encoding.format.super_block is not None:
+        factors = constants.value(weight.value, "_factors", key, encoding.part(layouts.channel_factors), owner)
+        zeros = constants.array(owner, "uint8_zero_points", np.zeros(encoding.outline.rows, np.uint8))
+        name = constants.names.fresh(f"{weight.node.name}_scales")
+        along: graph.Attributes = {"axis": weight.role.channel}
+        return graph.add_node(weight.node, "DequantizeLinear", [codes, factors, zeros], name, name, along)
     factor = constants.value(weight.value, "_factor", key, encoding.part(layouts.scale_factor), owner)
     name = constants.names.fresh(f"{weight.node.name}_scales")
     return graph.add_node(weight.node, "DequantizeLinear", [codes, factor], name, name)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq import formats, layouts, own_ops
-from onnxq.formats import E8M0, Granularity, QuantizedTensor
+from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.nested import NestedScales, unnest
+from onnxq.formats.kinds.super_blocks import StoredScales, sharing
 from onnxq.model import graph
 from onnxq.model.origin import HALVES
 from onnxq.passes.restore._restored import (
@@ -76,56 +81,121 @@ def _stored(node: ir.Node, first: int) -> Stored | None:
 
 def _nested(weight: ir.TensorProtocol, made: ir.Node, *, n: int, k: int, block: int) -> Stored | None:
     """A weight whose scales are in 8 bits, of which a function before the node makes floats."""
-    found = constants_of(made, 0, 1, 2)
     is_ours = made.domain == own_ops.DOMAIN and made.op_type == own_ops.NESTED and made.overload in formats.names()
-    if not is_ours or not found or None in found:
+    if not is_ours:
         return None
     format, how = formats.get(made.overload), Granularity(1, block)
     base, half = format.base, graph.attribute_int(made, "dtype", 1) == ir.DataType.FLOAT16
-    if format.nested_type is None or base is None:
+    found = constants_of(made, *range(2 if format.super_block is None and format.stored_scales is not None else 3))
+    if base is None or (format.nested_type is None and format.stored_scales is None) or not found or None in found:
         return None
 
     def read() -> QuantizedTensor:
-        codes, factors, offset = (tensor.numpy() for tensor in found if tensor is not None)
+        parts = [tensor.numpy() for tensor in found if tensor is not None]
         blocks = -(-k // block)
         plain = np.zeros((-(-n // layouts.ROWS), blocks, layouts.ROWS), np.float32)
-        q = layouts.from_onnxq_tiles(base, weight.numpy(), plain, None, n=n, k=k, block=block)
-        nested = NestedScales(
-            codes.reshape(-1)[: n * blocks], factors.reshape(-1), np.float32(offset.item()), format.nested_block
-        )
-        scales = unnest(nested, how, (n, k))
-        return QuantizedTensor(format, how, q.codes, scales.astype(np.float16) if half else scales, None, nested)
+        codes = layouts.from_onnxq_tiles(base, weight.numpy(), plain, None, n=n, k=k, block=block).codes
+        nested: NestedScales | StoredScales
+        if format.stored_scales is not None:
+            rows = layouts.from_row_tiles(parts[0], n)
+            nested = StoredScales(QuantizedTensor(format.stored_scales, sharing(format, how), rows, parts[1]))
+            scales = nested.scales.dequantize()
+        else:
+            short, factors, offset = parts[0].reshape(-1)[: n * blocks], parts[1].reshape(-1), parts[2].item()
+            nested = NestedScales(short, factors, np.float32(offset), format.nested_block)
+            scales = unnest(nested, how, (n, k))
+        return QuantizedTensor(format, how, codes, scales.astype(np.float16) if half else scales, None, nested)
 
     return Stored(format, how, (n, k), read, half)
 
 
 def _unpacked(node: ir.Node, restored: Restored) -> bool:
-    """A matrix that is unpacked when the model is loaded, of a format whose scales are no codes themselves."""
-    source, found = input_of(node, 0), constants_of(node, 0, 1, 2)
+    """A matrix that is unpacked when the model is loaded."""
+    source, tensor = input_of(node, 0), graph.constant(input_of(node, 0))
     word, moved = graph.attribute_string(node, "format", ""), _ints(node, "shape")
     (k, block), order = (graph.attribute_int(node, key, 0) for key in ("K", "block_size")), _ints(node, "perm")
-    if source is None or not found or word not in formats.names() or min(k, block) < 1 or sorted(order) != [0, 1]:
+    if source is None or tensor is None or word not in formats.names() or min(k, block) < 1 or sorted(order) != [0, 1]:
         return False
-    (codes, scales, offsets), format = found, formats.get(word)
-    if codes is None or scales is None or format.base is not None or moved[1:] != [k]:
+    if moved[1:] != [k] or len(tensor.shape) != 2 or tensor.shape.numpy()[0] != moved[0]:
         return False
-    if len(codes.shape) != 2 or codes.shape.numpy()[0] != moved[0]:
-        return False
+    format = formats.get(word)
+    two_levels = format.stored_scales is not None and format.stored_scales.is_integer
+    if format.base is not None and not two_levels:
+        format = format.base  # the scales of such a format lie here as the floats that they stand for
     how = Granularity(1, block) if block < k or format.default_block is not None else Granularity(0)
-    half = scales.dtype is ir.DataType.FLOAT16
+    shape = (moved[0], k)
+    made = _short_scales(node, format, how, shape) if two_levels else _plain_scales(node, format, how, shape)
+    if made is None:
+        return False
+    parts, others, half = made
 
     def read() -> QuantizedTensor:
-        packed = layouts.from_bit_fields(codes.numpy(), format.bits, k).astype(np.int32)
-        if np.issubdtype(format.code_type, np.signedinteger):
-            packed -= 1 << (format.bits - 1)
-        steps, shape = scales.numpy(), how.scale_shape((len(packed), k))
-        steps = (steps.view(E8M0) if format.scale_type == E8M0 else steps).reshape(shape)
-        zeros = None if offsets is None else offsets.numpy().reshape(shape)
-        return QuantizedTensor(format, how, packed.astype(format.code_type), steps, zeros)
+        return QuantizedTensor(format, how, _codes_of(format, tensor.numpy(), k), *parts())
 
-    stored = Stored(format, how, (moved[0], k), read, half).transposed(order)
-    read_instead(node, restored.weight(node, source, stored, ir.DataType.FLOAT), restored)
+    stored = Stored(format, how, shape, read, half).transposed(order)
+    read_instead(node, restored.weight(node, source, stored, ir.DataType.FLOAT, *others), restored)
     return True
+
+
+#: Scales, zero points or minima, and the same as they are stored; the constants that they are made of; whether float16.
+_Scales = tuple[Callable[[], tuple[NDArray, NDArray | None, StoredScales | None]], list[ir.Value | None], bool]
+
+
+def _codes_of(format: Format, fields: NDArray, k: int) -> NDArray:
+    """[rows, K] codes of the format."""
+    packed = layouts.from_bit_fields(fields, format.bits, k).astype(np.int32)
+    if np.issubdtype(format.code_type, np.signedinteger):
+        packed -= 1 << (format.bits - 1)
+    return packed.astype(format.code_type)
+
+
+def _plain_scales(node: ir.Node, format: Format, how: Granularity, shape: tuple[int, ...]) -> _Scales | None:
+    """Those that the node reads as constants."""
+    found = constants_of(node, 1, 2)
+    if not found or found[0] is None:
+        return None
+    (scales, offsets), wanted = found, how.scale_shape(shape)
+
+    def read() -> tuple[NDArray, NDArray | None, StoredScales | None]:
+        assert scales is not None
+        steps = scales.numpy()
+        steps = (steps.view(E8M0) if format.scale_type == E8M0 else steps).reshape(wanted)
+        return steps, None if offsets is None else offsets.numpy().reshape(wanted), None
+
+    return read, [], scales.dtype is ir.DataType.FLOAT16  # type: ignore[union-attr]
+
+
+def _short_scales(node: ir.Node, format: Format, how: Granularity, shape: tuple[int, ...]) -> _Scales | None:
+    """Those of a format of two levels: each part is made by a node of its own, of codes and factors."""
+    kinds = [("scales", format.stored_scales), ("minima", format.stored_minima)]
+    read: list[Callable[[], QuantizedTensor]] = []
+    others: list[ir.Value | None] = []
+    for i, (word, kind) in enumerate(kinds):
+        value = input_of(node, 1 + i)
+        made = None if value is None else value.producer()
+        if kind is None:
+            continue
+        wanted = own_ops.Variant(own_ops.DEQUANTIZE, format.name, moved=word).overload
+        if made is None or made.domain != own_ops.DOMAIN or made.overload != wanted:
+            return None
+        found = constants_of(made, 0, 1)
+        if not found or None in found:
+            return None
+        read.append(functools.partial(_short, kind, sharing(format, how), found, how.scale_shape(shape)))
+        others += made.inputs
+
+    def both() -> tuple[NDArray, NDArray | None, StoredScales | None]:
+        stored = StoredScales(*(each() for each in read))
+        return *stored.values, stored
+
+    return both, others, False
+
+
+def _short(
+    kind: Format, how: Granularity, found: list[ir.TensorProtocol | None], shape: tuple[int, ...]
+) -> QuantizedTensor:
+    codes, factors = (tensor.numpy() for tensor in found if tensor is not None)
+    return QuantizedTensor(kind, how, _codes_of(kind, codes, shape[1]), factors.reshape(how.scale_shape(shape)))
 
 
 def _ints(node: ir.Node, name: str) -> list[int]:

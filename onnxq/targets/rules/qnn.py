@@ -5,6 +5,8 @@ blocks (`lpbqmatmul_fusion.cc`, `lpbqgemm_fusion.cc`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from onnxq.model import graph
@@ -43,6 +45,8 @@ OPERATORS = frozenset(
 )
 #: Those of onnxruntime's domain.
 MICROSOFT = frozenset({"DequantizeLinear", "QuantizeLinear", "Gelu", "QuickGelu", "FusedMatMul"})
+#: Of weights in blocks: the largest of the integers that their scales are, and the shortest block.
+LARGEST_SCALE, LEAST_BLOCK = 16, 16
 #: Operators whose weights may have one scale a channel, and the axis of those.
 CHANNELS = {"Conv": 0, "ConvTranspose": 1}
 
@@ -96,15 +100,40 @@ def symmetric_channels(view: View) -> Found:
 
 
 def blocks_of_weights(view: View) -> Found:
-    """Blocks (LPBQ) are int4 with scales that are codes of 8 bits, with one floating-point scale a channel."""
+    """Blocks (LPBQ) are int4 with scales that are codes of 4 bits, with one floating-point scale a channel."""
     for node in pairs(view):
-        if not graph.attribute_int(node, "block_size", 0) or is_activation(view, node):
+        block = graph.attribute_int(node, "block_size", 0)
+        if not block or is_activation(view, node):
             continue
         scales = dequantized(node.inputs[1])
-        is_lpbq = scales is not None and code_type(scales) is ir.DataType.UINT8 and (scale_size(scales) or 0) > 1
-        if not is_lpbq or code_type(node) is not ir.DataType.INT4:
+        is_lpbq = scales is not None and code_type(scales) is ir.DataType.UINT8 and scale_size(scales) is not None
+        if scales is None or not is_lpbq or code_type(node) is not ir.DataType.INT4:
             says = "QNN reads blocks of int4 whose scales are codes of 8 bits with one scale a channel, and no others"
             yield node, says, True
+            continue
+        yield from ((node, says, True) for says in _wrong_in_blocks(node, scales, block))
+        for reader in readers(node.outputs[0]):
+            if graph.is_op(reader, "Gemm") and len(reader.inputs) > 2:
+                yield reader, "QNN's provider loses the bias of a Gemm whose weight is in blocks", True
+
+
+def _wrong_in_blocks(node: ir.Node, scales: ir.Node, block: int) -> Iterator[str]:
+    """What is wrong with a weight in blocks."""
+    weight, steps = graph.constant(node.inputs[0]), graph.constant(scales.inputs[0])
+    if steps is not None:
+        codes = steps.numpy().astype("int32")
+        if codes.size and (codes.min() < 1 or codes.max() > LARGEST_SCALE):
+            yield f"scales of blocks are integers from 1 to {LARGEST_SCALE} in QNN"
+    for each in (node, scales):
+        zeros = zero_points(each)
+        if zeros is not None and zeros.astype("int32").any():
+            yield "QNN's weights in blocks are symmetric: their zero points are 0"
+    if zero_points(node) is None:
+        yield "it has no zero points, by which QNN's provider tells the type of its codes"
+    sizes = () if weight is None else tuple(weight.shape.numpy())
+    axis = graph.attribute_int(node, "axis", 1)
+    if block < LEAST_BLOCK or block & (block - 1) or (sizes and sizes[axis] % block):
+        yield f"QNN reads whole blocks of {LEAST_BLOCK} or another power of two, not of {block}"
 
 
 def whole_units(view: View) -> Found:
