@@ -346,3 +346,27 @@ def test_products_on_codes_that_ran_in_float_are_told_as_such(tmp_path: Path) ->
     assert told["product0"] == ("int8", "")
     assert told["product1"] == ("int8 stored", "computed in float: 'onnxq doctor' says why")
     assert {each["name"]: each["clipped"] for each in report["activations"]}["x"] == 0.0
+
+
+def test_nodes_in_bodies_have_their_names_and_errors(tmp_path: Path) -> None:
+    """Of a Scan: what is inside is a node like others, with its weight's error; layers are those outside."""
+    text = """g (float[6, 4, 32] x, float[4, 32] s0) => (float[6, 4, 32] y) {
+        last, states = Scan <num_scan_inputs = 1, body = turn (float[4, 32] s, float[4, 32] xi)
+            => (float[4, 32] so, float[4, 32] yo) {
+            [inside] a = MatMul (xi, w1)
+            so = Tanh (a)
+            yo = Add (so, s)
+        }> (s0, x)
+        [behind] y = MatMul (states, w2)
+    }"""
+    source = tiny.save(tiny.model(text, {"w1": tiny.normal(32, 32, seed=1), "w2": tiny.normal(32, 32)}), tmp_path)
+    np.savez(tmp_path / "x.npz", x=tiny.normal(4, 6, 4, 32), s0=np.zeros((4, 4, 32), np.float32))
+    words = ["quantize", source, "-s", "w8a16", "--keep-slow", "--effort", "quick", "-o", tmp_path / "out.onnx"]
+    run(*words, "--data", tmp_path / "x.npz", "--html", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    report = report_of(tmp_path / "r.json")
+    nodes = {node["name"]: node for node in report["nodes"]}
+    assert nodes["inside"]["weights"] == nodes["behind"]["weights"] == 32 * 32
+    assert "int8" in nodes["inside"]["becomes"]
+    errors = {row["node"]: row["sqnr"] for row in report["weights"]}
+    assert set(errors) == {"inside", "behind"} and all(35 < sqnr < 60 for sqnr in errors.values())
+    assert {layer["value"] for layer in report["layers"]} == {"last", "states", "y"}
