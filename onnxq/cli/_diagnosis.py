@@ -13,17 +13,27 @@ from onnxq.report.words import nbytes
 
 #: Findings of one rule that are shown one by one.
 _SHOWN = 4
+#: What operators say of how a model was quantized, the most telling first.
+_KINDS = {
+    "DynamicQuantizeLinear": "activations in int8, by ranges that every run measures",
+    "QLinear": "activations in int8 by fixed ranges, as operators on codes: the QOperator form",
+    "DequantizeLinear": "weights in codes, unpacked before they are used",
+    "QuantizeLinear": "activations in codes by fixed ranges, around operators on floats: the QDQ form",
+    "MatMulNBits": "weights of few bits that the kernel reads, activations in float",
+    "MatMulBnb4": "weights of 4 bits that the kernel reads, activations in float",
+}
 _STYLES = {Severity.NOTE: "", Severity.WARNING: "bold yellow", Severity.ERROR: "bold red"}
 
 
 def diagnosis_table(found: Diagnosis) -> Group:
     """What the model is, then the findings of each rule, the worst rules first."""
     facts = Table(box=None, pad_edge=False, show_header=False)
-    facts.add_row("quantized", found.quantized or "nothing shows that it is")
+    facts.add_row("quantized", _how(found))
     facts.add_row("constants", ", ".join(f"{nbytes(n)} {kind}" for kind, n in found.stored.items()) or "none")
     if found.kernels or found.in_float:
-        facts.add_row("in integers", _counts(found.kernels))
-        facts.add_row("in float", f"{_counts(found.in_float)}, on {found.inputs}")
+        facts.add_row("ran on codes", _counts(found.kernels))
+        facts.add_row("ran in float", _counts(found.in_float))
+        facts.add_row("on", one_line(found.inputs))
     for word, text in found.machine.items():
         facts.add_row(word, one_line(text))
     parts: list[RenderableType] = [facts, Text()]
@@ -42,12 +52,32 @@ def _of_rule(severity: Severity, word: str, findings: list[Finding]) -> list[Ren
     lines: list[RenderableType] = [
         Text.assemble((f"{severity.word}: {word}", _STYLES[severity]), f" — {one_line(f'{rule.what}: {rule.why}')}")
     ]
-    for finding in findings[:_SHOWN]:
-        place = f"{finding.place}: " if finding.place else ""
-        lines.append(Text(f"  {one_line(place + finding.message)}"))
-    if len(findings) > _SHOWN:
-        lines.append(Text(f"  and {len(findings) - _SHOWN} more (--json has all)"))
-    return [*lines, Text(f"  fix: {one_line(findings[0].fix)}"), Text()]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        groups.setdefault((finding.message, finding.fix), []).append(finding.place)
+    fixes = list(dict.fromkeys(fix for _, fix in groups))
+    for (message, fix), places in list(groups.items())[:_SHOWN]:
+        place = f"{_listed(places)}: " if places[0] else ""
+        advice = f"; fix: {fix}" if len(fixes) > 1 else ""
+        lines.append(Text(f"  {one_line(place + message + advice)}"))
+    if (rest := sum(map(len, list(groups.values())[_SHOWN:]))) > 0:
+        lines.append(Text(f"  and {rest} more (--json has all)"))
+    return [*lines, *([Text(f"  fix: {one_line(fixes[0])}")] if len(fixes) == 1 else []), Text()]
+
+
+def _listed(places: list[str]) -> str:
+    """The first of the nodes that have the same fault, and how many others there are."""
+    more = len(places) - _SHOWN
+    return ", ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _how(found: Diagnosis) -> str:
+    """In words, what kind of quantization the operators show; of a model without any, what its weights are."""
+    if not found.quantized:
+        halves = [word for word in ("float16", "bfloat16") if word in found.stored]
+        return f"no: weights in {halves[0]}, none in codes" if halves else "no: nothing in it is in codes"
+    kinds = [words for op, words in _KINDS.items() if op in found.quantized]
+    return f"{found.quantized}{f' ({kinds[0]})' if kinds else ''}"
 
 
 def _summary(found: Diagnosis) -> str:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from onnxq.checking.layers.floor import require_floors, require_output_floor
+from onnxq.checking.layers.result import ByLayer
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import effort_of, options, preprocessing_of, profile_of, recipe_of
-from onnxq.errors import BadModel, BadRecipe
+from onnxq.cli._layers import layers_table
+from onnxq.cli._options import effort_of, options, preprocessing_of, profile_of, recipe_of, sampling_of
+from onnxq.cli._report import announced, command_line, write_html
+from onnxq.errors import BadModel, BadRecipe, CheckFailed, one_line
 from onnxq.files.guard import Guard
 from onnxq.folders import layouts, quantize_folder
+from onnxq.folders.compare import FolderCheck, compare_folders
 from onnxq.folders.contents import open_folder
-from onnxq.folders.tables import folder_table
+from onnxq.folders.result import FolderResult
+from onnxq.folders.tables import check_table, folder_table
+from onnxq.job import Environment
 
 FOLDER_OPTIONS = options(
     click.option(
@@ -42,16 +51,16 @@ _OF_MODELS = {
     "budget": "--budget",
     "formats": "--formats",
     "shard_size": "--shard-size",
-    "html": "--html",
 }
+#: Options of `check` that are.
+_OF_TWO_MODELS = {"metric": "--metric", "labels": "--labels", "logits": "--logits"}
 _OF_FOLDERS = {"layout": "--layout", "variants": "--variants"}
 
 
 def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
     """`onnxq quantize FOLDER`."""
-    wrong = next((word for key, word in _OF_MODELS.items() if options[key]), None)
-    if wrong is not None:
-        raise BadRecipe(f"{wrong} is for a single model, and '{folder}' is a folder; give one of its models")
+    _refuse_options_of_models(_OF_MODELS, folder, options)
+    announced(guard, options["html"])
     guard.reads(*(file for file in folder.rglob("*") if file.is_file()))  # models among them
     profile = profile_of(options, guard)
     with Bars(console(stderr=True)) as bars:
@@ -78,12 +87,76 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
         guard.write_text(options["save_profile"], profile.to_json())
     if options["report"]:
         guard.write_text(options["report"], result.to_json())
+    write_html(guard, options["html"], lambda: _report_of_result(folder, result, options, guard))
     if options["as_json"]:
         click.echo(result.to_json())
         return
     out = console()
     out.print(f"{result.output}: {result.kind} folder, {result.scheme} for {result.target}\n", style="bold")
     out.print(folder_table(result))
+
+
+def _report_of_result(folder: Path, result: FolderResult, options: dict[str, Any], guard: Guard) -> Any:
+    from onnxq.report import folders
+
+    with Bars(console(stderr=True)) as bars:
+        environment = Environment(options["threads"], bars, guard)
+        return folders.of_result(folder, result, sampling_of(options), environment, (command_line(),))
+
+
+def check(a: Path, b: Path, options: dict[str, Any], guard: Guard) -> FolderCheck:
+    """`onnxq check FOLDER FOLDER`: part by part."""
+    _refuse_options_of_models(_OF_TWO_MODELS, a, options)
+    with Bars(console(stderr=True)) as bars:
+        found = compare_folders(
+            a,
+            b,
+            sampling_of(options),
+            layers=options["by_layer"],
+            memory=options["max_memory"],
+            threads=options["threads"],
+            progress=bars,
+        )
+    write_html(guard, options["html"], lambda: _report_of_check(found, options, guard))
+    if options["as_json"]:
+        click.echo(json.dumps(found.to_dict(), indent=1))
+        return found
+    out = console()
+    for part in found.parts:
+        if isinstance(part.found, ByLayer):
+            out.print(one_line(part.name), style="bold", markup=False, highlight=False)
+            out.print(layers_table(part.found, is_whole=options["is_whole"]))
+            out.print()
+    out.print(check_table(found))
+    return found
+
+
+def _report_of_check(found: FolderCheck, options: dict[str, Any], guard: Guard) -> Any:
+    from onnxq.report import folders
+
+    with Bars(console(stderr=True)) as bars:
+        return folders.of_check(found, Environment(options["threads"], bars, guard), (command_line(),))
+
+
+def require_floors_of_parts(found: FolderCheck, floors: Mapping[str, float]) -> None:
+    """
+    Raises:
+        CheckFailed: a part is below a floor; the sentence names the first one.
+    """
+    for part in found.parts:
+        try:
+            if isinstance(part.found, ByLayer):
+                require_floors(part.found, floors)
+            else:
+                require_output_floor(part.found.sqnr, floors)
+        except CheckFailed as error:
+            raise CheckFailed(f"part '{part.name}': {error}") from None
+
+
+def _refuse_options_of_models(words: Mapping[str, str], folder: Path, options: dict[str, Any]) -> None:
+    wrong = next((word for key, word in words.items() if options[key]), None)
+    if wrong is not None:
+        raise BadRecipe(f"{wrong} is for a single model, and '{folder}' is a folder; give one of its models")
 
 
 def refuse_options_of_folders(model: Path, options: dict[str, Any]) -> None:

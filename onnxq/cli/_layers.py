@@ -22,7 +22,7 @@ def layers_table(found: ByLayer, *, is_whole: bool = False) -> Group:
     """A line a layer, in the order of execution, and what follows from them; of many layers those that matter."""
     shown = found.layers if is_whole else found.shown(_ROWS)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("operator", "value", "in B", "SQNR", "its own", "cosine", "max error", ""):
+    for column in ("operator", "value", "in B", "SQNR", "its own", "cosine", "max error", "error"):
         is_number = column in ("SQNR", "its own", "cosine", "max error")
         table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     for layer in shown:
@@ -58,22 +58,26 @@ def _left_out(found: ByLayer, shown: tuple[LayerError, ...]) -> list[str]:
 
 
 def _sentences(found: ByLayer) -> list[str]:
-    proof = "" if found.proves else ", which show weak points, not how good it is: give --data"
-    lines = [f"{len(found.layers)} layers compared on {found.inputs}{proof}"]
+    lines = [f"{len(found.layers)} layers compared on {found.inputs}"]
+    if not found.proves and found.layers:
+        lines.append("made-up inputs show where a model is weak, not how accurate it is on your data: give --data")
     if found.first_apart is not None:
         first = found.first_apart
-        lines.append(f"part first at '{first.a}' ({first.op}): {_decibel(first.sqnr)}")
+        lines.append(
+            "SQNR: all error up to there, its own: what this layer adds; more dB are better, from 120 on the same"
+        )
+        lines.append(f"they first differ at '{first.a}' ({first.op}): {_decibel(first.sqnr)}")
     elif found.layers:
         lines.append("the same throughout")
     if found.adding:
         named = ", ".join(f"'{layer.a}' ({_decibel(layer.local_sqnr or 0)})" for layer in found.adding[:_NAMED])
         more = len(found.adding) - _NAMED
-        lines.append(f"add error themselves: {named}{f' and {more} more' if more > 0 else ''}")
-    for which, names in (("A", found.unpaired_a), ("B", found.unpaired_b)):
+        lines.append(f"layers that add the most error: {named}{f' and {more} that add less' if more > 0 else ''}")
+    for which, other, names in (("A", "B", found.unpaired_a), ("B", "A", found.unpaired_b)):
         if names:
             shown, more = ", ".join(names[:_NAMED]), len(names) - _NAMED
             rest = f" and {more} more" if more > 0 else ""
-            lines.append(f"of {which} without a partner, fused or rewritten: {shown}{rest}")
+            lines.append(f"only in {which}, as {other} has them fused or rewritten: {shown}{rest}")
     return [*lines, *(f"note: {note}" for note in found.notes)]
 
 

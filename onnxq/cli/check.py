@@ -16,7 +16,7 @@ from onnxq.checking.layers.floor import require_floors, require_output_floor
 from onnxq.checking.layers.result import ByLayer
 from onnxq.checking.models import Check
 from onnxq.checking.rules import check_rules
-from onnxq.cli import _tables
+from onnxq.cli import _folders, _tables
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._layers import layers_table
@@ -60,7 +60,8 @@ from onnxq.targets import rules
 @HTML_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(a: Path, b: Path | None, **options: Any) -> None:
-    """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns.
+    """Compare model B with model A: outputs with onnxruntime's optimizer on and off, kernels, time in turns. Two
+    folders of models are compared part by part.
 
     With --by-layer the values inside, which are paired by name and by what computes them: SQNR, cosine and largest
     error of each, once with all error before it and once with its own alone.
@@ -77,15 +78,18 @@ def check(a: Path, b: Path | None, **options: Any) -> None:
         return
     if b is None:
         raise click.UsageError("give a second model to compare with, or --target to look at this one.")
-    refuse_folders(a, b)
     sampling, guard = sampling_of(options), guard_for_html(options)
+    if not options["by_layer"]:
+        if options["max_memory"] is not None:
+            raise BadRecipe("--max-memory goes with --by-layer")
+        if options["is_whole"]:
+            raise BadRecipe("--all goes with --by-layer")
+    if a.is_dir() or b.is_dir():
+        _folders_too(a, b, options, guard)
+        return
     if options["by_layer"]:
         _by_layer(a, b, sampling, options, guard)
         return
-    if options["max_memory"] is not None:
-        raise BadRecipe("--max-memory goes with --by-layer")
-    if options["is_whole"]:
-        raise BadRecipe("--all goes with --by-layer")
     found = compare(
         a,
         b,
@@ -102,6 +106,16 @@ def check(a: Path, b: Path | None, **options: Any) -> None:
     if options["fail_below"]:
         require_output_floor(found.sqnr, options["fail_below"])
     if not found.is_known:
+        sys.exit(Exit.UNCHECKED)
+
+
+def _folders_too(a: Path, b: Path, options: dict[str, Any], guard: Guard) -> None:
+    if not (a.is_dir() and b.is_dir()):
+        refuse_folders(a, b)
+    found = _folders.check(a, b, options, guard)
+    if options["fail_below"]:
+        _folders.require_floors_of_parts(found, options["fail_below"])
+    if any(isinstance(part.found, Check) and not part.found.is_known for part in found.parts):
         sys.exit(Exit.UNCHECKED)
 
 

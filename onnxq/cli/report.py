@@ -26,20 +26,28 @@ from onnxq.job import Environment
 def report(model: Path, **options: Any) -> None:
     """Make a page of MODEL: what its nodes became and why, errors, ranges, times, and how it was made.
 
-    MODEL is a quantized model, whoever made it, a plan of 'onnxq plan -o', or a report as JSON. The page is one file,
-    which needs no network.
+    MODEL is a quantized model, whoever made it, a folder of them, a plan of 'onnxq plan -o', or a report as JSON. The
+    page is one file, which needs no network.
     """
+    from onnxq.report import folders
     from onnxq.report.gather import Subject, read_report
 
-    refuse_folders(model, *([options["against"]] if options["against"] else []))
+    if options["against"] is not None and options["against"].is_dir() != model.is_dir():
+        refuse_folders(model, options["against"])
     guard = guard_of(options)
-    page = options["output"] or (None if options["json_file"] else Path(f"{model.stem}.html"))
+    page = options["output"] or (
+        None if options["json_file"] else Path(f"{model.name if model.is_dir() else model.stem}.html")
+    )
     announced(guard, [page] if page else [], "-o")
     announced(guard, [options["json_file"]] if options["json_file"] else [], "--json")
     with Bars(console(stderr=True)) as bars:
         environment = Environment(options["threads"], bars, guard)
         subject = Subject(model, options["against"], sampling_of(options), environment, (command_line(),))
-        found = read_report(subject)
+        found = (
+            folders.of_models(model, subject.in_float, subject.sampling, environment, subject.commands)
+            if model.is_dir()
+            else read_report(subject)
+        )
     written = [path for path in (page, options["json_file"]) if path]
     write_html(guard, written, lambda: found)
     for path in written:

@@ -87,6 +87,11 @@ def open_folder(path: str | Path, *, variants: bool = False) -> Folder:
     return Folder(path, kind, parts, others, left_out)
 
 
+def is_variant_of(name: str, base: str) -> bool:
+    """Whether a part is called like another one in another precision, as `decoder_model_q4` is of `decoder_model`."""
+    return name.startswith(f"{base}_") and _VARIANT.fullmatch(name[len(base) + 1 :]) is not None
+
+
 def _files(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
     """Every file below `path`, relative to it; what cannot be copied is refused, hidden folders are left out."""
     for where, folders, files in os.walk(path, onerror=_refuse):

@@ -12,7 +12,9 @@ from rich.filesize import decimal as _bytes
 from rich.table import Table
 from rich.text import Text
 
+from onnxq.checking.models import Check
 from onnxq.errors import one_line
+from onnxq.folders.compare import FolderCheck
 from onnxq.folders.contents import Folder
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.plan import Method
@@ -20,6 +22,8 @@ from onnxq.quality import MAX_DB
 
 #: Files named in a line; the report has all.
 LISTED = 16
+#: What figures on them are worth.
+MADE_UP = "made-up inputs show where a model is weak, not how accurate it is on your data: give --data"
 
 
 def folder_table(result: FolderResult) -> Group:
@@ -47,6 +51,34 @@ def folder_table(result: FolderResult) -> Group:
             said.setdefault(note, []).append(part.name)
     lines += [f"note: {', '.join(names)}: {note}" for note, names in said.items()]
     lines += [f"note: {note}" for note in result.notes]
+    return Group(table, Text(), *(Text(one_line(line)) for line in lines))
+
+
+def check_table(found: FolderCheck) -> Group:
+    """A line for each pair of models, and which models have no partner."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    whole = [part.found for part in found.parts if isinstance(part.found, Check)]
+    for column in ("part", "size", "of A", *(("error", "speed", "compared on") if whole else ())):
+        table.add_column(column, overflow="fold", justify="right" if column in ("of A", "error") else "left")
+    for part in found.parts:
+        sizes = _sizes(part.bytes_before, part.bytes_after)
+        if isinstance(part.found, Check):
+            inputs = part.found.inputs if part.found.proves else "made-up inputs"
+            table.add_row(part.name, *sizes, *_figures(part.found), inputs)
+        else:
+            table.add_row(part.name, *sizes)
+    lines = [MADE_UP] if any(not check.proves for check in whole) else []
+    lines += [
+        f"only in {folder}: {', '.join(names)}"
+        for folder, names in ((found.a, found.only_a), (found.b, found.only_b))
+        if names
+    ]
+    said: dict[str, list[str]] = {}
+    for part in found.parts:
+        for note in part.found.notes:
+            said.setdefault(note, []).append(part.name)
+    lines += [f"note: {', '.join(names)}: {note}" for note, names in said.items()]
+    lines += [f"note: {note}" for note in found.notes]
     return Group(table, Text(), *(Text(one_line(line)) for line in lines))
 
 
@@ -88,7 +120,11 @@ def _sizes(before: int, after: int) -> tuple[str, str]:
 
 
 def _proof(part: PartResult) -> tuple[str, str]:
-    check = None if part.result is None else part.result.check
+    return _figures(None if part.result is None else part.result.check)
+
+
+def _figures(check: Check | None) -> tuple[str, str]:
+    """(error, speed)."""
     if check is None:
         return "", ""
     error = (

@@ -2,6 +2,7 @@
 
     document.py     what a report holds; its JSON Schema is docs/report.schema.json
     gather.py       a report of what a command found, or of models as they lie on disk
+    folders.py      one of each model of a folder
     nodes.py, weights.py, activations.py, operators.py, reasons.py
                     a part of it each
     figures.py      the plots

@@ -21,11 +21,14 @@ from onnxq.summaries.summary import Summary
 BARS, MOST = 64, 400
 
 Ends = tuple[float, float]
+#: The numbers that codes reach, and the step between two of them.
+Codes = tuple[float, float, float]
 
 
-def ranges_in(quantized: ir.Model) -> dict[str, Ends]:
-    """The numbers that the codes of each activation reach, by its name, as QuantizeLinear nodes have them."""
-    found: dict[str, Ends] = {}
+def ranges_in(quantized: ir.Model) -> dict[str, Codes]:
+    """The least and the largest number that the codes of each activation reach, and their step, by its name, as
+    QuantizeLinear nodes have them."""
+    found: dict[str, Codes] = {}
     for node in graph.nodes(quantized):
         if node.op_type != "QuantizeLinear" or node.inputs[0] is None or graph.constant(node.inputs[0]) is not None:
             continue
@@ -38,12 +41,12 @@ def ranges_in(quantized: ir.Model) -> dict[str, Ends]:
             continue
         info, step = np.iinfo(dtype.numpy()), float(scale.numpy().astype(np.float64).reshape(-1)[0])
         at = 0 if zero is None else int(zero.numpy().reshape(-1)[0])
-        found.setdefault(node.inputs[0].name or "", ((info.min - at) * step, (info.max - at) * step))
+        found.setdefault(node.inputs[0].name or "", ((info.min - at) * step, (info.max - at) * step, step))
     return found
 
 
 def activations_of(
-    in_float: ir.Model, chosen: dict[str, Ends], data: Data, progress: Progress = QUIET
+    in_float: ir.Model, chosen: dict[str, Codes], data: Data, progress: Progress = QUIET
 ) -> list[Activation]:
     """What a run of the float model over `data` sees of the activations that `chosen` names.
 
@@ -72,7 +75,7 @@ def activations_of(
 
 
 def _made(
-    summaries: Mapping[str, Summary], chosen: dict[str, Ends], ways: dict[str, dict[str, Ends]]
+    summaries: Mapping[str, Summary], chosen: dict[str, Codes], ways: dict[str, dict[str, Ends]]
 ) -> Iterator[Activation]:
     for name, summary in summaries.items():
         h = summary.histogram
@@ -86,16 +89,18 @@ def _made(
             h.first * h.width,
             h.width,
             [int(count) for count in h.counts],
-            chosen[name],
+            chosen[name][:2],
             ways.get(name, {}),
             _clipped(summary.histogram, chosen[name]),
         )
 
 
-def _clipped(h: Histogram | None, ends: Ends) -> float | None:
-    """The share of the numbers that lie outside, by the middles of fine bins."""
+def _clipped(h: Histogram | None, codes: Codes) -> float | None:
+    """The share of the numbers that lie outside, by the middles of fine bins; what is outside by less than half a step
+    is rounded as well as what is inside."""
     if h is None or not h.counts.sum():
         return None
-    centers, half = h.centers(), h.width / 2
-    outside = (centers + half < ends[0]) | (centers - half > ends[1])
+    low, high, step = codes
+    centers, half = h.centers(), h.width / 2 + step / 2
+    outside = (centers + half < low) | (centers - half > high)
     return float(h.counts[outside].sum() / h.counts.sum())

@@ -145,7 +145,7 @@ class FrontPoint(Struct):
 
 
 class Report(Struct, forbid_unknown_fields=True):
-    """What was found of a model."""
+    """What was found of a model; or of a folder, whose models are `parts`, each with the part's name as its title."""
 
     kind: str
     title: str
@@ -168,6 +168,7 @@ class Report(Struct, forbid_unknown_fields=True):
     hashes: dict[str, str] = {}
     commands: list[str] = []
     notes: list[str] = []
+    parts: list[Report] = []
 
     def to_json(self) -> str:
         """Everything, for machines; `docs/report.schema.json` says what is what."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from onnxq.report.document import Node, Operator
+from onnxq.report.nodes import ON_CODES
+from onnxq.runtime import known
 from onnxq.runtime.session import Kernel
 
 
@@ -45,8 +47,20 @@ def add_times(
 
 
 def name_kernels(nodes: Sequence[Node], owners: Mapping[str, str], after: Sequence[Kernel]) -> None:
-    """Say of nodes without weights that an integer kernel computed them, which no weight in the file tells."""
-    ran = {owners.get(kernel.name, kernel.name) for kernel in after if kernel.op.startswith("QLinear")}
+    """Say what the weights in the file do not tell: that integer kernels computed nodes without weights, and that
+    products whose weights are codes ran in float."""
+    ran: dict[str, set[str]] = {}
+    for kernel in after:
+        ran.setdefault(owners.get(kernel.name, kernel.name), set()).add(kernel.op)
     for node in nodes:
-        if node.name in ran and node.becomes == "float":
+        ops = ran.get(node.name, set())
+        is_on_codes = any(op.startswith(ON_CODES) for op in ops)
+        if node.becomes == "float" and any(op.startswith("QLinear") for op in ops):
             node.becomes = "int8"
+        elif (
+            node.becomes == node.format
+            and node.format.startswith(("int", "uint"))
+            and not is_on_codes
+            and ops & set(known.FLOAT_KERNELS.get(node.op, ()))
+        ):
+            node.becomes, node.reason = f"{node.format} stored", "computed in float: 'onnxq doctor' says why"

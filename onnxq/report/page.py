@@ -9,6 +9,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 from importlib import resources
+from typing import Any
 
 import msgspec
 
@@ -60,20 +61,29 @@ def render(report: Report) -> str:
         "packed": _packed,
     }
     script, plots = _text("report.js"), get_plotlyjs()
+    return environment.get_template("report.html.jinja").render(
+        report=report,
+        bodies=[_body(environment, part) for part in report.parts or [report]],
+        style=_text("report.css"),
+        script=script,
+        hashes=[_hash(script), _hash(plots)],
+        plots=_packed(plots),
+    )
+
+
+def _body(environment: Any, report: Report) -> str:
+    """All that is shown of one model, with its plots; of the models of a folder one is shown at a time."""
     figures = figures_of(report)
     data = {"figures": figures, "activations": msgspec.to_builtins(report.activations)}
-    return environment.get_template("report.html.jinja").render(
+    rendered: str = environment.get_template("sections.html.jinja").render(
         report=report,
         figures=figures,
         colours=colours(node.becomes for node in report.nodes),
         rows=ROWS,
         head=HEAD,
-        style=_text("report.css"),
-        script=script,
-        hashes=[_hash(script), _hash(plots)],
-        plots=_packed(plots),
         data=_packed(json.dumps(data)),
     )
+    return rendered
 
 
 def _or_dash(words_of: Callable[[float], str]) -> Callable[[float | None], str]:

@@ -303,3 +303,33 @@ def test_bits_that_no_number_has_are_told_in_a_sentence(tmp_path: Path) -> None:
     proto.graph.initializer.append(onnx.TensorProto(name="c", data_type=int(six), dims=[1], raw_data=b"\xff"))
     with pytest.raises(BadModel, match="a constant of the model cannot be read: Packed 6-bit"):
         compared(tmp_path, proto, proto)
+
+
+SCAN = """g (float[6, 4, 8] x, float[4, 8] s0) => (float[6, 4, 8] y) {
+    last, states = Scan <num_scan_inputs = 1, body = turn (float[4, 8] s, float[4, 8] xi)
+        => (float[4, 8] so, float[4, 8] yo) {
+        [inside] a = MatMul (xi, w1)
+        so = Tanh (a)
+        yo = Add (so, s)
+    }> (s0, x)
+    y = MatMul (states, w2)
+}"""
+
+
+def test_what_a_scan_makes_is_the_error_of_the_scan(tmp_path: Path) -> None:
+    """Of its body, whose values are others in every turn, the outputs are compared: the fault inside is the Scan's."""
+    np.savez(tmp_path / "data.npz", x=normal(3, 6, 4, 8, seed=3), s0=np.zeros((3, 4, 8), np.float32))
+    wrong = WEIGHTS["w1"].copy()
+    wrong[:, 3] *= 0.5
+    models = [model(SCAN, WEIGHTS), model(SCAN, WEIGHTS | {"w1": wrong})]
+    found = compared(tmp_path, *models, Sampling(str(tmp_path / "data.npz")))
+    assert {layer.a: (layer.op, layer.role) for layer in found.layers} == {
+        "last": ("Scan", "adds"),
+        "states": ("Scan", "adds"),
+        "y": ("MatMul", "passes"),
+    }
+    assert rows(found)["y"].local_sqnr == 120.0 > rows(found)["y"].sqnr
+    x = np.load(tmp_path / "data.npz")["x"].astype(np.float64)
+    right, other = (np.tanh(x @ w.astype(np.float64)) for w in (WEIGHTS["w1"], wrong))
+    noise = ((right - other)[:, -1] ** 2).sum()
+    assert rows(found)["last"].sqnr == pytest.approx(10 * np.log10((right[:, -1] ** 2).sum() / noise), abs=1e-3)

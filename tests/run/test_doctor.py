@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from rich.console import Console
 from tiny import model, normal, save
 
 import onnxq
 from onnxq.cli import main
+from onnxq.cli._diagnosis import diagnosis_table
 from onnxq.doctor import patient
 from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Diagnosis, Severity
@@ -191,6 +193,7 @@ def test_blocks_before_their_opset(tmp_path: Path) -> None:
             "alpha",
         ),
         ("2, 4", "c = MatMul (xd, wd)  y = Add (c, v)", "all sizes"),
+        ("4", "c = Gemm (xd, wd)  y = Relu (c)", "behind the Relu"),
     ],
 )
 def test_a_product_that_is_not_fused_says_why(tmp_path: Path, sizes: str, body: str, why: str) -> None:
@@ -250,6 +253,20 @@ def test_ranges_are_judged_by_samples(tmp_path: Path) -> None:
     beside = np.where(np.arange(4 * 256) % 4 == 0, -2.569, 1.0).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=beside.reshape(4, 1, 4, 8, 8))
     assert found(examined(tmp_path, CONV, RIGHT, sampling=Sampling(str(tmp_path / "x.npz")))) == set()
+
+
+def test_a_range_that_cuts_off_what_does_not_matter_is_no_fault(tmp_path: Path) -> None:
+    """Nothing beyond 1 reaches the output of the first; all of it that of the second."""
+    x = np.random.default_rng(3).uniform(-3, 3, (4, 1, 4, 32)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    for most, expected in ((1.0, set()), (9.0, {("warning", "clipped-ranges")})):
+        text = f"""g (float[1, 4, 32] x) => (float[1, 4, 32] y) {{
+            q = QuantizeLinear (x, sx, zx)  d = DequantizeLinear (q, sx, zx)
+            least = Constant <value = float {{-{most}}}> ()  most = Constant <value = float {{{most}}}> ()
+            y = Clip (d, least, most)
+        }}"""
+        constants = {"sx": np.array(1 / 64, np.float32), "zx": np.array(128, np.uint8)}
+        assert found(examined(tmp_path, text, constants, sampling=Sampling(str(tmp_path / "x.npz")))) == expected
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -398,3 +415,26 @@ def test_operators_with_a_body_in_the_file_run_everywhere(tmp_path: Path) -> Non
     body = '<domain: "local", opset_import: ["" : 17]> twice (a) => (b) { b = Add (a, a) }'
     proto = model("g (float[4, 8] x) => (float[4, 8] y) {\n y = local.twice (x)\n}", functions=body)
     assert found(examine(save(proto, tmp_path), target="onnx")) == set()
+
+
+def test_nodes_with_the_same_fault_share_a_line(tmp_path: Path) -> None:
+    """Sums of int8 activations, of which two nodes read some: the sentence and what to do about it are told once."""
+    body = "".join(
+        f"""c{i} = Conv <pads = [1, 1, 1, 1]> (d{i}, wd)  cq{i} = QuantizeLinear (c{i}, sy, zy)
+            cd{i} = DequantizeLinear (cq{i}, sy, zy)  a{i} = Add (cd{i}, d{i})
+            q{i} = QuantizeLinear (a{i}, sy, zy)  d{i + 1} = DequantizeLinear (q{i}, sy, zy)\n"""
+        for i in range(6)
+    )
+    text = f"""g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {{ xq = QuantizeLinear (x, sy, zy)
+        d0 = DequantizeLinear (xq, sy, zy)  wd = DequantizeLinear (w, sy, zy)
+        {body} y = Identity (d6) }}"""
+    constants = {"w": RIGHT["w"], "sy": np.array(0.02, np.float32), "zy": np.array(0, np.int8)}
+    diagnosis = examined(tmp_path, text, constants)
+    sums = [each for each in diagnosis.findings if each.message.startswith("Add ran in float")]
+    assert len(sums) > 4
+    out = Console(width=1000)
+    with out.capture() as captured:
+        out.print(diagnosis_table(diagnosis))
+    told = captured.get()
+    assert told.count("Add ran in float") == 1 and f"and {len(sums) - 4} more: Add ran in float" in told
+    assert "activation_type=QuantType.QUInt8" in told and "around operators on floats: the QDQ form" in told

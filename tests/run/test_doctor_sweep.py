@@ -18,7 +18,7 @@ from onnxq.model.load import load_model
 MODELS = sorted((SHARED / "models").glob("*.onnx"))
 #: Larger ones are only examined in float.
 MOST_BYTES = 3_000_000
-#: Calibrated and tuned.
+#: Calibrated and tuned by default.
 TUNED_BYTES = 300_000
 TARGETS, SCHEMES = ("ort-cpu", "onnx", "onnxq", "openvino"), ("w4a16", "w8a8-dynamic")
 
@@ -51,9 +51,25 @@ CASES = [
 ]
 
 
+#: Whose last Gemm is int8 before a Relu that returns floats, of which onnxruntime makes a FusedGemm in float.
+IN_FLOAT_AFTER_ALL = pytest.mark.xfail(reason="a Gemm of codes whose Relu is float runs in float", strict=False)
+#: Those that take longer are for `zoo`.
+TUNED = [
+    pytest.param(
+        path,
+        marks=[
+            *([pytest.mark.zoo] if path.stat().st_size >= TUNED_BYTES else []),
+            *([IN_FLOAT_AFTER_ALL] if path.stem == "dnsmos_sig_bak_ovr" else []),
+        ],
+        id=path.stem,
+    )
+    for path in MODELS
+]
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
-@pytest.mark.parametrize("path", small(TUNED_BYTES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TUNED)
 def test_int8(path: Path, target: str, tmp_path: Path) -> None:
     written, model = tmp_path / "out.onnx", load_model(path)
     data = make_up(model, scout(model)).feeds[:4]

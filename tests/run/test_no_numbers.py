@@ -63,7 +63,7 @@ def test_nothing_is_called_identical(words: tuple[str, ...]) -> None:
 
 
 def test_numbers_where_there_were_none_are_not_the_same_layer_by_layer() -> None:
-    assert "part first at 'c' (MatMul)" in run("check", "nan.onnx", "sound.onnx", "--by-layer")
+    assert "first differ at 'c' (MatMul)" in run("check", "nan.onnx", "sound.onnx", "--by-layer")
     assert "the same throughout" in run("check", "nan.onnx", "nan.onnx", "--by-layer")
     nan, one = np.full(3, np.nan), np.ones(3)
     assert difference(nan, one).broken and not difference(nan, nan).broken

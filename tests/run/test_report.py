@@ -310,3 +310,63 @@ def test_what_another_tool_left_as_it_was_is_no_error(tmp_path: Path) -> None:
     assert weight["sqnr"] == pytest.approx(10 * np.log10(np.sum(f**2) / noise), abs=1e-3) and not weight["is_scaled"]
     assert report["summary"]["sqnr"] > 5 and report["summary"]["kernels"] == {"QLinearAdd": 1}
     assert {node["name"]: node["becomes"] for node in report["nodes"]}["Add2"] == "int8"
+
+
+def test_products_on_codes_that_ran_in_float_are_told_as_such(tmp_path: Path) -> None:
+    """A Gemm whose factor no integer kernel takes, behind one that is fused; and numbers that lie outside the codes by
+    less than half a step are not outside."""
+    body = """xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+        wd = DequantizeLinear <axis = 1> (codes, step)  a = MatMul (xd, wd)  aq = QuantizeLinear (a, sa, za)
+        ad = DequantizeLinear (aq, sa, za)  ve = DequantizeLinear <axis = 1> (others, step)
+        b = Gemm <alpha = 2.0> (ad, ve)"""
+    shapes = "(float[4, 32] x) => (float[4, 32] b)"
+    w = tiny.normal(32, 32)
+    codes = np.rint(w / 0.02).clip(-127, 127).astype(np.int8)
+    pair = {"s": np.float32(1 / 64), "z": np.array(128, np.uint8), "sa": np.float32(0.2), "za": np.array(128, np.uint8)}
+    models = {
+        "a": tiny.model(
+            f"g {shapes} {{ a = MatMul (x, w)  b = Gemm <alpha = 2.0> (a, v) }}", {"w": w, "v": w.T.copy()}
+        ),
+        "b": tiny.model(
+            f"g {shapes} {{ {body} }}",
+            pair | {"codes": codes, "others": codes.T.copy(), "step": np.full(32, 0.02, np.float32)},
+        ),
+    }
+    for name, made in models.items():
+        for number, node in enumerate(node for node in made.graph.node if node.op_type in ("MatMul", "Gemm")):
+            node.name = f"product{number}"
+        tiny.save(made, tmp_path, f"{name}.onnx")
+    x = np.random.default_rng(0).uniform(-1.9, 1.9, (4, 4, 32)).astype(np.float32)
+    x[:, :, ::4] = -2 - 0.4 / 64
+    np.savez(tmp_path / "x.npz", x=x)
+    words = ["report", tmp_path / "b.onnx", "--against", tmp_path / "a.onnx", "--data", tmp_path / "x.npz"]
+    run(*words, "--json", tmp_path / "r.json")
+    report = report_of(tmp_path / "r.json")
+    told = {node["name"]: (node["becomes"], node["reason"]) for node in report["nodes"]}
+    assert told["product0"] == ("int8", "")
+    assert told["product1"] == ("int8 stored", "computed in float: 'onnxq doctor' says why")
+    assert {each["name"]: each["clipped"] for each in report["activations"]}["x"] == 0.0
+
+
+def test_nodes_in_bodies_have_their_names_and_errors(tmp_path: Path) -> None:
+    """Of a Scan: what is inside is a node like others, with its weight's error; layers are those outside."""
+    text = """g (float[6, 4, 32] x, float[4, 32] s0) => (float[6, 4, 32] y) {
+        last, states = Scan <num_scan_inputs = 1, body = turn (float[4, 32] s, float[4, 32] xi)
+            => (float[4, 32] so, float[4, 32] yo) {
+            [inside] a = MatMul (xi, w1)
+            so = Tanh (a)
+            yo = Add (so, s)
+        }> (s0, x)
+        [behind] y = MatMul (states, w2)
+    }"""
+    source = tiny.save(tiny.model(text, {"w1": tiny.normal(32, 32, seed=1), "w2": tiny.normal(32, 32)}), tmp_path)
+    np.savez(tmp_path / "x.npz", x=tiny.normal(4, 6, 4, 32), s0=np.zeros((4, 4, 32), np.float32))
+    words = ["quantize", source, "-s", "w8a16", "--keep-slow", "--effort", "quick", "-o", tmp_path / "out.onnx"]
+    run(*words, "--data", tmp_path / "x.npz", "--html", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    report = report_of(tmp_path / "r.json")
+    nodes = {node["name"]: node for node in report["nodes"]}
+    assert nodes["inside"]["weights"] == nodes["behind"]["weights"] == 32 * 32
+    assert "int8" in nodes["inside"]["becomes"]
+    errors = {row["node"]: row["sqnr"] for row in report["weights"]}
+    assert set(errors) == {"inside", "behind"} and all(35 < sqnr < 60 for sqnr in errors.values())
+    assert {layer["value"] for layer in report["layers"]} == {"last", "states", "y"}

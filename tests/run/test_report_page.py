@@ -66,6 +66,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[browser.Br
     assert len(page.encode()) < MOST
     (folder / "report.html").write_text(page, encoding="utf-8")
     (folder / "empty.html").write_text(render(Report("model", "m.onnx", "m.onnx", "0")), encoding="utf-8")
+    both = Report("quantize", "folder", "folder", "0", parts=[report(8), report(30)])
+    both.parts[0].title, both.summary.bytes_before, both.summary.bytes_after = "encoder", 4000, 1000
+    (folder / "folder.html").write_text(render(both), encoding="utf-8")
     with browser.browser(folder) as opened:
         yield opened, folder
 
@@ -131,3 +134,26 @@ def test_a_page_of_nearly_nothing(shown: tuple[browser.Browser, Path]) -> None:
     page, folder = shown
     page.open(folder / "empty.html", width=390, theme="dark")
     assert page.value("document.querySelectorAll('section').length") == 2 and page.complaints == []
+
+
+def test_of_a_folder_one_part_is_shown_and_the_others_on_a_click(shown: tuple[browser.Browser, Path]) -> None:
+    page, folder = shown
+    for width in (1280, 390):
+        page.open(folder / "folder.html", width=width)
+        assert page.value("document.documentElement.scrollWidth") <= width
+        heading, rows = "document.querySelector('#part h1').textContent", "#part #node-table tbody tr"
+        assert page.value(heading) == "encoder"
+        assert page.value(f"document.querySelectorAll('{rows}').length") == 8
+        page.value("document.querySelectorAll('#part-table a')[1].click()")
+        page.value(
+            f"(async () => {{ while (document.documentElement.dataset.ready !== 'yes' || {heading} === 'encoder')"
+            " await new Promise(r => setTimeout(r, 20)) })()"
+        )
+        assert page.value(heading) == f"model {NAME}.onnx"
+        assert page.value(f"document.querySelectorAll('{rows}').length") == 30
+        assert page.value("document.querySelectorAll('.plot .main-svg').length") >= 6
+        assert page.value("document.querySelector('#part-table a[aria-current]').hash") == "#part-1"
+        page.value("document.querySelector('#part nav a[href=\"#nodes\"]').click()")  # a place in the part
+        assert page.value(heading) == f"model {NAME}.onnx"
+    assert page.complaints == []
+    assert {request.split(":")[0] for request in page.requests} <= {"file", "about", "blob", "data"}

@@ -32,7 +32,10 @@ class DuplicatedWeights(Rule):
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             tensor = first.const_value
             nbytes = 0 if tensor is None else tensor.nbytes * len(others)
-            yield self.at(first.name or "", f"{named}{more} hold the same {nbytes / len(others):.0f} bytes")
+            yield self.at(
+                first.name or "",
+                f"{named}{more} hold{'s' if len(others) == 1 else ''} the same {nbytes / len(others):.0f} bytes",
+            )
 
     def mend(self, model: ir.Model) -> bool:
         found = list(_duplicates(model))

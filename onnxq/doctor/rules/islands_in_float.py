@@ -17,6 +17,15 @@ _WEIGHED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 #: Whose integer kernels return floats too, so that none has to be rounded behind them.
 _RETURN_FLOATS = ("MatMul", "Gemm")
 
+_OF_INT8 = (
+    "its activations are int8, of which onnxruntime makes uint8 where a single node reads them, so that input and "
+    "output may differ in type; uint8 activations are fused"
+)
+_AS_UINT8 = (
+    "quantize it again with uint8 activations (of onnxruntime's quantize_static: activation_type=QuantType.QUInt8; "
+    "onnxq quantize -s w8a8 takes them anyway)"
+)
+
 
 class IslandsInFloat(Rule):
     """Told by the kernels that ran: the operator computes in float and pays for the conversions around it.
@@ -39,7 +48,9 @@ class IslandsInFloat(Rule):
             floats = known.FLOAT_KERNELS.get(node.op_type, (node.op_type,))
             if any((node.name, op) in ran for op in floats):
                 severity = self.severity if node.op_type in _WEIGHED else Severity.NOTE
-                yield self.at(node.name or "", f"{node.op_type} ran in float: {_why(node)}", severity=severity)
+                why = _why(node)
+                fix = _AS_UINT8 if why == _OF_INT8 else ""
+                yield self.at(node.name or "", f"{node.op_type} ran in float: {why}", fix, severity)
 
 
 def _reads_weights_as_codes(node: ir.Node) -> bool:
@@ -68,12 +79,19 @@ def _why(node: ir.Node) -> str:
             "onnxruntime fuses it with the Add behind it to a Gemm in float, as it does where it knows all sizes; give "
             "the vector that is added three dimensions, [1, 1, N], or export the model with an axis that is not fixed"
         )
+    reader = graph.only_consumer(result_of(node)) if node.op_type == "Gemm" else None
+    if (
+        graph.is_op(reader, "Relu", "Sigmoid", "Tanh", "LeakyRelu")
+        and reader is not None
+        and not quantizers(reader.outputs[0])
+    ):
+        return (
+            f"onnxruntime fuses it with the {reader.op_type} behind it, which returns floats, to a Gemm in float; put "
+            f"QuantizeLinear and DequantizeLinear behind the {reader.op_type}"
+        )
     x = dequantizer(node.inputs[0])
     if x is not None and code_type(x) == ir.DataType.INT8:
-        return (
-            "its activations are int8, of which onnxruntime makes uint8 where a single node reads them, so that input "
-            "and output may differ; uint8 activations are fused"
-        )
+        return _OF_INT8
     if node.op_type in ("Conv", "MatMul", "Gemm"):
         return "its scales, zero points or types are not those that its kernel takes"
     if node.op_type in known.SAME_SCALE:

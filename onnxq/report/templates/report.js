@@ -115,30 +115,65 @@ async function addRows() {
   }
 }
 
+// What stands in the place of a part: tables with all their rows, controls that work, plots.
+async function settle() {
+  await addRows();
+  document.querySelectorAll("#part table.sortable").forEach(sortable);
+  filterNodes();
+  data = JSON.parse(await unpacked(document.getElementById("packed-data")));
+  drawAll(dark.matches);
+  for (const id of ["map-colour", "map-size"]) {
+    const control = document.getElementById(id);
+    if (control) control.addEventListener("change", () => drawAll(dark.matches));
+  }
+  const activation = document.getElementById("activation");
+  if (activation) activation.addEventListener("change", () => drawActivation(dark.matches));
+}
+
+// Of a folder: the part that the address names, else the first; addresses of other places leave the part as it is.
+let shown = null;
+async function showPart() {
+  const parts = document.querySelectorAll("script.part"), named = /^#part-(\d+)$/.exec(location.hash);
+  const next = named ? Number(named[1]) : shown === null ? 0 : shown;
+  if (next === shown || next >= parts.length) return;
+  const isFirst = shown === null;
+  shown = next;
+  const place = document.getElementById("part");
+  delete document.documentElement.dataset.ready;
+  place.innerHTML = await unpacked(parts[next]);
+  document.querySelectorAll("#part-table tbody tr").forEach((row) => {
+    const link = row.querySelector("a");
+    if (link.hash === "#part-" + next) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  });
+  await settle();
+  if (named || !isFirst) place.scrollIntoView();
+  document.documentElement.dataset.ready = "yes";
+}
+
+function failed(error) {
+  const note = document.getElementById("no-plots");
+  note.textContent = "The plots could not be drawn (" + error.message + "); browsers of 2023 and later draw them.";
+  note.hidden = false;
+}
+
 (async () => {
   try {
-    await addRows();
-    document.querySelectorAll("table.sortable").forEach(sortable);
-    filterNodes();
-    const [plots, text] = await Promise.all(["packed-plots", "packed-data"].map((id) => unpacked(document.getElementById(id))));
     const script = document.createElement("script");
-    script.textContent = plots;
+    script.textContent = await unpacked(document.getElementById("packed-plots"));
     document.head.append(script);
-    data = JSON.parse(text);
-    drawAll(dark.matches);
+    const isFolder = document.querySelector("script.part") !== null;
+    if (isFolder) {
+      document.querySelectorAll("#part-table").forEach(sortable);
+      await showPart();
+      let last = Promise.resolve(); // one after the other: a part is whole before the next one takes its place
+      addEventListener("hashchange", () => { last = last.then(showPart).catch(failed); });
+    } else await settle();
     dark.addEventListener("change", () => drawAll(dark.matches));
     addEventListener("beforeprint", () => drawAll(false));
     addEventListener("afterprint", () => drawAll(dark.matches));
-    for (const id of ["map-colour", "map-size"]) {
-      const control = document.getElementById(id);
-      if (control) control.addEventListener("change", () => drawAll(dark.matches));
-    }
-    const activation = document.getElementById("activation");
-    if (activation) activation.addEventListener("change", () => drawActivation(dark.matches));
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
-    const note = document.getElementById("no-plots");
-    note.textContent = "The plots could not be drawn (" + error.message + "); browsers of 2023 and later draw them.";
-    note.hidden = false;
+    failed(error);
   }
 })();
