@@ -15,6 +15,7 @@ from onnxq.model.weights import find_weights
 from onnxq.passes.fusing.fuse_attention import FuseAttention
 from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
 from onnxq.passes.fusing.keep_in_float import KeepInFloat
+from onnxq.passes.fusing.part_gemms import PartGemms
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
@@ -55,19 +56,21 @@ def rewrite(
     work = Work(plan, recipe, target, activation_scales(model, plan, ranges), ranges.ranks, names, evidence, is_final)
     exact = recipe.accuracy_level < EXACT_BELOW
     types = types or (lambda: types_of(model))
-    fusing: list[ir.passes.PassBase] = []
+    behind: list[ir.passes.PassBase] = []
     if plan.those(Method.FUSED):
-        fusing.append(FuseAttention(plan, types(), exact=exact))
+        behind.append(FuseAttention(plan, types(), exact=exact))
     if target.has_onnxq_ops:
-        fusing.append(FuseEpilogues())
-    tidy: list[ir.passes.PassBase] = [RemoveUnused(), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
-    if int8_regions.has_regions(plan) and plan.those(Method.STATIC):
-        tidy.insert(1, MakeRegions(ranges.ranks))
-    if not target.consumer:
-        tidy.insert(0, KeepInFloat())
+        behind.append(FuseEpilogues())
+    regions = int8_regions.has_regions(plan)
+    if not target.consumer:  # what onnxruntime makes of the rest
+        behind += [KeepInFloat(), *([] if regions else [PartGemms()])]
+    behind.append(RemoveUnused())
     if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
-        tidy.insert(1, MakeBf16Regions(types(), _in_bfloat16(model, plan, recipe)))
-    return PassManager([*_of_target(work, model), *fusing, *tidy])(model.clone()).model
+        behind.append(MakeBf16Regions(types(), _in_bfloat16(model, plan, recipe)))
+    if regions and plan.those(Method.STATIC):
+        behind.append(MakeRegions(ranges.ranks))
+    behind += [StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
+    return PassManager([*_of_target(work, model), *behind])(model.clone()).model
 
 
 def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:

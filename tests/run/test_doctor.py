@@ -193,7 +193,7 @@ def test_blocks_before_their_opset(tmp_path: Path) -> None:
             "alpha",
         ),
         ("2, 4", "c = MatMul (xd, wd)  y = Add (c, v)", "all sizes"),
-        ("4", "c = Gemm (xd, wd)  y = Relu (c)", "behind the Relu"),
+        ("4", "c = Gemm (xd, wd)  r = Relu (c)  y = Tanh (r)", "the Relu behind it"),
     ],
 )
 def test_a_product_that_is_not_fused_says_why(tmp_path: Path, sizes: str, body: str, why: str) -> None:

@@ -126,3 +126,22 @@ def test_codes_that_several_nodes_read_are_not_mended(tmp_path: Path) -> None:
     assert all("several nodes read these codes" in each.message for each in unpacked)
     with pytest.raises(NothingToDo):
         mend(path, tmp_path / "mended.onnx")
+
+
+@pytest.mark.parametrize("clip", ["Relu (c)", "Clip (c, half)", "Clip (c)"])
+def test_a_relu_that_is_not_rounded_leaves_its_gemm_alone(tmp_path: Path, clip: str) -> None:
+    text = f"""g (float[4, 32] x) => (float[4, 32] y) {{
+        xq = QuantizeLinear (x, sx, zx)
+        xd = DequantizeLinear (xq, sx, zx)
+        wd = DequantizeLinear <axis = 1> (w, sw, zw)
+        c = Gemm (xd, wd)
+        r = {clip}
+        y = Tanh (r)
+    }}"""
+    diagnosis = examined(tmp_path, text, MATRIX | {"half": np.array(0.5, np.float32), "zw": np.zeros(32, np.int8)})
+    (finding,) = diagnosis.findings
+    assert finding.rule == "islands-in-float" and finding.mends
+    done = mend(tmp_path / "model.onnx", tmp_path / "mended.onnx")
+    assert done.rules == ("islands-in-float",) and done.check is not None and done.check.sqnr_plain == 120
+    after = examine(done.output)
+    assert after.kernels == {"QGemm": 1} and found(after) == set()

@@ -11,6 +11,7 @@ from onnxq.doctor.pairs import code_type, codes_of, dequantizer, quantizers, rea
 from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
 from onnxq.model import graph
+from onnxq.passes.fusing.part_gemms import PartGemms, unrounded
 from onnxq.runtime import known
 
 _WEIGHED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
@@ -25,6 +26,7 @@ _AS_UINT8 = (
     "quantize it again with uint8 activations (of onnxruntime's quantize_static: activation_type=QuantType.QUInt8; "
     "onnxq quantize -s w8a8 takes them anyway)"
 )
+_AS_MAX = "--fix spells it as Max and Min, which compute the same and leave the Gemm alone"
 
 
 class IslandsInFloat(Rule):
@@ -37,6 +39,7 @@ class IslandsInFloat(Rule):
     what = "a node between DequantizeLinear and QuantizeLinear computes in float"
     why = "it is no faster than in float, and the conversions around it take time of their own"
     fix = "leave it out of quantization, or spell it as docs/fusion.md says"
+    mends = True
 
     def find(self, patient: Patient) -> Iterator[Finding]:
         ran = {(kernel.name, kernel.op) for kernel in patient.kernels}
@@ -49,8 +52,12 @@ class IslandsInFloat(Rule):
             if any((node.name, op) in ran for op in floats):
                 severity = self.severity if node.op_type in _WEIGHED else Severity.NOTE
                 why = _why(node)
-                fix = _AS_UINT8 if why == _OF_INT8 else ""
-                yield self.at(node.name or "", f"{node.op_type} ran in float: {why}", fix, severity)
+                mends = unrounded(node) is not None
+                fix = _AS_UINT8 if why == _OF_INT8 else _AS_MAX if mends else ""
+                yield self.at(node.name or "", f"{node.op_type} ran in float: {why}", fix, severity, mends=mends)
+
+    def mend(self, model: ir.Model) -> bool:
+        return bool(PartGemms()(model).modified)
 
 
 def _reads_weights_as_codes(node: ir.Node) -> bool:
@@ -79,15 +86,9 @@ def _why(node: ir.Node) -> str:
             "onnxruntime fuses it with the Add behind it to a Gemm in float, as it does where it knows all sizes; give "
             "the vector that is added three dimensions, [1, 1, N], or export the model with an axis that is not fixed"
         )
-    reader = graph.only_consumer(result_of(node)) if node.op_type == "Gemm" else None
-    if (
-        graph.is_op(reader, "Relu", "Sigmoid", "Tanh", "LeakyRelu")
-        and reader is not None
-        and not quantizers(reader.outputs[0])
-    ):
+    if (clip := unrounded(node)) is not None:
         return (
-            f"onnxruntime fuses it with the {reader.op_type} behind it, which returns floats, to a Gemm in float; put "
-            f"QuantizeLinear and DequantizeLinear behind the {reader.op_type}"
+            f"onnxruntime fuses it with the {clip.op_type} behind it, whose result is not rounded, to a Gemm in float"
         )
     x = dequantizer(node.inputs[0])
     if x is not None and code_type(x) == ir.DataType.INT8:

@@ -27,7 +27,7 @@ class PartProducts(ir.passes.InPlacePass):
         for node in list(graph.nodes(model)):
             behind, unpack = in_the_way(node), unpacking(node)
             if behind is not None:
-                _spell(behind, node, names)
+                spell(behind, node, names)
             shares = unpack is not None and shares_scales(unpack)
             if unpack is not None and shares:
                 _copy_scales(unpack, names)
@@ -80,7 +80,7 @@ def _adds_vector(product: ir.Node, add: ir.Node) -> bool:
     return bias is not None and (bias.size == 1 or len(bias.shape) == 1)
 
 
-def _spell(node: ir.Node, product: ir.Node, names: Names) -> None:
+def spell(node: ir.Node, product: ir.Node, names: Names) -> None:
     """Sum, or Max and Min, in the place of an Add, Relu or Clip."""
     steps = [("Sum", list(node.inputs))] if node.op_type == "Add" else _bounds(node, product, names)
     y = node.inputs[0]
@@ -88,10 +88,7 @@ def _spell(node: ir.Node, product: ir.Node, names: Names) -> None:
         fresh = names.fresh(f"{node.name or product.name}_{op_type.lower()}")
         y = graph.add_node(node, op_type, inputs if op_type == "Sum" else [y, *inputs], fresh, fresh)
     assert y is not None and isinstance(node.graph, ir.Graph)
-    if y is node.inputs[0]:  # a Clip without bounds
-        node.outputs[0].replace_all_uses_with(y)
-    else:
-        graph.replace_value(node.outputs[0], y)
+    graph.replace_value(node.outputs[0], y)
     if not node.outputs[0].is_graph_output():
         node.graph.remove(node, safe=True)
 
