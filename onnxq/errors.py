@@ -114,4 +114,8 @@ def is_of_memory(error: BaseException | None) -> bool:
 
 def first_line(error: BaseException) -> str:
     """The first line of an exception's text, for use inside a sentence of ours."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    try:
+        text = str(error)
+    except Exception:  # of a class that is not ours
+        text = ""
+    return (text.strip().splitlines() or [type(error).__name__])[0]

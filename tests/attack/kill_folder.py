@@ -54,7 +54,8 @@ class Driver:
 
     def start(self, folder: Path, argv: list[str], patches: Mapping[str, object], fault: str = "") -> int:
         log, temporary = folder.with_suffix(".log"), folder.with_name(f"{folder.name}.tmp")
-        temporary.mkdir(exist_ok=True)  # its own: what other processes leave in the system's would be swept in some runs
+        # Its own: what other processes leave in the system's would be swept in some runs.
+        temporary.mkdir(exist_ok=True)
         environment = {"ONNXQ_FAULT_LOG": str(log), "ONNXQ_FAULT": fault, "TMPDIR": str(temporary)}
         patches = {"onnxq.files.staging.PATIENCE": 0.3, "onnxq.cluster.processes.PATIENCE": 1.0, **patches}
         output = str(folder.with_suffix(".said"))
