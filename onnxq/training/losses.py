@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from onnxq.errors import BadData, BadRecipe
 from onnxq.quality import LEAST_PROBABILITY, Classes
-from onnxq.runtime.own_functions import call, import_function, shown
+from onnxq.runtime.own_functions import call, failing, import_function, shown
 
 Outputs = Mapping[str, Any]
 #: What a loss of the user's own is called with.
@@ -89,6 +90,19 @@ def cross_entropy(outputs: Outputs, labels: Tensor, classes: Mapping[str, Classe
     if low < 0 or high >= scores.shape[-1]:
         raise BadData(f"labels are {low} to {high}; output '{name}' has {scores.shape[-1]} classes")
     return functional.nll_loss(scores.reshape(-1, scores.shape[-1]), labels)
+
+
+def go_back(loss: Tensor, *, is_own: bool) -> None:
+    """Add the gradients of a loss to those of what learns.
+
+    Args:
+        is_own: whether a function of the user's gave it, whose parts may have gradients of the user's own.
+
+    Raises:
+        BadRecipe: such a part fails.
+    """
+    with failing("--loss, when its gradients were computed,", BadRecipe) if is_own else contextlib.nullcontext():
+        loss.backward()
 
 
 class OwnLoss:

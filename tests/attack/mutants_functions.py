@@ -53,6 +53,7 @@ GIVES = {
     "leaf": "torch.ones((), requires_grad=True)",
     "late": "Late.apply(next(iter(_[0].values())).sum())",
     "integer": "torch.tensor(1)",
+    "through_sparse": "torch.sparse.sum(next(iter(_[0].values())).to_sparse())",
 }
 RAISES = {
     "exits": "SystemExit(0)",
