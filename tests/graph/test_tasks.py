@@ -119,7 +119,7 @@ def test_a_name_holds_for_the_same_work_only() -> None:
 @pytest.mark.parametrize("said", ["x", "-1", "", "9" * 5000])
 def test_a_size_of_the_cache_that_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXQ_CACHE_SIZE", said)
-    with pytest.raises(BadRecipe, match="ONNXQ_CACHE_SIZE is '.{0,40}', not a number of bytes"):
+    with pytest.raises(BadRecipe, match=r"ONNXQ_CACHE_SIZE is '.{0,40}', not a number of bytes"):
         cache.usual()
 
 
