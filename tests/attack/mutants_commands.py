@@ -114,11 +114,14 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "shard": ("1/2", "0/2", "3/2", "x", "1/" + "9" * 30),
     "fail_below": ("sqnr=30", "sqnr=nan", "x=1", "", "=", "sqnr=1e999", "cosine=2", "sqnr=1,sqnr=2"),
     "preprocess": ("size=8x8", "x", "mean=nan", "", "size=0x0", "a=b=c"),
-    "length": ("1", "8", "0", "-1", "x", "1,2", "8:1", "9" * 30, "", "nan"),
+    "lengths": ("1", "8", "0", "-1", "x", "1,2", "8:1", "9" * 30, "", "nan"),
     "words": ("scheme", "int4", "", "x", "\x1b[2J", "w4a16", "n" * 5000, "../x", "%s"),
     "ignore": ("x", "", "*", "\x1b[2J"),
     "levels": ("0", "1,2", "nan", "", "x", "1," * 999, "0,0", "inf,1"),
     "percentile": (*NUMBERS, "99.9,99.99", "100,0"),
+    "momentum": NUMBERS,
+    "bins": (*NUMBERS, "16", "4294967297"),
+    "add": ("=", "a=", "=b", "up=a", "a=up", "a=b=c", "up=y", "new=x", "new=w", "\x1b[2J=x"),
 }
 
 
