@@ -180,4 +180,27 @@ def command(case: Case, folder: Path) -> list[str]:
     return [*name.split(), *said]
 
 
-KINDS: dict[str, Callable[[Any, Path], list[str]]] = {"command": command}
+#: Stems of files; of which there is one, unlike those in `READ`.
+NAMES = (
+    *("\udcff", "a\nb", "\x1b[2J", " ", "-", "re:x", "[bold]", "%s{0}", "x=y", "a'b", "é" * 120, "n" * 245, "n" * 250),
+    *("\u202ex", "*", "?", "a,b", "CON", "$HOME", "`ls`", "#", "a:b", "~", "..x", "x.onnx"),
+)
+
+
+def named(case: Case, folder: Path) -> list[str]:
+    """A command with sound files, one of which has an odd name, and perhaps its output as well."""
+    every = {name: sound for name, sound in SOUND.items() if any(word.endswith(".onnx") for word in sound[1][:2])}
+    name = list(every)[case.command % len(every)]
+    places, words = every[name]
+    scenes.put(folder, *places)
+    (folder / "out").mkdir()
+    stem = case.r.choice(NAMES)
+    read = next(word for word in words if word.endswith(".onnx"))
+    (folder / read).rename(folder / f"{stem}.onnx")
+    is_output = case.seeds[0] % 2
+    said = [f"./{stem}.onnx" if word == read else word for word in words]
+    said = [f"out/{stem}{Path(word).suffix}" if is_output and word.startswith("out/") else word for word in said]
+    return [*name.split(), *said]
+
+
+KINDS: dict[str, Callable[[Any, Path], list[str]]] = {"command": command, "named": named}
