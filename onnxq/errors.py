@@ -81,18 +81,26 @@ class Bug(OnnxqError):
 
 #: What a terminal would take for more than a letter: line breaks, escape sequences, marks that turn the writing around.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+#: Bytes of a file's name that are no text, as Python keeps them: no terminal's encoding has them.
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 #: Characters of a sentence; names in hostile models are megabytes long.
 LONGEST = 2000
 
 
 def one_line(text: str) -> str:
     """`text` as one line that a terminal can show: names from a model's file may hold anything."""
-    line = _CONTROLS.sub(" ", text.strip())
+    line = _CONTROLS.sub(" ", without_halves(text.strip()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 4 :]}"
+
+
+def without_halves(text: str) -> str:
+    """`text` without what no encoding has, such as bytes in a file's name that are no UTF-8."""
+    return _NO_TEXT.sub("\ufffd", text)
 
 
 def printable(text: str, *, lines: bool = False) -> str:
     """`text` without what a terminal would obey, each such character a space; with `lines`, line breaks stay."""
+    text = without_halves(text)
     return _CONTROLS.sub(lambda found: "".join(c if lines and c == "\n" else " " for c in found[0]), text)
 
 
@@ -114,4 +122,8 @@ def is_of_memory(error: BaseException | None) -> bool:
 
 def first_line(error: BaseException) -> str:
     """The first line of an exception's text, for use inside a sentence of ours."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    try:
+        text = str(error)
+    except Exception:  # of a class that is not ours
+        text = ""
+    return (text.strip().splitlines() or [type(error).__name__])[0]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
-from onnxq.errors import BadRecipe, CheckFailed, first_line
+from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.runtime.library import session
-from onnxq.samples.functions import import_function
+from onnxq.runtime.own_functions import call, import_function, shown
 
 #: Takes the path of a model, or, if that is what its parameter is called, a `session`; the higher, the better.
 Evaluate = Callable[..., float]
@@ -75,7 +75,7 @@ class Metric:
             raise BadRecipe(f"invalid --max-drop {max_drop:g}; example: 0.005")
         self.max_drop = max_drop
         self._name = evaluate if isinstance(evaluate, str) else getattr(evaluate, "__name__", "the given function")
-        self._function = import_function(evaluate, "--evaluate") if isinstance(evaluate, str) else evaluate
+        self._function = _imported(evaluate) if isinstance(evaluate, str) else evaluate
         self._in_float = functools.cache(self._measure)
 
     def score(self, in_float: Path, quantized: Path, evaluations: int) -> Score:
@@ -89,18 +89,29 @@ class Metric:
         return Score(self._in_float(in_float), self._measure(quantized), self.max_drop, evaluations)
 
     def _measure(self, path: Path) -> float:
-        try:
-            found = self._function(session(path) if self._wants_session() else str(path))
-        except (Exception, SystemExit) as error:  # of the user's own function
-            raise BadRecipe(
-                f"--evaluate {self._name} failed with {type(error).__name__}: {first_line(error)}"
-            ) from error
-        if not isinstance(found, Real) or not math.isfinite(found):
-            raise BadRecipe(f"--evaluate {self._name} gave {found!r:.40} for '{path}', not a finite number")
-        return float(found)
+        what, wants_session = f"--evaluate {self._name}", self._wants_session()
+        gets = "a session" if wants_session else "the path of a model"
+        found = call(self._function, what, [gets], [session(path) if wants_session else str(path)], BadRecipe)
+        number = _finite(found)
+        if number is None:
+            raise BadRecipe(f"{what} gave {shown(found)} for '{path}', not a finite number")
+        return number
 
     def _wants_session(self) -> bool:
         try:
             return next(iter(inspect.signature(self._function).parameters), "") == "session"
         except (TypeError, ValueError):  # one of C, which does not say what it takes
             return False
+
+
+def _imported(word: str) -> Evaluate:
+    return import_function(word, f"--evaluate '{word}'", BadRecipe)
+
+
+def _finite(found: object) -> float | None:
+    """A number as Python's own; None: it is none, or too large for that."""
+    try:
+        number = float(found) if isinstance(found, Real) else math.nan
+    except Exception:  # an integer beyond all floats; or of a class that is the user's
+        return None
+    return number if math.isfinite(number) else None

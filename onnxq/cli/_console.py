@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from onnxq.errors import printable
+from onnxq.errors import printable, without_halves
 from onnxq.files import mirror
 from onnxq.runtime import supervisor
 
@@ -46,7 +46,8 @@ class _Console(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Line breaks in what is printed are ours; those in cells of tables are parts of names."""
-        super().print(*(Text(mirror.as_given(each)) if isinstance(each, str) else each for each in objects), **options)
+        shown = (Text(without_halves(mirror.as_given(each))) if isinstance(each, str) else each for each in objects)
+        super().print(*shown, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)

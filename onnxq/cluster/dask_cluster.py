@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 from onnxq.cluster.tasks import REFUSED, Outcome, Task, perform, refusal_of, reporting, versions
 from onnxq.errors import BadRecipe, MissingRuntime, OnnxqError, OutOfMemory, first_line
 from onnxq.files.cache import Cache
+from onnxq.runtime.own_functions import call, failing, import_function, shown
 
 #: Seconds to wait for a scheduler to answer, and for one that is gone to come back.
 CONNECT, GONE = 15.0, 10.0
@@ -71,7 +71,8 @@ class DaskCluster:
         elif self.word == "dask":
             address = None
         elif re.fullmatch(r"[\w.]+:[A-Za-z_]\w*", self.word):
-            address = self._closing.enter_context(contextlib.closing(_made(self.word)))
+            address = _made(self.word)
+            self._closing.callback(_close, self.word, address)
         else:
             raise BadRecipe(
                 f"--cluster '{self.word}' is none of tcp://host:port, tls://host:port, local:4, dask, or module:Class "
@@ -82,7 +83,7 @@ class DaskCluster:
             self._closing.callback(client.close, CONNECT)
             if workers:
                 client.wait_for_workers(workers, timeout=4 * CONNECT)
-        except (OSError, TimeoutError, ValueError) as error:
+        except Exception as error:  # of Dask's, of connections, of certificates that are not configured
             raise BadRecipe(
                 f"no Dask scheduler answers at '{self.word}': {first_line(error)}; start one by 'dask scheduler'"
             ) from None
@@ -255,18 +256,18 @@ def _made(word: str) -> Any:
     Raises:
         BadRecipe: there is no such class, or it makes none.
     """
-    module, name = word.split(":")
-    try:
-        made = getattr(importlib.import_module(module), name, None)
-        if made is None:
-            raise BadRecipe(f"--cluster '{word}' makes no Dask cluster: '{module}' has no '{name}'")
-        return made()
-    except BadRecipe:
-        raise
-    except Exception as error:
-        raise BadRecipe(
-            f"--cluster '{word}' makes no Dask cluster: {type(error).__name__}: {first_line(error)}"
-        ) from None
+    what = f"--cluster '{word}'"
+    made = call(import_function(word, what, BadRecipe), what, (), (), BadRecipe)
+    with failing(what, BadRecipe):
+        is_cluster = isinstance(getattr(made, "scheduler_address", None), str) and hasattr(made, "close")
+    if not is_cluster:
+        raise BadRecipe(f"{what} makes {shown(made)}, not a Dask cluster")
+    return made
+
+
+def _close(word: str, cluster: Any) -> None:
+    with failing(f"--cluster '{word}', when closed,", BadRecipe):
+        cluster.close()
 
 
 def _local_cluster(distributed: Any, workers: int, closing: contextlib.ExitStack) -> Any:

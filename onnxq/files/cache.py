@@ -21,11 +21,20 @@ from onnxq.errors import BadRecipe
 MOST = 8 << 30
 _NAME = re.compile("[0-9a-f]{16,64}")
 _DIGEST = 20
+#: Of a number of bytes.
+_DIGITS = 20
 
 
 def folder() -> Path:
-    """Where it lies."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Where it lies.
+
+    Raises:
+        BadRecipe: nobody knows: this user has no home folder, as in some containers.
+    """
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise BadRecipe("there is no home folder for what is downloaded: set XDG_CACHE_HOME to a folder") from None
     return Path(base) / "onnxq" / "content"
 
 
@@ -35,8 +44,8 @@ def most() -> int:
         BadRecipe: `ONNXQ_CACHE_SIZE` is no number of bytes.
     """
     said = os.environ.get("ONNXQ_CACHE_SIZE", str(MOST))
-    if not said.isdecimal():
-        raise BadRecipe(f"ONNXQ_CACHE_SIZE is '{said}', not a number of bytes")
+    if not said.isdecimal() or len(said) > _DIGITS:
+        raise BadRecipe(f"ONNXQ_CACHE_SIZE is '{said:.40}', not a number of bytes")
     return int(said)
 
 

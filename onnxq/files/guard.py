@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-from onnxq.errors import BadOutput
-from onnxq.files import mirror, staging
+from onnxq.errors import BadOutput, without_halves
+from onnxq.files import limits, mirror, staging
 from onnxq.files.data_files import is_model, locations, own_data
 from onnxq.files.publish import publish
 
@@ -59,6 +59,8 @@ class Guard:
             other = next((other for known, other in self._written.items() if _is_same(known, path)), option)
             if other != option:
                 raise BadOutput(f"'{path}' is what {other} writes; choose another name with {option}")
+            if path.suffix == ".onnx":  # what is written is run
+                limits.require_text_name(path, BadOutput)
             if path.exists() and not path.is_file():  # moving a file there would replace a device
                 raise BadOutput(f"'{path}' is not a file; choose another name with {option}")
             if mirror.is_there(path) and not self.force:
@@ -86,7 +88,7 @@ class Guard:
         Raises:
             BadOutput: it cannot be written, or came into being since `writes` was asked.
         """
-        staging.write(path, text.encode(), replace=self.force)
+        staging.write(path, without_halves(text).encode(), replace=self.force)  # names of files are in it
         mirror.publish(path)
 
     def publish(self, staged: Path, output: Path) -> None:

@@ -55,6 +55,18 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
     return found.st_size
 
 
+def require_text_name(path: str | Path, error: type[OnnxqError] = BadModel) -> None:
+    """Refuse a path that is no text: onnxruntime is given paths as UTF-8.
+
+    Raises:
+        the given kind of error: it holds other bytes.
+    """
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise error(f"'{path}': onnxruntime opens only files whose path is text in UTF-8; rename it") from None
+
+
 def open_file(path: str | Path, error: type[OnnxqError], what: str = "") -> io.BufferedReader:
     """The regular file at `path`, open for reading. Opening never waits, as it would for a pipe.
 

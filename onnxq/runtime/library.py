@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxq.boundary import bounded
 from onnxq.errors import BadModel, BadRecipe, MissingRuntime
+from onnxq.files import limits
 from onnxq.runtime import native
 from onnxq.runtime import session as runtime
 
@@ -79,6 +80,8 @@ def session(
         available = ort.get_available_providers()
         providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     source = model if isinstance(model, bytes) else os.fspath(model)
+    if isinstance(source, str):
+        limits.require_text_name(source)
     try:
         return ort.InferenceSession(source, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions share no base class

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import OnnxqError
+from onnxq.files import limits
 
 ABI_VERSION = 6
 Floats = NDArray[np.float32]
@@ -92,10 +93,12 @@ def _find() -> tuple[Path, ctypes.CDLL] | str:
     """The library that ONNXQ_LIBRARY names, as a build with sanitizers, or this package's; or what is wrong."""
     named = os.environ.get("ONNXQ_LIBRARY")
     if named:
-        found = _load(Path(named))
+        path = Path(named).absolute()  # the system looks for a name without a folder in folders of its own
+        limits.require_file(path, OnnxqError, "ONNXQ_LIBRARY: ")  # a pipe would be waited for
+        found = _load(path)
         if isinstance(found, str):
             raise OnnxqError(f"ONNXQ_LIBRARY: {found}")
-        return Path(named), found
+        return path, found
     problem = "onnxq was installed without its compiled library (no C++ compiler was found)"
     for path in _built("onnxq_native"):
         found = _load(path)
@@ -119,7 +122,7 @@ def _load(path: Path) -> ctypes.CDLL | str:
     try:
         found = ctypes.CDLL(str(path))
         found.onnxq_abi_version.restype = ctypes.c_int32
-    except (OSError, AttributeError) as error:
+    except (OSError, AttributeError, UnicodeDecodeError) as error:  # the last of a name that is no text
         return f"'{path}' is not onnxq's compiled library ({error})"
     version = found.onnxq_abi_version()
     if version == ABI_VERSION:

@@ -163,6 +163,7 @@ class Session:
         else:
             mirror.ensure_with_data(model)
             source = str(model)
+            limits.require_text_name(source)
         try:
             with recording:
                 self._session: onnxruntime.InferenceSession = ort.InferenceSession(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,15 +16,18 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, BadRecipe, first_line
+from onnxq.errors import BadData, BadRecipe
 from onnxq.files import limits
+from onnxq.runtime.own_functions import failing, import_function, require_call, shown
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
 from onnxq.samples.fit import Read, fit
-from onnxq.samples.functions import import_function
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.reading import How, Reading, reading_of
 from onnxq.samples.texts.companions import Companions
+
+#: What stands behind the last sample.
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -213,38 +215,38 @@ def _from_python(
         raise BadData(
             f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
         )
-    with _naming(name):
-        samples = () if callable(source) else list(source)
+    if callable(source):
+        require_call(source, name)
+        samples: Iterable[Mapping[str, NDArray]] = ()
+    else:
+        with failing(name):
+            samples = list(source)
 
     def samples_of() -> Iterator[Read]:
-        with _naming(name):
-            for sample in source() if callable(source) else samples:
-                if not isinstance(sample, Mapping):
-                    raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
-                yield functools.partial(dict, {key: np.asarray(x) for key, x in sample.items()})
+        with failing(name):
+            found = source() if callable(source) else samples
+        if not isinstance(found, Iterable):
+            raise BadData(f"{name} gave {shown(found)}, neither a list of dicts nor a generator of them")
+        with failing(name):
+            rest = iter(found)
+        while True:
+            # Only what is the caller's is at work there: what is done with a sample fails elsewhere.
+            with failing(name):
+                sample = next(rest, _END)
+                if isinstance(sample, Mapping):
+                    sample = {str(key): np.asarray(x) for key, x in sample.items()}
+            if sample is _END:
+                return
+            if not isinstance(sample, dict):
+                raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
+            yield functools.partial(dict, sample)
 
     return _checked(name, samples_of, inputs)
 
 
-@contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """What the caller's own function or generator raises, as a sentence."""
-    try:
-        yield
-    except BadData:
-        raise
-    except (Exception, SystemExit) as error:
-        raise BadData(f"{name} failed with {type(error).__name__}: {first_line(error)}") from error
-
-
 def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
-    found = import_function(source, "--data")
-    try:
-        inspect.signature(found).bind()
-    except TypeError as error:
-        raise BadData(f"--data '{source}' has to be a function that is called without anything: {error}") from None
-    except ValueError:  # one of C, which does not say what it takes
-        pass
+    found = import_function(source, f"--data '{source}'")
+    require_call(found, f"--data '{source}'")
     return found
 
 

@@ -14,6 +14,7 @@ from onnxq.errors import BadRecipe
 from onnxq.progress import Progress
 from onnxq.training.batches import Batch, Samples, batches_of
 from onnxq.training.checkpoint import Checkpoint
+from onnxq.training.losses import go_back
 from onnxq.training.resumed import resumed
 from onnxq.training.settings import Settings
 from onnxq.training.student import Student
@@ -141,7 +142,7 @@ class Loop:
                 break
             if not loss.requires_grad:
                 raise BadRecipe("the loss depends on nothing that learns: no gradient reaches it")
-            (loss * (batch.count / len(chosen))).backward()
+            go_back(loss * (batch.count / len(chosen)), is_own=settings.loss is not None)
         else:
             length = _length(optimizer)
             wrong = "" if math.isfinite(length) else _first_not_finite(optimizer)

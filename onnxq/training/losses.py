@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,11 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onnxq.errors import BadData, BadRecipe, first_line
+from onnxq.errors import BadData, BadRecipe
 from onnxq.quality import LEAST_PROBABILITY, Classes
-from onnxq.samples.functions import import_function
+from onnxq.runtime.own_functions import call, failing, import_function, shown
 
 Outputs = Mapping[str, Any]
+#: What a loss of the user's own is called with.
+GETS = ("outputs", "labels", "inputs")
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -89,26 +92,40 @@ def cross_entropy(outputs: Outputs, labels: Tensor, classes: Mapping[str, Classe
     return functional.nll_loss(scores.reshape(-1, scores.shape[-1]), labels)
 
 
+def go_back(loss: Tensor, *, is_own: bool) -> None:
+    """Add the gradients of a loss to those of what learns.
+
+    Args:
+        is_own: whether a function of the user's gave it, whose parts may have gradients of the user's own.
+
+    Raises:
+        BadRecipe: such a part fails.
+    """
+    with failing("--loss, when its gradients were computed,", BadRecipe) if is_own else contextlib.nullcontext():
+        loss.backward()
+
+
 class OwnLoss:
     """A function of the user's: of the outputs by name, the labels (None where there are none) and the inputs.
 
     Raises:
-        BadData: there is no such function.
+        BadRecipe: there is no such function.
     """
 
     def __init__(self, loss: str | Callable[..., Any]) -> None:
         self.name = loss if isinstance(loss, str) else getattr(loss, "__name__", "the given function")
-        self._function = import_function(loss, "--loss") if isinstance(loss, str) else loss
+        self._function = import_function(loss, f"--loss '{loss}'", BadRecipe) if isinstance(loss, str) else loss
 
     def __call__(self, outputs: Outputs, labels: Tensor | None, feed: Mapping[str, Any]) -> Tensor:
         """
         Raises:
-            BadRecipe: it fails, or gives no number of torch that has a gradient.
+            BadRecipe: it takes something else, fails, or gives no number of torch.
         """
-        try:
-            found = self._function(outputs, labels, feed)
-        except (Exception, SystemExit) as error:  # of the user's own function
-            raise BadRecipe(f"--loss {self.name} failed with {type(error).__name__}: {first_line(error)}") from error
-        if not isinstance(found, Tensor) or found.numel() != 1:
-            raise BadRecipe(f"--loss {self.name} gave {str(found)[:40]}, not one number as a tensor of torch")
+        found = call(self._function, f"--loss {self.name}", GETS, (outputs, labels, feed), BadRecipe)
+        if not isinstance(found, Tensor):
+            raise BadRecipe(f"--loss {self.name} gave {shown(found)}, not one number as a tensor of torch")
+        is_dense = found.layout is torch.strided and not found.is_complex() and not found.is_meta
+        if found.numel() != 1 or not is_dense:
+            what = f"{found.dtype} {list(found.shape)}, {found.layout}, on {found.device}"
+            raise BadRecipe(f"--loss {self.name} gave a tensor of {what}, not one real number")
         return found.reshape(())

@@ -34,6 +34,8 @@ def _kept(student: Student, loss_of: LossOf, batch: Batch) -> int:
     seen: dict[int, int] = {}
 
     def pack(x: torch.Tensor) -> torch.Tensor:
+        if x.layout is not torch.strided:  # of a loss of the user's own
+            return x
         storage = x.untyped_storage()
         if x.data_ptr() not in known:
             seen[storage.data_ptr()] = storage.nbytes()

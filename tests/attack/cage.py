@@ -54,6 +54,10 @@ INTERNAL = re.compile(
 )
 
 
+#: What a function of the user's own said, quoted: it may say anything.
+QUOTED = re.compile(r"failed with \w+: .*")
+
+
 class Case(Protocol):
     def build(self, folder: Path) -> list[str]:
         """Make the files in `folder`, which is the working folder; the words of the command line."""
@@ -218,9 +222,16 @@ def _one(case: Case, folder: Path) -> Outcome:
         return Outcome(code, said, "exit code", str(code), took)
     if code == 1 and (not lines or not all(line.startswith("onnxq: ") for line in lines)):
         return Outcome(code, said, "sentence", f"of {len(lines)} lines: {said[:100]}", took)
-    if found := INTERNAL.search(said):
+    if found := INTERNAL.search(_of_ours(said, words)):
         return Outcome(code, said, "sentence", f"says '{found[0]}': {re.sub(r'[0-9]+', 'N', said[-160:])}", took)
     return Outcome(code, said[:500], seconds=took)
+
+
+def _of_ours(said: str, words: list[str]) -> str:
+    """What was said, without what is quoted of the user's functions and words."""
+    for word in sorted({word for word in words if "__" in word}, key=len, reverse=True):
+        said = said.replace(word, "")
+    return QUOTED.sub("", said)
 
 
 def _replaced(words: list[str]) -> set[str]:

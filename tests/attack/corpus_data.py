@@ -229,7 +229,7 @@ CASES: dict[str, Hostile] = {
         "should be of type float",
     ),
     "function that takes something": Hostile(
-        lambda f: (model(f), [*CALIBRATE, "json:loads"])[-1], "a function that is called without anything"
+        lambda f: (model(f), [*CALIBRATE, "json:loads"])[-1], "is called without anything, but takes 's'"
     ),
     # Models that an hour of spoiling made
     "sparse numbers that are no whole ones": Hostile(

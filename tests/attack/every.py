@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from attack import corpus_choices, corpus_data, corpus_files, corpus_models, corpus_tables
+from attack import (
+    corpus_choices,
+    corpus_data,
+    corpus_files,
+    corpus_functions,
+    corpus_models,
+    corpus_names,
+    corpus_tables,
+)
 
-PARTS = (corpus_models.CASES, corpus_files.CASES, corpus_data.CASES, corpus_choices.CASES, corpus_tables.CASES)
+PARTS = (
+    corpus_models.CASES,
+    corpus_files.CASES,
+    corpus_data.CASES,
+    corpus_choices.CASES,
+    corpus_tables.CASES,
+    corpus_functions.CASES,
+    corpus_names.CASES,
+)
 CASES = {name: case for part in PARTS for name, case in part.items()}
 assert len(CASES) == sum(map(len, PARTS)), "two cases of one name"

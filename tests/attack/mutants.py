@@ -22,6 +22,7 @@ from attack import (
     mutants_codes,
     mutants_commands,
     mutants_data,
+    mutants_functions,
     mutants_imports,
     mutants_quantized,
     mutants_regions,
@@ -390,4 +391,5 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     **mutants_trained.KINDS,
     **mutants_imports.KINDS,
     **mutants_stores.KINDS,
+    **mutants_functions.KINDS,
 }

@@ -114,11 +114,14 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "shard": ("1/2", "0/2", "3/2", "x", "1/" + "9" * 30),
     "fail_below": ("sqnr=30", "sqnr=nan", "x=1", "", "=", "sqnr=1e999", "cosine=2", "sqnr=1,sqnr=2"),
     "preprocess": ("size=8x8", "x", "mean=nan", "", "size=0x0", "a=b=c"),
-    "length": ("1", "8", "0", "-1", "x", "1,2", "8:1", "9" * 30, "", "nan"),
+    "lengths": ("1", "8", "0", "-1", "x", "1,2", "8:1", "9" * 30, "", "nan"),
     "words": ("scheme", "int4", "", "x", "\x1b[2J", "w4a16", "n" * 5000, "../x", "%s"),
     "ignore": ("x", "", "*", "\x1b[2J"),
     "levels": ("0", "1,2", "nan", "", "x", "1," * 999, "0,0", "inf,1"),
     "percentile": (*NUMBERS, "99.9,99.99", "100,0"),
+    "momentum": NUMBERS,
+    "bins": (*NUMBERS, "16", "4294967297"),
+    "add": ("=", "a=", "=b", "up=a", "a=up", "a=b=c", "up=y", "new=x", "new=w", "\x1b[2J=x"),
 }
 
 
@@ -177,4 +180,27 @@ def command(case: Case, folder: Path) -> list[str]:
     return [*name.split(), *said]
 
 
-KINDS: dict[str, Callable[[Any, Path], list[str]]] = {"command": command}
+#: Stems of files; of which there is one, unlike those in `READ`.
+NAMES = (
+    *("\udcff", "a\nb", "\x1b[2J", " ", "-", "re:x", "[bold]", "%s{0}", "x=y", "a'b", "é" * 120, "n" * 245, "n" * 250),
+    *("\u202ex", "*", "?", "a,b", "CON", "$HOME", "`ls`", "#", "a:b", "~", "..x", "x.onnx"),
+)
+
+
+def named(case: Case, folder: Path) -> list[str]:
+    """A command with sound files, one of which has an odd name, and perhaps its output as well."""
+    every = {name: sound for name, sound in SOUND.items() if any(word.endswith(".onnx") for word in sound[1][:2])}
+    name = list(every)[case.command % len(every)]
+    places, words = every[name]
+    scenes.put(folder, *places)
+    (folder / "out").mkdir()
+    stem = case.r.choice(NAMES)
+    read = next(word for word in words if word.endswith(".onnx"))
+    (folder / read).rename(folder / f"{stem}.onnx")
+    is_output = case.seeds[0] % 2
+    said = [f"./{stem}.onnx" if word == read else word for word in words]
+    said = [f"out/{stem}{Path(word).suffix}" if is_output and word.startswith("out/") else word for word in said]
+    return [*name.split(), *said]
+
+
+KINDS: dict[str, Callable[[Any, Path], list[str]]] = {"command": command, "named": named}

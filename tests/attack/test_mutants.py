@@ -64,6 +64,8 @@ def test_every_command_is_attacked() -> None:
     grouped = {word for words in GROUPS.values() for word in words}
     assert {name.split()[0] for name in drawn} == set(cli.main.commands) == grouped  # type: ignore[attr-defined]
     assert set(mutants_commands.SOUND) == set(drawn)
+    options = {each.name for command in drawn.values() for each in command.params}
+    assert not set(mutants_commands.TEXTS) - options, "words for an option that no command has"
     r = Random(0)
     cases = [case for case in (mutants.draw(r) for _ in range(4000)) if case.kind == "command"]
     assert {list(drawn)[case.command % len(drawn)] for case in cases} == set(drawn)

@@ -16,6 +16,7 @@ from onnxq.cluster import tasks
 from onnxq.cluster.processes import Processes
 from onnxq.cluster.tasks import Outcome, Task, perform, versions
 from onnxq.errors import BadData, BadOutput, BadRecipe, Bug
+from onnxq.files import cache
 from onnxq.files.cache import Cache
 
 
@@ -113,6 +114,23 @@ def test_what_was_done_is_kept_for_the_next_time(tmp_path: Path) -> None:
 def test_a_name_holds_for_the_same_work_only() -> None:
     names = {cluster.named(doubled, 1), cluster.named(doubled, 2), cluster.named(refuses, 1)}
     assert len(names) == 3 and cluster.named(doubled, 1) in names
+
+
+@pytest.mark.parametrize("said", ["x", "-1", "", "9" * 5000])
+def test_a_size_of_the_cache_that_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXQ_CACHE_SIZE", said)
+    with pytest.raises(BadRecipe, match=r"ONNXQ_CACHE_SIZE is '.{0,40}', not a number of bytes"):
+        cache.usual()
+
+
+def test_somebody_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(BadRecipe, match="no home folder for what is downloaded: set XDG_CACHE_HOME"):
+        cache.usual()
 
 
 def test_a_cache_keeps_no_more_than_it_may_and_nothing_damaged(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which compiled library is taken, and what is said where there is none."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -73,13 +74,23 @@ def test_another_build_can_be_named(nothing_installed: Path, monkeypatch: pytest
     assert native.path() == built
 
 
-@pytest.mark.parametrize("content", [None, b"not a library"], ids=["missing", "no library"])
-def test_a_wrong_name_is_refused(content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = tmp_path / "mine.so"
-    if content is not None:
-        named.write_bytes(content)
-    monkeypatch.setenv("ONNXQ_LIBRARY", str(named))
-    with pytest.raises(OnnxqError, match=r"ONNXQ_LIBRARY: '.*mine.so' is not onnxq's compiled library"):
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        ("mine.so", lambda path: None, "cannot be read: No such file"),
+        ("mine.so", lambda path: path.write_bytes(b"not a library"), "is not onnxq's compiled library"),
+        ("\udcffmine.so", lambda path: path.write_bytes(b"not a library"), "is not onnxq's compiled library"),
+        ("mine.so", os.mkfifo, "is not a file"),
+    ],
+    ids=["missing", "no library", "a name that is no text", "pipe"],
+)
+def test_a_wrong_name_is_refused(
+    name: str, make: Callable[[Path], object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path(name))
+    monkeypatch.setenv("ONNXQ_LIBRARY", name)
+    with pytest.raises(OnnxqError, match=rf"ONNXQ_LIBRARY: '.*mine.so' {said}"):
         native.library()
 
 

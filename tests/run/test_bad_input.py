@@ -178,7 +178,7 @@ def test_data_that_cannot_be_read(content: bytes, tmp_path: Path) -> None:
         ("data.csv", "no such file"),
         (".", "holds no arrays (.npz, .npy), images, sounds, texts or tables"),
         ("nowhere:samples", "No module named 'nowhere'"),
-        ("math:nothing", "no attribute 'nothing'"),
+        ("math:nothing", "'math' has no 'nothing'"),
     ],
 )
 def test_data_that_is_not_there(source: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,18 +189,25 @@ def test_data_that_is_not_there(source: str, words: str, tmp_path: Path, monkeyp
 BAD_GENERATORS = {
     "raises": "def f(): raise RuntimeError('boom\\nand more')",
     "raises late": "import numpy\ndef f():\n yield {'x': numpy.zeros((1, 64))}\n raise ValueError('boom')",
-    "returns nothing": "def f(): return None",
     "ragged": "def f(): yield {'x': [[1], [1, 2]]}",
     "fails at import": "boom = 1 / 0",
     "does not parse": "def",
 }
 
 
+def test_a_function_that_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "giving.py").write_text("def f(): return None")
+    words = "giving:f gave None, neither a list of dicts nor a generator of them"
+    assert_refused(text(MATMUL, tmp_path), words, "--data", "giving:f", scheme="w8a8")
+
+
 def test_a_function_that_wants_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "wanting.py").write_text("def f(boom): return []")
-    words = "has to be a function that is called without anything: missing a required argument: 'boom'"
+    words = "--data 'wanting:f' is called without anything, but takes 'boom'"
     assert_refused(text(MATMUL, tmp_path), words, "--data", "wanting:f", scheme="w8a8")
 
 

@@ -267,8 +267,13 @@ def test_errors_of_workers_are_told_as_they_are() -> None:
     [
         ("tcp://127.0.0.1:9", "no Dask scheduler answers at 'tcp://127.0.0.1:9'"),
         ("slurm", "--cluster 'slurm' is none of tcp://host:port"),
-        ("no_such_module:Cluster", "makes no Dask cluster: ModuleNotFoundError"),
-        ("json:Cluster", "makes no Dask cluster: 'json' has no 'Cluster'"),
+        ("no_such_module:Cluster", "--cluster 'no_such_module:Cluster' failed with ModuleNotFoundError"),
+        ("json:Cluster", "--cluster 'json:Cluster': 'json' has no 'Cluster'"),
+        ("json:loads", "--cluster 'json:loads' is called without anything, but takes 's', "),
+        ("os:getcwd", "--cluster 'os:getcwd' makes '/"),
+        ("json:JSONDecoder", "--cluster 'json:JSONDecoder' makes something of type JSONDecoder, not a Dask cluster"),
+        ("sys:exit", "--cluster 'sys:exit', called without anything, failed with SystemExit"),
+        ("tls://127.0.0.1:9", "no Dask scheduler answers at 'tls://127.0.0.1:9': TLS expects"),
         ("local:0", "--cluster 'local:0' is none of"),
     ],
 )

@@ -96,9 +96,11 @@ def test_a_function_of_a_session_gets_one_that_runs_our_operators(model: Path) -
         (lambda path: "good", "gave 'good' for"),
         (lambda path: None, "gave None for"),
         (lambda path: 1 / 0, "failed with ZeroDivisionError: division by zero"),
-        (lambda: 1.0, "failed with TypeError"),
+        (lambda: 1.0, "is called with the path of a model, but takes nothing"),
+        (lambda path: 10**400, "gave 1000000.*… for"),
+        (lambda path: object(), "gave something of type object for"),
     ],
-    ids=["nan", "text", "none", "raises", "no-parameter"],
+    ids=["nan", "text", "none", "raises", "no-parameter", "beyond floats", "of any type"],
 )
 def test_a_function_that_gives_no_number_is_one_sentence(
     model: Path, function: Callable[..., float], said: str

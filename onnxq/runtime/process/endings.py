@@ -16,6 +16,10 @@ AGAIN = 5.0
 SOON = 0.05
 
 
+class Ended(SystemExit):
+    """A signal asked this process to end: not `sys.exit` of somebody's function."""
+
+
 class _Listener:
     def __init__(self) -> None:
         self._number, self._since = 0, 0.0
@@ -27,7 +31,7 @@ class _Listener:
         self._number, self._since = number, time.monotonic()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
-        sys.exit(128 + number)
+        raise Ended(128 + number)
 
     def lost(self, unraisable: Any) -> None:
         """What is raised in a finalizer is lost there: ends are asked for once more, all else is printed as ever."""

@@ -17,8 +17,9 @@ from onnxq.progress import Progress
 from onnxq.runtime.session import Feed
 from onnxq.training.adapters.adapter import Adapter
 from onnxq.training.adapters.learning.batches import Batches
-from onnxq.training.adapters.learning.losses import Loss
+from onnxq.training.adapters.learning.losses import ByFunction, Loss
 from onnxq.training.adapters.learning.module import AdaptedModule
+from onnxq.training.losses import go_back
 
 #: Steps in a row whose loss or gradients are no numbers, after which training stops.
 MOST_SKIPPED = 5
@@ -204,7 +205,7 @@ class Fit:
                 self._skip(feed)
                 return
             self._require_path(loss)
-            loss.backward()
+            go_back(loss, is_own=isinstance(self.loss, ByFunction))
         parameters = self.adapted.parameters()
         self.reached.update(name for name, each in self.adapted.adapters.items() if each.b.grad is not None)
         if not self.reached:

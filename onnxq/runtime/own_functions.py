@@ -1,0 +1,128 @@
+"""Functions of the user's own: found by `module:function`, called, and what goes wrong in them told in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxq.errors import BadData, OnnxqError, first_line
+from onnxq.runtime.process.endings import Ended
+
+_NAME = r"[^\W\d]\w*"
+_WORD = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+#: Parameters that a message lists, and characters of a value.
+LISTED, SHOWN = 8, 40
+
+
+def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -> Callable[..., Any]:
+    """The function that `module:function` names; modules of the current folder are found first.
+
+    Args:
+        what: how messages call it: the option and its word.
+
+    Raises:
+        the given kind of error: there is none, or its module fails.
+    """
+    found = _WORD.fullmatch(source)
+    if found is None:
+        raise error(f"{what} is not spelled module:function, the names of a module and of a function in it")
+    module, name = found.groups()
+    sys.path.insert(0, "")
+    try:
+        with failing(what, error):
+            imported = importlib.import_module(module)
+            function = getattr(imported, name, None)
+    finally:
+        with contextlib.suppress(ValueError):  # it was removed meanwhile
+            sys.path.remove("")
+    if function is None:
+        raise error(f"{what}: '{module}' has no '{name}'")
+    if not callable(function):
+        raise error(f"{what} is not a function")
+    return function
+
+
+@contextlib.contextmanager
+def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
+    """Code of the user's own is at work: whatever it raises becomes a sentence, as does `sys.exit`; who presses Ctrl-C
+    or ends this process is heard.
+
+    Raises:
+        the given kind of error: it failed.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, Ended):
+        raise
+    except BaseException as failure:
+        raise error(f"{what} failed with {type(failure).__name__}: {first_line(failure)}") from failure
+
+
+def require_call(
+    function: Callable[..., Any], what: str, gets: Sequence[str] = (), error: type[OnnxqError] = BadData
+) -> None:
+    """Refuse a function that cannot be called with so many arguments; one of C may not say what it takes.
+
+    Args:
+        gets: what each argument is, in words.
+
+    Raises:
+        the given kind of error: it takes more, fewer or others.
+    """
+    try:
+        signature = inspect.signature(function)
+    except Exception:
+        return
+    try:
+        signature.bind(*gets)
+    except TypeError:
+        takes = [_spelled(each) for each in signature.parameters.values()]
+        takes = takes if len(takes) <= LISTED else [*takes[:LISTED], "more"]
+        raise error(f"{what} is called {_with(gets)}, but takes {_listed(takes) or 'nothing'}") from None
+
+
+def call(
+    function: Callable[..., Any],
+    what: str,
+    gets: Sequence[str],
+    arguments: Sequence[object],
+    error: type[OnnxqError] = BadData,
+) -> Any:
+    """What the function gives for these arguments, of which `gets` says what they are.
+
+    Raises:
+        the given kind of error: it does not take them, or fails.
+    """
+    require_call(function, what, gets, error)
+    with failing(f"{what}, called {_with(gets)},", error):
+        return function(*arguments)
+
+
+def shown(value: object) -> str:
+    """What a function gave, for a message: of numbers and texts the begin, of all else the type."""
+    if value is None or type(value) in (bool, int, float, complex, str, bytes) or isinstance(value, np.generic):
+        with contextlib.suppress(ValueError):  # of integers with more digits than Python prints
+            text = repr(value)
+            return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return f"something of type {type(value).__name__}"
+
+
+def _spelled(parameter: inspect.Parameter) -> str:
+    """Its name, with the stars of one that takes many."""
+    bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
+    return f"'{bare}{'=…' if parameter.kind is parameter.KEYWORD_ONLY else ''}'"
+
+
+def _with(gets: Sequence[str]) -> str:
+    return f"with {_listed(gets)}" if gets else "without anything"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
