@@ -121,6 +121,9 @@ class Session:
         BadModel: onnxruntime refuses the model; the message is its first line.
     """
 
+    #: Whether there is a copy of each weight, arranged for its kernel.
+    copies_weights = True
+
     def __init__(
         self,
         model: str | Path | ir.Model,
@@ -149,6 +152,8 @@ class Session:
             raise BadModel(f"onnxruntime cannot load the library '{own}': {reason(error)}") from None
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+        if not self.copies_weights:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         self._steps: Path | None = None
         recording = self._write_profile(options) if profile else contextlib.nullcontext()
         if save_optimized is not None:
@@ -253,6 +258,13 @@ class Session:
             found = _with_steps(found, [each for each in step_times.read(self._steps) if each.node in regions])
         self._remove_profile()
         return found
+
+
+class MappedSession(Session):
+    """One for models larger than memory: weights that lie in a file are read where it is mapped, in pages that the
+    system may drop and read again. Not to be timed: kernels arrange weights anew in each run."""
+
+    copies_weights = False
 
 
 @dataclass(frozen=True)

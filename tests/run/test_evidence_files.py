@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from onnxq import Recipe, quantize
 from onnxq.calibration import look_at_inputs
+from onnxq.calibration.layers.pass_samples import FloatWalk
 from onnxq.cli import main
 from onnxq.errors import BadRecipe
 from onnxq.summaries.evidence import Index, add_arrays, add_index
@@ -107,21 +108,21 @@ def test_a_stopped_run_goes_on(
 ) -> None:
     words = ("--checkpoint-every", "2", "--max-memory", memory, *shard)
     calibrate(folder, tmp_path / "whole.npz", *words)
-    ran, real, stop = [], look_at_inputs.runner, [0]
+    ran, stop = [], [0]
 
-    def counted(*given: object) -> object:
-        run = real(*given)  # type: ignore[arg-type]
+    def counted(values: Iterator[dict[str, NDArray]]) -> Iterator[dict[str, NDArray]]:
+        for found in values:
+            if len(ran) == stop[0]:
+                raise KeyboardInterrupt
+            ran.append(1)
+            yield found
 
-        def one_by_one(samples: Iterator[dict[str, NDArray]]) -> Iterator[dict[str, NDArray]]:
-            for found in run(samples):
-                if len(ran) == stop[0]:
-                    raise KeyboardInterrupt
-                ran.append(1)
-                yield found
-
-        return one_by_one
-
-    monkeypatch.setattr(look_at_inputs, "runner", counted)
+    whole, through = (
+        look_at_inputs.runner,
+        FloatWalk.through,
+    )  # the model, and a piece of one that is larger than memory
+    monkeypatch.setattr(look_at_inputs, "runner", lambda *given: lambda samples: counted(whole(*given)(samples)))
+    monkeypatch.setattr(FloatWalk, "through", lambda *given, **how: counted(through(*given, **how)))
     stop[0] = -1
     calibrate(folder, tmp_path / "again.npz", *words)
     usual = len(ran)

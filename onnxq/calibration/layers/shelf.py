@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.calibration.memory import GROUP_BYTES
+from onnxq.calibration.memory import bytes_for
 
 
 class Shelf:
@@ -21,7 +21,7 @@ class Shelf:
 
     def __init__(self, folder: Path, memory: int | None = None) -> None:
         self._folder = folder
-        self._room = (GROUP_BYTES if memory is None else memory) // 4
+        self._room = bytes_for(memory) // 4
         self._held: dict[int, dict[str, NDArray]] = {}
         self._nbytes: dict[int, int] = {}
         self._names: dict[int, list[str]] = {}
