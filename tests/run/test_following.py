@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -179,6 +180,16 @@ def test_a_shelf_gives_back_what_was_put_there_last(tmp_path: Path) -> None:
         for i in range(5):
             np.testing.assert_array_equal(shelf.get(i)["a/b"], np.full((i, 3), 1))
             assert shelf.get(i)["c"].dtype == np.bool_ and shelf.get(i)["c"].shape == ()
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+def test_a_shelf_keeps_types_that_files_of_numpy_do_not_know(memory: int | None, tmp_path: Path) -> None:
+    values = {"a": np.array([[1.5, -2]], ml_dtypes.bfloat16), "s": np.array(["x", "yz"], object), "n": np.arange(3)}
+    shelf = Shelf(tmp_path / "shelf", memory)
+    shelf.put(0, values)
+    for name, array in shelf.get(0).items():
+        assert array.dtype == values[name].dtype
+        np.testing.assert_array_equal(array, values[name])
 
 
 SEQUENCE = """m (float[N, 64] x) => (float[N, 64] y) {
