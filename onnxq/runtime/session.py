@@ -140,10 +140,7 @@ class Session:
         what = "the model" if isinstance(model, ir.Model) else f"'{Path(model).name}'"
         supervisor.doing(f"onnxruntime opened or ran {what}")
         self.threads = threads
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
+        options = self._options(threads)
         own = native.path() if library is True else library or None
         try:
             if own is not None:
@@ -152,8 +149,6 @@ class Session:
             raise BadModel(f"onnxruntime cannot load the library '{own}': {reason(error)}") from None
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-        if not self.copies_weights:
-            options.add_session_config_entry("session.disable_prepacking", "1")
         self._steps: Path | None = None
         recording = self._write_profile(options) if profile else contextlib.nullcontext()
         if save_optimized is not None:
@@ -185,6 +180,15 @@ class Session:
         self._require_room()
         interface = (*self._session.get_inputs(), *self._session.get_outputs())
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
+
+    def _options(self, threads: int) -> Any:
+        options = require().SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        if not self.copies_weights:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        return options
 
     def _write_profile(self, options: Any) -> contextlib.AbstractContextManager[None]:
         """What the session is to be opened in, so that steps of regions are recorded too."""

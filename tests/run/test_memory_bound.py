@@ -21,7 +21,8 @@ PROGRAM = """if True:
     from onnxq.calibration.find_ranges import Effort
     rules = (onnxq.Rule("w4a16+gptq", f"layers.{sys.argv[1]}/*"),)
     recipe = onnxq.Recipe("w4a16", rules=rules, algorithm="rtn", balance=False, keep_slow=True)
-    done = onnxq.quantize("llama.onnx", "small.onnx", recipe, data="data.npz", check=False, effort=Effort(16 << 20))
+    how = {"data": "data.npz", "check": False, "effort": Effort(16 << 20), "shard_size": 4 << 20}
+    done = onnxq.quantize("llama.onnx", "small.onnx", recipe, **how)
     print(*done.notes)"""
 
 
@@ -50,4 +51,4 @@ def peak_of(folder: Path, layers: int) -> tuple[int, int]:
 def test_memory_grows_with_the_layer_and_not_with_the_model(tmp_path: Path) -> None:
     (few, low), (many, high) = (peak_of(tmp_path / str(layers), layers) for layers in (2, 14))
     assert many - few > 140 * MEGABYTE
-    assert high - low < 30 * MEGABYTE, (low, high)
+    assert high - low < 50 * MEGABYTE, (low, high)
