@@ -205,6 +205,17 @@ def test_a_model_that_cannot_be_cut_gets_codes_by_float_layers(tmp_path: Path) -
     assert set(found) == {"W1", "W2"} and not any(layer.follows for layer in found.values())
 
 
+@pytest.mark.parametrize("memory", [None, 1])
+def test_a_model_with_defaults_for_inputs_gets_codes_by_float_layers(memory: int | None, tmp_path: Path) -> None:
+    """Samples need not have such an input, which several pieces may read."""
+    text = """m (float[N, 64] x, float[64] bias) => (float[N, 64] y) {
+        a = MatMul(x, W1) b = Add(a, bias) c = Relu(b) d = MatMul(c, W2) y = Add(d, bias) }"""
+    weights = {f"W{i}": tiny.normal(64, 64, seed=i) for i in (1, 2)} | {"bias": tiny.normal(64)}
+    job = job_of(tiny.model(text, weights), tmp_path)
+    found = evidence_of(job, needed(job), Effort(memory=memory), tmp_path)
+    assert set(found) == {"W1", "W2"} and not any(layer.follows for layer in found.values())
+
+
 def test_a_weight_read_twice_and_a_named_gptq_are_of_float_layers(tmp_path: Path) -> None:
     text = "m (float[N, 64] x) => (float[N, 64] y) { h = MatMul(x, W) r = Relu(h) s = MatMul(r, V) y = MatMul(s, W) }"
     proto = tiny.model(text, {"W": tiny.normal(64, 64), "V": tiny.normal(64, 64, seed=2)})
