@@ -13,20 +13,18 @@ from numpy.typing import NDArray
 BLOCK = 256
 
 
-def factor(
-    matrix: NDArray[np.float32], order: NDArray[np.intp] | None = None, out: NDArray[np.float32] | None = None
-) -> NDArray[np.float32]:
+def factor(matrix: NDArray[np.float32], order: NDArray[np.intp] | None = None) -> NDArray[np.float32]:
     """The lower triangle that times its transpose is the matrix, found in float64.
 
     Args:
         order: of the matrix's rows and columns; None: as they are.
-        out: where to leave it.
 
     Raises:
         LinAlgError: the matrix is not positive definite.
     """
     k = len(matrix)
-    lower = np.empty((k, k), np.float64)
+    numbers = np.empty(k * k, np.float64)
+    lower = numbers.reshape(k, k)
     for start in range(0, k, BLOCK):
         rows = slice(start, min(k, start + BLOCK))
         lower[rows] = matrix[rows] if order is None else matrix[order[rows]][:, order]
@@ -40,10 +38,19 @@ def factor(
         for low in range(end, k, BLOCK):
             high = min(k, low + BLOCK)
             lower[low:high, end:high] -= lower[low:high, here] @ lower[end:high, here].T
-    found = np.empty((k, k), np.float32) if out is None else out
-    for start in range(0, k, BLOCK):
-        found[start : start + BLOCK] = lower[start : start + BLOCK]
-    return found
+    del lower
+    return _shortened(numbers).reshape(k, k)
+
+
+def _shortened(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The same as float32, in the first half of their own memory; the other half is given back."""
+    count, short = numbers.size, numbers.view(np.float32)[: numbers.size]
+    for start in range(0, count, BLOCK * BLOCK):
+        part = slice(start, start + BLOCK * BLOCK)
+        short[part] = numbers[part].astype(np.float32)  # a copy, as it is written over
+    del short
+    numbers.resize((count + 1) // 2, refcheck=False)  # nothing else looks at them
+    return numbers.view(np.float32)[:count]
 
 
 def solve(lower: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:

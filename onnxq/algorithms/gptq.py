@@ -194,7 +194,7 @@ class _Prepared(NamedTuple):
 
     damped: NDArray[np.float32]
     order: NDArray[np.intp]
-    lower: NDArray[np.float32]
+    lower: tuple[NDArray[np.float32], ...]
     held_back: tuple[NDArray[np.float32], NDArray[np.float32]]
     shift: tuple[Shift, ...] | None = None
 
@@ -249,12 +249,10 @@ def _prepare(layer: Layer, group: NDArray[np.intp] | None) -> _Prepared | None:
         cross /= np.where(mean > 0, mean, 1).astype(np.float32)[:, None, None]
         cross -= sums
     order = np.stack([ordered(matrix.diagonal(), group) for matrix in sums])
-    lower = np.empty_like(sums)
     for _ in range(ATTEMPTS):
         sums[:, np.arange(k), np.arange(k)] += np.float32(DAMPING)
         with contextlib.suppress(np.linalg.LinAlgError):
-            for i, matrix in enumerate(sums):
-                factor(matrix, order[i], lower[i])
+            lower = tuple(map(factor, sums, order))
             shift = None if cross is None else tuple(map(Shift.of, sums, cross, [seen.rows] * len(sums)))
             return _Prepared(sums, order, lower, layer.held_back(), shift)
     return None

@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import collectors
-from onnxq.calibration.memory import in_groups
+from onnxq.calibration.memory import in_groups, whole_session
 from onnxq.calibration.observations import Observations
 from onnxq.calibration.observers import HIDDEN, Observer, open_observer
 from onnxq.calibration.resume import EVERY, Checkpoint, Every, State, pending
 from onnxq.encoding import lazy
-from onnxq.runtime.session import THREADS, Feed, Session
+from onnxq.runtime.session import THREADS, Feed
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.source import Data
 from onnxq.summaries import native
@@ -223,5 +223,5 @@ def element_counts(model: ir.Model, names: Sequence[str], sample: Feed, threads:
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
         measured.graph.append(node)
         measured.graph.outputs.append(node.outputs[0])
-    counts = Session(measured, threads=threads).run(sample) if sized else []
+    counts = whole_session(measured, threads).run(sample) if sized else []
     return dict.fromkeys(names, 0) | {name: int(np.asarray(n)) for name, n in zip(sized, counts, strict=True)}

@@ -10,7 +10,8 @@ from pathlib import Path
 from onnxq import algorithms, formats
 from onnxq.calibration.calibrate import hash_model
 from onnxq.calibration.find_ranges import Effort
-from onnxq.calibration.layers.follow_codes import CannotBeCut, FollowingWalk
+from onnxq.calibration.layers.follow_codes import FollowingWalk
+from onnxq.calibration.layers.pass_samples import CannotBeCut
 from onnxq.calibration.look_at_inputs import Looking, partial_of, remove
 from onnxq.errors import NothingToDo
 from onnxq.files import staging

@@ -1,12 +1,17 @@
 """The model runs on samples, and what each layer gets is summed up: sums of products, and rows of samples held back.
 
+A model larger than what observing may take is run in pieces, all samples through each before the next one: so neither
+the memory nor the number of passes over the data grows with it.
+
 What was seen is left beside the result from time to time, so that a run that was killed goes on from there: a file for
 each group of inputs that are looked at together.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import itertools
 import re
 import time
@@ -20,14 +25,17 @@ from numpy.typing import NDArray
 
 from onnxq.calibration import resume
 from onnxq.calibration.find_ranges import Effort
-from onnxq.calibration.memory import in_groups
+from onnxq.calibration.layers.pass_samples import CannotBeCut, FloatWalk
+from onnxq.calibration.memory import bytes_for, in_groups, whole_session
 from onnxq.calibration.resume import Every
 from onnxq.errors import BadRecipe
 from onnxq.files import faults, staging
 from onnxq.job import Job
-from onnxq.model.layer_inputs import LayerInput
+from onnxq.model.layer_inputs import LayerInput, readers
+from onnxq.model.pieces import cut
+from onnxq.model.weights import find_weights
 from onnxq.passes.observe.expose_values import ExposeValues
-from onnxq.runtime.session import Feed, Session
+from onnxq.runtime.session import Feed
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.source import Data
 from onnxq.summaries.evidence import Index, add_index
@@ -69,18 +77,60 @@ class Looking:
             BadModel, BadData: the model or the data fail on some sample.
             BadOutput: progress cannot be written.
         """
-        job, numbers = self.job, itertools.count()
-        groups = in_groups(inputs, lambda name: nbytes(inputs[name]), self.effort.memory)
-        paths = resume.parts(self.partial, len(groups))
+        if self.job.nbytes > bytes_for(self.effort.memory):
+            with contextlib.suppress(CannotBeCut), staging.scratch() as folder:
+                return self._leave(file, inputs, list(self._in_pieces(inputs, folder)))
+            file.unlink(missing_ok=True)
+        return self._leave(file, inputs, [self._turn(names, inputs) for names in self._groups(inputs, inputs)])
+
+    def _leave(self, file: Path, inputs: Mapping[str, LayerInput], turns: Sequence[_Turn]) -> None:
+        job, total = self.job, sum(self._counts)
+        looks = [turn for turn in turns if turn.names]
+        paths = resume.parts(self.partial, len(looks))
         for place in filter(None, paths):
             job.guard.writes(place, "--evidence", is_progress)
-        job.progress.start("looking at layers", len(groups) * sum(self._counts), "samples")
-        for group, path in zip(groups, paths, strict=True):
-            saved = _Saved(path, msgspec.structs.replace(self.index, inputs=group), self.effort.every)
-            is_last = group is groups[-1]
-            for each in self._seen({name: inputs[name] for name in group}, saved, is_last=is_last).values():
-                each.add_to(file, next(numbers), is_part=self.index.shard is not None)
+        job.progress.start("looking at layers", len(looks) * total, "samples")
+        left = iter(paths)
+        for turn in turns:
+            if not turn.names:
+                collections.deque(turn.values(total), maxlen=0)
+                continue
+            saved = _Saved(next(left), msgspec.structs.replace(self.index, inputs=turn.names), self.effort.every)
+            here = {name: inputs[name] for name in turn.names}
+            for name, each in self._seen(here, turn, saved, is_last=turn is looks[-1]).items():
+                each.add_to(file, self.index.inputs.index(name), is_part=self.index.shard is not None)
         add_index(file, self.index)
+
+    def _groups(self, names: Iterable[str], inputs: Mapping[str, LayerInput]) -> list[list[str]]:
+        return in_groups(names, lambda name: nbytes(inputs[name]), self.effort.memory)
+
+    def _turn(self, names: list[str], inputs: Mapping[str, LayerInput]) -> _Turn:
+        """These inputs, while the whole model runs."""
+        job, (samples, held_back) = self.job, self._samples
+
+        def values(first: int) -> Iterator[dict[str, NDArray]]:
+            if first < samples.count + held_back.count:
+                rest = samples.after(first), held_back.after(max(0, first - samples.count))
+                wanted = list(dict.fromkeys(inputs[name].value for name in names))
+                yield from runner(job, wanted)(itertools.chain(*rest))
+
+        return _Turn(names, values)
+
+    def _in_pieces(self, inputs: Mapping[str, LayerInput], folder: Path) -> Iterator[_Turn]:
+        """What is looked at in each piece of the model, which is cut at every weight, so that none is large."""
+        model, places = self.job.model, readers(self.job.model)
+        walk = FloatWalk(model, self._samples, self.effort.memory, folder)
+        pieces = [
+            (piece, [name for name, each in inputs.items() if any(places[each] is node for node in nodes)])
+            for piece, nodes in cut(model, [weight.node for weight in find_weights(model)])
+        ]
+        last = max(number for number, (_, names) in enumerate(pieces) if names)
+        for number, (piece, here) in enumerate(pieces[: last + 1]):
+            groups = self._groups(here, inputs) or [[]]
+            for names in groups:
+                wanted = list(dict.fromkeys(inputs[name].value for name in names))
+                goes_on = number < last and names is groups[-1]
+                yield _Turn(names, functools.partial(walk.through, piece, wanted, goes_on=goes_on), in_pieces=True)
 
     @property
     def _samples(self) -> tuple[Data, Data]:
@@ -96,18 +146,15 @@ class Looking:
         samples, held_back = self._samples
         return samples.count, held_back.count
 
-    def _seen(self, group: Mapping[str, LayerInput], saved: _Saved, *, is_last: bool) -> dict[str, Seen]:
+    def _seen(self, group: Mapping[str, LayerInput], turn: _Turn, saved: _Saved, *, is_last: bool) -> dict[str, Seen]:
         """What is seen of a group of inputs, by name."""
-        job, (samples, held_back), (count, rest) = self.job, self._samples, self._counts
+        job, (count, rest) = self.job, self._counts
         found, done = saved.load({name: (each.rows.groups, each.rows.k) for name, each in group.items()})
         job.progress.advance(done)
-        if done >= count + rest:
-            return found
         assert job.data is not None
         every, all_held_back = (data.count for data in job.data.split(job.sampling.held_back))
-        run = runner(job, list(dict.fromkeys(each.value for each in group.values())))
-        left = itertools.chain(samples.after(done), held_back.after(max(0, done - count)))
-        for values in run(left):
+        before = done
+        for values in turn.values(done):
             for name, each in group.items():
                 rows = each.rows(values[each.value], every) if each.value in values else None
                 if done >= count:
@@ -115,10 +162,26 @@ class Looking:
                 elif rows is not None:
                     found[name].gram.update(rows)
             done += 1
+            if turn.in_pieces:
+                job.progress.advance(1)
             saved.offer(found, done)
-        if not is_last:  # so that what is met in a later group costs nothing of this one
+        if not is_last and before < count + rest:  # so that what is met in a later group costs nothing of this one
             saved.save(found, count + rest)
         return found
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Inputs that are looked at together.
+
+    Attributes:
+        names: of these inputs; where there are none, samples only pass.
+        values: gives what there is of them of each sample from this number on.
+    """
+
+    names: list[str]
+    values: Callable[[int], Iterator[dict[str, NDArray]]]
+    in_pieces: bool = False
 
 
 def nbytes(each: LayerInput) -> int:
@@ -203,7 +266,7 @@ def runner(job: Job, names: Sequence[str]) -> Callable[[Iterable[Feed]], Iterato
     expose = ExposeValues(names)
     expose(tapped)
     outputs = {name: out for name, out in zip(names, expose.outputs, strict=True) if out is not None}
-    session = Session(tapped, threads=0)
+    session = whole_session(tapped, threads=0)
 
     def run(data: Iterable[Feed]) -> Iterator[dict[str, NDArray]]:
         with contextlib.closing(prefetch(data)) as samples:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from onnxq.calibration.memory import whole_session
 from onnxq.files import staging
 from onnxq.model import graph
 from onnxq.output import write
@@ -72,7 +73,7 @@ class NumpyObserver:
         expose(tapped)
         self._taps = {name: out for name, out in zip(start, expose.outputs, strict=True) if out is not None}
         self.hidden = [name for name in start if name not in self._taps]
-        self._session = Session(tapped, threads=threads)
+        self._session = whole_session(tapped, threads)
 
     def run(self, sample: Feed) -> None:
         for name, x in zip(self._taps, self._session.run(sample, list(self._taps.values())), strict=True):
@@ -118,7 +119,7 @@ def _session(tapped: ir.Model, threads: int, *, blocked: bool) -> Session:
     """
     convolves = any(graph.is_op(node, "Conv") for node in graph.nodes(tapped))
     if not (blocked and convolves and write.nbytes_to_write(tapped) <= BLOCKED_BYTES):
-        return Session(tapped, threads=threads)
+        return whole_session(tapped, threads)
     with staging.scratch() as folder:
         path = folder / "optimized.onnx"
         session = Session(tapped, threads=threads, save_optimized=path)

@@ -176,8 +176,9 @@ EFFORT_OPTIONS = options(
     click.option(
         "--max-memory",
         type=Size(),
-        help="What observing activations may take besides the model's own memory, e.g. 200MB; where that is too little "
-        "for all of them, there are several passes over the data.  [default: 512MB]",
+        help="What observing activations may take besides the model's weights, e.g. 200MB; where data choose codes, "
+        "larger models are run in pieces, and only a piece's weights are in memory. Where it is too little for all "
+        "activations, there are several passes over the data.  [default: 512MB]",
     ),
     click.option(
         "--checkpoint-every",

@@ -14,6 +14,7 @@ from onnxq.calibration.find_ranges import find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, follows_codes, needed, of_float_layers
 from onnxq.calibration.layers.balance_channels import balanced
 from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
+from onnxq.calibration.memory import bytes_for
 from onnxq.checking.judging import trials_for
 from onnxq.drafts.budgeted import forms_of, progress_of
 from onnxq.encoding import memo
@@ -95,7 +96,9 @@ def remembering(request: Request, job: Job) -> contextlib.AbstractContextManager
     memory must not grow with the model."""
     is_tuned = request.check and request.is_free and job.nbytes <= WHOLE_MODEL_BYTES
     has_ranges = bool(values_to_observe(job.model, job.plan))
-    return memo.remembering() if is_tuned or has_ranges or needed(job) else contextlib.nullcontext()
+    if not (is_tuned or has_ranges or needed(job)):
+        return contextlib.nullcontext()
+    return memo.remembering(min(memo.MEMORY_BYTES, bytes_for(request.effort.memory) // 2))
 
 
 def with_balance(request: Request, job: Job) -> tuple[Job, list[str]]:

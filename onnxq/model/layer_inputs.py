@@ -124,6 +124,16 @@ def layer_inputs(model: ir.Model) -> dict[str, list[LayerInput]]:
     }
 
 
+def readers(model: ir.Model) -> dict[LayerInput, ir.Node]:
+    """By what is seen of an input, the first node that multiplies it."""
+    found: dict[LayerInput, ir.Node] = {}
+    for weight in find_weights(model):
+        made = _layer_input(weight)
+        if made is not None:
+            found.setdefault(made.seen, weight.node)
+    return found
+
+
 def _matrix_of(value: ir.Value) -> str | None:
     """The name that a matrix and its transposes have in common."""
     return value.meta[ORIGIN] if value.meta.get(TURNED) else value.name

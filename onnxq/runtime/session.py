@@ -121,6 +121,9 @@ class Session:
         BadModel: onnxruntime refuses the model; the message is its first line.
     """
 
+    #: Whether there is a copy of each weight, arranged for its kernel.
+    copies_weights = True
+
     def __init__(
         self,
         model: str | Path | ir.Model,
@@ -137,10 +140,7 @@ class Session:
         what = "the model" if isinstance(model, ir.Model) else f"'{Path(model).name}'"
         supervisor.doing(f"onnxruntime opened or ran {what}")
         self.threads = threads
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
+        options = self._options(threads)
         own = native.path() if library is True else library or None
         try:
             if own is not None:
@@ -181,6 +181,15 @@ class Session:
         self._require_room()
         interface = (*self._session.get_inputs(), *self._session.get_outputs())
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
+
+    def _options(self, threads: int) -> Any:
+        options = require().SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        if not self.copies_weights:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        return options
 
     def _write_profile(self, options: Any) -> contextlib.AbstractContextManager[None]:
         """What the session is to be opened in, so that steps of regions are recorded too."""
@@ -254,6 +263,13 @@ class Session:
             found = _with_steps(found, [each for each in step_times.read(self._steps) if each.node in regions])
         self._remove_profile()
         return found
+
+
+class MappedSession(Session):
+    """One for models larger than memory: weights that lie in a file are read where it is mapped, in pages that the
+    system may drop and read again. Not to be timed: kernels arrange weights anew in each run."""
+
+    copies_weights = False
 
 
 @dataclass(frozen=True)

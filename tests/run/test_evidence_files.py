@@ -15,8 +15,11 @@ from onnx import numpy_helper
 
 from onnxq import Recipe, quantize
 from onnxq.calibration import look_at_inputs
+from onnxq.calibration import memory as calibration_memory
+from onnxq.calibration.layers.pass_samples import FloatWalk
 from onnxq.cli import main
 from onnxq.errors import BadRecipe
+from onnxq.runtime.session import MappedSession
 from onnxq.summaries.evidence import Index, add_arrays, add_index
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -107,21 +110,21 @@ def test_a_stopped_run_goes_on(
 ) -> None:
     words = ("--checkpoint-every", "2", "--max-memory", memory, *shard)
     calibrate(folder, tmp_path / "whole.npz", *words)
-    ran, real, stop = [], look_at_inputs.runner, [0]
+    ran, stop = [], [0]
 
-    def counted(*given: object) -> object:
-        run = real(*given)  # type: ignore[arg-type]
+    def counted(values: Iterator[dict[str, NDArray]]) -> Iterator[dict[str, NDArray]]:
+        for found in values:
+            if len(ran) == stop[0]:
+                raise KeyboardInterrupt
+            ran.append(1)
+            yield found
 
-        def one_by_one(samples: Iterator[dict[str, NDArray]]) -> Iterator[dict[str, NDArray]]:
-            for found in run(samples):
-                if len(ran) == stop[0]:
-                    raise KeyboardInterrupt
-                ran.append(1)
-                yield found
-
-        return one_by_one
-
-    monkeypatch.setattr(look_at_inputs, "runner", counted)
+    whole, through = (
+        look_at_inputs.runner,
+        FloatWalk.through,
+    )  # the model, and a piece of one that is larger than memory
+    monkeypatch.setattr(look_at_inputs, "runner", lambda *given: lambda samples: counted(whole(*given)(samples)))
+    monkeypatch.setattr(FloatWalk, "through", lambda *given, **how: counted(through(*given, **how)))
     stop[0] = -1
     calibrate(folder, tmp_path / "again.npz", *words)
     usual = len(ran)
@@ -177,3 +180,50 @@ def test_evidence_of_one_target_serves_others(folder: Path, tmp_path: Path) -> N
     for target in ("ort-cpu", "onnx", "onnxq"):
         out = tmp_path / f"{target}.onnx"
         quantize(path, out, Recipe("int4"), target=target, evidence=tmp_path / "e.npz", check=False)
+
+
+PIECES = {
+    "deep": BODY,
+    "branches": """m (float[N, 48] x) => (float[N, 32] y) {
+        a = MatMul(x, W1) s = ReduceSum <keepdims = 0> (a) c = Greater(s, zero)
+        b = If (c) <then_branch = t () => (float[N, 64] o) { o = Relu(a) }, else_branch = e () => (float[N, 64] q) {
+            p = MatMul(a, W3) q = Abs(p) }>
+        y = MatMul(b, W2) }""",
+    "sequence": """m (float[N, 48] x) => (float[N, 32] y) {
+        a = MatMul(x, W1) s = SequenceConstruct(a, a) b = Relu(a) c = MatMul(b, W3)
+        d = ConcatFromSequence <axis = 1> (s) e = Slice(d, zeros, to, one) f = Add(c, e) y = MatMul(f, W2) }""",
+}
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_a_model_larger_than_memory_says_the_same(kind: str, folder: Path, tmp_path: Path) -> None:
+    constants = {"W1": tiny.normal(48, 64), "W2": tiny.normal(64, 32, seed=1), "W3": tiny.normal(64, 64, seed=2)}
+    constants |= {"zero": np.float32(0), "zeros": np.array([0]), "to": np.array([64]), "one": np.array([1])}
+    proto = tiny.model(PIECES[kind], {name: array for name, array in constants.items() if name in PIECES[kind]})
+    (tmp_path / "data.npz").symlink_to(folder / "data.npz")
+    tiny.save(proto, tmp_path)
+    for memory in ("512MB", "1"):
+        calibrate(tmp_path, tmp_path / f"{memory}.npz", "--max-memory", memory)
+    whole, pieces = (arrays(tmp_path / f"{memory}.npz") for memory in ("512MB", "1"))
+    assert whole.keys() == pieces.keys() and len(whole) > 6
+    for name in whole:
+        assert whole[name].dtype == pieces[name].dtype
+        if name != "onnxq.json":
+            np.testing.assert_allclose(whole[name], pieces[name], rtol=1e-4, atol=1e-4 * np.abs(whole[name]).max())
+    np.testing.assert_array_equal(whole["onnxq.json"], pieces["onnxq.json"])
+
+
+def test_weights_of_a_large_model_are_not_copied(folder: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    class Told(MappedSession):
+        def __init__(self, *given: object, **how: object) -> None:
+            opened.append("mapped")
+            super().__init__(*given, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calibration_memory, "MappedSession", Told)
+    monkeypatch.setattr(calibration_memory, "GROUP_BYTES", 1 << 10)
+    calibrate(folder, folder / "mapped.npz", "--max-memory", "1MB")
+    assert opened
+    first, second = arrays(whole), arrays(folder / "mapped.npz")
+    assert all(np.allclose(first[name], second[name], rtol=1e-4, atol=1e-3) for name in first if name != "onnxq.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -181,6 +182,16 @@ def test_a_shelf_gives_back_what_was_put_there_last(tmp_path: Path) -> None:
             assert shelf.get(i)["c"].dtype == np.bool_ and shelf.get(i)["c"].shape == ()
 
 
+@pytest.mark.parametrize("memory", [None, 0])
+def test_a_shelf_keeps_types_that_files_of_numpy_do_not_know(memory: int | None, tmp_path: Path) -> None:
+    values = {"a": np.array([[1.5, -2]], ml_dtypes.bfloat16), "s": np.array(["x", "yz"], object), "n": np.arange(3)}
+    shelf = Shelf(tmp_path / "shelf", memory)
+    shelf.put(0, values)
+    for name, array in shelf.get(0).items():
+        assert array.dtype == values[name].dtype
+        np.testing.assert_array_equal(array, values[name])
+
+
 SEQUENCE = """m (float[N, 64] x) => (float[N, 64] y) {
     a = MatMul(x, W1) s = SequenceConstruct(a, x) b = Relu(a) c = MatMul(b, W2) d = ConcatFromSequence <axis = 1> (s)
     e = Slice(d, zero, to, one) y = Add(c, e) }"""
@@ -191,6 +202,17 @@ def test_a_model_that_cannot_be_cut_gets_codes_by_float_layers(tmp_path: Path) -
     proto = tiny.model(SEQUENCE, {f"W{i}": tiny.normal(64, 64, seed=i) for i in (1, 2)} | constants)
     job = job_of(proto, tmp_path)
     found = evidence_of(job, needed(job), Effort(), tmp_path)
+    assert set(found) == {"W1", "W2"} and not any(layer.follows for layer in found.values())
+
+
+@pytest.mark.parametrize("memory", [None, 1])
+def test_a_model_with_defaults_for_inputs_gets_codes_by_float_layers(memory: int | None, tmp_path: Path) -> None:
+    """Samples need not have such an input, which several pieces may read."""
+    text = """m (float[N, 64] x, float[64] bias) => (float[N, 64] y) {
+        a = MatMul(x, W1) b = Add(a, bias) c = Relu(b) d = MatMul(c, W2) y = Add(d, bias) }"""
+    weights = {f"W{i}": tiny.normal(64, 64, seed=i) for i in (1, 2)} | {"bias": tiny.normal(64)}
+    job = job_of(tiny.model(text, weights), tmp_path)
+    found = evidence_of(job, needed(job), Effort(memory=memory), tmp_path)
     assert set(found) == {"W1", "W2"} and not any(layer.follows for layer in found.values())
 
 

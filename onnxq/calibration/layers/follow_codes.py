@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.calibration.layers.pass_samples import fed, leave, runner_of
 from onnxq.calibration.layers.shelf import Shelf
 from onnxq.calibration.memory import in_groups
 from onnxq.encoding import memo
@@ -26,18 +27,13 @@ from onnxq.model.layer_inputs import LayerInput
 from onnxq.model.pieces import Piece, cut
 from onnxq.model.weights import find_weights
 from onnxq.output.packed_elsewhere import pack_elsewhere
-from onnxq.passes.normalize.remove_unused import RemoveUnused
-from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.passes.rewrite import rewrite
-from onnxq.runtime.session import Feed, Session
+from onnxq.runtime.process import heap
+from onnxq.runtime.session import Session
 from onnxq.samples.prefetch import prefetch
 from onnxq.summaries.evidence import Layer, add_input
 from onnxq.summaries.gram import HELD_ROWS, Gram, finite_pairs, spread_out
 from onnxq.summaries.ranges import Ranges
-
-
-class CannotBeCut(Exception):
-    """What passes between two pieces is no tensor."""
 
 
 class FollowingWalk:
@@ -90,8 +86,10 @@ class FollowingWalk:
     def _look(self, piece: Piece, group: Sequence[LayerInput], *, goes_on: bool) -> None:
         """Look at inputs of layers in a piece, and take the float samples through it if this `goes_on`."""
         names = list(dict.fromkeys(each.value for each in group))
-        in_float = self._runner(piece, [*names, *(name for name in piece.makes if name not in names and goes_on)])
-        quantized = self._runner(piece, names) if piece.first else None  # before it all is the same
+        makes = [name for name in piece.makes if name not in names and goes_on]
+        model, example = self.job.model, self.quantized.get(0)
+        in_float = runner_of(piece, model, example, [*names, *makes])
+        quantized = runner_of(piece, model, example, names) if piece.first else None  # before it all is the same
         grams = {each: Gram.empty(each.rows.groups, each.rows.k, follows=True) for each in group}
         rows: dict[LayerInput, tuple[list[NDArray], list[NDArray]]] = {each: ([], []) for each in group}
         for i in range(self.count + self.held_back):
@@ -99,7 +97,7 @@ class FollowingWalk:
             true = in_float(state)
             seen = true if quantized is None else quantized(self.quantized.get(i))
             if goes_on:
-                self._leave(self.in_float, i, piece, state, true)
+                leave(self.in_float, i, piece, state, true)
             for each in group:
                 if not all(np.size(values.get(each.value, ())) for values in (seen, true)):
                     continue  # in a branch that was not taken
@@ -115,21 +113,6 @@ class FollowingWalk:
             self._numbers[each] = len(self._numbers)
             add_input(self.file, self._numbers[each], gram, *rows[each])
 
-    def _runner(self, piece: Piece, names: Sequence[str]) -> Callable[[Feed], dict[str, NDArray]]:
-        """A function that gives these values of the float piece, those that were computed."""
-        model = piece.model(self.job.model, self.quantized.get(0))
-        expose = ExposeValues(names)
-        expose(model)
-        RemoveUnused()(model)
-        outputs = {name: out for name, out in zip(names, expose.outputs, strict=True) if out is not None}
-        session = Session(model, threads=0)
-
-        def run(state: Feed) -> dict[str, NDArray]:
-            found = session.run(_fed(session, state), list(outputs.values()))
-            return {name: x for name, x in zip(outputs, found, strict=True) if x is not None}
-
-        return run
-
     def _pass(self, piece: Piece) -> None:
         """Take the samples through the piece with its codes."""
         job = self.job
@@ -144,19 +127,9 @@ class FollowingWalk:
             pack_elsewhere(engine, quantized)
         session = Session(quantized, threads=0)
         memo.forget()
+        heap.give_back()
         for i in range(self.count + self.held_back):
             state = self.quantized.get(i)
-            made = session.run(_fed(session, state), piece.makes) if piece.makes else []
-            self._leave(self.quantized, i, piece, state, dict(zip(piece.makes, made, strict=True)))
+            made = session.run(fed(session, state), piece.makes) if piece.makes else []
+            leave(self.quantized, i, piece, state, dict(zip(piece.makes, made, strict=True)))
             job.progress.advance(1)
-
-    def _leave(self, shelf: Shelf, number: int, piece: Piece, state: Feed, made: Feed) -> None:
-        """Put what the pieces behind need of a sample in the place of what this one needed."""
-        if not all(isinstance(made.get(name), np.ndarray) and made[name].dtype != object for name in piece.makes):
-            raise CannotBeCut
-        shelf.put(number, {name: made[name] if name in made else state[name] for name in piece.leaves})
-
-
-def _fed(session: Session, state: Feed) -> Feed:
-    """Of the values that are there, those that a piece reads."""
-    return {each.name: state[each.name] for each in session.inputs}
