@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import onnx_ir as ir
 from rich.console import Group
@@ -72,10 +73,8 @@ def result_table(result: Result) -> Group:
     """Size, error and speed."""
     method = result.recipe.calibration if result.plan.those(Method.STATIC) else ""
     machine = "" if result.signature is None else result.signature.machine
-    check = result.check
-    if check is not None:
-        check = dataclasses.replace(check, notes=(*check.notes, *result.notes))
-    return _outcome((result.bytes_before, result.bytes_after), method, check, machine, result.score)
+    sizes = result.bytes_before, result.bytes_after
+    return _outcome(sizes, method, result.check, machine, result.score, result.notes)
 
 
 def import_table(before: int, after: int, check: Check | None) -> Group:
@@ -103,9 +102,14 @@ def check_table(check: Check) -> Group:
 
 
 def _outcome(
-    sizes: tuple[int, int] | None, method: str, check: Check | None, machine: str = "", score: Score | None = None
+    sizes: tuple[int, int] | None,
+    method: str,
+    check: Check | None,
+    machine: str = "",
+    score: Score | None = None,
+    more: Sequence[str] = (),
 ) -> Group:
-    """The notes go below the table: they are sentences, too long for its columns."""
+    """The notes, those of the check and `more`, go below the table: they are sentences, too long for its columns."""
     table = Table(box=None, pad_edge=False, show_header=False)
     if sizes is not None:
         before, after = sizes
@@ -117,12 +121,12 @@ def _outcome(
         fell = f"{score.drop:.4g} {worse}" if score.drop > 0 else f"not {worse}"
         allowed = "" if score.allowed is None else f", may be {score.allowed:g} {worse}"
         table.add_row(score.metric or "score", f"{score.in_float:.6g} → {score.quantized:.6g}", f"{fell}{allowed}")
-    if check is None:
-        return Group(table)
-    _add_check(table, check)
-    if machine:
+    if check is not None:
+        _add_check(table, check)
+    if check is not None and machine:
         table.add_row("plan", "by kernel times", one_line(f"measured on {machine}"))
-    return Group(table, *(Text(one_line(f"note: {note}")) for note in check.notes))
+    notes = (*(() if check is None else check.notes), *more)
+    return Group(table, *(Text(one_line(f"note: {note}")) for note in notes))
 
 
 def _add_check(table: Table, check: Check) -> None:

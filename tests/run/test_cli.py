@@ -188,6 +188,11 @@ def test_check_compares_two_models() -> None:
     assert "identical" in run("check", DIGITS, DIGITS).stdout
 
 
+def test_notes_are_shown_without_a_check() -> None:
+    words = ("quantize", DIGITS, "-w", "int4", "--algorithm", "gptq", "--data", DATA, "-o", "q.onnx", "--no-check")
+    assert "note: data chose the codes of" in run(*words).stdout
+
+
 def test_brackets_are_shown(tmp_path: Path) -> None:
     """They are no markup: `[0]` of a name, `[a]` of a file."""
     text = "g (float[4,64] x) => (float[4,64] y) { y = MatMul(x, w) }"
