@@ -29,6 +29,7 @@ from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.restore.standard_pairs import StandardPairs, has_own_pairs
 from onnxq.runtime.machine import Machine, this_machine
+from onnxq.runtime.process.trial import signal_that_ends
 from onnxq.runtime.session import Feed, Kernel, Session
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data
@@ -91,6 +92,9 @@ class Patient:
             self.notes.append("which kernels run is not known: the model is too large to be run whole")
         if not isinstance(self._opened, Session):
             return ()
+        if self.crash:
+            self.notes.append("which kernels run is not known: onnxruntime crashes")
+            return ()
         feed = self._feed()
         if feed is None:
             self.notes.append("which kernels run is not known: no inputs could be made up for the model; give --data")
@@ -112,10 +116,32 @@ class Patient:
         """The model in onnxruntime, or what that says; None: it is too large to be tried."""
         if write.nbytes_to_write(self.model) > WHOLE_MODEL_BYTES:
             return None
+        if self._crash and signal_that_ends(lambda: Session(self.runnable)):
+            is_plain = signal_that_ends(lambda: Session(self.runnable, optimize=False))
+            plain = "" if is_plain else "; without its optimizer it does not"
+            return f"onnxruntime crashes ({self._crash}) when it opens the model{plain}"
         try:
             return Session(self.runnable, profile=True)
         except BadModel as error:
             return str(error)
+
+    @functools.cached_property
+    def crash(self) -> str:
+        """That onnxruntime opens the model and crashes when it runs it; empty if it does not."""
+        if not (self._crash and isinstance(self._opened, Session)):
+            return ""
+        on = "a sample of the data" if self.data is not None else "inputs that were made up; give --data"
+        return f"onnxruntime crashes ({self._crash}) when it runs the model on {on}"
+
+    @functools.cached_property
+    def _crash(self) -> str:
+        """The signal by which a process of its own ends that opens and runs the model; empty if it does not crash."""
+        return signal_that_ends(self._run_once)
+
+    def _run_once(self) -> None:
+        session, feed = Session(self.runnable), self._feed()
+        if feed is not None:
+            session.run(feed)
 
     def _feed(self) -> Feed | None:
         if self.data is not None:
@@ -133,7 +159,7 @@ class Patient:
     @functools.cached_property
     def seen(self) -> dict[str, Summary]:
         """What the user's samples need of the values that are rounded with fixed scales; empty where there are none."""
-        if self.data is None or not isinstance(self._opened, Session):
+        if self.data is None or not isinstance(self._opened, Session) or self.crash:
             return {}
         names = [
             node.inputs[0].name or ""

@@ -42,6 +42,11 @@ def doing(what: str) -> None:
         _page.write(what.encode("utf-8", "replace")[: _PAGE - 1] + b"\0")
 
 
+def is_at_work() -> bool:
+    """Whether this process is the command line's child, all of whose threads are ours."""
+    return _page is not None
+
+
 def supervised(work: Callable[[], None]) -> None:
     """Run `work` in a child process, and end as it ends."""
     global _page

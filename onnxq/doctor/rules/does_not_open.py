@@ -10,13 +10,15 @@ from onnxq.doctor.rule import Rule
 
 
 class DoesNotOpen(Rule):
-    """Whatever else is wrong, this is worse."""
+    """Whatever else is wrong, this is worse. Told by a process of its own, which is tried first."""
 
     severity = Severity.ERROR
-    what = "onnxruntime does not open the model"
-    why = "nothing of it runs on this machine"
-    fix = "see what it says; a newer onnxruntime may know the operator"
+    what = "onnxruntime does not open the model, or crashes"
+    why = "it does not run on this machine"
+    fix = "see what it says; a newer onnxruntime may know the operator, or have mended the crash"
 
     def find(self, patient: Patient) -> Iterator[Finding]:
         if patient.refusal:
             yield self.at("", patient.refusal.removesuffix("; --no-check quantizes without running it"))
+        elif patient.crash:  # of inputs that were made up, real ones may be none
+            yield self.at("", patient.crash, severity=None if patient.data is not None else Severity.WARNING)

@@ -1,0 +1,41 @@
+"""Something is tried in a process of its own first, where a library that crashes takes nothing else with it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from onnxq.runtime import supervisor
+
+
+def signal_that_ends(work: Callable[[], object]) -> str:
+    """The name of the signal by which a process that does `work` ends, as SIGSEGV; empty if it ends by itself, however.
+
+    It is forked off, so that what `work` changes is lost. Where that cannot be done safely (other systems, a program
+    with several threads that is not our command line), nothing is tried.
+    """
+    if not hasattr(os, "fork") or (threading.active_count() > 1 and not supervisor.is_at_work()):
+        return ""
+    child = os.fork()
+    if child == 0:
+        _do(work)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return signal.Signals(-code).name if supervisor.crash_of(code) else ""
+
+
+def _do(work: Callable[[], object]) -> None:
+    """Whatever it says is said by the process that it was forked off from, if at all."""
+    faulthandler.disable()  # it is expected to crash
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        with contextlib.suppress(BaseException):
+            work()
+    finally:
+        os._exit(0)

@@ -1,0 +1,85 @@
+"""`onnxq doctor` on models on which onnxruntime crashes: a finding, as of anything else that is wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_doctor import CONV, RIGHT
+from tiny import model, save
+
+from onnxq.doctor import patient
+from onnxq.doctor.examine import examine
+from onnxq.doctor.finding import Severity
+from onnxq.runtime.process.trial import signal_that_ends
+from onnxq.runtime.session import Session
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is tried in a process of its own here")
+
+
+class CrashesOpening(Session):
+    """With the optimizer on."""
+
+    def __init__(self, *arguments: Any, optimize: bool = True, **options: Any) -> None:
+        if optimize:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        super().__init__(*arguments, optimize=optimize, **options)
+
+
+class CrashesRunning(Session):
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGFPE)
+
+
+@pytest.mark.parametrize(
+    ("crashing", "has_data", "severity", "words"),
+    [
+        (CrashesOpening, False, Severity.ERROR, "(SIGSEGV) when it opens the model; without its optimizer it does not"),
+        (CrashesRunning, True, Severity.ERROR, "(SIGFPE) when it runs the model on a sample of the data"),
+        (CrashesRunning, False, Severity.WARNING, "(SIGFPE) when it runs the model on inputs that were made up"),
+    ],
+)
+def test_a_crash_is_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    crashing: type[Session],
+    has_data: bool,
+    severity: Severity,
+    words: str,
+) -> None:
+    path = save(model(CONV, RIGHT | {"sb": RIGHT["sb"] * np.float32(0.1)}), tmp_path)
+    np.savez(tmp_path / "data.npz", x=np.zeros((2, 1, 4, 8, 8), np.float32))
+    monkeypatch.setattr(patient, "Session", crashing)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # those of the tests' runner do nothing meanwhile
+    sampling = patient.Sampling(tmp_path / "data.npz") if has_data else None
+    diagnosis = examine(path, sampling=sampling)
+    found = {finding.rule: finding for finding in diagnosis.findings}
+    assert set(found) == {"does-not-open", "bias-scale"}  # what is wrong in the file is found all the same
+    assert found["does-not-open"].severity is severity and words in found["does-not-open"].message
+    assert not diagnosis.kernels
+
+
+def test_a_trial_tells_what_ended_it_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    changed: list[int] = []
+    assert signal_that_ends(lambda: changed.append(1)) == "" and not changed
+    assert signal_that_ends(lambda: 1 // 0) == "" and signal_that_ends(lambda: sys.exit(3)) == ""
+    assert signal_that_ends(os.abort) == "SIGABRT"
+    assert signal_that_ends(lambda: os.kill(os.getpid(), signal.SIGKILL)) == ""  # no crash: somebody ended it
+
+
+def test_a_program_with_threads_of_its_own_is_not_forked() -> None:
+    program = (
+        "import threading, time; from onnxq.runtime.process.trial import signal_that_ends;"
+        "threading.Thread(target=time.sleep, args=[30], daemon=True).start();"
+        "import os; print(repr(signal_that_ends(os.abort)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "''\n"
