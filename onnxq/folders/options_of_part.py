@@ -91,8 +91,9 @@ def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, Da
         return dict(found), unused
     if len(parts) == 1:
         return {parts[0]: data}, []
+    what = str(data) if isinstance(data, (str, Path)) else "the data"
     raise BadData(
-        f"it cannot be told which part {data} is for; give a folder with an entry for each part that has data, "
+        f"it cannot be told which part {what} is for; give a folder with an entry for each part that has data, "
         f"named like it ({', '.join(parts)}), for example {parts[0]}.npz"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -112,7 +113,8 @@ def _rewritten(model: ir.Model, name: str, ends: tuple[float, ...] | None) -> ir
 def _outputs(model: ir.Model, feeds: list[Feed]) -> list[np.ndarray]:
     """Those in floats, of sequences each part."""
     session = Session(model, optimize=False)
-    found = [part for feed in feeds for y in session.run(feed) for part in (y if isinstance(y, list) else [y])]
+    given: list[Any] = [y for feed in feeds for y in session.run(feed)]
+    found = [part for y in given for part in (y if isinstance(y, list) else [y])]
     return [np.asarray(y) for y in found if getattr(y, "dtype", np.dtype(object)).kind == "f"]
 
 
