@@ -61,7 +61,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
     """`onnxq quantize FOLDER`."""
     _refuse_options_of_models(_OF_MODELS, folder, options)
     announced(guard, options["html"])
-    guard.reads(*(file for file in folder.rglob("*") if file.is_file()))  # models among them
+    keep(guard, folder)
     profile = profile_of(options, guard)
     with Bars(console(stderr=True)) as bars:
         result = quantize_folder(
@@ -96,6 +96,16 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
     out.print(folder_table(result))
 
 
+def keep(guard: Guard, *folders: Path) -> None:
+    """Nothing in these folders of models is written over.
+
+    Raises:
+        BadOutput: something in them is to be.
+    """
+    for folder in folders:
+        guard.reads(*(file for file in folder.rglob("*") if file.is_file()))  # models among them
+
+
 def _report_of_result(folder: Path, result: FolderResult, options: dict[str, Any], guard: Guard) -> Any:
     from onnxq.report import folders
 
@@ -107,6 +117,7 @@ def _report_of_result(folder: Path, result: FolderResult, options: dict[str, Any
 def check(a: Path, b: Path, options: dict[str, Any], guard: Guard) -> FolderCheck:
     """`onnxq check FOLDER FOLDER`: part by part."""
     _refuse_options_of_models(_OF_TWO_MODELS, a, options)
+    keep(guard, a, b)
     with Bars(console(stderr=True)) as bars:
         found = compare_folders(
             a,

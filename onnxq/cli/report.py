@@ -9,7 +9,7 @@ import click
 
 from onnxq.checking.compare import LIMIT
 from onnxq.cli._console import Bars, console, say
-from onnxq.cli._folders import refuse_folders
+from onnxq.cli._folders import keep, refuse_folders
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, data_options, guard_of, sampling_of
 from onnxq.cli._report import announced, command_line, write_html
 from onnxq.job import Environment
@@ -35,8 +35,9 @@ def report(model: Path, **options: Any) -> None:
     if options["against"] is not None and options["against"].is_dir() != model.is_dir():
         refuse_folders(model, options["against"])
     guard = guard_of(options)
+    keep(guard, *(each for each in (model, options["against"]) if each is not None and each.is_dir()))
     page = options["output"] or (
-        None if options["json_file"] else Path(f"{model.name if model.is_dir() else model.stem}.html")
+        None if options["json_file"] else Path(f"{model.resolve().name if model.is_dir() else model.stem}.html")
     )
     announced(guard, [page] if page else [], "-o")
     announced(guard, [options["json_file"]] if options["json_file"] else [], "--json")

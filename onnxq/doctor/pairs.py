@@ -43,6 +43,8 @@ def codes_of(node: ir.Node) -> Codes | None:
         return None
     width = kind.bitwidth
     least = -(1 << (width - 1)) if kind.is_signed() else 0
+    if zero is not None and not zero.size:
+        return None
     z = 0 if zero is None else int(zero.numpy().reshape(-1)[0])
     s = float(scale.numpy().reshape(-1)[0])
     return Codes(kind, s, z, (least - z) * s, (least + (1 << width) - 1 - z) * s)

@@ -34,7 +34,7 @@ def ranges_in(quantized: ir.Model) -> dict[str, Codes]:
             continue
         scale = graph.constant(node.inputs[1])
         zero = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-        if scale is None or scale.size != 1 or (len(node.inputs) > 2 and zero is None):
+        if scale is None or scale.size != 1 or (len(node.inputs) > 2 and (zero is None or not zero.size)):
             continue
         dtype = ir.DataType.UINT8 if zero is None else zero.dtype
         if dtype not in (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16):

@@ -31,7 +31,7 @@ def of_result(
     """
     files = {part.name: part.file for part in open_folder(folder).parts}
     data, _ = options_of_part.data_of([part.name for part in result.parts], sampling.source)
-    report = Report("quantize", result.output.name, str(result.output), __version__, against=str(folder))
+    report = Report("quantize", result.output.resolve().name, str(result.output), __version__, against=str(folder))
     report.scheme, report.target, report.commands = result.scheme, result.target, list(commands)
     report.summary.bytes_before, report.summary.bytes_after = result.bytes_before, result.bytes_after
     if result.shared:
@@ -46,7 +46,9 @@ def of_result(
 
 def of_check(found: FolderCheck, environment: Environment, commands: tuple[str, ...]) -> Report:
     """What `check FOLDER FOLDER` found."""
-    report = Report("check", found.b.name, str(found.b), __version__, against=str(found.a), commands=list(commands))
+    report = Report(
+        "check", found.b.resolve().name, str(found.b), __version__, against=str(found.a), commands=list(commands)
+    )
     for folder, names in ((found.a, found.only_a), (found.b, found.only_b)):
         report.notes += [f"only in {folder}: {', '.join(names)}"] if names else []
     report.notes += found.notes
@@ -72,7 +74,7 @@ def of_models(
         partners = {theirs.name: before.source(ours) for ours, theirs in pairs_of(before, found)}
     names = [part.name for part in found.parts]
     data, unused = options_of_part.data_of(names, sampling.source)
-    report = Report("model", folder.name, str(folder), __version__, commands=list(commands))
+    report = Report("model", folder.resolve().name, str(folder), __version__, commands=list(commands))
     report.against = "" if in_float is None else str(in_float)
     report.notes += [f"{name} in {sampling.source} belongs to no part" for name in unused]
     for part in found.parts:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from onnxq.errors import MissingRuntime
+from onnxq.errors import MissingRuntime, without_halves
 from onnxq.report import words
 from onnxq.report.document import Report
 from onnxq.report.figures import colours, figures_of
@@ -100,7 +100,7 @@ def _text(name: str) -> str:
 
 def _packed(text: str) -> str:
     """Compressed, as letters; browsers unpack it themselves."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(without_halves(text).encode(), 9, mtime=0)).decode()  # names of files too
 
 
 def _hash(script: str) -> str:

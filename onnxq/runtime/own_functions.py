@@ -62,7 +62,7 @@ def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
     except (KeyboardInterrupt, Ended):
         raise
     except BaseException as failure:
-        raise error(f"{what} failed with {type(failure).__name__}: {first_line(failure)}") from failure
+        raise error(f"{what} failed with {_class_name(failure)}: {first_line(failure)}") from failure
 
 
 def require_call(
@@ -107,11 +107,16 @@ def call(
 
 def shown(value: object) -> str:
     """What a function gave, for a message: of numbers and texts the begin, of all else the type."""
-    if value is None or type(value) in (bool, int, float, complex, str, bytes) or isinstance(value, np.generic):
-        with contextlib.suppress(ValueError):  # of integers with more digits than Python prints
+    with contextlib.suppress(Exception):  # of integers with more digits than Python prints; of the user's own classes
+        if value is None or type(value) in (bool, int, float, complex, str, bytes) or isinstance(value, np.generic):
             text = repr(value)
             return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-    return f"something of type {type(value).__name__}"
+    return f"something of type {_class_name(value)}"
+
+
+def _class_name(value: object) -> str:
+    """Of the class as Python has it: one that the user wrote may say anything of itself, or fail."""
+    return str(vars(type)["__name__"].__get__(type(value)))
 
 
 def _spelled(parameter: inspect.Parameter) -> str:

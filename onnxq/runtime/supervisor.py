@@ -47,6 +47,14 @@ def is_at_work() -> bool:
     return _page is not None
 
 
+def die_with(parent: int) -> None:
+    """To be called in a process that was forked off: the system kills it when its parent ends, where it can (Linux)."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # other systems
+        ctypes.CDLL(None).prctl(_PARENT_DIES, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it is gone already
+            os._exit(_KILLED)
+
+
 def supervised(work: Callable[[], None]) -> None:
     """Run `work` in a child process, and end as it ends."""
     global _page
@@ -59,9 +67,7 @@ def supervised(work: Callable[[], None]) -> None:
     parent = os.getpid()
     child = os.fork()
     if child == 0:
-        ctypes.CDLL(None).prctl(_PARENT_DIES, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it is gone already
-            os._exit(_KILLED)
+        die_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         work()
         return

@@ -225,7 +225,8 @@ def _from_python(
     def samples_of() -> Iterator[Read]:
         with failing(name):
             found = source() if callable(source) else samples
-        if not isinstance(found, Iterable):
+            is_many = isinstance(found, Iterable)  # which asks the class
+        if not is_many:
             raise BadData(f"{name} gave {shown(found)}, neither a list of dicts nor a generator of them")
         with failing(name):
             rest = iter(found)

@@ -9,6 +9,7 @@ from attack import (
     corpus_functions,
     corpus_models,
     corpus_names,
+    corpus_quantized,
     corpus_tables,
 )
 
@@ -20,6 +21,7 @@ PARTS = (
     corpus_tables.CASES,
     corpus_functions.CASES,
     corpus_names.CASES,
+    corpus_quantized.CASES,
 )
 CASES = {name: case for part in PARTS for name, case in part.items()}
 assert len(CASES) == sum(map(len, PARTS)), "two cases of one name"

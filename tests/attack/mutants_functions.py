@@ -42,6 +42,8 @@ GIVES = {
     "unreadable": "[{'x': Unreadable()}]",
     "odd_mapping": "[OddMapping(x=1)]",
     "odd_iterable": "OddIterable()",
+    "classless": "Classless()",
+    "silent": "Silent(1)",
     "first": "next(iter(_[0].values())).sum()",
     "imaginary": "next(iter(_[0].values())).sum() * 1j",
     "sparse": "next(iter(_[0].values())).sum().reshape(1, 1).to_sparse()",
@@ -105,6 +107,10 @@ class OddMapping(dict):
     def items(self): raise RuntimeError("items")
 class OddIterable:
     def __iter__(self): raise Basic("iter")
+class Classless:
+    __class__ = property(lambda self: 1 / 0)
+class Silent(np.complex64):
+    def __repr__(self): raise RuntimeError("silent")
 class Class: pass
 class Failing:
     def __init__(self): raise KeyError("x")

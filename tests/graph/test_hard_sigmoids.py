@@ -22,6 +22,8 @@ CONSTANTS = {
     "sixth": np.array(1 / 6, np.float32),
     "vector": np.full(5, 3, np.float32),
     "none": np.array(np.inf, np.float32),
+    "least": np.array(1e-40, np.float32),  # one over it is beyond float32
+    "most": np.array(3e38, np.float32),
 }
 SWISH = {"HardSigmoid": 1, "Mul": 1}
 SPELT = {
@@ -33,6 +35,9 @@ SPELT = {
     "its product": ("a = Add(x, three)  c = Clip(a, zero, six)  d = Div(c, six)  y = Mul(x, d)", SWISH),
 }
 OTHERS = {
+    "a slope beyond all numbers": "a = Add(x, three)  c = Clip(a, zero, least)  y = Div(c, least)",
+    "a slope of few digits": "a = Add(x, three)  c = Clip(a, zero, most)  y = Div(c, most)",
+    "an attribute of another time": 'a = Add(x, three)  c = Clip<min = "0", max = "6">(a, zero, six)  y = Div(c, six)',
     "two numbers": "a = Add(x, three)  c = Clip(a, zero, six)  y = Div(c, three)",
     "another least": "a = Add(x, three)  c = Clip(a, one, six)  y = Div(c, six)",
     "no upper bound": "a = Add(x, three)  c = Clip(a, zero)  y = Div(c, six)",
@@ -81,3 +86,23 @@ def test_what_the_caller_reads_keeps_its_name_and_what_others_read_stays() -> No
     assert Counter(node.op_type for node in model.graph)["Clip"] == 1
     _, model, _ = made(SPELT["a swish by Div"][0])
     assert [value.name for value in model.graph.outputs] == ["y"]
+
+
+@pytest.mark.parametrize("spelt", ["a = Add(x, {})  c = Clip(a, zero, six)  y = Div(c, {})"])
+@pytest.mark.parametrize(("b", "h"), [("v", "six"), ("three", "v"), ("three", "six")])
+@pytest.mark.parametrize(("shape", "known"), [("", True), ("[n]", True), ("[3]", False)])
+def test_a_vector_of_one_does_not_lose_its_dimension(spelt: str, b: str, h: str, shape: str, known: bool) -> None:
+    """A number plus a vector is a vector. What is known of a value between is found out."""
+    used = {name: CONSTANTS[name] for name in ("three", "zero", "six")} | {"v": np.array([6], np.float32)}
+    body = ("" if known else "x = Relu(w)  ") + spelt.format(b, h)
+    proto = tiny.model(f"g (float{shape} {'x' if known else 'w'}) => (float[k] y) {{ {body} }}", used)
+    if shape == "" and "v" not in (b, h):
+        proto.graph.output[0].type.tensor_type.ClearField("shape")
+    model = tiny.read(proto)
+    prepare(model)
+    found = Counter(node.op_type for node in model.graph)
+    assert found["HardSigmoid"] == (shape != "" or "v" not in (b, h))
+    x = {"x" if known else "w": np.asarray(normal(3) * 6 if shape else 1.0, np.float32)}
+    wanted, got = Session(ir.from_proto(proto)).run(x)[0], Session(model).run(x)[0]
+    assert wanted.shape == got.shape
+    np.testing.assert_allclose(got, wanted, atol=1e-6)

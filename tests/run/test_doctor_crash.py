@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,46 @@ def test_a_program_with_threads_of_its_own_is_not_forked() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "''\n"
+
+
+def test_sessions_that_nobody_holds_are_left_alone() -> None:
+    """Their threads are not in the process that was forked off: to end one there crashes, or waits without end."""
+    program = (
+        "import gc, onnx, onnxruntime as ort; from onnxq.runtime.process.trial import signal_that_ends;"
+        "gc.disable();"
+        "text = '<ir_version: 9, opset_import: [\"\" : 17]> g (float[8] x) => (float[8] y) { y = Neg(x) }';"
+        "options = ort.SessionOptions(); options.intra_op_num_threads = 4;"
+        "circle = [ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString(), options)];"
+        "circle.append(circle);"
+        "del circle;"
+        "print(repr(signal_that_ends(gc.collect)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "''\n"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_who_ends_the_program_ends_the_trial(number: signal.Signals) -> None:
+    program = (
+        "import os, time; from onnxq.runtime.process import endings; endings.listen();"
+        "from onnxq.runtime.process.trial import signal_that_ends;"
+        "signal_that_ends(lambda: (os.write(9, f'{os.getpid()}\\n'.encode()), time.sleep(60)))"
+    )
+    read, write = os.pipe()
+    command = f'exec "$0" -c "$1" 9>&{write}'
+    with subprocess.Popen(["bash", "-c", command, sys.executable, program], pass_fds=[write]) as parent:
+        os.close(write)
+        with os.fdopen(read) as lines:
+            child = Path(f"/proc/{int(lines.readline())}")
+            parent.send_signal(number)
+            parent.wait(timeout=30)
+            for _ in range(200):
+                with contextlib.suppress(OSError):
+                    if child.joinpath("stat").read_text().split()[2] == "Z":  # nobody has asked for its end yet
+                        break
+                if not child.exists():
+                    break
+                time.sleep(0.05)
+            else:
+                raise AssertionError("it still runs")

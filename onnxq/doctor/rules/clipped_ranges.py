@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -67,9 +68,9 @@ def _is_harmless(patient: Patient, node: ir.Node, low: float, high: float) -> bo
             _outputs(_rewritten(patient.model, node.name or "", ends), feeds)
             for ends in ((), None, (min(low, 0.0), max(high, 0.0)))
         )
+        return _noise(wide, plain) > BETTER * _noise(as_is, plain)
     except OnnxqError:
         return False
-    return bool(_noise(wide, plain) > BETTER * _noise(as_is, plain))
 
 
 def _rewritten(model: ir.Model, name: str, ends: tuple[float, ...] | None) -> ir.Model:
@@ -87,9 +88,18 @@ def _rewritten(model: ir.Model, name: str, ends: tuple[float, ...] | None) -> ir
     scale, zero = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
     if codes is None or scale is None or scale.dtype is None or not isinstance(node.graph, ir.Graph):
         raise OnnxqError(f"the range of '{name}' cannot be changed")
-    step = (ends[1] - ends[0]) / (2**codes.type.bitwidth - 1)
-    least = -(1 << (codes.type.bitwidth - 1)) if codes.type.is_signed() else 0
-    numbers = [np.array(step, scale.dtype.numpy()), np.array(round(least - ends[0] / step), codes.type.numpy())]
+    most, least = (1 << (codes.type.bitwidth - codes.type.is_signed())) - 1, 0
+    if codes.type.is_signed():
+        least = -most - 1
+    if zero is None:  # which is 0
+        step, at = max(ends[1] / most, ends[0] / least if least else 0.0), 0
+    else:
+        step = (ends[1] - ends[0]) / (most - least)
+        at = round(least - ends[0] / step) if 0 < step < math.inf else 0
+    with np.errstate(over="ignore"):
+        numbers = [np.array(step, scale.dtype.numpy()), np.array(at, codes.type.numpy())]
+    if not 0 < numbers[0] < np.inf or any((len(each.inputs) > 2) != (zero is not None) for each in readers):
+        raise OnnxqError(f"the range of '{name}' cannot be changed")
     names = graph.Names(made)
     wider = [graph.add_constant(node.graph, names.fresh(f"{name}_wide"), ir.tensor(x)) for x in numbers]
     for each in (node, *readers):
@@ -100,11 +110,20 @@ def _rewritten(model: ir.Model, name: str, ends: tuple[float, ...] | None) -> ir
 
 
 def _outputs(model: ir.Model, feeds: list[Feed]) -> list[np.ndarray]:
+    """Those in floats, of sequences each part."""
     session = Session(model, optimize=False)
-    return [np.asarray(y) for feed in feeds for y in session.run(feed) if np.asarray(y).dtype.kind == "f"]
+    found = [part for feed in feeds for y in session.run(feed) for part in (y if isinstance(y, list) else [y])]
+    return [np.asarray(y) for y in found if getattr(y, "dtype", np.dtype(object)).kind == "f"]
 
 
 def _noise(outputs: list[np.ndarray], right: list[np.ndarray]) -> float:
-    """Mean share of noise in the outputs, each relative to its own power."""
+    """Mean share of noise in the outputs, each relative to its own power.
+
+    Raises:
+        OnnxqError: they are not of the same sizes, as where a model gives what it has found.
+    """
+    if [y.shape for y in outputs] != [y.shape for y in right]:
+        raise OnnxqError("the outputs cannot be compared")
     pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(outputs, right, strict=True) if a.size]
-    return float(np.mean([((a - b) ** 2).mean() / ((b**2).mean() or 1.0) for a, b in pairs] or [0.0]))
+    with np.errstate(all="ignore"):  # of what is no number, no comparison is true
+        return float(np.mean([((a - b) ** 2).mean() / ((b**2).mean() or 1.0) for a, b in pairs] or [0.0]))

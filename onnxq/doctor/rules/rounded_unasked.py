@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -9,7 +10,7 @@ import onnx_ir as ir
 from onnxq.doctor.finding import Finding, Severity
 from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
-from onnxq.passes.fusing.keep_in_float import KeepInFloat, rounded_unasked
+from onnxq.passes.fusing.keep_in_float import KeepInFloat, rounded_unasked, sure_types
 
 
 class RoundedUnasked(Rule):
@@ -25,12 +26,13 @@ class RoundedUnasked(Rule):
         if patient.target.consumer:
             return
         ran = {(kernel.name, kernel.op) for kernel in patient.kernels}
+        types = functools.cache(lambda: sure_types(patient.model))
         for each in rounded_unasked(patient.model):
             node = each.node
             if node.op_type == "MatMul" and (node.name, "MatMul") in ran:  # of sizes that it does not know
                 continue
             message = f"onnxruntime rounds the weights of this {node.op_type} to int8 when it loads the model"
-            size = each.axis(patient.types)[1]
+            size = each.axis(types())[1]
             yield self.at(node.name or "", message, "" if size > 1 else IN_VAIN, mends=size > 1)
 
     def mend(self, model: ir.Model) -> bool:

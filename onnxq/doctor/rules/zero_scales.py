@@ -74,7 +74,7 @@ def _is_nothing(node: ir.Node, x: NDArray) -> NDArray[np.bool_]:
     assert codes is not None
     w = codes.numpy().astype(np.int64)
     if x.size == 1 or w.ndim == 0:
-        level = 0 if zero is None else int(zero.numpy().reshape(-1)[0])
+        level = 0 if zero is None or not zero.size else int(zero.numpy().reshape(-1)[0])
         return np.full(x.shape, bool((w == level).all()))
     axis = graph.attribute_int(node, "axis", 1)
     axis = axis + w.ndim if axis < 0 else axis

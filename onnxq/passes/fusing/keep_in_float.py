@@ -15,6 +15,8 @@ from onnxq.runtime import known
 
 #: The oldest opset in which a DequantizeLinear may have a scale for each place of an axis.
 AXIS_SINCE = 13
+#: Places of an axis, each of which gets a scale of its own: what a hostile model says of sizes is not believed.
+MOST_PLACES = 1 << 16
 
 
 class KeepInFloat(ir.passes.InPlacePass):
@@ -23,12 +25,12 @@ class KeepInFloat(ir.passes.InPlacePass):
 
     Such a node reads the same codes through a DequantizeLinear of its own, with the scale once for each place of an
     axis, which computes the same, as fast. Nodes that read the same codes share it. Where no axis of more than one
-    place is known, and before opset 13, nothing is done.
+    place, and of no more than `MOST_PLACES`, is known, and before opset 13, nothing is done.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = list(rounded_unasked(model)) if graph.opset(model) >= AXIS_SINCE else []
-        types, names = infer_types(model) if found else Types(), Names(model)
+        types, names = sure_types(model) if found else Types(), Names(model)
         made: dict[tuple[ir.Value, int], ir.Value] = {}
         for each in found:
             axis, size = each.axis(types)
@@ -59,7 +61,17 @@ class Rounded:
         found = [_channels(self.node, types)] if self.reader is self.node else []
         shape = types.of(self.floats).shape or ()
         found += [(axis, size) for axis, size in enumerate(shape) if isinstance(size, int)]
-        return next((each for each in found if each[1] > 1), (0, 1))
+        return next((each for each in found if 1 < each[1] <= MOST_PLACES), (0, 1))
+
+
+def sure_types(model: ir.Model) -> Types:
+    """Types and shapes that follow from those of inputs and constants: of what the file says of values between, which
+    onnxruntime does not hold anybody to, nothing is taken over."""
+    copy = model.clone()
+    for node in graph.nodes(copy):
+        for out in node.outputs:
+            out.shape = None
+    return infer_types(copy)
 
 
 def rounded_unasked(model: ir.Model) -> Iterator[Rounded]:
@@ -88,7 +100,9 @@ def _has_one_scale(node: ir.Node) -> bool:
     if not graph.is_op(node, "DequantizeLinear") or len(node.inputs) < 2 or graph.is_of_constants(node.inputs[0]):
         return False
     scale, zero = graph.constant(node.inputs[1]), graph.constant(_zero_points(node))
-    return scale is not None and scale.size == 1 and (zero is not None or _zero_points(node) is None)
+    if scale is None or scale.size != 1:
+        return False
+    return _zero_points(node) is None or (zero is not None and zero.size == 1)
 
 
 def _zero_points(node: ir.Node) -> ir.Value | None:
@@ -145,7 +159,9 @@ def _by_axis(floats: ir.Value, axis: int, size: int, names: Names) -> ir.Value:
         if tensor is not None:
             repeated = ir.tensor(np.repeat(tensor.numpy().reshape(1), size), dtype=tensor.dtype)
             inputs.append(graph.add_constant(node.graph, names.fresh(f"{base}_{suffix}"), repeated))
-    made = ir.node("DequantizeLinear", inputs, attributes={"axis": axis}, name=names.fresh(base))
+    kept = [each for word, each in node.attributes.items() if word == "output_dtype"]
+    attributes = [ir.AttrInt64("axis", axis), *kept]
+    made = ir.Node("", "DequantizeLinear", inputs, attributes, name=names.fresh(base))
     out = made.outputs[0]
     out.name, out.type, out.shape = made.name, floats.type, floats.shape
     node.append(made)

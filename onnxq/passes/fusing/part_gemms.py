@@ -27,8 +27,8 @@ def unrounded(node: ir.Node) -> ir.Node | None:
     if not graph.is_op(node, "Gemm") or not all(_is_of_codes(value) for value in node.inputs):
         return None
     clip = graph.only_consumer(node.outputs[0])
-    if clip is None or not graph.is_op(clip, "Relu", "Clip") or clip.graph is not node.graph:
-        return None
+    if clip is None or not graph.is_op(clip, "Relu", "Clip") or clip.graph is not node.graph or clip.attributes:
+        return None  # bounds are attributes before opset 11
     out = clip.outputs[0]  # what only the caller of the model reads does not matter
     return clip if out.uses() and not graph.is_op(graph.only_consumer(out), "QuantizeLinear") else None
 

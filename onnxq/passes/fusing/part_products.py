@@ -94,16 +94,25 @@ def spell(node: ir.Node, product: ir.Node, names: Names) -> None:
 
 
 def _bounds(clip: ir.Node, product: ir.Node, names: Names) -> list[tuple[str, list[ir.Value | None]]]:
-    """Max with the lower bound, Min with the upper one. Scales are of the type that the product is of."""
+    """Max with the lower bound, Min with the upper one."""
     if clip.op_type == "Clip":
         pairs = zip(("Max", "Min"), clip.inputs[1:], strict=False)
         return [(op_type, [bound]) for op_type, bound in pairs if bound is not None]
-    unpack = unpacking(product)
-    scale = None if unpack is None else unpack.inputs[1]
-    dtype = ir.DataType.FLOAT if scale is None or scale.dtype is None else scale.dtype
     assert isinstance(clip.graph, ir.Graph)
-    zero = ir.tensor(np.zeros((), dtype.numpy()))
+    zero = ir.tensor(np.zeros((), _type_of(product).numpy()))
     return [("Max", [graph.add_constant(clip.graph, names.fresh(f"{clip.name or product.name}_zero"), zero)])]
+
+
+def _type_of(product: ir.Node) -> ir.DataType:
+    """What a product is of: the type of the DequantizeLinear that makes its weight."""
+    unpack = None if product.inputs[1] is None else product.inputs[1].producer()
+    if not graph.is_op(unpack, "DequantizeLinear"):
+        return ir.DataType.FLOAT
+    assert unpack is not None
+    scale = unpack.inputs[1]
+    said = graph.attribute_int(unpack, "output_dtype", 0)  # since opset 23
+    dtype = ir.DataType(said) if said else None if scale is None else scale.dtype
+    return dtype if dtype in graph.FLOATS else ir.DataType.FLOAT
 
 
 def _copy_scales(unpack: ir.Node, names: Names) -> None:

@@ -111,6 +111,14 @@ class _Read:
         return [cls(each, i) for each, i in int8_regions.reads(node, regions) if each.inputs[i] is not None]
 
 
+def _behind(dequantized: ir.Value) -> ir.Node:
+    """The QuantizeLinear of a pair that was made here."""
+    dequantize = dequantized.producer()
+    quantize = None if dequantize is None or dequantize.inputs[0] is None else dequantize.inputs[0].producer()
+    assert quantize is not None
+    return quantize
+
+
 @dataclass(frozen=True)
 class _Form:
     """What a weight becomes: readers of one weight that want the same share it."""
@@ -165,7 +173,7 @@ class _Writer:
     def _publish(self, value: ir.Value) -> None:
         """Let everybody read the dequantized value instead of `value`."""
         dequantized = self._dequantized(value)
-        quantize = next(use.node for use in value.uses() if use.node.op_type == "QuantizeLinear")
+        quantize = _behind(dequantized)  # the model may have had others
         if value.is_graph_output():
             public, value.name = value.name, self.names.fresh(f"{value.name}_float")
             dequantized.name = public

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import threading
@@ -20,18 +21,26 @@ def signal_that_ends(work: Callable[[], object]) -> str:
     """
     if not hasattr(os, "fork") or (threading.active_count() > 1 and not supervisor.is_at_work()):
         return ""
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
-        _do(work)
-    _, status = os.waitpid(child, 0)
+        _do(work, parent)
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:  # who asks this process to end is not kept waiting, nor left with a process that still runs
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
     code = os.waitstatus_to_exitcode(status)
     return signal.Signals(-code).name if supervisor.crash_of(code) else ""
 
 
-def _do(work: Callable[[], object]) -> None:
+def _do(work: Callable[[], object], parent: int) -> None:
     """Whatever it says is said by the process that it was forked off from, if at all."""
     faulthandler.disable()  # it is expected to crash
     try:
+        supervisor.die_with(parent)
+        gc.freeze()  # sessions that nobody holds any more would wait for threads that are not in this process
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)

@@ -44,7 +44,7 @@ def code_type(node: ir.Node) -> ir.DataType | None:
     if zero is not None:
         return (graph.constant(zero) or zero).dtype
     named = graph.attribute_int(node, "output_dtype", 0)
-    return ir.DataType(named) if named else ir.DataType.UINT8
+    return ir.DataType(named or ir.DataType.UINT8) if named in set(map(int, ir.DataType)) else None
 
 
 def dequantized(value: ir.Value | None) -> ir.Node | None:

@@ -132,7 +132,8 @@ def _wrong_in_blocks(node: ir.Node, scales: ir.Node, block: int) -> Iterator[str
         yield "it has no zero points, by which QNN's provider tells the type of its codes"
     sizes = () if weight is None else tuple(weight.shape.numpy())
     axis = graph.attribute_int(node, "axis", 1)
-    if block < LEAST_BLOCK or block & (block - 1) or (sizes and sizes[axis] % block):
+    is_whole = not sizes or (-len(sizes) <= axis < len(sizes) and sizes[axis] % block == 0)
+    if block < LEAST_BLOCK or block & (block - 1) or not is_whole:
         yield f"QNN reads whole blocks of {LEAST_BLOCK} or another power of two, not of {block}"
 
 
