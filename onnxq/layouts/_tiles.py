@@ -185,5 +185,10 @@ def row_tiles(array: NDArray) -> NDArray:
 
 
 def from_row_tiles(tiles: NDArray, n: int) -> NDArray:
-    """The inverse of `row_tiles`."""
+    """The inverse of `row_tiles`.
+
+    Args:
+        tiles: as that makes them.
+        n: how many rows there were before they were filled up.
+    """
     return np.ascontiguousarray(tiles.transpose(0, 2, 1).reshape(len(tiles) * ROWS, tiles.shape[1])[:n])

@@ -29,7 +29,8 @@ _FUNCTIONS: Mapping[str, Callable[..., int]] = {
     "ceildiv": lambda a, b: -(-a // b),
     "mod": operator.mod,
 }
-_BATCH = ("batch", "n", "bs", "b", "none")
+#: Names that exporters give to a batch, and some of them to any dimension: they count where they come first.
+_BATCH, _ANY = ("n", "bs", "b", "none"), ("unk__", "-1")
 
 
 class Dims:
@@ -53,7 +54,8 @@ class Dims:
         sums = [s for s in symbols if "total" in s.lower()] if self.past else []
         self._totals = {s: (self.past[0], one) for s in sums if (one := _present(symbols, sums)) is not None}
         self.symbols = [s for s in symbols if s not in self._totals]
-        self.batch = [s for s in self.symbols if s not in self.past and _is_batch(s)]
+        first = {symbol_of(i, 0) for i in inputs if i.shape and is_free(i.shape[0])}
+        self.batch = [s for s in self.symbols if s not in self.past and _is_batch(s, comes_first=s in first)]
 
     @property
     def rest(self) -> list[str]:
@@ -173,12 +175,12 @@ def _is_past(symbol: str) -> bool:
     return any(word in symbol.lower() for word in ("past", "cache", "kv_len"))
 
 
-def _is_batch(symbol: str) -> bool:
+def _is_batch(symbol: str, *, comes_first: bool) -> bool:
     low = symbol.lower()
-    return low.startswith(("batch", "unk__", "-1")) or low in _BATCH or symbol.endswith(":0") or "batch" in low
+    return "batch" in low or symbol.endswith(":0") or (comes_first and (low in _BATCH or low.startswith(_ANY)))
 
 
 def _present(symbols: Sequence[str], sums: Sequence[str]) -> str | None:
     """The length that a total adds to the past: the first that is called a sequence, else the first there is."""
-    lengths = [s for s in symbols if s not in sums and not _is_past(s) and not _is_batch(s)]
+    lengths = [s for s in symbols if s not in sums and not _is_past(s) and not _is_batch(s, comes_first=True)]
     return next((s for s in lengths if "seq" in s.lower() and "enc" not in s.lower()), next(iter(lengths), None))

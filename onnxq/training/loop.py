@@ -22,7 +22,7 @@ from onnxq.training.student import Student
 #: Of the learning rate for codes, what scales and ranges learn by (they are in tenths already), and floats in parts of
 #: their magnitude.
 FLOATS = 0.1
-#: Steps in a row without a finite loss after which training stops.
+#: Steps in a row without a finite loss after which training stops; or all of them, where there are fewer.
 SKIPS = 5
 
 #: The loss of a batch, with its gradient.
@@ -165,11 +165,11 @@ class Loop:
         """
         self.history.skipped += 1
         self._in_row += 1
-        if self._in_row >= SKIPS:
+        if self._in_row >= min(SKIPS, self.settings.steps):
             where = what or self._explain(batch)
             raise BadRecipe(
-                f"training stopped at step {self.history.done + 1}: {where} is not finite, {SKIPS} steps in a row; "
-                "give a lower --rate, or keep that layer (--keep)"
+                f"training stopped at step {self.history.done + 1}: {where} is not finite, {self._in_row} steps in a "
+                "row; give a lower --rate, or keep that layer (--keep)"
             )
 
     def _look(self, step: int) -> None:

@@ -148,7 +148,8 @@ class _Trainer:
         if history.why:
             yield f"training ended before its last step: {history.why}"
         if history.skipped:
-            yield f"{history.skipped} steps were skipped: their losses were not finite"
+            what = "step was skipped: its loss was" if history.skipped == 1 else "steps were skipped: their losses were"
+            yield f"{history.skipped} {what} not finite"
 
     def report(self) -> dict[str, Any]:
         """What happened, for JSON."""

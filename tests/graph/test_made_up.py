@@ -103,6 +103,24 @@ def test_names_that_are_no_sums(name: str) -> None:
     assert dims.shape(i, {symbol: 5}) == (3, 5, 2)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "batch"),
+    [
+        ([("unk__1", "unk__2", "unk__3", 3)], ["unk__1"]),  # a converter of TensorFlow's names each dimension so
+        ([("unk__7", "unk__8"), ("unk__9", "unk__10")], ["unk__7", "unk__9"]),
+        ([(1, 16, "n", "m")], []),
+        ([("N", 3, "h", "w")], ["N"]),
+        ([(12, "batch", "n")], ["batch"]),
+        ([("", 3)], ["x0:0"]),
+    ],
+)
+def test_what_any_dimension_may_be_called_is_a_batch_where_it_comes_first(
+    shapes: list[tuple[int | str, ...]], batch: list[str]
+) -> None:
+    inputs = [Input(f"x{number}", F32, shape) for number, shape in enumerate(shapes)]
+    assert Dims(inputs).batch == batch
+
+
 def test_one_dimension_may_be_for_itself() -> None:
     image = Input("x", F32, ("N", "C", "H", "W"))
     assert feeds(image, accepts=lambda feed: feed["x"].shape == (1, 3, 64, 64))[0]["x"].shape == (1, 3, 64, 64)

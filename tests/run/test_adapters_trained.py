@@ -149,6 +149,8 @@ def test_losses_that_are_no_numbers_stop_it_and_name_the_product(tmp_path: Path)
         train(base, "out.onnx", data)
     with pytest.raises(CheckFailed, match="are no numbers, in the loss itself"):
         train(base, "out.onnx", tmp_path / "labels.npz")
+    with pytest.raises(CheckFailed, match="2 losses in a row are no numbers"):
+        train(base, "out.onnx", data, fit=FitOptions(steps=2))
     assert not (tmp_path / "out.onnx").exists()
 
 

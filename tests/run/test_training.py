@@ -204,7 +204,7 @@ def test_losses_that_are_not_finite_are_skipped_and_then_stop_it_with_the_layers
 
     settings = dataclasses.replace(SETTINGS, loss=once)
     result = train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
-    assert any("1 steps were skipped" in note for note in result.notes)
+    assert any("1 step was skipped: its loss was not finite" in note for note in result.notes)
 
     step = loop_of.Loop._step
 
@@ -216,6 +216,9 @@ def test_losses_that_are_not_finite_are_skipped_and_then_stop_it_with_the_layers
     monkeypatch.setattr(loop_of.Loop, "_step", broken)
     with pytest.raises(BadRecipe, match=r"layer 'layer_y' \(MatMul\) makes is not finite, 5 steps in a row"):
         train(path, tmp_path / "b.onnx", "int4", data=samples(), settings=SETTINGS, check=False)
+    short = dataclasses.replace(SETTINGS, steps=2)
+    with pytest.raises(BadRecipe, match="is not finite, 2 steps in a row"):  # and no step is left
+        train(path, tmp_path / "c.onnx", "int4", data=samples(), settings=short, check=False)
 
 
 def test_too_little_memory_is_told_before_it_starts(path: Path, tmp_path: Path) -> None:

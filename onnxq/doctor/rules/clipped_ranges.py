@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import Rule
 from onnxq.errors import OnnxqError
 from onnxq.model import graph
+from onnxq.quality import arrays_of
 from onnxq.runtime.session import Feed, Session
 
 #: Share of the numbers outside the range. Calibration may leave out a few on purpose.
@@ -113,9 +113,7 @@ def _rewritten(model: ir.Model, name: str, ends: tuple[float, ...] | None) -> ir
 def _outputs(model: ir.Model, feeds: list[Feed]) -> list[np.ndarray]:
     """Those in floats, of sequences each part."""
     session = Session(model, optimize=False)
-    given: list[Any] = [y for feed in feeds for y in session.run(feed)]
-    found = [part for y in given for part in (y if isinstance(y, list) else [y])]
-    return [np.asarray(y) for y in found if getattr(y, "dtype", np.dtype(object)).kind == "f"]
+    return [y for feed in feeds for output in session.run(feed) for y in arrays_of(output) if y.dtype.kind == "f"]
 
 
 def _noise(outputs: list[np.ndarray], right: list[np.ndarray]) -> float:

@@ -21,7 +21,7 @@ from onnxq.training.adapters.learning.losses import ByFunction, Loss
 from onnxq.training.adapters.learning.module import AdaptedModule
 from onnxq.training.losses import go_back
 
-#: Steps in a row whose loss or gradients are no numbers, after which training stops.
+#: Steps in a row whose loss or gradients are no numbers, after which training stops; all, where there are fewer.
 MOST_SKIPPED = 5
 #: Share of all steps in which the learning rate rises.
 _WARM_UP = 0.05
@@ -236,10 +236,10 @@ class Fit:
 
     def _skip(self, feed: Feed) -> None:
         self.state.skipped += 1
-        if self.state.skipped < MOST_SKIPPED:
+        if self.state.skipped < min(MOST_SKIPPED, self.steps):
             return
         raise CheckFailed(
-            f"training stopped at step {self.state.step}: {MOST_SKIPPED} losses in a row are no numbers, "
+            f"training stopped at step {self.state.step}: {self.state.skipped} losses in a row are no numbers, "
             f"{self._culprit(feed)}; give a lower --rate, or look at the samples"
         )
 
