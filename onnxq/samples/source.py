@@ -239,7 +239,7 @@ def _from_python(
             if sample is _END:
                 return
             if not isinstance(sample, dict):
-                raise BadData(f"{name} yields {type(sample).__name__}, not a dict of arrays")
+                raise BadData(f"{name} yields {shown(sample)}, not a dict of arrays")
             yield functools.partial(dict, sample)
 
     return _checked(name, samples_of, inputs)

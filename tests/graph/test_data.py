@@ -222,7 +222,8 @@ def fails() -> None:
     ("source", "message"),
     [
         ([], "the given samples holds no samples"),
-        ([3], "the given samples yields int, not a dict of arrays"),
+        ([3], "the given samples yields 3, not a dict of arrays"),
+        ([None], "the given samples yields None, not a dict of arrays"),
         ([{"x": [[1, 2], [3]]}], "the given samples failed with ValueError"),
         (3, "is of type int, neither a list of dicts nor a function"),
         (lambda: None, "the given samples gave None, neither a list of dicts nor a generator of them"),
@@ -240,6 +241,7 @@ def fails() -> None:
     ids=[
         "empty",
         "numbers",
+        "no-sample",
         "ragged",
         "number",
         "None",
