@@ -6,7 +6,6 @@ import dataclasses
 import math
 from pathlib import Path
 
-from onnxq import targets
 from onnxq.checking import verdict
 from onnxq.checking.models import Check
 from onnxq.checking.score import Score
@@ -134,7 +133,7 @@ class Drafts:
         may_give_back, self._may_give_back = self._may_give_back, False  # the first file alone is judged by its speed
         may_dissolve, self._may_dissolve = self._may_dissolve, False
         reason = "the saved file was slower than float"
-        regions = [choice for choice in plan if choice.joins_bf16_region and targets.get(plan.target).has_onnxq_ops]
+        regions = int8_regions.in_bfloat16(plan)
         if may_dissolve and regions and self._is_slow(plan, proof):
             self._full = self._full.replacing(in_float(c, reason) for c in self._full if c.joins_bf16_region)
             return plan.replacing(in_float(choice, reason) for choice in regions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group
@@ -45,13 +45,20 @@ def folder_table(result: FolderResult) -> Group:
     for why in dict.fromkeys(result.left_out.values()):
         files = [file for file, reason in result.left_out.items() if reason == why]
         lines.append(f"left out {_listed(files)}: {why}")
-    said: dict[str, list[str]] = {}
-    for part in result.parts:
-        for note in _notes(part):
-            said.setdefault(note, []).append(part.name)
-    lines += [f"note: {', '.join(names)}: {note}" for note, names in said.items()]
-    lines += [f"note: {note}" for note in result.notes]
+    lines += _all_notes({part.name: _notes(part) for part in result.parts}, result.notes)
     return Group(table, Text(), *(Text(one_line(line)) for line in lines))
+
+
+def _all_notes(of_parts: Mapping[str, Iterable[str]], of_folder: Iterable[str]) -> list[str]:
+    """A line for each note; one that several parts have is told once, with their names."""
+    said: dict[str, list[str]] = {}
+    for name, notes in of_parts.items():
+        for note in notes:
+            said.setdefault(note, []).append(name)
+    return [
+        *(f"note: {', '.join(names)}: {note}" for note, names in said.items()),
+        *(f"note: {note}" for note in of_folder),
+    ]
 
 
 def check_table(found: FolderCheck) -> Group:
@@ -73,12 +80,7 @@ def check_table(found: FolderCheck) -> Group:
         for folder, names in ((found.a, found.only_a), (found.b, found.only_b))
         if names
     ]
-    said: dict[str, list[str]] = {}
-    for part in found.parts:
-        for note in part.found.notes:
-            said.setdefault(note, []).append(part.name)
-    lines += [f"note: {', '.join(names)}: {note}" for note, names in said.items()]
-    lines += [f"note: {note}" for note in found.notes]
+    lines += _all_notes({part.name: part.found.notes for part in found.parts}, found.notes)
     return Group(table, Text(), *(Text(one_line(line)) for line in lines))
 
 

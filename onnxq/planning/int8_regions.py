@@ -100,6 +100,11 @@ def has_regions(plan: Plan) -> bool:
     return plan.regions and targets.get(plan.target).has_onnxq_ops
 
 
+def in_bfloat16(plan: Plan) -> list[Choice]:
+    """Convolutions that compute in regions of bfloat16, where the target has them."""
+    return [choice for choice in plan if choice.joins_bf16_region] if targets.get(plan.target).has_onnxq_ops else []
+
+
 def without_regions(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     """`plan` with its islands of int8 in onnxruntime's own kernels, as far as it has them."""
     only_there = [c for c in plan.those(Method.STATIC) if has_no_weights(c) or c.op == "ConvTranspose"]

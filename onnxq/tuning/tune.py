@@ -52,13 +52,8 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
         plan = _as_short(_bargain(terms, with_whole_bytes(plan), observed), plan)
     refined = refine(bench, plan, recipe, terms.measurements, progress)
     # Each convolution in float among others in bfloat16 parts a region in two: it costs time too, not bytes alone.
-    in_regions = [choice for choice in plan if choice.joins_bf16_region] if _has_regions(plan) else []
-    parted = [choice for choice in in_regions if not refined.choices[choice.node].joins_bf16_region]
+    parted = [choice for choice in int8_regions.in_bfloat16(plan) if not refined.choices[choice.node].joins_bf16_region]
     return better(bench, refined, refined.replacing(parted), recipe) if parted else refined
-
-
-def _has_regions(plan: Plan) -> bool:
-    return targets.get(plan.target).has_onnxq_ops
 
 
 def regret(bench: PlanBench, plan: Plan, full: Plan, recipe: Recipe, observed: Sequence[str]) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +22,7 @@ from onnxq.runtime.session import Feed, Session
 SHARE = 0.01
 #: A range that holds all samples has to be this much better for the outputs: share of the noise that is left.
 BETTER = 0.8
-#: Samples on which that is measured at most, and ranges: each is three models, run without the optimizer.
+#: Samples on which that is measured at most, and ranges: each is two models, run without the optimizer.
 SAMPLES, MEASURED = 2, 8
 
 
@@ -37,7 +38,7 @@ class ClippedRanges(Rule):
     fix = "calibrate it again, with samples like these"
 
     def find(self, patient: Patient) -> Iterator[Finding]:
-        measured = 0
+        measured, as_is = 0, functools.cache(lambda: _outputs(patient.model, _feeds(patient)))
         for node, value, codes, summary in patient.ranges():
             if summary.histogram is None:
                 continue
@@ -48,37 +49,43 @@ class ClippedRanges(Rule):
             share = float(counts[outside].sum()) / max(1, int(np.sum(counts)))
             if share > SHARE:
                 measured += 1
-                if measured <= MEASURED and _is_harmless(patient, node, summary.low, summary.high):
+                if measured <= MEASURED and _is_harmless(patient, as_is, node, summary.low, summary.high):
                     continue
                 what = f"{share:.1%} of '{value.name}' lie outside [{codes.low:.4g}, {codes.high:.4g}]"
                 samples = f"samples go from {summary.low:.4g} to {summary.high:.4g}"
                 yield self.at(node.name or "", f"{what}: {samples}")
 
 
-def _is_harmless(patient: Patient, node: ir.Node, low: float, high: float) -> bool:
+def _feeds(patient: Patient) -> list[Feed]:
+    return [feed for feed, _ in zip(patient.data or (), range(SAMPLES), strict=False)]
+
+
+def _is_harmless(
+    patient: Patient, as_is: Callable[[], list[np.ndarray]], node: ir.Node, low: float, high: float
+) -> bool:
     """Whether the outputs are no better with a range that holds all samples.
 
     Measured: the model as it is, and with that range, against one in which this value is not rounded at all. Where the
     model cannot be rewritten so, it is not known: False.
+
+    Args:
+        as_is: gives the outputs of the model as it is.
     """
     if patient.data is None or any(not graph.is_op(use.node, "DequantizeLinear") for use in node.outputs[0].uses()):
         return False
-    feeds = [feed for feed, _ in zip(patient.data, range(SAMPLES), strict=False)]
     try:
-        plain, as_is, wide = (
-            _outputs(_rewritten(patient.model, node.name or "", ends), feeds)
-            for ends in ((), None, (min(low, 0.0), max(high, 0.0)))
+        plain, wide = (
+            _outputs(_rewritten(patient.model, node.name or "", ends), _feeds(patient))
+            for ends in ((), (min(low, 0.0), max(high, 0.0)))
         )
-        return _noise(wide, plain) > BETTER * _noise(as_is, plain)
+        return _noise(wide, plain) > BETTER * _noise(as_is(), plain)
     except OnnxqError:
         return False
 
 
-def _rewritten(model: ir.Model, name: str, ends: tuple[float, ...] | None) -> ir.Model:
-    """The model with a value rounded within `ends`; (): not rounded; None: as it is."""
+def _rewritten(model: ir.Model, name: str, ends: tuple[float, ...]) -> ir.Model:
+    """The model with a value rounded within `ends`; (): not rounded."""
     made = model.clone()
-    if ends is None:
-        return made
     node = next(each for each in graph.nodes(made) if each.name == name and each.op_type == "QuantizeLinear")
     readers, x = [use.node for use in node.outputs[0].uses()], node.inputs[0]
     if not ends and x is not None:

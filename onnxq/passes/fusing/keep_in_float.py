@@ -30,7 +30,9 @@ class KeepInFloat(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = list(rounded_unasked(model)) if graph.opset(model) >= AXIS_SINCE else []
-        types, names = sure_types(model) if found else Types(), Names(model)
+        if not found:
+            return ir.passes.PassResult(model, modified=False)
+        types, names = sure_types(model), Names(model)
         made: dict[tuple[ir.Value, int], ir.Value] = {}
         for each in found:
             axis, size = each.axis(types)

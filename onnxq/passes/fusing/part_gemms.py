@@ -16,7 +16,10 @@ class PartGemms(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        names, found = Names(model), [(node, clip) for node in graph.nodes(model) if (clip := unrounded(node))]
+        found = [(node, clip) for node in graph.nodes(model) if (clip := unrounded(node))]
+        if not found:
+            return ir.passes.PassResult(model, modified=False)
+        names = Names(model)
         for gemm, clip in found:
             spell(clip, gemm, names)
         return ir.passes.PassResult(model, modified=bool(found))
