@@ -79,14 +79,22 @@ class DaskCluster:
                 "of a Dask cluster"
             )
         try:
-            client = self._distributed.Client(address, timeout=CONNECT, set_as_default=False)
-            self._closing.callback(client.close, CONNECT)
+            client = self._connected(address)
             if workers:
                 client.wait_for_workers(workers, timeout=4 * CONNECT)
         except Exception as error:  # of Dask's, of connections, of certificates that are not configured
             raise BadRecipe(
                 f"no Dask scheduler answers at '{self.word}': {first_line(error)}; start one by 'dask scheduler'"
             ) from None
+        return client
+
+    def _connected(self, address: Any) -> Any:
+        """A client of the scheduler at `address`."""
+        client = self._distributed.Client.__new__(self._distributed.Client)
+        # Before it is begun: one that ends half-made (no certificate) is not closed by Dask but by the garbage
+        # collector, which waits for ever for a lock if that is while another cluster starts.
+        self._closing.callback(_close_client, client)
+        client.__init__(address, timeout=CONNECT, set_as_default=False)
         return client
 
     @property
@@ -263,6 +271,11 @@ def _made(word: str) -> Any:
     if not is_cluster:
         raise BadRecipe(f"{what} makes {shown(made)}, not a Dask cluster")
     return made
+
+
+def _close_client(client: Any) -> None:
+    with contextlib.suppress(AttributeError):  # it was not begun
+        client.close(CONNECT)
 
 
 def _close(word: str, cluster: Any) -> None:

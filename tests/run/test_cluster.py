@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -282,6 +283,9 @@ def test_clusters_that_are_none(word: str, sentence: str, monkeypatch: pytest.Mo
     with pytest.raises(BadRecipe) as found, open_engine(word):
         pass
     assert sentence in str(found.value)
+    # One that is left to the garbage collector may be closed while another begins, and waits for ever for its lock.
+    clients = [each for each in gc.get_objects() if type(each) is distributed.Client]
+    assert {each.status for each in clients} <= {"closed"}
 
 
 def test_a_cluster_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
