@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import spoiled_rows
-from run.test_tune import encoder, twice_as_fast  # noqa: F401
+from run.test_tune import encoder
 from spoiled_rows import SAMPLES
 
 import onnxq

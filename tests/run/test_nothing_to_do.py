@@ -148,8 +148,9 @@ def test_a_larger_file_may_be_faster_by_float_kernels(
     assert is_copied or not result.plan.those(*COMPUTING)
 
 
-def test_a_file_that_gains_nothing_is_not_written(tmp_path: Path) -> None:
+def test_a_file_that_gains_nothing_is_not_written(tmp_path: Path, timed_as: Callable[[float], None]) -> None:
     """Its kernels are float's."""
+    timed_as(1.0)
     path, output = of_long_names(tmp_path), tmp_path / "out.onnx"
     words = ("quantize", path, "-o", output, "-s", "w8a16", "--keep", "kept_*")
     result = run(*words, "--strict")

@@ -132,6 +132,7 @@ def test_few_weights_at_an_end_are_part_of_a_region(tmp_path: Path, where: str) 
 
 
 @pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.usefixtures("twice_as_fast")
 @pytest.mark.parametrize("of_regions", [0.3, 0.9])
 def test_the_faster_of_regions_and_of_onnxruntimes_kernels_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_regions: float

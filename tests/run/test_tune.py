@@ -11,24 +11,21 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq.checking import verdict
 from onnxq.encoding import lazy
 from onnxq.encoding.lazy import Encoding
 from onnxq.encoding.memo import forget, remembering
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.job import open_job
-from onnxq.plan import COMPUTING, Method, Plan
+from onnxq.plan import Method
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Kernel
-from onnxq.runtime.timing import Race
 from onnxq.samples.trials import Trials
 from onnxq.tuning import plan_bench
 from onnxq.tuning.plan_bench import PlanBench
 
 pytestmark = pytest.mark.usefixtures("quick")
 LAYERS = 12
-MATMULS = tuple(f"m{i}" for i in range(LAYERS))
 
 
 def encoder(folder: Path) -> Path:
@@ -46,19 +43,6 @@ def encoder(folder: Path) -> Path:
     constants[f"gain{LAYERS}"] = np.ones(64, np.float32)
     text = f"g (int64[N, T] ids) => (float[N, T, 64] y) {{ {body} y = Identity(x{LAYERS}) }}"
     return tiny.save(tiny.model(text, constants), folder)
-
-
-@pytest.fixture
-def twice_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Integers take 45 % of the time of float, in every kernel and as a whole."""
-
-    def kernels(bench: PlanBench, plan: Plan | None, *, timed: bool = True) -> list[Kernel]:
-        is_int8 = set() if plan is None else {c.node for c in plan.those(*COMPUTING)}
-        return [Kernel("MatMul", name, 0.45 if name in is_int8 else 1.0, 1) for name in MATMULS]
-
-    monkeypatch.setattr(PlanBench, "kernels", kernels)
-    monkeypatch.setattr(PlanBench, "speed", lambda bench, plan, seconds, bound: Race((1.0, 0.45), (0.0, 0.01)))
-    monkeypatch.setattr(verdict, "SLOWER", float("inf"))
 
 
 def converted(result: onnxq.Result) -> int:
