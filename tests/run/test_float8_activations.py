@@ -34,10 +34,11 @@ WEIGHTS = {
 E4M3 = ml_dtypes.float8_e4m3fn
 
 
+@pytest.mark.usefixtures("twice_as_fast")
 def test_activations_and_weights_have_one_scale_each(tmp_path: Path) -> None:
     model, data = tiny.save(tiny.model(NET, WEIGHTS), tmp_path), tmp_path / "data.npz"
     np.savez(data, x=normal(8, 2, 16, 12, 12, seed=7))
-    recipe = Recipe("float8_e4m3", min_sqnr=-np.inf, keep_slow=True)
+    recipe = Recipe("float8_e4m3", min_sqnr=-np.inf)
     done = quantize(model, tmp_path / "q.onnx", recipe, target="tensorrt", data=data)
     labels = {choice.node: choice.label for choice in done.plan}
     assert {labels[name] for name in "acmy"} == {"float8_e4m3 tensor"}
