@@ -279,6 +279,7 @@ def _weights(names: str) -> dict[str, np.ndarray]:
     return {name: tiny.normal(8, 8, sizes.get(name, 3), sizes.get(name, 3), seed=ord(name)) / 9 for name in names}
 
 
+@pytest.mark.usefixtures("twice_as_fast")
 def test_a_region_in_each_branch(tmp_path: Path) -> None:
     """One that the timed sample does not take, too."""
     path, out = tiny.save(tiny.model(BRANCHES, _weights("wvuo")), tmp_path), tmp_path / "q.onnx"
