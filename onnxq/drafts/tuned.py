@@ -79,7 +79,7 @@ class Drafts:
             return plan
         model, self._full = self.job.model, dense
         other = self._tuned(bench, recipe)
-        if other.those(Method.PACKED):
+        if int8_regions.computes_in_bfloat16(other):
             before = regret(bench, plan, full, recipe, values_to_observe(model, full))
             if regret(bench, other, dense, recipe, values_to_observe(model, dense)) < before:
                 return other

@@ -65,7 +65,7 @@ def regret(bench: PlanBench, plan: Plan, full: Plan, recipe: Recipe, observed: S
     """
     terms, timings = Terms.of(bench, recipe, QUIET), Timings(bench, recipe.accuracy_level)
     quality, latency = bench.quality(plan), 1.0
-    if plan.those(*COMPUTING):
+    if plan.those(*COMPUTING) or int8_regions.in_bfloat16(plan):
         costs = timings.costs(full, timings.kernels(full), observed)
         latency = timings.speed(plan, costs, full, WORTHWHILE).ratio
     return terms.regret(quality, latency)
@@ -149,7 +149,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.aim:g} dB at the outputs")
     if bench.there is not None:
         best = _best_there(terms, timings, bench.there, [float_plan, best, plan])
-    computes = best.those(*COMPUTING) or any(choice.joins_bf16_region for choice in best)
+    computes = best.those(*COMPUTING) or int8_regions.in_bfloat16(best)
     if not computes or recipe.keep_slow:
         return best
     terms.progress.start("timing against float")
