@@ -22,7 +22,7 @@ from onnxq.output import write
 from onnxq.output.data_writer import ShardSize, require_shard_size
 from onnxq.passes.prepare import prepare
 from onnxq.passes.rewrite import rewrite
-from onnxq.plan import Plan
+from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.shared_weights import reconciled
@@ -237,7 +237,7 @@ def open_job(
     if asked.scheme != "auto" or sampling.source is not None or not place.has_onnxq_ops or wanted.prefer == "size":
         return job
     dense = make_plan(loaded, replace(wanted, scheme=DENSE), place, infer_types(loaded), opset_note=refusal)
-    return replace(job, dense=dense if int8_regions.computes_in_bfloat16(dense) else None)
+    return replace(job, dense=dense if dense.those(Method.PACKED) or int8_regions.in_bfloat16(dense) else None)
 
 
 def _require_float(path: str | Path, model: ir.Model, recipe: Recipe) -> None:

@@ -105,11 +105,6 @@ def in_bfloat16(plan: Plan) -> list[Choice]:
     return [choice for choice in plan if choice.joins_bf16_region] if targets.get(plan.target).has_onnxq_ops else []
 
 
-def computes_in_bfloat16(plan: Plan) -> bool:
-    """Whether any product or convolution of a plan of bfloat16 does."""
-    return bool(plan.those(Method.PACKED) or in_bfloat16(plan))
-
-
 def without_regions(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     """`plan` with its islands of int8 in onnxruntime's own kernels, as far as it has them."""
     only_there = [c for c in plan.those(Method.STATIC) if has_no_weights(c) or c.op == "ConvTranspose"]

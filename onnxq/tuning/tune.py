@@ -65,14 +65,18 @@ def regret(bench: PlanBench, plan: Plan, full: Plan, recipe: Recipe, observed: S
     """
     terms, timings = Terms.of(bench, recipe, QUIET), Timings(bench, recipe.accuracy_level)
     quality, latency = bench.quality(plan), 1.0
-    if plan.those(*COMPUTING) or int8_regions.in_bfloat16(plan):
+    if plan.those(*COMPUTING):
         costs = timings.costs(full, timings.kernels(full), observed)
         latency = timings.speed(plan, costs, full, WORTHWHILE).ratio
     return terms.regret(quality, latency)
 
 
-def better(bench: PlanBench, plan: Plan, other: Plan, recipe: Recipe) -> Plan:
-    """`other` if what was measured of the two says that it costs less, its noise included; else `plan`."""
+def better(bench: PlanBench, plan: Plan, other: Plan, recipe: Recipe, gain: float = 0.0) -> Plan:
+    """`other` if what was measured of the two says that it costs less, its noise included; else `plan`.
+
+    Args:
+        gain: runs of the float model that it has to cost less.
+    """
     terms, timings = Terms.of(bench, recipe, QUIET), Timings(bench, recipe.accuracy_level)
     costs = []
     for each in (plan, other):
@@ -80,7 +84,7 @@ def better(bench: PlanBench, plan: Plan, other: Plan, recipe: Recipe) -> Plan:
         if speed is None:
             return plan
         costs.append(terms.regret(bench.quality(each), speed.ratio))
-    return other if costs[1] < costs[0] < float("inf") else plan
+    return other if costs[1] < costs[0] - gain < float("inf") else plan
 
 
 @dataclass(frozen=True)

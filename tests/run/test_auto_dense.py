@@ -12,9 +12,12 @@ import tiny
 
 import onnxq
 from onnxq import pipeline
+from onnxq.plan import Plan
+from onnxq.planning import int8_regions
 from onnxq.runtime import native
 from onnxq.runtime.machine import this_machine
-from onnxq.runtime.profile import MachineProfile
+from onnxq.runtime.profile import MachineProfile, PlanTime
+from onnxq.tuning.timings import Timings
 
 pytestmark = [
     pytest.mark.skipif(native.path() is None, reason="the compiled library was not built"),
@@ -50,15 +53,15 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def measured(mlp: Path) -> MachineProfile:
     """What a machine that multiplies bfloat16 measures, so that every kernel's key is known."""
-    return measured_for(mlp)
-
-
-def measured_for(model: Path) -> MachineProfile:
-    here = this_machine()
-    profile = MachineProfile(dataclasses.replace(here, isa=f"{here.isa} amx_bf16"))
-    pipeline.quantize(model, model.with_name("measured.onnx"), target="onnxq", profile=profile, force=True)
-    assert "bfloat16" in {word for key in profile.kernels for word in key.split()}
+    profile = new_profile()
+    pipeline.quantize(mlp, mlp.with_name("measured.onnx"), target="onnxq", profile=profile)
+    assert {"bfloat16", "uint4"} <= {word for key in profile.kernels for word in key.split()}
     return profile
+
+
+def new_profile(*, is_closed: bool = False) -> MachineProfile:
+    here = this_machine()
+    return MachineProfile(dataclasses.replace(here, isa=f"{here.isa} amx_bf16"), is_closed=is_closed)
 
 
 def closed(measured: MachineProfile, *, isa: str | None = None, **seconds: float) -> MachineProfile:
@@ -98,10 +101,19 @@ def test_only_where_the_processor_multiplies_it_and_bytes_are_not_all(mlp: Path,
     assert scheme_of(mlp, closed(measured, **fast), prefer="size") == "w4a16"
 
 
-@pytest.mark.parametrize(("seconds", "scheme"), [(0.3, "bf16"), (2.0, "w4a16")])
-def test_convolutions_in_regions_count(convolutions: Path, seconds: float, scheme: str) -> None:
+@pytest.mark.parametrize(("seconds", "scheme"), [(0.3, "bf16"), (1.0, "w4a16")])
+def test_convolutions_in_regions_count(
+    convolutions: Path, seconds: float, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are stored in bfloat16, not packed: the other plan was thought to change nothing."""
-    assert scheme_of(convolutions, closed(measured_for(convolutions), bfloat16=seconds)) == scheme
+
+    def measured(timings: Timings, plan: Plan, bound: float) -> PlanTime:
+        return PlanTime(seconds if int8_regions.in_bfloat16(plan) else 1.0, 0.0)
+
+    monkeypatch.setattr(Timings, "measured", measured)
+    assert scheme_of(convolutions, new_profile()) == scheme
+    monkeypatch.undo()
+    assert scheme_of(convolutions, new_profile(is_closed=True)) == "w4a16"  # it knows nothing
 
 
 def test_a_profile_that_knows_nothing_of_it_decides_as_before(mlp: Path, measured: MachineProfile) -> None:
