@@ -176,23 +176,25 @@ def test_blocks_before_their_opset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "body", "why"),
+    ("sizes", "body", "why", "mends"),
     [
         (
             "4",
             "c = Gemm <alpha = 2.0> (xd, wd)  q = QuantizeLinear (c, sy, zy)  y = DequantizeLinear (q, sy, zy)",
             "alpha",
+            False,
         ),
-        ("2, 4", "c = MatMul (xd, wd)  y = Add (c, v)", "all sizes"),
-        ("4", "c = Gemm (xd, wd)  r = Relu (c)  y = Tanh (r)", "the Relu behind it"),
+        ("2, 4", "c = MatMul (xd, wd)  y = Add (c, v)", "all sizes", False),
+        ("4", "c = Gemm (xd, wd)  r = Relu (c)  y = Tanh (r)", "the Relu behind it", True),
+        ("4", "c = Gemm <alpha = 2.0> (xd, wd)  r = Relu (c)  y = Tanh (r)", "its alpha is not 1", False),
     ],
 )
-def test_a_product_that_is_not_fused_says_why(tmp_path: Path, sizes: str, body: str, why: str) -> None:
+def test_a_product_that_is_not_fused_says_why(tmp_path: Path, sizes: str, body: str, why: str, mends: bool) -> None:
     text = f"""g (float[{sizes}, 32] x) => (float[{sizes}, 32] y) {{ xq = QuantizeLinear (x, sx, zx)
         xd = DequantizeLinear (xq, sx, zx)  wd = DequantizeLinear <axis = 1> (w, sw)  {body} }}"""
     (finding,) = examined(tmp_path, text, RIGHT | MATRIX | {"v": np.ones(32, np.float32)}).findings
     assert finding.rule == "islands-in-float" and finding.severity is Severity.WARNING
-    assert why in finding.message
+    assert why in finding.message and finding.mends == mends
 
 
 def test_convolutions_whose_ranges_are_measured_are_slow(tmp_path: Path) -> None:

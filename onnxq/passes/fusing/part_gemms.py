@@ -26,8 +26,10 @@ class PartGemms(ir.passes.InPlacePass):
 
 
 def unrounded(node: ir.Node) -> ir.Node | None:
-    """The Relu or Clip behind a Gemm of codes whose result is not rounded."""
+    """The Relu or Clip behind a Gemm of codes whose result is not rounded, and which would be in integers without."""
     if not graph.is_op(node, "Gemm") or not all(_is_of_codes(value) for value in node.inputs):
+        return None
+    if any(graph.attribute_float(node, name, 1.0) != 1.0 for name in ("alpha", "beta")):
         return None
     clip = graph.only_consumer(node.outputs[0])
     if clip is None or not graph.is_op(clip, "Relu", "Clip") or clip.graph is not node.graph or clip.attributes:
