@@ -17,6 +17,8 @@ from onnxq.runtime.session import Session
 
 #: Types of which onnxruntime 1.31 unpacks no weights on processors.
 NEW = frozenset({ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT8E8M0})
+#: What may stand between a DequantizeLinear of constants and what reads the weight.
+BEHIND = ("Cast", "Transpose")
 
 
 def new_types(path: Path) -> str:
@@ -37,11 +39,7 @@ def require_equal_weights(newer: Path, older: Path) -> None:
     nodes = {node.name or "": node for node in graph.nodes(other)}
     for node in graph.nodes(one):
         for index, value in enumerate(node.inputs):
-            made_by = None if value is None else value.producer()
-            if value is None or made_by is None or not graph.is_op(made_by, "DequantizeLinear"):
-                continue
-            codes = graph.constant(made_by.inputs[0])
-            if codes is None or codes.dtype not in NEW:
+            if value is None or graph.is_op(node, *BEHIND) or not _is_of_new_codes(value):
                 continue
             twin = nodes[node.name or ""].inputs[index]
             assert twin is not None
@@ -50,6 +48,15 @@ def require_equal_weights(newer: Path, older: Path) -> None:
                 raise CheckFailed(
                     f"node '{node.name}' reads other weights in the types of the saved model than were run"
                 )
+
+
+def _is_of_new_codes(value: ir.Value) -> bool:
+    """Whether a DequantizeLinear of such constants makes the value, or what it is cast or transposed from."""
+    node = value.producer()
+    while node is not None and graph.is_op(node, *BEHIND):
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    codes = graph.constant(node.inputs[0]) if node is not None and graph.is_op(node, "DequantizeLinear") else None
+    return codes is not None and codes.dtype in NEW
 
 
 def _weight(model: ir.Model, value: ir.Value) -> ir.Model:

@@ -58,6 +58,8 @@ class Target:
     rounded: frozenset[str] = frozenset()
     #: Formats of weights that are written in types for which onnxruntime may have no kernels.
     spelled: tuple[str, ...] = ()
+    #: Whether blocks of those lie along the last axis, a Transpose behind what is multiplied the other way.
+    blocks_last: bool = False
     #: The shortest weights that it has a form for.
     least_bits: int = 2
     #: Whether an int8 Add may read one value that is not int8: a conversion costs less there than leaving int8.

@@ -8,13 +8,15 @@ from onnxq import formats
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.schemes import weight_format
-from onnxq.targets import Target
+from onnxq.targets import Target, is_plain_matmul
 from onnxq.targets.onnx import BLOCKS
 
 #: Blocks of int4 weights that it reads, the longest first.
 INT4_BLOCKS = (128, 64)
 #: Of activations and weights alike.
 FLOAT8 = "float8_e4m3"
+#: Of weights alone; the block, of which rows and columns are multiples; the opset that brought float4.
+FLOAT4, FLOAT4_BLOCK, WITH_FLOAT4 = "nvfp4", 16, 23
 
 
 class tensorrt(Target):
@@ -22,7 +24,11 @@ class tensorrt(Target):
     Layer-Placement Recommendations): everything is symmetric; activations have one scale, weights one a channel; inputs
     of products and convolutions are rounded, their outputs are not unless an integer kernel reads them; of a sum that
     operand is which no convolution makes; biases are floats; int4 is for weights, in blocks of 64 or 128. With
-    float8_e4m3 for a scheme, activations and weights are that, each with one scale.
+    float8_e4m3 for a scheme, activations and weights are that, each with one scale. With nvfp4 weights alone are
+    float4, with scales of blocks in float8 that share one factor, as NVIDIA's exporter (ModelOpt, `nvfp4_exporter.py`)
+    spells them: [outputs, inputs], a Transpose behind. Weights alone are documented by Torch-TensorRT (TorchAO NVFP4
+    Weight-Only Quantization), for matrices whose dimensions are multiples of 16; the activations of NVIDIA's exporter
+    are rounded in each run by an operator of TensorRT's own (TRT_FP4DynamicQuantize), which is not written.
     """
 
     name = "tensorrt"
@@ -37,9 +43,13 @@ class tensorrt(Target):
     has_integer_biases = False
     rounds_for_float = False
     one_is_enough = True
-    passes = ("insert_qdq", "join_sums", "replace_matmuls", "store_weights", "convert_to_half")
+    spelled = (FLOAT4,)
+    blocks_last = True
+    passes = ("insert_qdq", "join_sums", "replace_matmuls", "spell_floats", "store_weights", "convert_to_half")
 
     def opset_for(self, scheme: str) -> int:
+        if scheme == FLOAT4:
+            return WITH_FLOAT4
         format = formats.get(weight_format(scheme) or "int8")
         return max(super().opset_for(scheme), BLOCKS if format.is_integer and format.bits == 4 else 0)
 
@@ -50,6 +60,8 @@ class tensorrt(Target):
         return FLOAT8 if scheme == FLOAT8 else super().activations_of(scheme)
 
     def refusal(self, word: str) -> str:
+        if word == FLOAT4:
+            return ""
         if word == "uint4":
             return "TensorRT has no zero points"
         return super().refusal(word)
@@ -65,6 +77,11 @@ class tensorrt(Target):
         return wish.to(Method.PACKED, "int4" if format.name == "uint4" else format.name, block)
 
     def place(self, weight: Weight, wish: Choice) -> Choice:
+        if wish.format == FLOAT4:
+            reason = _no_float4(weight)
+            if not reason:
+                return wish.to(Method.STORED, FLOAT4, FLOAT4_BLOCK, wish.reason)
+            wish = wish.to(Method.STORED, "int8", None, reason)
         if wish.method is Method.STATIC and wish.format == FLOAT8:
             return super().place(weight, dataclasses.replace(wish, granularity="tensor"))
         if wish.method is Method.DYNAMIC:
@@ -80,3 +97,12 @@ class tensorrt(Target):
             elif wish.block not in INT4_BLOCKS or weight.shape[weight.role.contraction] % wish.block:
                 wish = in_float(wish, "TensorRT reads int4 in whole blocks of 64 or 128: unpacked when the model loads")
         return super().place(weight, wish)
+
+
+def _no_float4(weight: Weight) -> str:
+    """Why the weight cannot be in float4; empty if it can."""
+    if not is_plain_matmul(weight):
+        return "TensorRT has float4 for matrices of products only: 8 bits a channel"
+    if any(size % FLOAT4_BLOCK for size in weight.shape):
+        return f"TensorRT reads float4 in rows and columns of whole {FLOAT4_BLOCK}s: 8 bits a channel"
+    return ""

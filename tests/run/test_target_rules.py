@@ -268,7 +268,7 @@ def test_each_rule_of_tensorrt_finds_what_breaks_it(
 def test_rules_of_blocks_find_wrong_lengths_and_plain_scales() -> None:
     """int4 of blocks of 32, float4 whose scales are floats; and the form that is documented breaks nothing."""
     text = (
-        "g (float[2, 32] x) => (float[2, 4] y) {{ {made}  w = DequantizeLinear <axis = 0, block_size = {b}> (c, t)"
+        "g (float[2, 32] x) => (y) {{ {made}  w = DequantizeLinear <axis = 0, block_size = {b}> (c, t)"
         "  y = MatMul (x, w) }}"
     )
     model = tiny.model(text.format(made="", b=32), opset=21, ir_version=10)
@@ -278,9 +278,9 @@ def test_rules_of_blocks_find_wrong_lengths_and_plain_scales() -> None:
     for scales, wrong in (("t = Identity (f)", ["double_scales"]), ("t = DequantizeLinear (e, one)", [])):
         model = tiny.model(text.format(made=scales, b=16), opset=23, ir_version=11)
         types = onnx.TensorProto
-        model.graph.initializer.append(onnx.helper.make_tensor("c", types.FLOAT4E2M1, (32, 4), [1.0] * 128))
-        model.graph.initializer.append(onnx.helper.make_tensor("e", types.FLOAT8E4M3FN, (2, 4), [1.0] * 8))
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 4), np.float32), "f"))
+        model.graph.initializer.append(onnx.helper.make_tensor("c", types.FLOAT4E2M1, (32, 16), [1.0] * 512))
+        model.graph.initializer.append(onnx.helper.make_tensor("e", types.FLOAT8E4M3FN, (2, 16), [1.0] * 32))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 16), np.float32), "f"))
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.1), "one"))
         assert [finding.rule for finding in findings(tiny.read(model), "tensorrt")] == wrong
 

@@ -91,18 +91,25 @@ def scales_along_outputs(view: View) -> Found:
 
 
 def blocks_of_weights(view: View) -> Found:
-    """int4 has blocks of 64 or 128 along one of the last two dimensions, float4 of 16."""
+    """int4 has blocks of 64 or 128 along one of the last two dimensions, float4 of 16; blocks are whole, of float4 both
+    dimensions."""
     for node in pairs(view):
         found, block = code_type(node), graph.attribute_int(node, "block_size", 0)
         if found not in BLOCKS or not is_pair(node, DEQUANTIZE):
             continue
+        word = found.name.lower()
         if block not in BLOCKS[found]:
             wanted = " or ".join(map(str, BLOCKS[found]))
-            yield (
-                node,
-                f"TensorRT reads {found.name.lower()} in blocks of {wanted}, not of {block or 'a channel'}",
-                True,
-            )
+            yield node, f"TensorRT reads {word} in blocks of {wanted}, not of {block or 'a channel'}", True
+            continue
+        sizes = _sizes(node.inputs[0])
+        axis = graph.attribute_int(node, "axis", 1) % max(1, len(sizes))
+        if len(sizes) - axis > 2:
+            yield node, f"TensorRT reads {word} in blocks along one of the last two dimensions", True
+            continue
+        in_blocks = sizes[-2:] if found is ir.DataType.FLOAT4E2M1 else sizes[axis : axis + 1]
+        if any(size % block for size in in_blocks):
+            yield node, f"TensorRT reads {word} in whole blocks: its dimensions are no multiples of {block}", True
 
 
 def double_scales(view: View) -> Found:
@@ -155,6 +162,15 @@ def types_it_has(view: View) -> Found:
         view, "TensorRT", {ir.DataType.STRING: ("it does not parse them", True), ir.DataType.DOUBLE: double}
     )
     yield from lacks_trees(view, "TensorRT", "it does not parse it", refuses=True)
+
+
+def _sizes(value: ir.Value | None) -> tuple[int, ...]:
+    """The dimensions of a value; () where they are not known."""
+    tensor = graph.constant(value)
+    if tensor is not None:
+        return tuple(tensor.shape.numpy())
+    shape = None if value is None else value.shape
+    return shape.numpy() if shape is not None and shape.is_static() else ()
 
 
 RULES: tuple[Rule, ...] = (
