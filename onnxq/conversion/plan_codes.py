@@ -54,7 +54,7 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
         assert isinstance(tensor, GivenTensor) and tensor.form is not None
         format, how = tensor.form
         wish = _wish(weight, format, how)
-        reason = target.refusal(format.name)
+        reason = target.refusal(format.name) or _no_kernels(weight, how)
         placed = wish if reason else _placed(weight, wish, how, target)
         if reason or (placed.format, placed.block) != (wish.format, wish.block):
             again[node] = reason or placed.reason
@@ -62,6 +62,12 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
             placed = target.place(weight, wish.to(Method.PACKED, WIDER, how.block or 32) if reason else placed)
         choices[node] = placed
     return Codes(Plan("codes", target.name, choices), again)
+
+
+def _no_kernels(weight: Weight, how: Granularity) -> str:
+    """Why blocks of a weight of more than two dimensions have no form; empty if they have."""
+    has_form = how.block is None or len(weight.shape) == 2
+    return "" if has_form else "kernels of convolutions are unpacked in blocks of other weights"
 
 
 def _wish(weight: Weight, format: Format, how: Granularity) -> Choice:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, TopologicalSortPass
 
 from onnxq import own_ops
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
+from onnxq.model.graph import Names
 from onnxq.model.weights import find_weights
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -22,7 +25,7 @@ from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.restore.drop_activation_pairs import DropActivationPairs
 from onnxq.passes.restore.read_chains import ReadChains
 from onnxq.passes.restore.read_channels import ReadChannels
-from onnxq.passes.restore.read_dequantize_linear import ReadDequantizeLinear
+from onnxq.passes.restore.read_dequantize_linear import ReadDequantizeLinear, behind
 from onnxq.passes.restore.read_gathers import ReadGathers
 from onnxq.passes.restore.read_layers import ReadLayers
 from onnxq.passes.restore.read_matmul_bnb4 import ReadMatMulBnb4
@@ -52,6 +55,7 @@ def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool
         *_PACKED,
         *[ReadChannels()] * channels,
         ReadDequantizeLinear(_is_of_product if channels else _lies_as_read),
+        ReadDequantizeLinear(_is_for_newer),
     ]
     _run(model, others, keeps_own=keeps_own)
 
@@ -65,6 +69,21 @@ def restore_all(model: ir.Model) -> None:
     raising = [RaiseOpset(_OPSET)] * any(node.op_type.startswith(_ON_CODES) for node in graph.nodes(model))
     activations = [*raising, UnfoldIntegerOperators(), RemoveUnused(), DropActivationPairs()]
     _run(model, [*_PACKED, ReadLayers(), RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
+
+
+def move_alpha(model: ir.Model) -> None:
+    """Let a Gemm of codes multiply its input by alpha: kernels have none, and codes stay what they are."""
+    names = Names(model)
+    for weight in list(find_weights(model)):
+        node, alpha = weight.node, graph.attribute_float(weight.node, "alpha", 1.0)
+        if node.op_type != "Gemm" or alpha == 1 or not isinstance(weight.tensor, GivenTensor):
+            continue
+        owner, name = node.graph, names.fresh(f"{node.name}_alpha")
+        assert isinstance(owner, ir.Graph)
+        factor = ir.tensor(np.asarray(alpha, weight.tensor.dtype.numpy()), dtype=weight.tensor.dtype)
+        factors = [node.inputs[1 - weight.role.index], graph.add_constant(owner, names.fresh(f"{name}_of"), factor)]
+        node.replace_input_with(1 - weight.role.index, graph.add_node(node, "Mul", factors, name, name))
+        node.attributes.pop("alpha")
 
 
 class Read(NamedTuple):
@@ -115,7 +134,7 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
 
 def _is_of_product(dequantize: ir.Node) -> bool:
     """Whether a DequantizeLinear makes blocks of codes the weight of products that multiply floats, and only that."""
-    made, _ = _readers(dequantize)
+    made = [dequantize, *behind(dequantize)][-1].outputs[0]
     operators = all(graph.is_op(use.node, "MatMul", "Gemm", "Gather") for use in made.uses())
     has_blocks = graph.attribute_int(dequantize, "block_size", 0) > 0
     return has_blocks and bool(made.uses()) and not made.is_graph_output() and operators
@@ -126,19 +145,18 @@ def _lies_as_read(dequantize: ir.Node) -> bool:
     codes = graph.constant(dequantize.inputs[0])
     if codes is None or not _is_of_product(dequantize):
         return False
-    rank, (made, moved) = len(codes.shape), _readers(dequantize)
+    rank, last = len(codes.shape), dequantize
     axis, order = graph.attribute_int(dequantize, "axis", 1) % rank, list(range(rank))
-    if moved is not None:
-        order = list(moved.attributes["perm"].as_ints()) if "perm" in moved.attributes else order[::-1]
-    return all(_summed(use.node, use.idx, rank) == order.index(axis) for use in made.uses())
+    for last in behind(dequantize):
+        if graph.is_op(last, "Transpose"):
+            order = list(last.attributes["perm"].as_ints()) if "perm" in last.attributes else order[::-1]
+    return all(_summed(use.node, use.idx, rank) == order.index(axis) for use in last.outputs[0].uses())
 
 
-def _readers(dequantize: ir.Node) -> tuple[ir.Value, ir.Node | None]:
-    """What products read of a DequantizeLinear, and the Transpose between, if there is one."""
-    reader = graph.only_consumer(dequantize.outputs[0])
-    if reader is not None and graph.is_op(reader, "Transpose"):
-        return reader.outputs[0], reader
-    return dequantize.outputs[0], None
+def _is_for_newer(dequantize: ir.Node) -> bool:
+    """Whether few runtimes unpack the codes, so that whatever reads them is to read others."""
+    codes = graph.constant(dequantize.inputs[0])
+    return codes is not None and codes.dtype is ir.DataType.FLOAT4E2M1
 
 
 def _summed(node: ir.Node, index: int, rank: int) -> int | None:

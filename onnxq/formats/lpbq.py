@@ -11,37 +11,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor, ScaleArray
-from onnxq.formats.kinds import affine, gguf
+from onnxq.formats import FloatArray, Granularity
+from onnxq.formats.kinds import affine
 from onnxq.formats.kinds.super_blocks import OFF, Short, SuperBlocks, least_squares
 
 
-class Positive(Format):
+class Positive(Short):
     """Codes -8…7 times a scale above zero, of least squares: the wish."""
 
-    name = "lpbq"
-    bits = 4
-    code_type = np.dtype(np.int8)
     scale_type: np.dtype | None = np.dtype(np.float32)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
-        lowest, highest = np.float32(-8), np.float32(7)
+        lowest, highest = np.float32(self.lowest), np.float32(self.highest)
         return least_squares(w, granularity, lowest, highest, np.float32(7.5) + OFF, signed=False), None
-
-    def encode(
-        self,
-        w: FloatArray,
-        granularity: Granularity,
-        scales: ScaleArray | None = None,
-        zero_points: CodeArray | None = None,
-    ) -> QuantizedTensor:
-        if scales is None:
-            scales, _ = self.fit(w, granularity)
-        steps = np.rint(w * granularity.spread(gguf.reciprocal(scales.astype(np.float32)), w.shape))
-        return QuantizedTensor(self, granularity, np.clip(steps, -8, 7).astype(np.int8), scales)
-
-    def decode(self, q: QuantizedTensor) -> FloatArray:
-        return affine.decode(q)
 
 
 class Steps(Short):
@@ -67,6 +49,6 @@ class lpbq(SuperBlocks):
     code_type = np.dtype(np.int8)
     has_fixed_block = False
     default_block: int | None = 64
-    base = Positive()
+    base = Positive("lpbq", 4, signed=True)
     stored_scales = Steps("lpbq", 4)
     super_block = 1 << 30  # all blocks of a row

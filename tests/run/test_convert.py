@@ -98,6 +98,24 @@ def test_a_product_of_two_constants_has_one_weight(tmp_path: Path) -> None:
     assert done.kept and not done.again
 
 
+@pytest.mark.parametrize("alpha", [0.3, -1.0])
+def test_alpha_of_a_gemm_leaves_the_codes_alone(alpha: float, tmp_path: Path) -> None:
+    text = f"""g (float[2, 64] x) => (float[2, 24] y) {{
+        w = DequantizeLinear <axis = 0, block_size = 32> (codes, scales)  y = Gemm <alpha = {alpha}> (x, w)
+    }}"""
+    codes = np.random.default_rng(0).integers(-127, 128, (64, 24)).astype(np.int8)
+    constants = {"codes": codes, "scales": np.abs(normal(2, 24)) + 1}
+    small = tiny.save(tiny.model(text, constants, opset=21, ir_version=10), tmp_path)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    feed = {"x": normal(2, 64, seed=1)}
+    wanted = onnxruntime.InferenceSession(small, options).run(None, feed)[0]
+    for target in TARGETS:
+        done = convert(small, target, tmp_path / f"{target}.onnx", accuracy_level=0)
+        assert done.kept == ("y",) and not done.again
+        assert tiny.sqnr(wanted, onnxruntime.InferenceSession(done.output, options).run(None, feed)[0]) > 110
+
+
 @pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4", "nvfp4"])
 def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
