@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxq.doctor.finding import Diagnosis, Finding, Severity
+from onnxq.doctor.folders import FolderDiagnosis
 from onnxq.doctor.rule import rules
 from onnxq.errors import one_line
 from onnxq.report.words import nbytes
@@ -25,8 +26,21 @@ _KINDS = {
 _STYLES = {Severity.NOTE: "", Severity.WARNING: "bold yellow", Severity.ERROR: "bold red"}
 
 
-def diagnosis_table(found: Diagnosis) -> Group:
-    """What the model is, then the findings of each rule, the worst rules first."""
+def folder_diagnosis_table(found: FolderDiagnosis) -> Group:
+    """The machine, then each model under its name."""
+    lines: list[RenderableType] = []
+    for name, part in found.parts.items():
+        lines += [] if lines else [_machine(part), Text()]
+        lines += [Text(one_line(name), style="bold"), diagnosis_table(part, is_alone=False), Text()]
+    return Group(*lines, *(Text(one_line(f"note: {note}")) for note in found.notes))
+
+
+def diagnosis_table(found: Diagnosis, *, is_alone: bool = True) -> Group:
+    """What the model is, then the findings of each rule, the worst rules first.
+
+    Args:
+        is_alone: what the machine is is said here too.
+    """
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_row("quantized", _how(found))
     facts.add_row("constants", ", ".join(f"{nbytes(n)} {kind}" for kind, n in found.stored.items()) or "none")
@@ -34,7 +48,7 @@ def diagnosis_table(found: Diagnosis) -> Group:
         facts.add_row("ran on codes", _counts(found.kernels))
         facts.add_row("ran in float", _counts(found.in_float))
         facts.add_row("on", one_line(found.inputs))
-    for word, text in found.machine.items():
+    for word, text in found.machine.items() if is_alone else ():
         facts.add_row(word, one_line(text))
     parts: list[RenderableType] = [facts, Text()]
     by_rule: dict[tuple[int, str], list[Finding]] = {}
@@ -45,6 +59,13 @@ def diagnosis_table(found: Diagnosis) -> Group:
     parts.append(Text(one_line(_summary(found))))
     parts += [Text(one_line(f"note: {note}")) for note in found.notes]
     return Group(*parts)
+
+
+def _machine(found: Diagnosis) -> Table:
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    for word, text in found.machine.items():
+        facts.add_row(word, one_line(text))
+    return facts
 
 
 def _of_rule(severity: Severity, word: str, findings: list[Finding]) -> list[RenderableType]:

@@ -11,8 +11,8 @@ import click
 
 from onnxq.cli import _written
 from onnxq.cli._console import Bars, console
-from onnxq.cli._diagnosis import diagnosis_table
-from onnxq.cli._folders import refuse_folders
+from onnxq.cli._diagnosis import diagnosis_table, folder_diagnosis_table
+from onnxq.cli._folders import keep
 from onnxq.cli._options import (
     FORCE_OPTION,
     MODEL,
@@ -23,10 +23,11 @@ from onnxq.cli._options import (
     sampling_of,
 )
 from onnxq.doctor.examine import examine
-from onnxq.doctor.finding import Severity
+from onnxq.doctor.finding import Diagnosis, Severity
+from onnxq.doctor.folders import FolderDiagnosis, examine_folder, mend_folder
 from onnxq.doctor.mend import mend
 from onnxq.doctor.sarif import to_sarif
-from onnxq.errors import BadRecipe, Exit
+from onnxq.errors import BadRecipe, Exit, one_line
 from onnxq.job import Environment
 
 #: Samples, unless told otherwise.
@@ -51,6 +52,8 @@ LIMIT = 16
 def doctor(model: Path, **options: Any) -> None:
     """Say what is wrong with MODEL, quantized by whatever tool: what is slow, silently wrong, or larger than need be.
 
+    MODEL may be a folder of models: each is told under its name, and --fix writes such a folder again.
+
     Every finding has a severity, a place and a fix. The exit status is 0 where there are notes at most, 4 where there
     are warnings, 5 where there are errors; docs/doctor.md lists the rules.
 
@@ -59,25 +62,51 @@ def doctor(model: Path, **options: Any) -> None:
     onnxq doctor model.onnx --data samples.npz --sarif > findings.sarif
     onnxq doctor model.onnx --fix -o mended.onnx
     """
-    refuse_folders(model)
     sampling = sampling_of(options)
     if options["fix"] and options["sarif"]:
         raise BadRecipe("--sarif is of findings: leave it out, or --fix")
     if options["output"] is not None and not options["fix"]:
         raise BadRecipe("--output goes with --fix; findings are printed")
     if options["fix"]:
-        _fix(model, options)
+        (_fix_folder if model.is_dir() else _fix)(model, options)
         return
+    looked_at: dict[str, Any] = {"target": options["target"], "sampling": sampling, "ignored": options["ignore"]}
+    found: Diagnosis | FolderDiagnosis
     with Bars(console(stderr=True)) as bars:
-        found = examine(model, target=options["target"], sampling=sampling, ignored=options["ignore"], progress=bars)
-    if options["as_json"] or options["sarif"]:
-        click.echo(json.dumps(to_sarif(found) if options["sarif"] else found.to_dict(), indent=1))
+        found = (examine_folder if model.is_dir() else examine)(model, progress=bars, **looked_at)
+    if options["sarif"]:
+        click.echo(json.dumps(to_sarif(*([found] if isinstance(found, Diagnosis) else found.parts.values())), indent=1))
+    elif options["as_json"]:
+        click.echo(json.dumps(found.to_dict(), indent=1))
     else:
-        console().print(diagnosis_table(found))
+        console().print(diagnosis_table(found) if isinstance(found, Diagnosis) else folder_diagnosis_table(found))
     if found.worst is Severity.ERROR:
         sys.exit(Exit.ERRORS)
     if found.worst is Severity.WARNING:
         sys.exit(Exit.WARNINGS)
+
+
+def _fix_folder(folder: Path, options: dict[str, Any]) -> None:
+    guard = guard_of(options)
+    keep(guard, folder)
+    with Bars(console(stderr=True)) as bars:
+        done = mend_folder(
+            folder,
+            options["output"],
+            sampling=sampling_of(options),
+            ignored=options["ignore"],
+            environment=Environment(options["threads"], bars, guard),
+        )
+    if options["as_json"]:
+        click.echo(done.to_json())
+    else:
+        for name, part in done.parts.items():
+            _written.show(part, f"{name} mended {', '.join(part.rules)}")
+        for note in done.notes:
+            console().print(one_line(f"note: {note}"))
+    if not done.is_known:
+        click.echo(f"onnxq: {done.output} was written, but not all of it could be compared with {folder}", err=True)
+        sys.exit(Exit.UNCHECKED)
 
 
 def _fix(model: Path, options: dict[str, Any]) -> None:

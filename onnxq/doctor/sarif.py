@@ -14,19 +14,23 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schem
 _LEVELS = {Severity.NOTE: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
 
 
-def to_sarif(diagnosis: Diagnosis) -> dict[str, Any]:
-    """One run of one tool, with all of its rules."""
+def to_sarif(*diagnoses: Diagnosis) -> dict[str, Any]:
+    """One run of one tool, with all of its rules; of one model or several."""
     words = [rule.word for rule in rules()]
     driver = {"name": "onnxq doctor", "version": __version__, "rules": [_rule(word) for word in words]}
     run = {
         "tool": {"driver": driver},
-        "artifacts": [{"location": {"uri": _uri(diagnosis.path)}}],
-        "results": [_result(finding, words.index(finding.rule), diagnosis.path) for finding in diagnosis.findings],
+        "artifacts": [{"location": {"uri": _uri(diagnosis.path)}} for diagnosis in diagnoses],
+        "results": [
+            _result(finding, words.index(finding.rule), diagnosis.path, index)
+            for index, diagnosis in enumerate(diagnoses)
+            for finding in diagnosis.findings
+        ],
         "invocations": [
             {
                 "executionSuccessful": True,
                 "toolExecutionNotifications": [
-                    {"level": "note", "message": {"text": each}} for each in diagnosis.notes
+                    {"level": "note", "message": {"text": each}} for diagnosis in diagnoses for each in diagnosis.notes
                 ],
             }
         ],
@@ -45,8 +49,8 @@ def _rule(word: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, index: int, path: str) -> dict[str, Any]:
-    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(path), "index": 0}}}
+def _result(finding: Finding, index: int, path: str, artifact: int) -> dict[str, Any]:
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(path), "index": artifact}}}
     if finding.place:
         location["logicalLocations"] = [{"name": finding.place, "kind": "element"}]
     return {

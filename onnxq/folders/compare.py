@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ from onnxq.checking.compare import compare
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.result import ByLayer
 from onnxq.checking.models import Check
-from onnxq.errors import BadModel, OnnxqError
+from onnxq.errors import BadModel
 from onnxq.folders import options_of_part
 from onnxq.folders.contents import Folder, Part, is_variant_of, open_folder
-from onnxq.folders.messages import OfPart
+from onnxq.folders.messages import OfPart, about
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime.session import THREADS
 from onnxq.samples.sampling import Sampling
@@ -99,8 +98,7 @@ def compare_folders(
         BadData: it cannot be told which part the data are for.
     """
     one, other = open_folder(a), open_folder(b)
-    wanted = sampling or Sampling()
-    data, unused = options_of_part.data_of([part.name for part in one.parts], wanted.source)
+    samplings, notes = options_of_part.samplings_of([part.name for part in one.parts], sampling)
     pairs = pairs_of(one, other)
     if not pairs:
         names = [", ".join(part.name for part in folder.parts) for folder in (one, other)]
@@ -108,7 +106,7 @@ def compare_folders(
 
     def looked_at(part: Part, partner: Part) -> PartCheck:
         ours, theirs = one.source(part), other.source(partner)
-        samples = dataclasses.replace(wanted, source=data.get(part.name))
+        samples = samplings[part.name]
         told = OfPart(progress, part.name)
         told.start("comparing the two models")
         compared: Callable[[], Check | ByLayer] = (
@@ -116,17 +114,14 @@ def compare_folders(
             if layers
             else (lambda: compare(ours, theirs, samples, threads=threads))
         )
-        try:
+        with about(part.name):
             found = compared()
-        except OnnxqError as error:
-            raise type(error)(f"part '{part.name}': {error}") from error
         return PartCheck(part.name, ours, theirs, samples, found, _nbytes(one, part), _nbytes(other, partner))
 
     parts = tuple(looked_at(part, partner) for part, partner in pairs)
     taken = {part.name for pair in pairs for part in pair}
     alone = [tuple(part.name for part in folder.parts if part.name not in taken) for folder in (one, other)]
-    notes = tuple(f"{name} in {wanted.source} belongs to no part" for name in unused)
-    return FolderCheck(Path(a), Path(b), parts, alone[0], alone[1], notes)
+    return FolderCheck(Path(a), Path(b), parts, alone[0], alone[1], tuple(notes))
 
 
 def pairs_of(a: Folder, b: Folder) -> list[tuple[Part, Part]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxq.errors import OnnxqError
 from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress
 
@@ -24,6 +25,15 @@ class OfPart:
 
     def advance(self, done: int) -> None:
         self.progress.advance(done)
+
+
+@contextlib.contextmanager
+def about(part: str) -> Iterator[None]:
+    """What goes wrong in here is said of the part."""
+    try:
+        yield
+    except OnnxqError as error:
+        raise type(error)(f"part '{part}': {error}") from error
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from onnxq import algorithms
 from onnxq.errors import BadData
 from onnxq.recipe import KEEP, Recipe, Rule
+from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import DataSource
 from onnxq.schemes import SCHEMES
 
@@ -96,6 +97,18 @@ def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, Da
         f"it cannot be told which part {what} is for; give a folder with an entry for each part that has data, "
         f"named like it ({', '.join(parts)}), for example {parts[0]}.npz"
     )
+
+
+def samplings_of(parts: Sequence[str], sampling: Sampling | None) -> tuple[dict[str, Sampling], list[str]]:
+    """(the samples of each part, which may be none; what is to be said of those that are for no part).
+
+    Raises:
+        BadData: as `data_of`.
+    """
+    wanted = sampling or Sampling()
+    data, unused = data_of(parts, wanted.source)
+    said = [f"{name} in {wanted.source} belongs to no part" for name in unused]
+    return {name: dataclasses.replace(wanted, source=data.get(name)) for name in parts}, said
 
 
 def _in_folder(parts: Sequence[str], data: Path) -> tuple[dict[str, Path], list[str]]:

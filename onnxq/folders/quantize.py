@@ -8,7 +8,7 @@ from typing import Any
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
-from onnxq.folders import contents, layouts, options_of_part
+from onnxq.folders import contents, layouts, options_of_part, placing
 from onnxq.folders.result import FolderResult
 from onnxq.folders.run import Run
 from onnxq.output import place, write
@@ -64,7 +64,7 @@ def quantize_folder(
         run.quantize_parts()
         run.share_formats()
         run.place_models(layout)
-        run.copy_others()
+        placing.copy_others(found, staged)
         notes = [f"{name} in {data} belongs to no part" for name in unused] + run.tell_clients(layout, scheme)
         result = run.result(destination, scheme, notes)
         place.write_report(staged, result.to_json())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +13,11 @@ import onnx
 from onnxq import own_ops, pipeline
 from onnxq.checking.result import Result
 from onnxq.errors import BadModel, NothingToDo, OnnxqError
-from onnxq.folders import data_files, genai, layouts, options_of_part, shared
+from onnxq.folders import data_files, genai, layouts, options_of_part, placing, shared
 from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.job import open_job
-from onnxq.output import place
 from onnxq.plan import Plan
 from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress
@@ -159,33 +157,9 @@ class Run:
                 self.results[part.name] = self._quantized(part, recipe, changed[part.name])
 
     def place_models(self, layout: str) -> None:
-        """Put the models where they belong. Parts that shared a file of data share one again; in any case a file of
-        data keeps its name."""
-        groups: dict[Path | None, list[Part]] = {}
-        for part in self.folder.parts:
-            has_data = bool(data_files.locations(self._made(part)) if part.name in self.results else part.data)
-            groups.setdefault(layouts.data_of(part, self.files[part.name], layout, has_data), []).append(part)
-        for data, parts in groups.items():
-            made = [part for part in parts if part.name in self.results]
-            if data is not None and (made or layout != layouts.KEEP_NAMES):
-                sources = [self._made(part) if part in made else self._source(part) for part in parts]
-                targets = [self.staged / self.files[part.name] for part in parts]
-                data_files.write_together(list(zip(sources, targets, strict=True)), self.staged / data)
-                continue
-            for part in parts:
-                target = self.staged / self.files[part.name]
-                if part in made:
-                    data_files.transfer(self._made(part), target, os.replace)
-                else:
-                    data_files.transfer(self._source(part), target, data_files.copy)
-
-    def copy_others(self) -> None:
-        """Everything that goes with the models."""
-        for file in self.folder.others:
-            if (self.staged / file).exists() or file == Path(place.REPORT):
-                self.folder.left_out[file] = "the result has a file of its own by this name"
-            else:
-                data_files.copy(self.folder.path / file, self.staged / file)
+        """Put the models where they belong."""
+        made = {part.name: self._made(part) for part in self.folder.parts if part.name in self.results}
+        placing.place_models(self.folder, self.staged, self.files, made, self._source, layout)
 
     def tell_clients(self, layout: str, scheme: str) -> list[str]:
         """What the client has to know, in its own files; and for the user, in sentences."""

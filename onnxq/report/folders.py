@@ -30,7 +30,7 @@ def of_result(
         sampling: of the folder: its source is split by part, as when it was quantized.
     """
     files = {part.name: part.file for part in open_folder(folder).parts}
-    data, _ = options_of_part.data_of([part.name for part in result.parts], sampling.source)
+    samplings, _ = options_of_part.samplings_of([part.name for part in result.parts], sampling)
     report = Report("quantize", result.output.resolve().name, str(result.output), __version__, against=str(folder))
     report.scheme, report.target, report.commands = result.scheme, result.target, list(commands)
     report.summary.bytes_before, report.summary.bytes_after = result.bytes_before, result.bytes_after
@@ -38,7 +38,7 @@ def of_result(
         report.notes.append(f"weights that several parts hold, each with one format in all of them: {result.shared}")
     report.notes += result.notes
     for part in result.parts:
-        samples = dataclasses.replace(sampling, source=data.get(part.name))
+        samples = samplings[part.name]
         subject = _subject(part.name, folder / files[part.name], result.output / part.file, samples, environment)
         report.parts.append(_of_part(part, subject))
     return report
@@ -73,12 +73,12 @@ def of_models(
         before = open_folder(in_float)
         partners = {theirs.name: before.source(ours) for ours, theirs in pairs_of(before, found)}
     names = [part.name for part in found.parts]
-    data, unused = options_of_part.data_of(names, sampling.source)
+    samplings, notes = options_of_part.samplings_of(names, sampling)
     report = Report("model", folder.resolve().name, str(folder), __version__, commands=list(commands))
     report.against = "" if in_float is None else str(in_float)
-    report.notes += [f"{name} in {sampling.source} belongs to no part" for name in unused]
+    report.notes += notes
     for part in found.parts:
-        samples = dataclasses.replace(sampling, source=data.get(part.name))
+        samples = samplings[part.name]
         subject = _subject(part.name, partners.get(part.name), found.source(part), samples, environment)
         report.parts.append(gather.of_model(subject))
         report.parts[-1].title = part.name

@@ -149,12 +149,14 @@ def test_the_page_runs(tmp_path: Path, images: tuple[Path, Sampling, NDArray], m
     save(model(IMAGES, CONSTANTS | {"again": CONSTANTS["h"]}), tmp_path)
     save(model(IMAGES, CONSTANTS | {"h": np.round(CONSTANTS["h"], 3)}), tmp_path, "model.w8a8.onnx")
     np.savez(tmp_path / "samples.npz", x=x)
+    (tmp_path / "models").mkdir()
+    save(model(IMAGES, CONSTANTS), tmp_path / "models")
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
     commands = [
         line for block in re.findall(r"^```sh\n([\s\S]*?)^```", page, re.MULTILINE) for line in block.splitlines()
     ]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         _, *words = shlex.split(command.partition(" > ")[0])
         done = CliRunner().invoke(main, words)
