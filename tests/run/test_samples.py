@@ -1,7 +1,8 @@
 """The samples in docs/samples, and the lines of a bundle, compiled and run: the numbers are those of Python.
 
 C++ needs a compiler and onnxruntime's headers (Debian: libonnxruntime-dev, or a folder in `ONNXQ_ORT_HEADERS`); the
-library is that of the installed Python package. Java needs onnxruntime's jar, which `ONNXQ_ORT_JAR` names.
+library is that of the installed Python package. Java needs onnxruntime's jar, which `ONNXQ_ORT_JAR` names. C# needs
+Mono (Debian: mono-mcs) and the sources of onnxruntime's binding, whose folder `ONNXQ_ORT_CSHARP` names.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import csharp_binding
 import numpy as np
 import onnx
 import onnxruntime
@@ -34,6 +36,10 @@ PLACES = [os.environ.get("ONNXQ_ORT_HEADERS", ""), "/usr/include/onnxruntime", "
 HEADERS = next((place for place in PLACES if place and Path(place, "onnxruntime_cxx_api.h").exists()), None)
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 JAR = os.environ.get("ONNXQ_ORT_JAR", "")
+CSHARP = os.environ.get("ONNXQ_ORT_CSHARP", "")
+needs_mono = pytest.mark.skipif(
+    shutil.which("mcs") is None or not CSHARP, reason="needs Mono (mono-mcs), and ONNXQ_ORT_CSHARP"
+)
 needs_headers = pytest.mark.skipif(
     HEADERS is None or COMPILER is None, reason="needs a C++ compiler and onnxruntime's headers (libonnxruntime-dev)"
 )
@@ -123,3 +129,36 @@ def test_java(tmp_path: Path) -> None:
     model.ir_version = 9  # as onnxruntime 1.17 reads it
     onnx.save(model, tmp_path / "m.onnx")
     require_the_same(tmp_path / "m.onnx", "java", "-cp", JAR, SAMPLES / "RunModel.java")
+
+
+@pytest.fixture(scope="module")
+def binding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return csharp_binding.build(Path(CSHARP), tmp_path_factory.mktemp("binding"))
+
+
+def compiled_csharp(source: Path, binding: Path, program: Path) -> Path:
+    """Beside the binding, where Mono looks for it."""
+    program = binding.parent / program
+    run("mcs", "-langversion:7", f"-r:{binding}", f"-out:{program}", source)
+    return program
+
+
+@needs_mono
+def test_csharp(small: Path, runtime: Path, binding: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{runtime}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+    program = compiled_csharp(SAMPLES / "RunModel.cs", binding, Path("RunModel.exe"))
+    require_the_same(small, "mono", program)
+
+
+@needs_mono
+def test_the_csharp_lines_of_a_bundle(
+    small: Path, runtime: Path, binding: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{runtime}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+    folder = export(small, tmp_path / "b", check=False).output
+    (block,) = re.findall(r"^```csharp\n([\s\S]*?)^```", (folder / "README.md").read_text(), re.MULTILINE)
+    include, _, lines = csharp_binding.older(block).partition("\n")
+    source = tmp_path / "Lines.cs"
+    count = "return session.InputMetadata.Count - 2;"
+    source.write_text(f"{include}\nstatic class Lines {{ static int Main() {{\n{lines}\n{count}\n}} }}\n")
+    run("mono", compiled_csharp(source, binding, Path("Lines.exe")), cwd=folder)
