@@ -108,8 +108,8 @@ class Check:
         table = dataclasses.asdict(self) | {"latency_ratio": self.latency_ratio}
         return {key: None if isinstance(x, float) and math.isnan(x) else x for key, x in table.items()}
 
-    def noting(self, note: str) -> Check:
-        return dataclasses.replace(self, notes=(*self.notes, note))
+    def noting(self, *notes: str) -> Check:
+        return dataclasses.replace(self, notes=(*self.notes, *notes))
 
 
 def check_models(

@@ -13,14 +13,14 @@ import onnx_ir as ir
 from onnxq.checking.elsewhere import run_elsewhere
 from onnxq.checking.models import Check, check_models, check_nodes
 from onnxq.checking.rules import kept_rules
-from onnxq.checking.spelled import new_types, require_equal_weights
+from onnxq.checking.spelled import as_run
 from onnxq.errors import BadModel
 from onnxq.files.staging import scratch
 from onnxq.job import Job
 from onnxq.output import write
 from onnxq.plan import Method, Plan
 from onnxq.quality import NO_CLASSES, Classes
-from onnxq.runtime.session import Session, version
+from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trials
 
 
@@ -53,13 +53,9 @@ def check_saved(
             write.save(measured(), path)
             return path
 
-        if job.target.spelled and (missing := new_types(staged)):
-            runnable = as_measured()
-            require_equal_weights(staged, runnable)
-            notes.append(
-                f"onnxruntime {version()} has no kernels for {missing}: what was run are the same numbers in older "
-                "types, and ONNX's reference implementation reads them from the file"
-            )
+        if job.target.spelled:
+            runnable, said = kept.enter_context(as_run(staged, measured))
+            notes += said
         if trials is None:
             names = [choice.node for choice in plan if choice.method is not Method.KEEP]
             found = check_nodes(job.model, runnable, names, threads=job.threads)

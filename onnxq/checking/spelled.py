@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from onnxq.errors import CheckFailed
+from onnxq.files.staging import scratch
 from onnxq.model import graph
 from onnxq.model.load import load_model
-from onnxq.runtime.session import Session
+from onnxq.output import write
+from onnxq.runtime.session import Session, version
 
 #: Types of which onnxruntime 1.31 unpacks no weights on processors.
 NEW = frozenset({ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT8E8M0})
@@ -26,6 +30,31 @@ def new_types(path: Path) -> str:
     tensors = (graph.constant(value) for each in graph.graphs(load_model(path)) for value in each.initializers.values())
     found = {tensor.dtype for tensor in tensors if tensor is not None} & NEW
     return " and ".join(sorted(dtype.name.lower() for dtype in found))
+
+
+@contextlib.contextmanager
+def as_run(staged: Path, older: Callable[[], ir.Model]) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """(what onnxruntime is to run in the place of the file at `staged`, what is to be said of that).
+
+    Args:
+        older: makes the same model without types that onnxruntime may have no kernels for.
+
+    Raises:
+        CheckFailed: a weight is not the same in both.
+    """
+    missing = new_types(staged)
+    if not missing:
+        yield staged, ()
+        return
+    with scratch() as folder:
+        path = Path(folder) / staged.name
+        write.save(older(), path)
+        require_equal_weights(staged, path)
+        said = (
+            f"onnxruntime {version()} has no kernels for {missing}: what was run are the same numbers in older types, "
+            "and ONNX's reference implementation reads them from the file"
+        )
+        yield path, (said,)
 
 
 def require_equal_weights(newer: Path, older: Path) -> None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
 from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
 from onnxq.checkpoints.matching import forms, make_products, match, plain
@@ -147,7 +148,7 @@ def import_weights(
     _require_fit(path, checkpoint, told, how.partial)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
     plan = _plan(loaded, found, place, _scheme(layers))
-    rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place)
+    rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place, is_final=True)
     table = {"version": __version__, "target": target, "imported": told.prefixes}
     rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
     rewritten.producer_name, rewritten.producer_version = "onnxq", __version__
@@ -155,7 +156,7 @@ def import_weights(
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(rewritten))
         nbytes = write.save(rewritten, staged, progress.advance, environment.shard_size)
-        proof = _check(loaded, plan, staged, environment) if check else None
+        proof = _check(loaded, plan, recipe, staged, environment) if check else None
         guard.publish(staged, destination)
     return Imported(destination, plan, told, proof, before, nbytes)
 
@@ -240,13 +241,14 @@ def _plan(model: ir.Model, found: Matched, target: Target, scheme: str) -> Plan:
     return Plan(scheme, target.name, choices)
 
 
-def _check(model: ir.Model, plan: Plan, staged: Path, environment: Environment) -> Check:
+def _check(model: ir.Model, plan: Plan, recipe: Recipe, staged: Path, environment: Environment) -> Check:
     """Against the float model with the unpacked weights."""
-    threads = environment.threads
+    threads, place = environment.threads, targets.get(plan.target)
     environment.progress.start("checking the saved file")
-    if write.nbytes_to_write(model) > WHOLE_MODEL_BYTES:
-        names = [choice.node for choice in plan if choice.method is not Method.KEEP]
-        return check_nodes(model, staged, names, threads=threads)
-    reference = Session(model, threads=threads)
-    bare = targets.get(plan.target).has_onnxq_ops
-    return check_models(reference, staged, make_up(model, scout(model)), threads=threads, bare=bare)
+    with as_run(staged, lambda: rewrite(model, plan, NO_RANGES, recipe, place)) as (run, said):
+        if write.nbytes_to_write(model) > WHOLE_MODEL_BYTES:
+            names = [choice.node for choice in plan if choice.method is not Method.KEEP]
+            return check_nodes(model, run, names, threads=threads).noting(*said)
+        trials = make_up(model, scout(model))
+        reference, bare = Session(model, threads=threads), place.has_onnxq_ops
+        return check_models(reference, run, trials, threads=threads, bare=bare).noting(*said)

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
+from onnxq.checking.spelled import as_run
 from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
 from onnxq.conversion.plan_codes import Codes, plan_codes
 from onnxq.conversion.proof import prove
 from onnxq.conversion.restore import Read, move_alpha, restore_products, weights_by_node
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
 from onnxq.model.load import load_model
@@ -99,28 +102,41 @@ def convert(
     codes = plan_codes(loaded, target)
     if not codes.plan.choices:
         raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to convert")
-    made = rewritten(loaded, codes, target, recipe)
+    made = rewritten(loaded, codes, target, recipe, is_final=True)
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(made))
         nbytes = write.save(made, staged, progress.advance, environment.shard_size)
         kept, again = _compared(staged, before, codes)
-        proof = prove(path, loaded, staged, environment) if check else None
+        proof = None
+        if check:
+            with as_run(staged, lambda: rewritten(loaded, codes, target, recipe)) as (run, said):
+                proof = prove(path, loaded, run, environment)
+            proof = proof if proof is None else proof.noting(*said)
         guard.publish(staged, destination)
     return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
 
 
-def rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe) -> ir.Model:
-    """A restored model with the weights of `codes` as `target` spells them."""
+def rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe, *, is_final: bool = False) -> ir.Model:
+    """A restored model with the weights of `codes` as `target` spells them.
+
+    Args:
+        is_final: in the types that only the target may have.
+    """
     words = {choice.format for choice in codes.plan if choice.format is not None}
     opset = max((target.opset_for(word) for word in words), default=0)
     prepare.run([RaiseOpset(max(opset, known.OLDEST_OPSET)), UniqueNames()], model)
-    made = rewrite(model, codes.plan, NO_RANGES, recipe, target)
+    made = rewrite(model, codes.plan, NO_RANGES, recipe, target, is_final=is_final)
     if target.has_onnxq_ops:
         types = infer_types(made)
         prepare.run([MakeRegions({name: found.rank for name, found in types.items() if found.rank is not None})], made)
     sign(made, {"target": target.name, "converted": True})
     return made
+
+
+def _has_half_scales(weight: Read, numbers: NDArray) -> bool:
+    """Whether scales are rounded to float16 where the weight was, or because of its product where it is now."""
+    return numbers.dtype == np.float16 or (isinstance(weight.tensor, GivenTensor) and weight.tensor.half_scales)
 
 
 def _compared(
@@ -142,8 +158,8 @@ def _compared(
             kept.append(name)
             continue
         near = sqnr(wanted, got)
-        if wanted.dtype == np.float16 and near > HALVED and name not in codes.again:
-            again[name] = "its scales are float16, as the product is", near
+        if name not in codes.again and near > HALVED and _has_half_scales(before[name], wanted):
+            again[name] = "the same codes, with scales that only one of the files has in float16", near
             continue
         if name not in codes.again:
             raise CheckFailed(f"node '{name}' of the saved file has another weight ({near:.1f} dB): it was not kept")

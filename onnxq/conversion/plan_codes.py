@@ -11,6 +11,7 @@ from onnxq import formats
 from onnxq.checkpoints.matching.forms import MICRO, doubled
 from onnxq.encoding.lazy import GivenTensor, in_blocks
 from onnxq.formats import Format, Granularity, QuantizedTensor
+from onnxq.formats.kinds.super_blocks import StoredScales
 from onnxq.model import graph
 from onnxq.model.weights import Weight, find_weights
 from onnxq.plan import Choice, Method, Plan, in_float
@@ -49,19 +50,33 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
         _fit_blocks(weight)
         _unnest(weight, target)
         _widen(weight, target)
-        assert weight.value.const_value is not None
-        tensor = weight.value.const_value
-        assert isinstance(tensor, GivenTensor) and tensor.form is not None
-        format, how = tensor.form
-        wish = _wish(weight, format, how)
-        reason = target.refusal(format.name) or _no_kernels(weight, how)
-        placed = wish if reason else _placed(weight, wish, how, target)
-        if reason or (placed.format, placed.block) != (wish.format, wish.block):
+        wish, placed, reason = _tried(weight, target)
+        if not reason and not _is_kept(wish, placed) and _widen(weight, target, is_refused=True):
+            wish, placed, reason = _tried(weight, target)
+        if reason or not _is_kept(wish, placed):
             again[node] = reason or placed.reason
+            tensor = weight.value.const_value
+            assert tensor is not None
             weight.value.const_value = graph.lazily(tensor, lambda w: w)
-            placed = target.place(weight, wish.to(Method.PACKED, WIDER, how.block or 32) if reason else placed)
+            placed = target.place(weight, wish.to(Method.PACKED, WIDER, wish.block or 32) if reason else placed)
+        elif wish.format in target.spelled:
+            _as_stored(weight)
         choices[node] = placed
     return Codes(Plan("codes", target.name, choices), again)
+
+
+def _tried(weight: Weight, target: Target) -> tuple[Choice, Choice, str]:
+    """(the form with the codes that a weight has, the nearest to that which the target has, why there is none)."""
+    tensor = weight.value.const_value
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    format, how = tensor.form
+    wish = _wish(weight, format, how)
+    reason = target.refusal(format.name) or _no_kernels(weight, how)
+    return wish, wish if reason else _placed(weight, wish, how, target), reason
+
+
+def _is_kept(wish: Choice, placed: Choice) -> bool:
+    return (placed.format, placed.block) == (wish.format, wish.block)
 
 
 def _no_kernels(weight: Weight, how: Granularity) -> str:
@@ -81,8 +96,7 @@ def _wish(weight: Weight, format: Format, how: Granularity) -> Choice:
 def _placed(weight: Weight, wish: Choice, how: Granularity, target: Target) -> Choice:
     """What the target can run, unpacked when it loads where only that keeps the codes."""
     placed, format = target.place(weight, wish), formats.get(wish.format or "")
-    is_kept = (placed.format, placed.block) == (wish.format, wish.block)
-    if not is_kept and target.stores(format.name, how.block):
+    if not _is_kept(wish, placed) and target.stores(format.name, how.block):
         return in_float(wish, placed.reason.partition(":")[0] + ": unpacked when the model loads")
     by_bnb4 = placed.method is Method.PACKED and format.bnb4 is not None and not target.has_onnxq_ops
     if by_bnb4 and _ends_inside(weight, how):
@@ -114,24 +128,44 @@ def _unnest(weight: Weight, target: Target) -> None:
     )
 
 
-def _widen(weight: Weight, target: Target) -> None:
+def _as_stored(weight: Weight) -> None:
+    """Where scales that are codes stay so, in float32 what those stand for, which was rounded to float16 before."""
+    tensor = weight.value.const_value
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    if not tensor.half_scales or tensor.form[0].stored_scales is None:
+        return
+    given = tensor.given
+
+    def exact() -> QuantizedTensor:
+        q = given()
+        assert isinstance(q.nested, StoredScales)
+        return QuantizedTensor(q.format, q.granularity, q.codes, *q.nested.values, q.nested)
+
+    weight.value.const_value = GivenTensor(exact, weight.shape, tensor.dtype, half_scales=False, form=tensor.form)
+
+
+def _widen(weight: Weight, target: Target, *, is_refused: bool = False) -> bool:
     """Where nothing reads the format, whole numbers that stand for the same: the same codes, or twice the code; with
-    scales in floats, if those were codes themselves."""
+    scales in floats, if those were codes themselves. Whether there are any.
+
+    Args:
+        is_refused: nothing reads it for this weight, though the target has it for others.
+    """
     tensor = weight.value.const_value
     assert isinstance(tensor, GivenTensor) and tensor.form is not None
     format, how = tensor.form
-    if how.block is None or not target.refusal(format.name):
-        return
+    if how.block is None or not (is_refused or target.refusal(format.name)):
+        return False
     sign, given = "int" if format.code_type == np.int8 else "uint", tensor.given
     if format.name in MICRO:
         words = [WIDER]
     elif format.is_integer and not format.has_minimum and format.bits <= 8:
         words = [f"{sign}{bits}" for bits in (2, 4, 8) if bits >= format.bits]
     else:
-        return
-    word = next((word for word in words if not target.refusal(word)), None)
+        return False
+    word = next((word for word in words if word != format.name and not target.refusal(word)), None)
     if word is None:
-        return
+        return False
     form = (formats.get(word), how)
     weight.value.const_value = GivenTensor(
         lambda: doubled(given()) if format.name in MICRO else _renamed(given(), form[0]),
@@ -140,6 +174,7 @@ def _widen(weight: Weight, target: Target) -> None:
         half_scales=tensor.half_scales,
         form=form,
     )
+    return True
 
 
 def _renamed(q: QuantizedTensor, format: Format) -> QuantizedTensor:

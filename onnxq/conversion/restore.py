@@ -8,7 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, TopologicalSortPass
+from onnx_ir.passes.common import (
+    InlinePass,
+    LiftConstantsToInitializersPass,
+    RemoveUnusedFunctionsPass,
+    RemoveUnusedOpsetsPass,
+    TopologicalSortPass,
+)
 
 from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
@@ -125,6 +131,8 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
             FoldConstants(only=frozenset({"Reshape"})),
             *readers,
             RemoveUnused(),
+            RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+            RemoveUnusedOpsetsPass(),
             TopologicalSortPass(),
             UniqueNames(),
         ],

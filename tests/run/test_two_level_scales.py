@@ -13,13 +13,17 @@ import tiny
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from test_import_schemes import foreign
 from tiny import normal
 
-from onnxq import Recipe, quantize
+from onnxq import OnnxqError, Recipe, layouts, quantize
+from onnxq.checking.rules import check_rules
 from onnxq.checkpoints.encode_arrays import decode_file
+from onnxq.checkpoints.import_weights import import_weights
 from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
 from onnxq.conversion.export_weights import export_weights
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 #: A product by a matrix that lies either way, and a lookup.
@@ -203,3 +207,52 @@ def test_kernels_of_float4_are_rounded_again_and_told(tmp_path: Path) -> None:
     wanted = ReferenceEvaluator(model).run(None, feed)[0]
     assert tiny.sqnr(wanted, run(done.output, **feed)[0]) > 35
     assert tiny.sqnr(wanted, run(dequantize(small, tmp_path / "float.onnx").output, **feed)[0]) > 110
+
+
+@pytest.mark.parametrize(
+    ("word", "target", "types"),
+    [
+        ("nvfp4", "tensorrt", {TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E4M3FN}),
+        ("nvfp4", "onnx-25", {TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E4M3FN}),
+        ("mxfp4", "onnx-25", {TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E8M0}),
+        ("e2m1", "onnx-25", {TensorProto.FLOAT4E2M1}),
+    ],
+)
+def test_codes_go_into_the_new_types(
+    word: str, target: str, types: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = made(tmp_path, word, "onnxq")
+    done = convert(small, target, tmp_path / "new.onnx")
+    # In a file for onnxq scales of nvfp4 are floats of 16 bits as soon as they are read, in the others of 32.
+    changed = {} if word != "nvfp4" else {"h", "y"} if target == "tensorrt" else {"h", "y", "t"}
+    assert set(done.again) == set(changed) == {"h", "y", "t"} - set(done.kept)
+    assert all(near > 70 and "scales" in why for why, near in done.again.values())
+    model = onnx.load(done.output)
+    assert types <= {tensor.data_type for tensor in model.graph.initializer} and not model.functions
+    onnx.checker.check_model(model, full_check=True)
+    assert done.check is not None and any("has no kernels for float4e2m1" in note for note in done.check.notes)
+    wanted = Session(small, library=False, optimize=False).run(FEED)
+    for a, b in zip(wanted, ReferenceEvaluator(model).run(None, FEED), strict=True):
+        assert tiny.sqnr(a, b) > (65 if word == "nvfp4" else 110)
+    assert target != "tensorrt" or check_rules(done.output, "tensorrt") == []
+    honest = layouts.scales_by_row
+    monkeypatch.setattr(layouts, "scales_by_row", layouts.Layout(lambda q: honest(q) * np.float32(2), honest.form))
+    # What is compared first is what the file holds, then what was run in its place.
+    says = "'t' of the saved file has another weight" if target == "tensorrt" else "reads other weights in the types"
+    with pytest.raises(OnnxqError, match=says):
+        convert(small, target, tmp_path / "other.onnx")
+    assert not (tmp_path / "other.onnx").exists()
+
+
+def test_a_checkpoint_in_nvfp4_goes_into_the_new_types(tmp_path: Path) -> None:
+    w = foreign("compressed_nvfp4", tmp_path).astype(np.float64)
+    done = import_weights(None, tmp_path, tmp_path / "q.onnx", target="tensorrt")
+    (choice,) = done.plan
+    assert choice.label == "nvfp4 b16 stored" and not done.match.rounded
+    model = onnx.load(done.output)
+    assert TensorProto.FLOAT4E2M1 in {tensor.data_type for tensor in model.graph.initializer}
+    assert done.check is not None and any("has no kernels for float4e2m1" in note for note in done.check.notes)
+    run_ = ReferenceEvaluator(model)
+    x, nothing = normal(5, 64), np.zeros((1, 64), np.float32)
+    y = np.asarray(run_.run(None, {"x": x})[0]) - np.asarray(run_.run(None, {"x": nothing})[0])
+    assert np.linalg.norm(y - x @ w.T) <= 2e-3 * np.linalg.norm(x @ w.T)  # as that package has w in bfloat16

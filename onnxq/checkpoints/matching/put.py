@@ -91,7 +91,8 @@ def _placed(weight: Weight, form: Form, method: Method, how: Placing) -> Choice 
     elif _is_ragged(weight, form, target):
         why = "MatMulBnb4's blocks would reach over the ends of its rows: unpacked when the model loads"
     if method is Method.STORED:
-        if not target.stores(form.word, block) or not _is_spelled(form):
+        has_type = form.word in target.spelled
+        if not has_type and not (target.stores(form.word, block) and _is_spelled(form)):
             return None
         wish = in_float(wish, why or f"no kernel multiplies by {form.word}: unpacked when the model loads")
     elif why:
