@@ -16,6 +16,8 @@ from tiny import normal
 
 from onnxq import OnnxqError, Recipe, layouts, quantize
 from onnxq.checking.rules import check_rules
+from onnxq.doctor.examine import examine
+from onnxq.doctor.finding import Severity
 from onnxq.pipeline import Result
 from onnxq.targets.rules import findings
 
@@ -105,6 +107,14 @@ def test_what_the_file_stands_for_is_compared_with_what_was_run(
     with pytest.raises(OnnxqError, match="reads other weights in the types of the saved model than were run"):
         made(tmp_path)
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_the_doctor_knows_that_the_file_is_for_others(tmp_path: Path) -> None:
+    path = made(tmp_path).output
+    (note,) = examine(path, target="tensorrt").findings
+    assert (note.rule, note.severity) == ("does-not-open", Severity.NOTE) and "float4e2m1 here" in note.message
+    (error,) = examine(path).findings
+    assert (error.rule, error.severity) == ("does-not-open", Severity.ERROR) and "--target" in error.fix
 
 
 def float4(shape: tuple[int, ...], axis: int, block: int = 16) -> onnx.ModelProto:
