@@ -93,6 +93,7 @@ def _weight(model: ir.Model, value: ir.Value) -> ir.Model:
     owner = value.graph
     assert isinstance(owner, ir.Graph)
     piece = ir.convenience.extract(owner, inputs=[], outputs=[value.name or ""])
+    piece.opset_imports.update(model.opset_imports)  # which bodies have none of their own
     return ir.Model(piece, ir_version=model.ir_version)
 
 

@@ -109,6 +109,26 @@ def test_what_the_file_stands_for_is_compared_with_what_was_run(
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.parametrize("target", ["tensorrt", "onnx-25"])
+def test_products_in_branches_are_compared_too(target: str, tmp_path: Path) -> None:
+    text = """g (float[n, 128] x, bool yes) => (float[n, 64] y) {
+        h = MatMul (x, a)  y = If (yes) <
+            then_branch = t () => (float[n, 64] t) { t = MatMul (h, u) },
+            else_branch = e () => (float[n, 64] e) { e = Gemm <transB = 1> (h, v) } >
+    }"""
+    weights = {"a": normal(128, 96), "u": normal(96, 64), "v": normal(64, 96, seed=2)}
+    model = tiny.save(tiny.model(text, weights), tmp_path)
+    data = [{"x": normal(16, 128, seed=i), "yes": np.array(bool(i % 2))} for i in range(8)]
+    done = quantize(model, tmp_path / "q.onnx", Recipe("nvfp4", min_sqnr=-np.inf), target=target, data=data)
+    assert {choice.label for choice in done.plan} == {"nvfp4 b16 stored"}
+    assert done.check is not None and done.check.sqnr > 14
+    assert target != "tensorrt" or check_rules(done.output, target) == []
+    for yes in (True, False):
+        feed = {"x": data[0]["x"], "yes": np.array(yes)}
+        wanted = tiny.evaluate(tiny.model(text, weights), **feed)
+        assert tiny.sqnr(wanted[0], ReferenceEvaluator(onnx.load(done.output)).run(None, feed)[0]) > 14
+
+
 def test_the_doctor_knows_that_the_file_is_for_others(tmp_path: Path) -> None:
     path = made(tmp_path).output
     (note,) = examine(path, target="tensorrt").findings
