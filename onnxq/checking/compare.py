@@ -10,12 +10,13 @@ from onnxq.boundary import bounded
 from onnxq.checking.labeled import LabelMetric
 from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check, check_models
-from onnxq.errors import BadModel
+from onnxq.checking.spelled import new_types
+from onnxq.errors import BadModel, CheckFailed
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
 from onnxq.passes.normalize.unique_names import UniqueNames
-from onnxq.runtime.session import THREADS, Session
+from onnxq.runtime.session import THREADS, Session, version
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import DataSource, inputs_of
@@ -82,5 +83,13 @@ def compare(
     else:
         UniqueNames()(model)
         trials = make_up(model, scout(model))
-    found = check_models(in_float, b, trials, threads=threads, classes=classes)
+    try:
+        found = check_models(in_float, b, trials, threads=threads, classes=classes)
+    except CheckFailed:
+        if missing := new_types(b):
+            raise BadModel(
+                f"'{b}' cannot be compared: onnxruntime {version()} has no kernels for {missing}; 'onnxq dequantize' "
+                "makes the same model in floats, which can"
+            ) from None
+        raise
     return found if scored is None else dataclasses.replace(found, score=scored.score(a, b, 1))

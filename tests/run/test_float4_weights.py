@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tiny import normal
 
-from onnxq import OnnxqError, Recipe, layouts, quantize
+from onnxq import OnnxqError, Recipe, check, dequantize, layouts, quantize
 from onnxq.checking.rules import check_rules
 from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Severity
@@ -135,6 +135,14 @@ def test_the_doctor_knows_that_the_file_is_for_others(tmp_path: Path) -> None:
     assert (note.rule, note.severity) == ("does-not-open", Severity.NOTE) and "float4e2m1 here" in note.message
     (error,) = examine(path).findings
     assert (error.rule, error.severity) == ("does-not-open", Severity.ERROR) and "--target" in error.fix
+
+
+def test_it_is_compared_once_it_is_in_floats(tmp_path: Path) -> None:
+    path = made(tmp_path).output
+    with pytest.raises(OnnxqError, match=r"cannot be compared: onnxruntime [\d.]+ has no kernels for float4e2m1; "):
+        check(tmp_path / "model.onnx", path)
+    dequantize(path, tmp_path / "d.onnx")
+    assert check(tmp_path / "model.onnx", tmp_path / "d.onnx").sqnr > 14
 
 
 def float4(shape: tuple[int, ...], axis: int, block: int = 16) -> onnx.ModelProto:
