@@ -14,8 +14,9 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tiny import normal
 
-from onnxq import OnnxqError, Recipe, check, dequantize, layouts, quantize
+from onnxq import OnnxqError, Recipe, check, layouts, quantize
 from onnxq.checking.rules import check_rules
+from onnxq.conversion.dequantize import dequantize
 from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Severity
 from onnxq.pipeline import Result
