@@ -5,6 +5,7 @@ files are as they were made is said by `sha256sum --check SHA256SUMS`, and more 
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 
 def open_session(manifest: dict[str, Any]) -> Any:
     """The model, with the compiled library if there is one."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # nobody is told of the model, unless you want that
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -51,6 +51,22 @@ def is_storable(x: object) -> bool:
     return isinstance(x, np.ndarray) and (x.dtype.kind in "biuf" or x.dtype == ml_dtypes.bfloat16)
 
 
+def require_types(file: Path, names: Sequence[str], kept: Stored, found: Sequence[Sequence[NDArray]]) -> None:
+    """Refuse outputs that are stored as another type than they have here: nothing of theirs would be compared.
+
+    Args:
+        names: of the outputs.
+        found: what the model computes here of each sample.
+
+    Raises:
+        BadData: the first that is.
+    """
+    for row, ours in zip(kept.wanted, found, strict=True):
+        for name, x, y in zip(names, row, ours, strict=True):
+            if x.dtype != _plain(y).dtype:
+                raise BadData(f"'{file}' holds the output '{name}' as {x.dtype}; the model gives {y.dtype}")
+
+
 def save(file: Path, stored: Stored, inputs: Sequence[Input]) -> None:
     """Write `stored`; bfloat16 becomes float32, which holds the same numbers."""
     arrays: dict[str, NDArray] = {}
@@ -79,7 +95,7 @@ def load(file: Path, inputs: Sequence[Input], samples: int, outputs: int, has_fl
         raise BadData(f"'{file}' cannot be read: {first_line(error)}") from None
     try:
         feeds = [
-            {x.name: read[f"in.{i}.{j}"].astype(x.dtype) for j, x in enumerate(inputs) if f"in.{i}.{j}" in read}
+            {x.name: _fed(read, f"in.{i}.{j}", x.dtype) for j, x in enumerate(inputs) if f"in.{i}.{j}" in read}
             for i in range(samples)
         ]
         wanted = list(_rows(read, "out", samples, outputs))
@@ -89,9 +105,28 @@ def load(file: Path, inputs: Sequence[Input], samples: int, outputs: int, has_fl
     return Stored(feeds, wanted, floats)
 
 
+def _fed(read: Mapping[str, NDArray], name: str, dtype: np.dtype) -> NDArray:
+    found = _of_kind(read, name, "U" if dtype == np.object_ else "biuf")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return found.astype(dtype)
+
+
 def _rows(read: Mapping[str, NDArray], word: str, samples: int, outputs: int) -> Iterator[list[NDArray]]:
     for i in range(samples):
-        yield [read[f"{word}.{i}.{j}"] for j in range(outputs)]
+        yield [_of_kind(read, f"{word}.{i}.{j}", "biuf") for j in range(outputs)]
+
+
+def _of_kind(read: Mapping[str, NDArray], name: str, kinds: str) -> NDArray:
+    """An array of a type that `save` writes there.
+
+    Raises:
+        KeyError: there is none of that name.
+        ValueError: it is of another type.
+    """
+    found = read[name]
+    if found.dtype.kind not in kinds:
+        raise ValueError(f"'{name}' is of type {found.dtype}")
+    return found
 
 
 def _plain(x: NDArray) -> NDArray:

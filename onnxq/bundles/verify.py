@@ -77,7 +77,7 @@ def verify(
     Args:
         load_library: run the bundle's own library. It is code: only for bundles whose maker you trust. Without, this
             installation's library takes its place where they are the same file; else the functions in the model.
-        threads: [default: as many as it was measured on]
+        threads: [default: as many as it was measured on, if this machine has so many cores]
 
     Raises:
         BadModel: it is no bundle, not whole, or its model does not run here.
@@ -90,8 +90,9 @@ def verify(
     model, there = folder / manifest.model, manifest.measured
     load_model(model)
     compiled, notes = _library(folder, manifest, load_library)
-    count = manifest.threads if threads is None else threads
-    session, machine = Session(model, threads=count, library=compiled), this_machine()
+    machine = this_machine()
+    count = min(manifest.threads, machine.cores) if threads is None else threads  # a stranger may say any number
+    session = Session(model, threads=count, library=compiled)
     listed = {*manifest.files, MANIFEST, SUMS}
     others = sorted(each.name for each in folder.iterdir() if each.is_file() and each.name not in listed)
     notes += [f"'{name}' is not of the bundle: not looked at" for name in others[:3]]
@@ -104,6 +105,7 @@ def verify(
     has_floats = there.sqnr is not None
     kept = stored.load(folder / SAMPLES, session.inputs, there.samples, len(there.outputs), has_floats)
     found = measure.run(model, kept.feeds, there.outputs, count, compiled)
+    stored.require_types(folder / SAMPLES, there.outputs, kept, found.outputs)
     notes += _differences(there, machine, found.kernels)
     quality = compare_outputs(there.outputs, kept.wanted, found.outputs)
     if not quality.outputs and not _are_equal(kept.wanted, found.outputs):

@@ -121,7 +121,7 @@ class Safetensors(Mapping[str, NDArray]):
             if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
                 raise BadData(f"'{path}' is neither a safetensors nor an npz file, or is cut short")
             try:
-                header = limits.parse_json(file.read(length).decode("utf-8"))
+                header = limits.parse_json(file.read(length).decode("utf-8"), strict=True)
                 tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
                 #: Texts by key.
                 self.metadata = schemas.checked(header.get("__metadata__", {}), dict[str, str])

@@ -124,7 +124,7 @@ def error_of(outcome: Outcome) -> OnnxqError:
     """What went wrong, as one of `errors.py`'s."""
     try:
         name, text = (str(word) for word in json.loads(outcome.payload))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         return Bug("a worker answered in a way that is not onnxq's; please report it")
     kind = getattr(errors, name, Bug)
     return kind(text) if isinstance(kind, type) and issubclass(kind, OnnxqError) else Bug(text)
@@ -134,7 +134,7 @@ def refusal_of(outcome: Outcome, worker: str) -> BadRecipe:
     """Which versions differ."""
     try:
         found = dict(json.loads(outcome.payload))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         found = {}
     names = sorted({*versions(), *found})
     other = [f"{name} {found.get(name) or 'none'}" for name in names if found.get(name) != versions().get(name)]

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
+from typing import IO, Any
 
 from onnxq.cluster.tasks import perform, reporting
 from onnxq.runtime.process.lazy_imports import postpone
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _work() -> None:
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    tasks_in, out = _own(0, "rb", os.open(os.devnull, os.O_RDONLY)), _own(1, "wb", os.dup(2))
     sys.stdout = sys.stderr  # what the user's own data function prints is no message
 
     def send(*message: object, payload: bytes = b"") -> None:
@@ -42,7 +42,7 @@ def _work() -> None:
 
     tasks: queue.Queue[tuple[Any, ...] | None] = queue.Queue()
     is_working = threading.Event()
-    threading.Thread(target=_listen, args=(tasks, is_working), daemon=True).start()
+    threading.Thread(target=_listen, args=(tasks_in, tasks, is_working), daemon=True).start()
     while (task := tasks.get()) is not None:
         is_working.set()
         threads, *what = task
@@ -52,12 +52,21 @@ def _work() -> None:
         is_working.clear()
 
 
-def _listen(tasks: queue.Queue[tuple[Any, ...] | None], is_working: threading.Event) -> None:
+def _own(number: int, mode: str, instead: int) -> IO[bytes]:
+    """A stream as a file of this process alone, and `instead` in its place: programs that the user's own functions
+    start, and libraries, write to 1 and read from 0."""
+    kept = os.fdopen(os.dup(number), mode, closefd=False)  # it ends with the process, which is no mistake
+    os.dup2(instead, number)
+    os.close(instead)
+    return kept
+
+
+def _listen(tasks_in: IO[bytes], tasks: queue.Queue[tuple[Any, ...] | None], is_working: threading.Event) -> None:
     """Take tasks until stdin ends, as it does with the process that wrote to it; interrupt what is at work then, and
     end this process if it does not hear that."""
     try:
         while True:
-            tasks.put(pickle.load(sys.stdin.buffer))
+            tasks.put(pickle.load(tasks_in))
     except (EOFError, pickle.UnpicklingError):
         tasks.put(None)
     if not is_working.is_set():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ NAME_BYTES = 1 << 14
 PIXELS = 1 << 26
 #: Of a member of an archive, and how many times longer than in the archive it may be.
 MEMBER_BYTES, INFLATION = 1 << 36, 1100
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str = "") -> int:
@@ -97,16 +99,30 @@ def read_text(path: str | Path, what: str, most: int = TEXT_BYTES, error: type[O
         raise error(f"{what}'{path}' cannot be read: {why.strerror}") from None
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, *, strict: bool = False) -> Any:
     """What the JSON in `text` says.
 
+    Args:
+        strict: refuse objects that say something twice, of which others may read the first and we the last, and
+            halves of characters, which no file that is written can have in a name.
+
     Raises:
-        ValueError: it is not JSON, nested too deeply, or holds a number of thousands of digits.
+        ValueError: it is not JSON, nested too deeply, or holds a number of thousands of digits; or `strict` refuses it.
     """
     try:
-        return json.loads(text)
+        found = json.loads(text, object_pairs_hook=_said_once if strict else None)
+        if strict and _HALF.search(text):
+            json.dumps(found, ensure_ascii=False).encode()  # of which UnicodeEncodeError is a ValueError
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    return found
+
+
+def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("an object says something twice")
+    return table
 
 
 def json_word(value: object) -> str:

@@ -56,9 +56,13 @@ _NUMPY = {
 def require() -> Any:
     """The onnxruntime module.
 
+    From 1.29 on it tells its maker of the models that it opens (names, hashes, operators: its Privacy.md), unless a
+    variable is set before it is loaded. Models are their owners' business; who wants it sets that variable to 0.
+
     Raises:
         MissingRuntime: it is not installed.
     """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:

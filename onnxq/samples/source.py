@@ -217,10 +217,10 @@ def _from_python(
         )
     if callable(source):
         require_call(source, name)
-        samples: Iterable[Mapping[str, NDArray]] = ()
+        samples: Iterable[object] = ()
     else:
         with failing(name):
-            samples = list(source)
+            samples = list(source) if isinstance(source, Sequence) else [_kept(sample) for sample in source]
 
     def samples_of() -> Iterator[Read]:
         with failing(name):
@@ -234,7 +234,9 @@ def _from_python(
             # Only what is the caller's is at work there: what is done with a sample fails elsewhere.
             with failing(name):
                 sample = next(rest, _END)
-                if isinstance(sample, Mapping):
+                if callable(source):
+                    sample = _kept(sample)
+                elif isinstance(sample, Mapping):
                     sample = {str(key): np.asarray(x) for key, x in sample.items()}
             if sample is _END:
                 return
@@ -243,6 +245,11 @@ def _from_python(
             yield functools.partial(dict, sample)
 
     return _checked(name, samples_of, inputs)
+
+
+def _kept(sample: object) -> object:
+    """A sample whose arrays are copies: generators fill one buffer again and again, and are read ahead of the model."""
+    return {str(key): np.array(x) for key, x in sample.items()} if isinstance(sample, Mapping) else sample
 
 
 def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:

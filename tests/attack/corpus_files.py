@@ -55,6 +55,8 @@ def safetensors(header: str, length: int | None = None) -> bytes:
 
 
 IMPORT = ["import-weights", "model.onnx", "w.safetensors", "-o", "out.onnx"]
+ENCODE = ["encode", "w.safetensors", "-w", "int4", "-o", "out.safetensors"]
+_TENSOR = '{"NAME": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}'
 PLAN = [*QUANTIZE, "--plan", "plan.json"]
 RANGES = ["quantize", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-o", "out.onnx", "--ranges", "r"]
 _CHOICE = {"node": "product", "op": "MatMul", "method": "dynamic", "format": "int8"}
@@ -137,5 +139,11 @@ CASES: dict[str, Hostile] = {
         "does not describe",
     ),
     "deep safetensors": Hostile(file("w.safetensors", safetensors("[" * 99999), *IMPORT), "does not describe"),
+    "safetensors of half a character": Hostile(
+        file("w.safetensors", safetensors(_TENSOR.replace("NAME", "\\ud800")), *ENCODE), "does not describe"
+    ),
+    "safetensors that say something twice": Hostile(
+        file("w.safetensors", safetensors(_TENSOR.replace("}", ', "shape": [2, 2]}', 1)), *ENCODE), "does not describe"
+    ),
     "long safetensors": Hostile(file("w.safetensors", safetensors("{}", 2**63), *IMPORT), "is cut short"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from onnxq.errors import BadData, MissingRuntime
 from onnxq.runtime.session import Input
 from onnxq.samples.pictures.images import Preprocessing
+from onnxq.samples.prefetch import prefetch
 from onnxq.samples.reading import reading_of
 from onnxq.samples.source import DataSource, open_data
 
@@ -105,6 +107,21 @@ def test_a_function_is_called_anew_for_each_pass(tmp_path: Path, monkeypatch: py
     data = open_data("my_rows:rows", X)
     for _ in range(2):
         assert [sample["x"][0, 0] for sample in data] == [0, 1, 2]
+
+
+def fills_one_buffer() -> Iterator[dict[str, NDArray]]:
+    buffer = np.empty((1, 3), np.float32)
+    for i in range(3):
+        buffer[:] = i
+        yield {"x": buffer}
+        buffer[:] = np.nan
+
+
+@pytest.mark.parametrize("source", [fills_one_buffer, fills_one_buffer()], ids=["function", "generator"])
+def test_samples_stay_what_they_are_when_the_caller_goes_on(source: DataSource) -> None:
+    """The next ones are read while the model runs on one, and some are held back to the end."""
+    with contextlib.closing(prefetch(open_data(source, X))) as found:
+        assert [sample["x"][0, 0] for sample in list(found)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -92,6 +93,12 @@ def test_errors_of_workers_are_those_of_this_process() -> None:
         list(cluster.results(Here(), [task_of(3, fails)]))
 
 
+@pytest.mark.parametrize("payload", [b"5", b"null", b"{", b"[1]", b"[" * 99999])
+def test_answers_that_are_none_of_ours(payload: bytes) -> None:
+    assert isinstance(tasks.error_of(Outcome(tasks.ERROR, payload, "")), Bug)
+    assert "has " in str(tasks.refusal_of(Outcome(tasks.REFUSED, payload, ""), "worker tcp://a"))
+
+
 def test_a_worker_with_other_versions_does_nothing() -> None:
     outcome = perform(doubled, (1,), versions() | {"onnxq": "0.0.1"})
     assert outcome.kind == tasks.REFUSED
@@ -175,6 +182,20 @@ def sleeps(folder: str) -> bytes:
     Path(folder, "began").touch()
     time.sleep(60)
     raise AssertionError
+
+
+def runs_a_program(number: int) -> bytes:
+    """As a data function may, whose program reads what there is to read and writes."""
+    os.write(1, b"a line\n")
+    return subprocess.run(["cat"], capture_output=True, timeout=20).stdout + bytes([number])
+
+
+def test_programs_that_a_task_starts_disturb_nothing() -> None:
+    engine = Processes(1)
+    try:
+        assert list(cluster.results(engine, [task_of(i, runs_a_program) for i in range(3)])) == [b"\0", b"\1", b"\2"]
+    finally:
+        engine.close()
 
 
 def test_a_task_whose_process_dies_is_done_by_another(tmp_path: Path) -> None:

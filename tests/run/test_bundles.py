@@ -269,9 +269,36 @@ def test_a_manifest_without_end(bundle: Path) -> None:
         verify(bundle.parent / "nowhere")
 
 
+def test_no_more_threads_than_this_machine_has(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest may say 65,536, whose threads would take longer to begin than anybody waits."""
+    edit(bundle, lambda t: t["measured"].update(threads=1 << 16))
+    asked: list[int] = []
+    run = measure.run
+    monkeypatch.setattr(measure, "run", lambda *given: (asked.append(given[3]), run(*given))[1])
+    verify(bundle)
+    assert asked == [native.cores()]
+    verify(bundle, threads=1)
+    assert asked[1:] == [1]
+
+
+@pytest.mark.parametrize("type", ["V2", "?", "U1", "c8", "f2"])
+def test_stored_outputs_of_another_type_are_not_taken_for_equal(type: str, bundle: Path) -> None:
+    with np.load(bundle / SAMPLES) as file:
+        arrays = dict(file)
+    for name in arrays:
+        if name.startswith("out."):
+            arrays[name] = np.zeros(arrays[name].shape, type)
+    np.savez(bundle / SAMPLES, **arrays)  # type: ignore[arg-type]
+    sign_again(bundle, SAMPLES)
+    with pytest.raises(BadData, match=r"is of type|holds the output 'y' as (bool|float16); the model gives float32"):
+        verify(bundle)
+
+
 def test_hostile_samples(bundle: Path) -> None:
     for arrays, words in (
         ({"in.0.0": np.array([{}], object)}, "pickled Python objects"),
+        ({"in.0.0": np.array([["a"]])}, "'in.0.0' is of type <U1"),
+        ({"in.0.0": np.ones((1, 64), np.complex64)}, "'in.0.0' is of type complex64"),
         ({"in.0.0": tiny.normal(2, 64)}, "does not hold what the manifest says"),
         ({}, "does not hold what the manifest says|cannot be read"),
     ):

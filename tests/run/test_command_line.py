@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import resource
 import shlex
@@ -70,6 +71,24 @@ def test_commands_read_sympy_only_where_dimensions_are_computed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1:] == ["False n + 1 5"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("chosen", [None, "0"])
+def test_nobody_is_told_of_models(chosen: str | None, tmp_path: Path) -> None:
+    """onnxruntime from 1.29 on tells its maker, unless this is set before it is read; what the user set stays."""
+    script = (
+        "import onnxq, os, sys\n"
+        "from onnxq.runtime import session\n"
+        "assert 'onnxruntime' not in sys.modules\n"
+        "session.require()\n"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'])\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path)} | ({} if chosen is None else {"ORT_DISABLE_TELEMETRY": chosen})
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
+    assert done.stdout.strip() == (chosen or "1")
+    assert chosen or not list(tmp_path.iterdir()), "what onnxruntime keeps of a device that tells"
 
 
 @pytest.mark.parametrize("word", sorted(main.commands))
