@@ -1,6 +1,6 @@
 """A model in a process of its own: how long it takes to open and to run once, and the memory that both take.
 
-Run as `python -m onnxq.benching.alone MODEL FEED THREADS`, it prints what it found as JSON.
+Run as `python -P -m onnxq.benching.alone MODEL FEED THREADS`, it prints what it found as JSON.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def alone(model: Path, feed: Feed, threads: int) -> Alone:
         types = {name: str(x.dtype) for name, x in feed.items()}
         (folder / "types.json").write_text(json.dumps(types), encoding="utf-8")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        words = [sys.executable, "-m", "onnxq.benching.alone", str(model.resolve()), str(folder), str(threads)]
+        words = [sys.executable, "-P", "-m", "onnxq.benching.alone", str(model.resolve()), str(folder), str(threads)]
         try:
             found = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=True, env=environment)
             return Alone(**json.loads(found.stdout.strip().splitlines()[-1]))

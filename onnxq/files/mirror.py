@@ -264,11 +264,13 @@ def _mirror_data(model: Path, url: str, name: str) -> None:
     """A file of data beside a model; one that is not there is told of when the model is read.
 
     Raises:
-        BadModel: nobody can tell.
+        BadModel: nobody can tell; or it is reached by a link out of the model's folder.
     """
     where = _below(model.parent, name)
     if where is None:
         return
+    if storage.leads_out(url, name):
+        raise BadModel(f"'{url}': the data file '{name}' lies outside the model's folder; move it there")
     try:
         _mirror(where, storage.beside(url, name), BadModel)
     except BadModel as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import shutil
@@ -55,7 +56,7 @@ def known(url: str, error: type[OnnxqError] = BadModel) -> Known:
     """
     found = _tried(url, error, lambda: _fs(url).info(_path(url)))
     size = found.get("size")
-    if found.get("type") == "directory" or not isinstance(size, int):
+    if found.get("type", "file") != "file" or not isinstance(size, int):
         raise error(f"'{url}' is not a file whose length is known")
     words = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified")
     version = next((str(found[word]) for word in words if found.get(word)), "")
@@ -144,6 +145,16 @@ def beside(url: str, name: str) -> str:
     if _is_http(url):
         name = urllib.parse.quote(name)
     return posixpath.join(posixpath.dirname(address), name) + mark + query
+
+
+def leads_out(url: str, name: str) -> bool:
+    """Whether `name` beside a file of this machine (`file://`) is not in that one's folder once links are followed;
+    other stores have none."""
+    if not _is_here(url):
+        return False
+    given, found = _path(url), os.path.realpath(_path(beside(url, name)))
+    folders = (os.path.realpath(os.path.dirname(given)), os.path.dirname(os.path.realpath(given)))
+    return not any(Path(found).is_relative_to(folder) for folder in folders)
 
 
 def without_secrets(word: str) -> str:

@@ -61,6 +61,15 @@ def test_a_crash_of_onnxruntime_is_told(words: str, doing: str, tmp_path: Path) 
     assert not left, "staging folders of a dead process are swept by the next run, all else is not there"
 
 
+def test_a_process_that_measures_reads_no_modules_of_the_working_folder(tmp_path: Path) -> None:
+    tiny.save(tiny.model("g (float[1, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path)
+    for name in STRANGERS:
+        (tmp_path / f"{name}.py").write_text("open('stranger', 'w'); raise SystemExit('of a stranger')\n")
+    done = onnxq_in(tmp_path, *["bench", "model.onnx", "--seconds", "0.1"])
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "stranger").exists()
+
+
 @pytest.mark.parametrize("journal", ["pipe", "deep", "names"])
 def test_a_folder_that_only_looks_like_one_of_ours_does_no_harm(journal: str, tmp_path: Path) -> None:
     """It came with somebody's archive: what it names is not removed, and nothing waits for it."""

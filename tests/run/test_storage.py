@@ -6,6 +6,7 @@ import contextlib
 import functools
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,24 @@ def test_data_of_a_stranger_stay_in_the_folder(folder: Path) -> None:
         fsspec.filesystem("memory").pipe_file("/shop/stranger.onnx", proto.SerializeToString())
         with pytest.raises(BadModel, match="outside the model's folder"):
             onnxq.quantize("memory://shop/stranger.onnx", "q.onnx", W4)
+
+
+def test_links_beside_a_model_lead_nowhere_by_an_address_either(folder: Path) -> None:
+    """As by a path: what came with somebody's archive would read any file of this machine."""
+    (folder.parent / "secret").write_bytes((folder / "d").read_bytes())
+    (folder / "link").symlink_to("../secret")
+    (folder / "up").symlink_to("..")
+    proto = onnx.load(folder / "model.onnx", load_external_data=False)
+    for place in ("link", "up/secret"):
+        for tensor in proto.graph.initializer:
+            next(entry for entry in tensor.external_data if entry.key == "location").value = place
+        (folder / "stranger.onnx").write_bytes(proto.SerializeToString())
+        for address in (folder / "stranger.onnx", f"file://{folder}/stranger.onnx"):
+            with pytest.raises(BadModel, match="outside the model's folder"):
+                onnxq.quantize(address, "q.onnx", W4, check=False)
+    os.mkfifo(folder / "pipe.onnx")
+    with pytest.raises(BadModel, match="is not a file whose length is known"):
+        mirror.local(f"file://{folder}/pipe.onnx")
 
 
 @pytest.mark.parametrize(
