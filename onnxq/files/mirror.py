@@ -64,6 +64,9 @@ def local(url: str, error: type[OnnxqError] = BadModel) -> Path:
     Raises:
         the given kind of error: there is no such file, or it cannot be read.
     """
+    here = storage.path_here(url)
+    if here is not None:
+        return here
     path = _place(url)
     _given[path] = url
     if storage.is_folder(url, error):
@@ -95,7 +98,10 @@ def stand_in(path: Path, url: str, known: Known) -> None:
 
 
 def destination(url: str) -> Path:
-    """A path to write to in the place of `url`, where `publish` moves it."""
+    """A path to write to in the place of `url`, where `publish` moves it; an address of this machine is one itself."""
+    here = storage.path_here(url)
+    if here is not None:
+        return here
     path = _place(url)
     with contextlib.suppress(OSError):  # of an earlier call
         if path.is_dir():
@@ -231,7 +237,7 @@ def fetch(url: str, known: Known, start: int, stop: int, error: type[OnnxqError]
     found = kept.get(name) if known.version else None
     if found is None or len(found) != stop - start:
         found = storage.read(url, start, stop, error)
-        if known.version and not url.startswith(("file:", "memory:")):
+        if known.version and not url.startswith("memory:"):
             kept.put(name, found)
     return found
 
@@ -264,13 +270,11 @@ def _mirror_data(model: Path, url: str, name: str) -> None:
     """A file of data beside a model; one that is not there is told of when the model is read.
 
     Raises:
-        BadModel: nobody can tell; or it is reached by a link out of the model's folder.
+        BadModel: nobody can tell.
     """
     where = _below(model.parent, name)
     if where is None:
         return
-    if storage.leads_out(url, name):
-        raise BadModel(f"'{url}': the data file '{name}' lies outside the model's folder; move it there")
     try:
         _mirror(where, storage.beside(url, name), BadModel)
     except BadModel as error:
@@ -318,6 +322,7 @@ def _place(url: str) -> Path:
         if _root is None:
             _root = _closing.enter_context(staging.scratch())
             atexit.register(_closing.close)
+    url = storage.canonical(url)
     address = url.partition("?")[0].rstrip("/")
     folder = hashlib.blake2b(storage.beside(url.rstrip("/"), "").encode(), digest_size=8).hexdigest()
     name = posixpath.basename(address)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-import shutil
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from onnxq.errors import BadData, BadModel, BadOutput, MissingRuntime, OnnxqError, first_line
-from onnxq.files import staging
 
 T = TypeVar("T")
 
-#: Kinds of places. `file://` is this machine, `memory://` this process.
+_ALIASES = {"gcs": "gs", "abfs": "az"}
+#: Kinds of places. `file://` is a path of this machine, `memory://` this process.
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "http", "https", "file", "memory")
 #: How often something is tried, and seconds before the second time; twice as many before each further one.
 ATTEMPTS, PAUSE = 5, 0.2
@@ -41,6 +40,17 @@ class Known(NamedTuple):
 
     size: int
     version: str
+
+
+def path_here(url: str) -> Path | None:
+    """The path that an address of this machine (`file://`) is; None: it is of a store."""
+    return Path(os.path.abspath(url[len("file://") :])) if url.lower().startswith("file://") else None
+
+
+def canonical(url: str) -> str:
+    """One address for all spellings of a place: kinds of stores have two names, and some paths several forms."""
+    kind = url.partition("://")[0].lower()
+    return url if _is_http(url) else f"{_ALIASES.get(kind, kind)}://{_path(url)}"
 
 
 def is_url(place: object) -> bool:
@@ -126,10 +136,6 @@ def write(local: Path, url: str) -> None:
 
     def attempt() -> None:
         fs = _fs(url)
-        if _is_here(url):  # where `put_file` would write over what is there, byte by byte
-            with staging.whole(Path(_path(url))) as staged:
-                shutil.copyfile(local, staged)
-            return
         fs.put_file(str(local), _path(url))
         fs.invalidate_cache()
         there = fs.info(_path(url)).get("size")
@@ -147,16 +153,6 @@ def beside(url: str, name: str) -> str:
     return posixpath.join(posixpath.dirname(address), name) + mark + query
 
 
-def leads_out(url: str, name: str) -> bool:
-    """Whether `name` beside a file of this machine (`file://`) is not in that one's folder once links are followed;
-    other stores have none."""
-    if not _is_here(url):
-        return False
-    given, found = _path(url), os.path.realpath(_path(beside(url, name)))
-    folders = (os.path.realpath(os.path.dirname(given)), os.path.dirname(os.path.realpath(given)))
-    return not any(Path(found).is_relative_to(folder) for folder in folders)
-
-
 def without_secrets(word: str) -> str:
     """A word of a command line; of an address without what gives access: a user, and what comes after `?`."""
     found = _GIVEN.fullmatch(word)
@@ -164,10 +160,6 @@ def without_secrets(word: str) -> str:
         return word
     place, slash, path = found[2].partition("?")[0].partition("/")
     return f"{found[1]}{place.rpartition('@')[2]}{slash}{path}"
-
-
-def _is_here(url: str) -> bool:
-    return url.lower().startswith("file://")
 
 
 def _is_http(url: str) -> bool:
@@ -205,7 +197,8 @@ def _patience(fsspec: Any, scheme: str) -> dict[str, Any]:
 
 
 def _path(url: str) -> str:
-    return str(_fs(url)._strip_protocol(url))
+    kind, mark, rest = url.partition("://")  # of which fsspec knows small letters
+    return str(_fs(url)._strip_protocol(kind.lower() + mark + rest))
 
 
 def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:

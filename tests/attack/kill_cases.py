@@ -167,13 +167,6 @@ CASES: dict[str, Case] = {
         [(beside("w8a16", "other.onnx"), ""), (beside("w4a16", "q.onnx"), ""), ([*FOR_OTHERS, "other.onnx"], "")],
         points="folder.",
     ),
-    "model in a store": Case(
-        [*beside("w8a16", "file://{here}/out.onnx"), "-f"],
-        "out.onnx",
-        [(beside("w4a16", "file://{here}/out.onnx"), "")],
-        BESIDE,
-        BESIDE,
-    ),
     "model that is searched for": Case(
         [
             *("quantize", "in.onnx", "-o", "out.onnx", "--data", "data.npz", "--effort", "quick"),

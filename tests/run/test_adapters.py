@@ -143,6 +143,7 @@ def test_a_folder_of_peft_is_read_as_peft_means_it(
         ({}, {"base_model.model.a.lora_embedding_A": np.zeros((2, 2), np.float32)}, "is no low-rank matrix beside a"),
         ({}, dict([*pair("model.layers.0.up_proj").items()][:1]), "not both matrices of module 'model.layers.0.up_pr"),
         ({}, {k: x * np.nan for k, x in pair("model.layers.0.up_proj").items()}, "are infinite or none at all"),
+        ({"lora_alpha": 1e300}, pair("model.layers.0.up_proj"), "are infinite or none at all"),
         ({}, {}, "holds no tensors"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

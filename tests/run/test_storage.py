@@ -116,9 +116,35 @@ def test_links_beside_a_model_lead_nowhere_by_an_address_either(folder: Path) ->
         for address in (folder / "stranger.onnx", f"file://{folder}/stranger.onnx"):
             with pytest.raises(BadModel, match="outside the model's folder"):
                 onnxq.quantize(address, "q.onnx", W4, check=False)
+
+
+def test_an_address_of_this_machine_is_a_path(folder: Path) -> None:
+    """What holds for paths holds there: what is read is not written, pipes are no files, folders are made."""
+    words = ["quantize", "-s", "w8a16", "--no-check", "-f"]
+    path, address = str(folder / "model.onnx"), f"file://{folder.parent}/./here/model.onnx"
+    before = (folder / "model.onnx").read_bytes()
+    for model, output in ((path, address), (address, path), (address, f"FILE://{path}")):
+        done = CliRunner().invoke(main, [*words, model, "-o", output])
+        assert done.exit_code == 1 and "is read, so it cannot be the output" in done.stderr
+    assert (folder / "model.onnx").read_bytes() == before
     os.mkfifo(folder / "pipe.onnx")
-    with pytest.raises(BadModel, match="is not a file whose length is known"):
-        mirror.local(f"file://{folder}/pipe.onnx")
+    for place in (["pipe.onnx", "-o", "q.onnx"], ["model.onnx", "-o", f"file://{folder}/pipe.onnx"]):
+        done = CliRunner().invoke(main, [*words, f"file://{folder}/{place[0]}", *place[1:]])
+        assert done.exit_code == 1 and "pipe.onnx' is not a file" in done.stderr
+    done = CliRunner().invoke(main, ["export", path, "--no-check", "-o", f"file://{folder}/made.bundle"])
+    assert done.exit_code == 0 and (folder / "made.bundle" / "model.onnx").exists(), done.stderr
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("output", ["memory://shop/model.onnx", "MEMORY:///shop/model.onnx"])
+def test_what_is_read_in_a_store_is_not_written(output: str, is_first: bool, folder: Path) -> None:
+    before = fsspec.filesystem("memory").cat_file("/shop/model.onnx")
+    words, model = ["-o", output], ["memory://shop/model.onnx"]
+    both = [*words, *model] if is_first else [*model, *words]
+    done = CliRunner().invoke(main, ["quantize", *both, "-s", "w8a16", "--no-check", "-f"])
+    assert done.exit_code == 1 and "is read, so it cannot be the output" in done.stderr, done.output
+    assert fsspec.filesystem("memory").cat_file("/shop/model.onnx") == before
+    assert len({mirror._place(f"{kind}://shop/m.onnx") for kind in ("s3", "S3")}) == 1
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def read_peft(folder: Path, products: Sequence[Product]) -> Read:
         if name in factors:
             raise BadData(f"'{folder / TENSORS}' has two modules for node '{name}', '{module}' is one of them")
         factor = _alpha(config, module) / (math.sqrt(rank) if config.use_rslora else rank)
-        factors[name] = Factors(np.ascontiguousarray(a.T), np.ascontiguousarray(b.T * np.float32(factor)))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then is refused with the adapter
+            factors[name] = Factors(np.ascontiguousarray(a.T), np.ascontiguousarray(b.T * np.float32(factor)))
     return Read(Adapter(factors), {name: (module, why) for module, (name, why) in found.items()})
 
 
@@ -179,7 +180,8 @@ def _pairs(folder: Path) -> dict[str, tuple[NDArray, NDArray]]:
             raise BadData(f"'{path}' has not both matrices of module '{module}' in floating-point numbers")
     if not halves:
         raise BadData(f"'{path}' holds no tensors")
-    return {module: (both["A"].astype(np.float32), both["B"].astype(np.float32)) for module, both in halves.items()}
+    with np.errstate(over="ignore"):
+        return {module: (both["A"].astype(np.float32), both["B"].astype(np.float32)) for module, both in halves.items()}
 
 
 def _matched(
