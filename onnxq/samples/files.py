@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -67,14 +68,24 @@ def files_in(folder: Path, suffixes: set[str]) -> list[Path]:
 
 
 def _everything_in(folder: Path) -> Iterator[Path]:
-    """
+    """Files and folders, without what is below a hidden one.
+
     Raises:
-        BadData: that is more than anybody's samples.
+        BadData: that is more than anybody's samples; or a folder cannot be read, whose samples would be missed.
     """
-    for count, path in enumerate(folder.rglob("*")):
-        if count >= MOST_FILES:
-            raise BadData(f"the folder '{folder}' holds more than {MOST_FILES:,} files: name the one with the samples")
-        yield path
+    count = 0
+    for where, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in (*folders, *names):
+            if (count := count + 1) > MOST_FILES:
+                raise BadData(
+                    f"the folder '{folder}' holds more than {MOST_FILES:,} files: name the one with the samples"
+                )
+            yield Path(where, name)
+
+
+def _refuse(error: OSError) -> None:
+    raise BadData(f"the folder '{error.filename}' cannot be read: {error.strerror}")
 
 
 def reads_of(

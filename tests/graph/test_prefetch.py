@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from onnxq.runtime.session import Input
 from onnxq.samples.prefetch import AHEAD, prefetch
+from onnxq.samples.source import DataSource, open_data
 
 
 def readers() -> int:
@@ -64,3 +69,18 @@ def test_reading_and_taking_overlap() -> None:
         if sample == 0:
             in_use.set()
             assert read.wait(10)
+
+
+def fills_one_buffer() -> Iterator[dict[str, NDArray]]:
+    buffer = np.empty((1, 3), np.float32)
+    for i in range(3):
+        buffer[:] = i
+        yield {"x": buffer}
+        buffer[:] = np.nan
+
+
+@pytest.mark.parametrize("source", [fills_one_buffer, fills_one_buffer()], ids=["function", "generator"])
+def test_samples_stay_what_they_are_when_the_caller_goes_on(source: DataSource) -> None:
+    """The next ones are read while the model runs on one, and some are held back to the end."""
+    with contextlib.closing(prefetch(open_data(source, (Input("x", np.dtype(np.float32), (None, 3)),)))) as found:
+        assert [sample["x"][0, 0] for sample in list(found)] == [0, 1, 2]

@@ -145,7 +145,8 @@ def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss 
     is_turned = weight.role.contraction == 1
 
     def added() -> NDArray[np.float32]:
-        delta = factors.a @ factors.b
+        with np.errstate(over="ignore", invalid="ignore"):  # a weight that is not finite then is refused by name
+            delta = factors.a @ factors.b
         return np.ascontiguousarray(delta.T if is_turned else delta)
 
     def floats() -> NDArray[np.float32]:
