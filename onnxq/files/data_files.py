@@ -16,7 +16,7 @@ from pathlib import Path
 
 from onnxq.files import faults
 
-JOURNAL = "journal"
+JOURNAL = ".onnxq-journal"
 #: How a model's file spells where data lie: protobuf's key and value of `StringStringEntryProto`, up to the length.
 _LOCATION = b"\n\x08location\x12"
 _CHUNK, _LONGEST = 1 << 22, 1 << 13
@@ -80,6 +80,8 @@ def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
     """The names that no model in `folder` speaks of: somebody may have copied one."""
     left = set(names)
     for path in folder.iterdir() if left else ():
+        if path.is_file() and not os.access(path, os.R_OK):
+            return []  # it may be a model of somebody else's, which speaks of any
         if is_model(path):
             left -= locations(path)
     return sorted(left)

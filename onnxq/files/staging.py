@@ -26,7 +26,8 @@ from onnxq.errors import BadOutput
 from onnxq.files import data_files, faults
 
 PREFIX = ".onnxq-"
-LOCK = "lock"
+#: Beside what is staged, which may be called anything.
+LOCK = f"{PREFIX}lock"
 #: Seconds to wait for another process that moves files in the same folder.
 PATIENCE = 5.0
 

@@ -17,7 +17,7 @@ import pytest
 import tiny
 
 import onnxq
-from onnxq.files import staging
+from onnxq.files import data_files, staging
 
 #: The integers are made of the input, so that no optimizer computes them when the model is opened.
 TEXT = """g (float[n, 64] x) => (float[n, 64] y) {
@@ -79,11 +79,11 @@ def test_a_folder_that_only_looks_like_one_of_ours_does_no_harm(journal: str, tm
     staged = place / f".onnxq-{'-'.join(staging._machine())}-x"
     staged.mkdir(parents=True)
     if journal == "pipe":
-        os.mkfifo(staged / "journal")
+        os.mkfifo(staged / data_files.JOURNAL)
     else:
         names = [f"../{outside.name}", str(outside), "a\0b.0123456789abcdef.data", "../model.onnx.data", ".."]
         told = json.dumps({"model": "../model.onnx", "data": names})
-        (staged / "journal").write_text("[" * 100_000 if journal == "deep" else told)
+        (staged / data_files.JOURNAL).write_text("[" * 100_000 if journal == "deep" else told)
     tiny.save(tiny.model("g (float[1, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), place)
     onnxq.quantize(place / "model.onnx", place / "q.onnx", "w8a16", check=False)
     assert outside.read_text() == "precious"

@@ -106,12 +106,13 @@ def merge_adapter(
     result = rewritten(loaded, codes, target, Recipe("w4a16", accuracy_level=accuracy_level))
     sign(result, {"target": target.name, "merged": found.ranks})
     with write.staging(output) as folder:
-        staged, beside = folder / output.name, folder / "beside.onnx"
+        staged, beside = folder / output.name, folder / "beside" / output.name
         progress.start("writing", write.nbytes_to_write(result))
         nbytes = write.save(result, staged, progress.advance)
         losses = {name: measure() for name, measure in made.items()}
         separate = file_model(base)
         as_nodes(separate, found, {product.name: product for product in products})
+        beside.parent.mkdir()  # whatever the output is called
         write.save(separate, beside)
         proof = prove(beside, loaded, staged, environment)
         score = None if scored is None else scored.score(beside, staged, 1)
