@@ -194,6 +194,7 @@ SPACED = {"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated"}
         (json.dumps(tokenizer(pre_tokenizer={"type": "Sequence", "pretokenizers": [SPACED, {"type": "ByteLevel",
             "use_regex": False}]})), "cuts texts by a pattern that llama.cpp has no name for"),
         (json.dumps(tokenizer(added_tokens=[{"id": "x"}])), "is not a tokenizer.json"),
+        (json.dumps(tokenizer(added_tokens=[{"id": 5, "content": "\ud800"}])), "is not a tokenizer.json"),
         (json.dumps(tokenizer(added_tokens=[{"id": 5, "content": "x" * 9000}])), "words of more than 1024 letters"),
     ],
 )  # fmt: skip

@@ -48,7 +48,11 @@ def metadata(file: Path, words: int) -> dict[str, Value]:
     """
     said = tokenizer.read_json(file)
     try:
-        return _metadata(said, _config(file), words)
+        found = _metadata(said, _config(file), words)
+        for value in found.values():
+            if isinstance(value, (str, list)):
+                "".join(value).encode()  # JSON may hold half a character, which no text in a file can
+        return found
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError):
         raise BadData(f"'{file}' is not a tokenizer.json of the tokenizers library") from None
 
