@@ -16,7 +16,7 @@ from pathlib import Path
 
 from onnxq.files import faults
 
-JOURNAL = ".onnxq-journal"
+JOURNAL = "journal"
 #: How a model's file spells where data lie: protobuf's key and value of `StringStringEntryProto`, up to the length.
 _LOCATION = b"\n\x08location\x12"
 _CHUNK, _LONGEST = 1 << 22, 1 << 13

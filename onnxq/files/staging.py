@@ -26,8 +26,7 @@ from onnxq.errors import BadOutput
 from onnxq.files import data_files, faults
 
 PREFIX = ".onnxq-"
-#: Beside what is staged, which may be called anything.
-LOCK = f"{PREFIX}lock"
+LOCK = "lock"
 #: Seconds to wait for another process that moves files in the same folder.
 PATIENCE = 5.0
 
@@ -110,7 +109,8 @@ def whole(path: Path, *, replace: bool = True) -> Iterator[Path]:
     with as_sentences(path):
         target = Path(os.path.realpath(path)) if path.is_symlink() else path
     with staging(target) as folder:
-        staged = folder / target.name
+        # Any name but those of what tells whose the folder is.
+        staged = folder / (f"new.{target.name}" if target.name in (LOCK, data_files.JOURNAL) else target.name)
         faults.point("write.begin")
         yield staged
         faults.point("write.sync")
