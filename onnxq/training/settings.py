@@ -93,7 +93,8 @@ class Settings:
             raise BadRecipe(f"--learn '{wrong}': unknown; choose among {', '.join(LEARNED)}")
         if not self.learn:
             raise BadRecipe(f"--learn: nothing to learn; choose among {', '.join(LEARNED)}")
-        for name, least in (("steps", 0), ("block_steps", 0), ("batch", 1), ("held_back", 1), ("evaluate_every", 1)):
+        zero, one = ("steps", "block_steps", "seed"), ("batch", "held_back", "evaluate_every", "patience", "pieces")
+        for name, least in (*((name, 0) for name in zero), *((name, 1) for name in (*one, "checkpoint_every"))):
             if getattr(self, name) < least:
                 raise BadRecipe(f"--{name.replace('_', '-')} {getattr(self, name)}: at least {least}")
         if not self.steps and not self.block_steps:

@@ -125,6 +125,14 @@ def test_an_interrupted_training_goes_on_bit_for_bit_and_the_same_seed_gives_the
         train(base, "parts.onnx_adapter", data, progress_file=kept)
 
 
+def test_any_seed_is_one(tmp_path: Path) -> None:
+    """Of numpy's, which has no end to them; torch has."""
+    base = adapters.quantized(tmp_path)
+    train(base, "a.onnx_adapter", samples(tmp_path, base), fit=FitOptions(steps=1, seed=1 << 70))
+    with pytest.raises(BadRecipe, match="invalid seed -1"):
+        FitOptions(seed=-1)
+
+
 def test_adapters_begin_as_what_the_codes_left_of_the_weights(tmp_path: Path) -> None:
     base = adapters.quantized(tmp_path, "int4")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32))

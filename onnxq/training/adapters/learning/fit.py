@@ -66,6 +66,8 @@ class FitOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadRecipe(f"invalid {name} {value}; choose 1 or more")
+        if self.seed < 0:
+            raise BadRecipe(f"invalid seed {self.seed}; choose 0 or more")
         for name in ("rate", "ratio"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadRecipe(f"invalid {name} {getattr(self, name):g}; choose a number above 0")

@@ -74,7 +74,7 @@ class AdaptedModule:
             self.graph.attach(name, matrix)
             self.graph.read_instead[name] = _giving(matrix)
         _forget_numbers(model)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed % (1 << 63))  # as many as torch has
         for name, rank in ranks.items():
             product = self._products[name]
             self.adapters[name] = LowRank(product.k, product.n, rank, generator)
