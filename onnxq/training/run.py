@@ -202,8 +202,10 @@ def _device(settings: Settings) -> torch.device:
     """
     word = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(1, device=word).device
-    except (RuntimeError, AssertionError):
+        found = torch.ones(1, device=word)
+        found.item()  # which one without numbers ('meta') cannot give
+        return found.device
+    except (RuntimeError, AssertionError, NotImplementedError):
         raise BadRecipe(f"--device '{word}': torch has no such device here; cpu is always there") from None
 
 

@@ -101,6 +101,10 @@ class Settings:
             raise BadRecipe("--steps 0 and --block-steps 0: nothing is trained; 'onnxq quantize' does that")
         if not 0 < self.rate < math.inf or not self.temperature > 0:
             raise BadRecipe(f"--rate {self.rate:g} and --temperature {self.temperature:g} must be above 0")
+        for name, most in (("warmup", 1.0), ("clip", math.inf), ("minutes", math.inf)):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= most:  # NaN is neither
+                raise BadRecipe(f"--{name} {value:g}: at least 0{' and at most 1' * (most == 1)}")
         if self.schedule not in SCHEDULES:
             raise BadRecipe(f"--schedule '{self.schedule}': choose one of {', '.join(SCHEDULES)}")
 

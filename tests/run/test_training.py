@@ -244,11 +244,24 @@ def test_training_never_ends_worse_than_it_began(path: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"learn": ("all",)}, "unknown"), ({"steps": 0}, "nothing is trained"), ({"batch": 0}, "at least 1")],
+    [
+        ({"learn": ("all",)}, "unknown"),
+        ({"steps": 0}, "nothing is trained"),
+        ({"batch": 0}, "at least 1"),
+        ({"seed": -1}, "--seed -1: at least 0"),
+        ({"warmup": np.nan}, "--warmup nan: at least 0 and at most 1"),
+        ({"clip": np.nan}, "--clip nan: at least 0$"),
+        ({"minutes": np.nan}, "--minutes nan: at least 0$"),
+    ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(BadRecipe, match=words):
         Settings(**wrong)
+
+
+def test_a_device_without_numbers_is_none(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadRecipe, match="'meta': torch has no such device here"):
+        train(path, tmp_path / "a.onnx", data=samples(), settings=dataclasses.replace(SETTINGS, device="meta"))
 
 
 def test_layers_of_torch_export_as_standard_pairs_with_the_same_numbers(tmp_path: Path) -> None:
