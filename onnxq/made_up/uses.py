@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxq import own_ops
 from onnxq.model import graph
 
 _SHAPES_ONLY = ("Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose")
 #: Operators that take a part of their first input.
 _PARTS = ("Slice", "Gather", "Split")
+#: Operators that make a table of its codes, with the dimensions of their first input.
+_UNPACKS = ("DequantizeLinear", "Cast", "Sub", "Mul", "Add", "Identity")
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,38 @@ def _numbers(node: ir.Node, index: int) -> list[int] | None:
 
 def _rows(node: ir.Node, index: int) -> Iterator[int]:
     table = graph.constant(node.inputs[0]) if node.inputs else None
-    if node.op_type == "Gather" and index == 1 and table is not None:
-        yield table.shape.numpy()[graph.attribute_int(node, "axis", 0)]
+    if node.op_type == "Gather" and index == 1:
+        rows = _size(node.inputs[0], graph.attribute_int(node, "axis", 0))
+        yield from [] if rows is None else [rows]
+    elif node.op_type == own_ops.GATHER and node.domain == own_ops.DOMAIN and index == 3:
+        yield graph.attribute_int(node, "N", 1)
     elif node.op_type == "GatherBlockQuantized" and index == 1 and table is not None:
         yield table.shape.numpy()[graph.attribute_int(node, "gather_axis", 0)]
     elif node.op_type == "OneHot" and index == 0 and (depth := graph.constant(node.inputs[1])) is not None:
         yield from (int(rows) for rows in depth.numpy().reshape(-1)[:1])
     elif node.op_type == "EmbedLayerNormalization" and (words := graph.constant(node.inputs[2])) is not None:
         yield words.shape.numpy()[0] if index == 0 else 2
+
+
+def _size(table: ir.Value | None, axis: int) -> int | None:
+    """Of one dimension of a constant, or of one that quantizers left behind what unpacks it; None: it is not known."""
+    while table is not None:
+        tensor, node = graph.constant(table), table.producer()
+        shape = tensor.shape if tensor is not None else table.shape
+        if shape is not None and len(shape) and isinstance(size := shape[axis % len(shape)], int):
+            return size
+        if node is None or node.op_type not in ("Reshape", "Transpose", *_UNPACKS):
+            return None
+        if node.op_type == "Reshape":
+            sizes = _numbers(node, 1) or []
+            return sizes[axis] if -len(sizes) <= axis < len(sizes) and sizes[axis] > 0 else None
+        if node.op_type == "Transpose":
+            if "perm" not in node.attributes:
+                return None
+            order = list(node.attributes["perm"].as_ints())
+            axis = order[axis % len(order)]
+        table = node.inputs[0]
+    return None
 
 
 def _compared(node: ir.Node, index: int) -> Iterator[int]:
