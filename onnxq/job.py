@@ -80,10 +80,13 @@ class Environment:
         if word is None or self.shared:
             yield self.shared[-1] if self.shared else None
             return
-        self.progress.start(f"connecting to {word}")
-        with open_engine(word) as engine:
-            assert engine is not None
+
+        def begun(engine: Engine) -> None:
             self.progress.start(f"{engine.workers} workers; {engine.dashboard or word}")
+
+        self.progress.start(f"connecting to {word}")
+        with open_engine(word, begun=begun) as engine:
+            assert engine is not None
             self.shared.append(engine)
             try:
                 yield engine

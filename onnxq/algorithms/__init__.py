@@ -4,7 +4,8 @@ One file each; the file name is the word. Each defines `quantize(w, format, gran
 scales of None mean the format's own, and `suits(op_type, format, granularity)`, which says what it is chosen for: no
 two of them claim the same weight. One that says `NEEDS_DATA` is also given `layer`, what data say about the input of
 the weight's layer (`summaries/evidence.py`), and `half_scales`; it is chosen, before those without, where there is one.
-One that says `SLOW` is chosen only where time is no matter (`--effort thorough`).
+One that says `SLOW` is chosen only where time is no matter (`--effort thorough`); one that says `QUICK` takes no
+longer than sending the weight to another process does.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ WITH_DATA: Mapping[str, DataAlgorithm] = {word: module.quantize for word, module
 #: Those of them for which data are followed through the model as it is quantized.
 FOLLOWING = frozenset(word for word, module in _NEEDS_DATA.items() if getattr(module, "FOLLOWS", False))
 _SLOW = frozenset(word for word, module in _NEEDS_DATA.items() if getattr(module, "SLOW", False))
+QUICK = frozenset(word for word, module in _MODULES.items() if getattr(module, "QUICK", False))
 WORDS = (*DATA_FREE, *WITH_DATA)
 
 

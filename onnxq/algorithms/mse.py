@@ -19,6 +19,8 @@ FACTORS = np.array([0.76, 0.80, 0.84, 0.88, 0.92, 0.96, 1.04], np.float32)
 #: Of a scale that is a power of two, and stays one.
 POWERS = np.array([0.5, 2.0], np.float32)
 
+QUICK = True
+
 
 def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
     return format.bits <= 4

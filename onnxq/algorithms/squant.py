@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from onnxq.algorithms._base import base_first
 from onnxq.formats import CodeArray, FloatArray, Format, Granularity, QuantizedTensor
 
+QUICK = True
+
 
 def suits(op_type: str, format: Format, granularity: Granularity) -> bool:
     return op_type in ("Conv", "ConvTranspose") and format.bits == 8 and granularity.block is None

@@ -103,6 +103,7 @@ def observe(
             if path is not None:
                 job.guard.writes(path, "--ranges or -o", resume.is_progress)
         if engine is not None:
+            engine.begin()
             start(samples.count)
             means = Means(memory=effort.memory, checkpoint=partial, every=effort.every)
             return observe_in_shards(engine, job, shards_of(job, names, keep, means), samples, job.progress.advance)

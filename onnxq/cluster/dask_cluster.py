@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -26,45 +27,59 @@ DEATHS = 3
 _ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://\S+")
 #: Held by the task that a process works on: a task uses all threads of its worker.
 _alone = threading.Lock()
+_NO_DASK = "--cluster needs Dask: pip install 'onnxq[cluster]'"
 _LOCAL = re.compile(r"local:([1-9]\d{0,3})")
 
 
 class DaskCluster:
-    """An `Engine` of Dask's workers.
+    """An `Engine` of Dask's workers. Those of `local:4` are started once there is something to do.
 
     Args:
-        word: as `words.open_engine` takes it.
-
-    Attributes:
-        dashboard: the address of Dask's own page on what it does.
+        word, begun: as `words.open_engine` takes them.
 
     Raises:
         BadRecipe: no such cluster, or no scheduler answers.
         MissingRuntime: Dask is not installed.
     """
 
-    def __init__(self, word: str, cache: Cache | None = None) -> None:
-        self.word, self.cache = word, cache
-        self._distributed = _distributed()
+    def __init__(
+        self, word: str, cache: Cache | None = None, begun: Callable[[DaskCluster], object] = lambda engine: None
+    ) -> None:
+        self.word, self.cache, self._begun = word, cache, begun
+        found = _LOCAL.fullmatch(word)
+        self._started_here = int(found[1]) if found else 0
+        self.is_here = found is not None
         self._closing = contextlib.ExitStack()
         self._refused: dict[str, OnnxqError] = {}
         self._lock = threading.Lock()
         self._seen: set[tuple[str, int]] = set()
         self._gone_since: float | None = None
         self._counted = (0.0, 0)
+        self._client: Any = None
+        if self.is_here:
+            _require_dask()
+        else:
+            self.begin()
+
+    def begin(self) -> None:
+        if self._client is not None:
+            return
+        self._distributed = _distributed()
         try:
             self._closing.enter_context(_configured())
             self._client = self._opened()
         except BaseException:
             self._closing.close()
             raise
-        self.dashboard: str = self._client.dashboard_link or ""
+        self._begun(self)
+
+    @property
+    def dashboard(self) -> str:
+        return "" if self._client is None else self._client.dashboard_link or ""
 
     def _opened(self) -> Any:
         address: Any
-        workers = 0
-        if found := _LOCAL.fullmatch(self.word):
-            workers = int(found[1])
+        if workers := self._started_here:
             address = _local_cluster(self._distributed, workers, self._closing)
         elif _ADDRESS.fullmatch(self.word):
             address = self.word
@@ -100,12 +115,15 @@ class DaskCluster:
     @property
     def workers(self) -> int:
         """How many there are now; asked anew every second."""
+        if self._client is None:
+            return self._started_here
         since, count = self._counted
         if time.monotonic() - since > 1:
             self._counted = (time.monotonic(), len(self._addresses()))
         return self._counted[1] or count
 
     def submit(self, task: Task, progress: Callable[[int], None]) -> Future[Outcome]:
+        self.begin()
         future = _Cancelling()
         self._send(task, future)
         return future
@@ -125,6 +143,7 @@ class DaskCluster:
 
     def unseen(self, *paths: str | Path) -> str:
         """Asked of those that are there now, and once for each file as it is."""
+        self.begin()
         sizes = {os.path.abspath(path): os.path.getsize(path) for path in paths}
         if new := {path: size for path, size in sizes.items() if (path, size) not in self._seen}:
             for worker, unseen in self._client.run(_unseen, new).items():
@@ -238,11 +257,22 @@ def _is_there(path: str, size: int) -> bool:
         return False
 
 
+def _require_dask() -> None:
+    """
+    Raises:
+        MissingRuntime: it is not installed.
+    """
+    with contextlib.suppress(ValueError):  # a module that is none
+        if importlib.util.find_spec("distributed") is not None:
+            return
+    raise MissingRuntime(_NO_DASK)
+
+
 def _distributed() -> Any:
     try:
         import distributed
     except ImportError:
-        raise MissingRuntime("--cluster needs Dask: pip install 'onnxq[cluster]'") from None
+        raise MissingRuntime(_NO_DASK) from None
     return distributed
 
 

@@ -29,14 +29,25 @@ class Engine(Protocol):
     Attributes:
         workers: how many work at the same time.
         cache: where results are kept for a command that goes on after an interruption; None: nowhere.
-        dashboard: the address of a page on what is being done; empty: there is none.
+        is_here: its workers have no cores but those of this machine.
     """
 
     cache: Cache | None
-    dashboard: str
+    is_here: bool
+
+    @property
+    def dashboard(self) -> str:
+        """The address of a page on what is being done; empty: there is none, or nothing was begun."""
 
     @property
     def workers(self) -> int: ...
+
+    def begin(self) -> None:
+        """Start workers where there are none yet.
+
+        Raises:
+            OnnxqError: none can be had.
+        """
 
     def submit(self, task: Task, progress: Progress) -> Future[Outcome]:
         """The outcome, once there is one. A worker that dies is no outcome: the task goes to another one.

@@ -39,7 +39,7 @@ class Processes:
         doing: what they do, for messages: "calibrated".
     """
 
-    dashboard = ""
+    dashboard, is_here = "", True
 
     def __init__(self, count: int, doing: str = "worked", cache: Cache | None = None) -> None:
         self.count, self.doing, self.cache = count, doing, cache
@@ -51,6 +51,9 @@ class Processes:
     @property
     def workers(self) -> int:
         return self.count
+
+    def begin(self) -> None:
+        """Each is started with its first task."""
 
     def submit(self, task: Task, progress: Callable[[int], None]) -> Future[Outcome]:
         return self._threads.submit(self._done, task, progress)

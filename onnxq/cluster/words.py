@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from onnxq.cluster.engine import Engine
 from onnxq.cluster.processes import Processes
@@ -12,7 +12,9 @@ from onnxq.files import cache
 
 
 @contextlib.contextmanager
-def open_engine(word: str | None, jobs: int = 1, doing: str = "worked") -> Iterator[Engine | None]:
+def open_engine(
+    word: str | None, jobs: int = 1, doing: str = "worked", begun: Callable[[Engine], object] = lambda engine: None
+) -> Iterator[Engine | None]:
     """The engine that these words name, until the block ends; None: everything is done in this process.
 
     Args:
@@ -20,6 +22,7 @@ def open_engine(word: str | None, jobs: int = 1, doing: str = "worked") -> Itera
             Dask's own configuration says, `module:Class` for a cluster of `dask-jobqueue` and the like.
         jobs: processes on this machine, in the place of a cluster.
         doing: what is done, for messages.
+        begun: called with a cluster once it has workers: those of `local:4` are started when there is something to do.
 
     Raises:
         BadRecipe: no such cluster, or there is none.
@@ -32,7 +35,7 @@ def open_engine(word: str | None, jobs: int = 1, doing: str = "worked") -> Itera
     else:
         from onnxq.cluster.dask_cluster import DaskCluster
 
-        engine = DaskCluster(word, cache.usual())
+        engine = DaskCluster(word, cache.usual(), begun)
     try:
         yield engine
     finally:

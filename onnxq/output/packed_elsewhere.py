@@ -23,7 +23,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import cluster, formats
+from onnxq import algorithms, cluster, formats
 from onnxq.cluster import Engine, Task
 from onnxq.encoding import lazy, memo
 from onnxq.encoding.lazy import EncodedTensor, Encoding, GivenTensor
@@ -51,7 +51,7 @@ def pack_elsewhere(engine: Engine, model: ir.Model, progress: Callable[[], objec
     found: dict[Hashable, _Weight] = {}
     for value in tensors_to_write(model):
         tensor = value.const_value
-        if isinstance(tensor, EncodedTensor) and _is_worth_it(tensor.encoding):
+        if isinstance(tensor, EncodedTensor) and _is_worth_it(tensor.encoding, engine):
             key = lazy.key_of(tensor.encoding)
             found.setdefault(key, _Weight(tensor.encoding)).values.append(value)
     sendable = [weight for weight in found.values() if weight.is_sendable(engine)]
@@ -68,7 +68,9 @@ def pack_elsewhere(engine: Engine, model: ir.Model, progress: Callable[[], objec
     return len(sendable)
 
 
-def _is_worth_it(encoding: Encoding) -> bool:
+def _is_worth_it(encoding: Encoding, engine: Engine) -> bool:
+    if engine.is_here and encoding.algorithm in algorithms.QUICK:
+        return False  # this process has the same cores
     is_large = encoding.given is None and encoding.tensor.nbytes >= LEAST_BYTES
     return is_large and not memo.current().has(lazy.key_of(encoding))
 

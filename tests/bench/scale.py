@@ -4,9 +4,9 @@ A decoder shaped like llama, of float16 weights, is calibrated by layer groups: 
 left, which is spilled to disk, its weights get their codes by data (`--algorithm`), and it is forgotten. Each size runs
 in a process of its own, whose peak of memory is that of the system.
 
-`--local 1 2` compares one process with clusters of so many workers here, without data: what README says of 3.8 GB is
-`--local 1 2 --gigabytes 3.8 --float32 --rtn`. `--sparse` leaves holes in the model's file where disks are too small: of
-each weight only the first 64 kB are there.
+`--local 1 2` compares one process with clusters of so many workers here, as in `--local 1 2 --gigabytes 3.8 --float32
+--algorithm mse`. Algorithms that need no data get none. `--sparse` leaves holes in the model's file where
+disks are too small: of each weight only the first 64 kB are there.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ def hidden_of(width: int) -> int:
 def work(folder: Path, width: int, cluster: str, options: argparse.Namespace) -> None:
     """One size, in this process: prints what it took as JSON."""
     import onnxq
+    from onnxq import algorithms
     from onnxq.calibration.find_ranges import Effort
     from onnxq.output import write
 
     write.SINGLE_FILE_BYTES = 0  # small models too are written as large ones are
     ids = np.random.default_rng(0).integers(0, VOCABULARY, (SAMPLES, 1, TOKENS))
     np.savez(folder / "data.npz", ids=ids)
-    recipe = onnxq.Recipe("w4a16", keep_slow=True, algorithm="rtn" if options.rtn else options.algorithm, balance=False)
+    recipe = onnxq.Recipe("w4a16", keep_slow=True, algorithm=options.algorithm, balance=False)
     start = time.perf_counter()
     effort = Effort(memory=MEMORY, cluster=cluster or None)
-    data = None if options.rtn else str(folder / "data.npz")
+    data = None if options.algorithm in algorithms.DATA_FREE else str(folder / "data.npz")
     result = onnxq.quantize(
         folder / "llama.onnx", folder / "out.onnx", recipe, data=data, check=False, force=True, effort=effort
     )
@@ -72,7 +73,7 @@ def measured(folder: Path, gigabytes: float, cluster: str, options: argparse.Nam
         shape = {"width": options.width, "hidden": hidden_of(options.width), "vocabulary": VOCABULARY}
         written = (1 << 16) if options.sparse else None
         llama.write_llama(folder, layers=layers, dtype=kind, written=written, **shape)
-    flags = [word for word in ("--rtn", "--sparse", "--float32") if getattr(options, word[2:])]
+    flags = [word for word in ("--sparse", "--float32") if getattr(options, word[2:])]
     command = [sys.executable, __file__, "--work", str(folder), cluster, "--width", str(options.width)]
     command += ["--algorithm", options.algorithm, *flags]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -85,8 +86,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--local", type=int, nargs="+", default=[])
     parser.add_argument("--folder", type=Path, help="Where there is room.  [default: where the system keeps such]")
-    parser.add_argument("--rtn", action="store_true", help="Round each weight by itself, without data.")
-    parser.add_argument("--algorithm", default="gptaq", help="That chooses codes by data.")
+    parser.add_argument("--algorithm", default="gptaq", help="That chooses codes.")
     parser.add_argument("--sparse", action="store_true")
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)

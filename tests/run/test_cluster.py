@@ -288,6 +288,21 @@ def test_clusters_that_are_none(word: str, sentence: str, monkeypatch: pytest.Mo
     assert {each.status for each in clients} <= {"closed"}
 
 
+def test_workers_here_are_started_for_what_takes_longer_than_to_send_it(
+    folder: Path, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process has the same cores: what is compiled is encoded as fast as it is written."""
+    alone = quantized(folder, None, onnxq.Recipe("w4a16", algorithm="mse", keep_slow=True), data=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(dask_cluster, "_local_cluster", None)
+        recipe = onnxq.Recipe("w4a16", algorithm="mse", keep_slow=True)
+        assert quantized(folder, "local:1", recipe, data=False) == alone
+    assert not sent
+    slow = onnxq.Recipe("w4a16", algorithm="hqq", keep_slow=True)
+    assert quantized(folder, "local:1", slow, data=False) == quantized(folder, None, slow, data=False)
+    assert sent
+
+
 def test_a_cluster_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingRuntime, match=r"pip install 'onnxq\[cluster\]'"), open_engine("local:2"):
