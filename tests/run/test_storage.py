@@ -144,6 +144,10 @@ def test_what_is_read_in_a_store_is_not_written(output: str, is_first: bool, fol
     done = CliRunner().invoke(main, ["quantize", *both, "-s", "w8a16", "--no-check", "-f"])
     assert done.exit_code == 1 and "is read, so it cannot be the output" in done.stderr, done.output
     assert fsspec.filesystem("memory").cat_file("/shop/model.onnx") == before
+
+
+def test_a_store_by_any_spelling_is_one_place() -> None:
+    pytest.importorskip("s3fs")
     assert len({mirror._place(f"{kind}://shop/m.onnx") for kind in ("s3", "S3")}) == 1
 
 
