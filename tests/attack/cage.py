@@ -209,8 +209,9 @@ def _one(case: Case, folder: Path) -> Outcome:
     after = _contents(folder)
     lost = [name for name, content in before.items() if after.get(name) != content and not OUTPUTS.fullmatch(name)]
     lost = [name for name in lost if code or name not in _replaced(words)]
-    asked = set(words) if code == 0 else set()  # for any name, as an output of its own
-    left = [name for name in after if name not in before and name not in asked and not OUTPUTS.fullmatch(name)]
+    asked = set(words) if code == 0 else set()  # for any name, as an output of its own: a file or a folder
+    new = [name for name in after if name not in before and asked.isdisjoint({name, name.partition("/")[0]})]
+    left = [name for name in new if not OUTPUTS.fullmatch(name)]
     left = [] if "." in asked else left  # several files of one output, in the folder itself
     # A trace is of use where something failed.
     made_in = () if "--trace" in words else ("out/",)
