@@ -48,6 +48,8 @@ OUTPUTS = re.compile(
     r"|bundle(/adapter_(config\.json|model\.safetensors))?",  # named as a page, or a folder
     re.DOTALL,
 )
+#: Options that name a file to write.
+WRITING = ("-o", "--output", "--html", "--json", "--report")
 #: What Python says to programmers.
 INTERNAL = re.compile(
     r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"
@@ -238,7 +240,7 @@ def _of_ours(said: str, words: list[str]) -> str:
 
 def _replaced(words: list[str]) -> set[str]:
     """Files that a command was asked to replace, and to do nothing else with."""
-    outputs = {word for before, word in itertools.pairwise(words) if before in ("-o", "--output")}
+    outputs = {word for before, word in itertools.pairwise(words) if before in WRITING}
     is_forced = not {"-f", "--force"}.isdisjoint(words)
     return {word for word in outputs if is_forced and words.count(word) == 1}
 
