@@ -212,7 +212,7 @@ def _one(case: Case, folder: Path) -> Outcome:
     lost = [name for name, content in before.items() if after.get(name) != content and not OUTPUTS.fullmatch(name)]
     lost = [name for name in lost if code or name not in _replaced(words)]
     asked = set(words) if code == 0 else set()  # for any name, as an output of its own: a file or a folder
-    new = [name for name in after if name not in before and asked.isdisjoint({name, name.partition("/")[0]})]
+    new = [name for name in after if name not in before and asked.isdisjoint({name, _owner(name)})]
     left = [name for name in new if not OUTPUTS.fullmatch(name)]
     left = [] if "." in asked else left  # several files of one output, in the folder itself
     # A trace is of use where something failed.
@@ -243,6 +243,12 @@ def _replaced(words: list[str]) -> set[str]:
     outputs = {word for before, word in itertools.pairwise(words) if before in WRITING}
     is_forced = not {"-f", "--force"}.isdisjoint(words)
     return {word for word in outputs if is_forced and words.count(word) == 1}
+
+
+def _owner(name: str) -> str:
+    """The folder that a file is in; or the model whose data it is."""
+    data = re.fullmatch(r"(.*)\.[0-9a-f]{16}\.data", name)
+    return data[1] if data else name.partition("/")[0]
 
 
 def _cause(error: BaseException) -> str:
