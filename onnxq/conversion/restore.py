@@ -20,7 +20,7 @@ from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.weights import find_weights
+from onnxq.model.weights import find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_constants import FoldConstants
@@ -108,10 +108,12 @@ def weights_by_node(model: ir.Model, like: Mapping[str, Read] | None = None) -> 
     """Of each product and lookup the weight, by the node's name.
 
     Args:
-        like: where constants are folded both operands of a product may be one; the weight is that which it was here.
+        like: where constants are folded both operands of a product may be one; the weight is that which it was here,
+            however short.
     """
     found = {}
-    for weight in find_weights(model):
+    short = (weight for node in graph.nodes(model) for weight in weights_of(node, least=1))
+    for weight in find_weights(model) if like is None else short:
         name, operand = weight.node.name or "", weight.role.index
         if like is None or name not in like or like[name].operand == operand:
             is_turned = weight.role.contraction == 0 and len(weight.shape) == 2
