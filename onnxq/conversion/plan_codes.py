@@ -51,7 +51,7 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
         _unnest(weight, target)
         _widen(weight, target)
         wish, placed, reason = _tried(weight, target)
-        if (reason or not _is_kept(wish, placed)) and _widen(weight, target, is_refused=True):
+        while (reason or not _is_kept(wish, placed)) and _widen(weight, target, is_refused=True):
             wish, placed, reason = _tried(weight, target)
         if reason or not _is_kept(wish, placed):
             again[node] = reason or placed.reason

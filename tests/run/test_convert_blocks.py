@@ -10,10 +10,12 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from test_two_level_scales import run
 from tiny import normal
 
 from onnxq import OnnxqError
 from onnxq.conversion.convert import convert
+from onnxq.conversion.dequantize import dequantize
 from onnxq.errors import NothingToDo
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -124,3 +126,58 @@ def test_nothing_is_made_of_no_weights(tmp_path: Path) -> None:
         convert(saved(tmp_path, "INT4", 16, n=0), "ort-cpu", tmp_path / "out.onnx")
     with pytest.raises(OnnxqError):
         convert(saved(tmp_path, "INT4", 16, k=0, op="Gather", axis=1), "onnx-25", tmp_path / "out.onnx")
+
+
+def product(folder: Path, nodes: list[onnx.NodeProto], inits: list[TensorProto], k: int, word: str = "FLOAT") -> Path:
+    """Of x [2, k]."""
+    dtype = getattr(TensorProto, word)
+    values = [helper.make_tensor_value_info("x", dtype, [2, k])]
+    made = [helper.make_tensor_value_info(node.output[0], dtype, None) for node in nodes if node.output[0][0] == "y"]
+    graph = helper.make_graph(nodes, "g", values, made, inits)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    onnx.save(model, folder / "in.onnx")
+    return folder / "in.onnx"
+
+
+def test_codes_without_dimensions_are_left_alone(tmp_path: Path) -> None:
+    inits = [tensor("codes", np.array(1).astype(TYPES["INT8"]), "INT8"), tensor("s", np.float32([[2]])[0, 0], "FLOAT")]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "s"], ["w"], "dq", axis=0, block_size=16),
+        helper.make_node("MatMul", ["x", "w"], ["y"], "p"),
+    ]
+    with pytest.raises(NothingToDo):
+        convert(product(tmp_path, nodes, inits, 32), "onnxq", tmp_path / "out.onnx")
+
+
+def test_scales_that_are_read_along_two_axes(tmp_path: Path) -> None:
+    """The same constants, and two weights."""
+    numbers = (np.arange(32 * 32).reshape(32, 32) % 15 + 1).astype(np.int8)
+    inits = [
+        tensor("codes", np.clip(normal(32, 32, seed=1) * 3, -6, 6).astype(np.int8), "INT8"),
+        tensor("steps", numbers, "INT8"),
+        tensor("factors", np.linspace(0.01, 1, 32, dtype=np.float32), "FLOAT"),
+    ]
+    nodes = []
+    for axis in (0, 1):
+        nodes += [
+            helper.make_node("DequantizeLinear", ["steps", "factors"], [f"s{axis}"], f"s{axis}", axis=axis),
+            helper.make_node(
+                "DequantizeLinear", ["codes", f"s{axis}"], [f"w{axis}"], f"dq{axis}", block_size=1, axis=0
+            ),
+            helper.make_node("MatMul", ["x", f"w{axis}"], [f"y{axis}"], f"p{axis}"),
+        ]
+    given, x = product(tmp_path, nodes, inits, 32), normal(2, 32, seed=3)
+    done = dequantize(given, tmp_path / "out.onnx", check=False)
+    for a, b in zip(run(given, x=x), run(done.output, x=x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_alpha_that_half_precision_does_not_hold_stays(tmp_path: Path) -> None:
+    codes = np.clip(normal(32, 16, seed=1) * 3, -6, 6).astype(np.int8)
+    inits = [tensor("codes", codes, "INT8"), tensor("s", np.full((2, 16), 1e-4, np.float16), "FLOAT16")]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "s"], ["w"], "dq", axis=0, block_size=16),
+        helper.make_node("Gemm", ["x", "w"], ["y"], "p", alpha=1e5),
+    ]
+    with pytest.raises(NothingToDo):
+        convert(product(tmp_path, nodes, inits, 32, "FLOAT16"), "onnxq", tmp_path / "out.onnx")
