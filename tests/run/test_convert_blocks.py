@@ -140,7 +140,7 @@ def product(folder: Path, nodes: list[onnx.NodeProto], inits: list[TensorProto],
 
 
 def test_codes_without_dimensions_are_left_alone(tmp_path: Path) -> None:
-    inits = [tensor("codes", np.array(1).astype(TYPES["INT8"]), "INT8"), tensor("s", np.float32([[2]])[0, 0], "FLOAT")]
+    inits = [tensor("codes", np.array(1).astype(TYPES["INT8"]), "INT8"), tensor("s", np.array(2, np.float32), "FLOAT")]
     nodes = [
         helper.make_node("DequantizeLinear", ["codes", "s"], ["w"], "dq", axis=0, block_size=16),
         helper.make_node("MatMul", ["x", "w"], ["y"], "p"),

@@ -156,7 +156,7 @@ def test_what_lies_in_the_output_is_not_lost(folder: Path, tmp_path: Path) -> No
         mend(
             folder,
             out,
-            sampling=Sampling({"right": data}),
+            sampling=Sampling(data.parent),
             environment=Environment(1, guard=Guard(force=True)),
         )
     words = ["quantize", folder, "-s", "w8a16", "-o", out, "--force", "--data", data.parent]
