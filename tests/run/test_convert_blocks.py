@@ -15,7 +15,6 @@ from tiny import normal
 
 from onnxq import OnnxqError
 from onnxq.conversion.convert import convert
-from onnxq.conversion.dequantize import dequantize
 from onnxq.errors import NothingToDo
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -167,7 +166,7 @@ def test_scales_that_are_read_along_two_axes(tmp_path: Path) -> None:
             helper.make_node("MatMul", ["x", f"w{axis}"], [f"y{axis}"], f"p{axis}"),
         ]
     given, x = product(tmp_path, nodes, inits, 32), normal(2, 32, seed=3)
-    done = dequantize(given, tmp_path / "out.onnx", check=False)
+    done = convert(given, "ort-cpu", tmp_path / "out.onnx", check=False)
     for a, b in zip(run(given, x=x), run(done.output, x=x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
