@@ -75,7 +75,10 @@ def doctor(model: Path, **options: Any) -> None:
     with Bars(console(stderr=True)) as bars:
         found = (examine_folder if model.is_dir() else examine)(model, progress=bars, **looked_at)
     if options["sarif"]:
-        click.echo(json.dumps(to_sarif(*([found] if isinstance(found, Diagnosis) else found.parts.values())), indent=1))
+        of_models = [found] if isinstance(found, Diagnosis) else found.parts.values()
+        click.echo(
+            json.dumps(to_sarif(*of_models, notes=found.notes if isinstance(found, FolderDiagnosis) else ()), indent=1)
+        )
     elif options["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
@@ -102,8 +105,11 @@ def _fix_folder(folder: Path, options: dict[str, Any]) -> None:
     else:
         for name, part in done.parts.items():
             _written.show(part, f"{name} mended {', '.join(part.rules)}")
-        for note in done.notes:
-            console().print(one_line(f"note: {note}"))
+        for said in (
+            *(f"left out {file}: {why}" for file, why in done.left_out.items()),
+            *map("note: {}".format, done.notes),
+        ):
+            console().print(one_line(said))
     if not done.is_known:
         click.echo(f"onnxq: {done.output} was written, but not all of it could be compared with {folder}", err=True)
         sys.exit(Exit.UNCHECKED)

@@ -154,7 +154,7 @@ def _compared(
             raise CheckFailed(f"node '{name}' of the saved file does not read a weight: it was not kept")
         wanted, got = before[name].numbers(), after[name].numbers()
         # A table of halves may be looked up in float32, and what is found be rounded.
-        if np.array_equal(wanted, got.astype(wanted.dtype, copy=False)):
+        if np.array_equal(wanted, got.astype(wanted.dtype, copy=False), equal_nan=True):
             kept.append(name)
             continue
         near = sqnr(wanted, got)

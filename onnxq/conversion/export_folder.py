@@ -63,6 +63,7 @@ def export_folder(
     folder, guard = Path(output) if output is not None else Path(f"{path.stem}.{to}"), environment.guard
     loaded, _ = files.read(path, environment)
     place.check_destination(folder, path, guard.force)
+    guard.replaces(folder)
     restore_products(loaded, channels=True)
     require_codes(path, loaded)
     project = layers.get(to)

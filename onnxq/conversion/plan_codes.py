@@ -18,8 +18,8 @@ from onnxq.plan import Choice, Method, Plan, in_float
 from onnxq.planning.weight_form import BLOCKS
 from onnxq.targets import Target
 
-#: What takes the place of a format that a target has no form for.
-WIDER = "int8"
+#: What takes the place of a format that a target has no form for, and of blocks that no kernel has.
+WIDER, LENGTH = "int8", 32
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,22 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
     choices: dict[str, Choice] = {}
     again: dict[str, str] = {}
     for weight in list(find_weights(model)):
-        if not isinstance(weight.tensor, GivenTensor) or weight.tensor.form is None:
+        if not isinstance(weight.tensor, GivenTensor) or weight.tensor.form is None or not weight.elements:
             continue
         node = weight.node.name or ""
         _fit_blocks(weight)
         _unnest(weight, target)
         _widen(weight, target)
         wish, placed, reason = _tried(weight, target)
-        if not reason and not _is_kept(wish, placed) and _widen(weight, target, is_refused=True):
+        while (reason or not _is_kept(wish, placed)) and _widen(weight, target, is_refused=True):
             wish, placed, reason = _tried(weight, target)
         if reason or not _is_kept(wish, placed):
             again[node] = reason or placed.reason
             tensor = weight.value.const_value
             assert tensor is not None
             weight.value.const_value = graph.lazily(tensor, lambda w: w)
-            placed = target.place(weight, wish.to(Method.PACKED, WIDER, wish.block or 32) if reason else placed)
+            block = wish.block if wish.block in BLOCKS else LENGTH
+            placed = target.place(weight, wish.to(Method.PACKED, WIDER, block) if reason else placed)
         elif wish.format in target.spelled:
             _as_stored(weight)
         choices[node] = placed
@@ -72,7 +73,8 @@ def _tried(weight: Weight, target: Target) -> tuple[Choice, Choice, str]:
     format, how = tensor.form
     wish = _wish(weight, format, how)
     reason = target.refusal(format.name) or _no_kernels(weight, how)
-    return wish, wish if reason else _placed(weight, wish, how, target), reason
+    placed = wish if reason else _placed(weight, wish, how, target)
+    return wish, placed, reason or _no_form(placed, target)
 
 
 def _is_kept(wish: Choice, placed: Choice) -> bool:
@@ -80,9 +82,31 @@ def _is_kept(wish: Choice, placed: Choice) -> bool:
 
 
 def _no_kernels(weight: Weight, how: Granularity) -> str:
-    """Why blocks of a weight of more than two dimensions have no form; empty if they have."""
-    has_form = how.block is None or len(weight.shape) == 2
-    return "" if has_form else "kernels of convolutions are unpacked in blocks of other weights"
+    """Why blocks along these axes have no form; empty if they have."""
+    if how.block is None:
+        return ""
+    if len(weight.shape) != 2:
+        return "kernels of convolutions are unpacked in blocks of other weights"
+    return "" if how.axis == weight.role.contraction else "blocks of weights lie along what is summed"
+
+
+def _no_form(placed: Choice, target: Target) -> str:
+    """Why nothing holds codes in such blocks; empty if something does."""
+    format, block = formats.get(placed.format or ""), placed.block
+    if block is None:
+        return ""
+    if placed.method is Method.PACKED and not _has_kernel(target, block):
+        return f"no kernel has blocks of {block}"
+    if format.name not in target.spelled and (format.code_type.kind not in "iu" or format.bits > 8):
+        return f"nothing unpacks {format.name} in blocks"
+    if placed.method is Method.STORED and format.bits == 4 and block % 2:
+        return f"nothing unpacks 4 bits in blocks of {block}"
+    return ""
+
+
+def _has_kernel(target: Target, block: int) -> bool:
+    """Whether its operators on codes have such blocks: those of ONNX have any."""
+    return not target.domains or block in BLOCKS
 
 
 def _wish(weight: Weight, format: Format, how: Granularity) -> Choice:
@@ -98,6 +122,8 @@ def _placed(weight: Weight, wish: Choice, how: Granularity, target: Target) -> C
     placed, format = target.place(weight, wish), formats.get(wish.format or "")
     if not _is_kept(wish, placed) and target.stores(format.name, how.block):
         return in_float(wish, placed.reason.partition(":")[0] + ": unpacked when the model loads")
+    if placed.method is Method.PACKED and how.block is not None and not _has_kernel(target, how.block):
+        return in_float(placed, f"no kernel has blocks of {how.block}: unpacked when the model loads")
     by_bnb4 = placed.method is Method.PACKED and format.bnb4 is not None and not target.has_onnxq_ops
     if by_bnb4 and _ends_inside(weight, how):
         return in_float(placed, "MatMulBnb4's blocks reach over the ends of its rows: unpacked when it loads")

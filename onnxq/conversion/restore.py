@@ -20,7 +20,7 @@ from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.weights import find_weights
+from onnxq.model.weights import find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_constants import FoldConstants
@@ -84,9 +84,14 @@ def move_alpha(model: ir.Model) -> None:
         node, alpha = weight.node, graph.attribute_float(weight.node, "alpha", 1.0)
         if node.op_type != "Gemm" or alpha == 1 or not isinstance(weight.tensor, GivenTensor):
             continue
+        with np.errstate(over="ignore", under="ignore"):
+            number = np.asarray(alpha, weight.tensor.dtype.numpy())
+        if not np.isfinite(number) or not number:
+            weight.value.const_value = graph.lazily(weight.tensor, lambda w: w)  # its Gemm stays, in floats
+            continue
         owner, name = node.graph, names.fresh(f"{node.name}_alpha")
         assert isinstance(owner, ir.Graph)
-        factor = ir.tensor(np.asarray(alpha, weight.tensor.dtype.numpy()), dtype=weight.tensor.dtype)
+        factor = ir.tensor(number, dtype=weight.tensor.dtype)
         factors = [node.inputs[1 - weight.role.index], graph.add_constant(owner, names.fresh(f"{name}_of"), factor)]
         node.replace_input_with(1 - weight.role.index, graph.add_node(node, "Mul", factors, name, name))
         node.attributes.pop("alpha")
@@ -108,10 +113,12 @@ def weights_by_node(model: ir.Model, like: Mapping[str, Read] | None = None) -> 
     """Of each product and lookup the weight, by the node's name.
 
     Args:
-        like: where constants are folded both operands of a product may be one; the weight is that which it was here.
+        like: where constants are folded both operands of a product may be one; the weight is that which it was here,
+            however short.
     """
     found = {}
-    for weight in find_weights(model):
+    short = (weight for node in graph.nodes(model) for weight in weights_of(node, least=1))
+    for weight in find_weights(model) if like is None else short:
         name, operand = weight.node.name or "", weight.role.index
         if like is None or name not in like or like[name].operand == operand:
             is_turned = weight.role.contraction == 0 and len(weight.shape) == 2
@@ -151,7 +158,7 @@ def _is_of_product(dequantize: ir.Node) -> bool:
 def _lies_as_read(dequantize: ir.Node) -> bool:
     """Whether, besides, the blocks lie along what each product sums over, and along the rows of a table."""
     codes = graph.constant(dequantize.inputs[0])
-    if codes is None or not _is_of_product(dequantize):
+    if codes is None or not len(codes.shape) or not _is_of_product(dequantize):
         return False
     rank, last = len(codes.shape), dequantize
     axis, order = graph.attribute_int(dequantize, "axis", 1) % rank, list(range(rank))

@@ -145,6 +145,8 @@ def mend_folder(
     samplings, notes = options_of_part.samplings_of([part.name for part in found.parts], sampling)
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.mended")
     place.check_destination(destination, found.path, environment.guard.force)
+    environment.guard.reads(*options_of_part.files_of(None if sampling is None else sampling.source))
+    environment.guard.replaces(destination)
     with write.staging(destination) as scratch:
         staged = scratch / "result"
         staged.mkdir()

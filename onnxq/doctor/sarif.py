@@ -14,8 +14,13 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schem
 _LEVELS = {Severity.NOTE: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
 
 
-def to_sarif(*diagnoses: Diagnosis) -> dict[str, Any]:
-    """One run of one tool, with all of its rules; of one model or several."""
+def to_sarif(*diagnoses: Diagnosis, notes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """One run of one tool, with all of its rules; of one model or several.
+
+    Args:
+        notes: what is to be said of all of them.
+    """
+    told = [*(note for diagnosis in diagnoses for note in diagnosis.notes), *notes]
     words = [rule.word for rule in rules()]
     driver = {"name": "onnxq doctor", "version": __version__, "rules": [_rule(word) for word in words]}
     run = {
@@ -29,9 +34,7 @@ def to_sarif(*diagnoses: Diagnosis) -> dict[str, Any]:
         "invocations": [
             {
                 "executionSuccessful": True,
-                "toolExecutionNotifications": [
-                    {"level": "note", "message": {"text": each}} for diagnosis in diagnoses for each in diagnosis.notes
-                ],
+                "toolExecutionNotifications": [{"level": "note", "message": {"text": each}} for each in told],
             }
         ],
     }

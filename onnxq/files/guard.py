@@ -69,6 +69,19 @@ class Guard:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
         self._written[path] = option
 
+    def replaces(self, folder: Path) -> None:
+        """Check that nothing that is read lies in a folder that another one will take the place of.
+
+        Raises:
+            BadOutput: something does.
+        """
+        real = os.path.realpath(folder)
+        for source in self._read:
+            if Path(os.path.realpath(source)).is_relative_to(real):
+                raise BadOutput(
+                    f"'{source}' is read, and lies in '{folder}', the output; choose another folder with -o"
+                )
+
     def watch(self, path: str | Path | None, option: str) -> None:
         """A file that is read where there is one, and written where there is none.
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import onnx
-
 from onnxq.errors import BadModel
+from onnxq.files.data_files import locations
 from onnxq.folders import genai
 from onnxq.model.load import external_tensors, is_quantized, load_model
 
@@ -45,6 +44,7 @@ class Folder:
         kind: whose layout it is: onnxruntime-genai, diffusers, transformers or models.
         others: files that go with the models: configurations, tokenizers.
         left_out: files that are not for the result, each with the reason.
+        read_too: files of data of the parts that models among `others` read as well.
     """
 
     path: Path
@@ -52,6 +52,7 @@ class Folder:
     parts: tuple[Part, ...]
     others: tuple[Path, ...]
     left_out: dict[Path, str]
+    read_too: frozenset[Path] = frozenset()
 
     def source(self, part: Part) -> Path:
         return self.path / part.file
@@ -83,8 +84,10 @@ def open_folder(path: str | Path, *, variants: bool = False) -> Folder:
         why = "named by no part of genai_config.json" if kind == genai.KIND else "another precision of a part"
         extra = ({file, *_data_of(path, file)} & {*files}) - taken
         left_out.update(dict.fromkeys(() if variants else sorted(extra), why))
-    others = tuple(file for file in files if file not in taken and file not in left_out)
-    return Folder(path, kind, parts, others, left_out)
+    others = [file for file in files if file not in taken and file not in left_out]
+    read = {data for file in others if file.suffix == ".onnx" for data in _data_of(path, file)}
+    read_too = frozenset(read & {data for part in parts for data in part.data})
+    return Folder(path, kind, parts, (*others, *sorted(read_too)), left_out, read_too)
 
 
 def is_variant_of(name: str, base: str) -> bool:
@@ -171,10 +174,4 @@ def _part(path: Path, name: str, file: Path) -> Part:
 
 def _data_of(path: Path, file: Path) -> set[Path]:
     """External data of a model that is not looked into any further; none if it cannot be read."""
-    try:
-        proto = onnx.load(path / file, load_external_data=False)
-    except Exception:  # whatever protobuf makes of other people's files
-        return set()
-    tensors = [tensor for tensor in proto.graph.initializer if onnx.external_data_helper.uses_external_data(tensor)]
-    where = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
-    return {Path(os.path.normpath(file.parent / each)) for each in where}
+    return {Path(os.path.normpath(file.parent / each)) for each in locations(path / file)}

@@ -99,6 +99,12 @@ def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, Da
     )
 
 
+def files_of(data: FolderData | None) -> list[str | Path]:
+    """What of the samples may be files: words and paths, of all or by part."""
+    sources = data.values() if isinstance(data, Mapping) else (data,)
+    return [source for source in sources if isinstance(source, (str, Path))]
+
+
 def samplings_of(parts: Sequence[str], sampling: Sampling | None) -> tuple[dict[str, Sampling], list[str]]:
     """(the samples of each part, which may be none; what is to be said of those that are for no part).
 

@@ -8,6 +8,7 @@ from typing import Any
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
+from onnxq.files.guard import Guard
 from onnxq.folders import contents, layouts, options_of_part, placing
 from onnxq.folders.result import FolderResult
 from onnxq.folders.run import Run
@@ -28,7 +29,7 @@ def quantize_folder(
     data: options_of_part.FolderData | None = None,
     layout: str = layouts.KEEP_NAMES,
     variants: bool = False,
-    force: bool = False,
+    force: bool | Guard = False,
     progress: Progress = QUIET,
     **options: Any,
 ) -> FolderResult:
@@ -40,7 +41,7 @@ def quantize_folder(
         data: samples by part, or a folder with an entry named like each part that has some; the other parts do without.
         layout: `same` keeps all names, `transformers.js` names models by their precision, as it looks for them.
         variants: copy other precisions of the models too, instead of leaving them out.
-        force: replace `output` if onnxq wrote it.
+        force: replace `output` if onnxq wrote it; a guard says that, and knows what else is read.
         options: of `pipeline.quantize`, for every part: target, preprocessing, limit, seed, effort, profile, check …
 
     Raises:
@@ -56,7 +57,10 @@ def quantize_folder(
     scheme = wanted.resolve(has_data=bool(samples), auto=targets.get(options.get("target", "ort-cpu")).auto).scheme
     files = {part.name: layouts.file_of(part, layout, scheme) for part in found.parts}
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
-    place.check_destination(destination, found.path, force)
+    guard = force if isinstance(force, Guard) else Guard(force)
+    place.check_destination(destination, found.path, guard.force)
+    guard.reads(*options_of_part.files_of(data))
+    guard.replaces(destination)
     with write.staging(destination) as scratch:
         staged = scratch / "result"  # beside what else is in there, whatever the result is called
         staged.mkdir()

@@ -97,7 +97,13 @@ def _replace(staged: Path, output: Path) -> None:
 
 
 def write_report(folder: Path, text: str) -> None:
-    """Leave in the folder what was done to it; not where, as it may be moved."""
+    """Leave in the folder what was done to it; not where, as it may be moved.
+
+    Raises:
+        BadOutput: it holds a file of that name.
+    """
+    if os.path.lexists(folder / REPORT):
+        raise BadOutput(f"the models have data in '{REPORT}', where it is said what was done; give them another name")
     table = json.loads(text)
     table.pop("output")
     write.write_text(folder / REPORT, json.dumps(table, indent=1) + "\n")

@@ -103,5 +103,5 @@ def run(passes: list[ir.passes.PassBase], model: ir.Model) -> None:
         if isinstance(cause, OnnxqError):
             raise cause from None
         if isinstance(cause, (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError)):
-            raise cause from error  # a mistake of a pass
+            raise cause from cause.__cause__  # a mistake of a pass
         raise BadModel(f"the graph cannot be prepared: {first_line(cause)}") from error

@@ -20,7 +20,10 @@ from onnxq.cli import main
 from onnxq.doctor.examine import examine
 from onnxq.doctor.folders import examine_folder
 from onnxq.doctor.folders import mend_folder as mend
+from onnxq.errors import BadOutput
+from onnxq.files.guard import Guard
 from onnxq.folders.data_files import write_together
+from onnxq.job import Environment
 from onnxq.samples.sampling import Sampling
 
 SLOW = RIGHT | {"sb": RIGHT["sb"] * 10}
@@ -137,3 +140,85 @@ def test_what_cannot_be_read_is_one_sentence(folder: Path, tmp_path: Path) -> No
     empty.mkdir()
     assert "holds no models" in run(empty, code=1).stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_what_lies_in_the_output_is_not_lost(folder: Path, tmp_path: Path) -> None:
+    """Samples in a folder that another one would take the place of."""
+    out = tmp_path / "out"
+    run(folder, "--fix", "-o", out, code=0)
+    data = out / "samples" / "right.npz"
+    data.parent.mkdir()
+    (session,) = (onnxruntime.InferenceSession(out / "right.onnx").get_inputs(),)
+    np.savez(data, **{each.name: np.ones(each.shape, np.float32) for each in session})
+    said = run(folder, "--fix", "-o", out, "--force", "--data", data.parent, code=1).stderr
+    assert "is read, and lies in" in said and (data).exists()
+    with pytest.raises(BadOutput, match="is read"):
+        mend(
+            folder,
+            out,
+            sampling=Sampling(data.parent),
+            environment=Environment(1, guard=Guard(force=True)),
+        )
+    words = ["quantize", folder, "-s", "w8a16", "-o", out, "--force", "--data", data.parent]
+    found = CliRunner().invoke(main, [*map(str, words)])
+    assert found.exit_code == 1 and "is read" in found.stderr and (data).exists()
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_copied_model_keeps_the_data_that_it_shares(tmp_path: Path, pieces: int) -> None:
+    """Another precision of a model, with its data in the same files."""
+    folder = put(tmp_path / "pair", model=encoder(), model_int8=encoder(), config={})
+    paths = [folder / "model.onnx", folder / "model_int8.onnx"]
+    model = onnx.load(paths[0])
+    model.graph.initializer.insert(0, onnx.numpy_helper.from_array(tiny.normal(64, 64, seed=9), "unused"))
+    onnx.save(model, paths[0])
+    write_together([(path, path) for path in paths], folder / "data0.bin")
+    if pieces == 2:
+        for path in paths:
+            model = onnx.load(path, load_external_data=False)
+            for index, entry in enumerate(e for t in model.graph.initializer for e in t.external_data):
+                if entry.key == "location":
+                    entry.value = f"data{index // 3 % 2}.bin"
+            path.write_bytes(model.SerializeToString())
+        (folder / "data1.bin").write_bytes((folder / "data0.bin").read_bytes())
+    done = mend(folder, tmp_path / "out")
+    assert list(done.parts) == ["model"] and {*files(folder)} <= {*files(done.output)}
+    for path in paths:
+        before, after = (
+            onnxruntime.InferenceSession(root / path.name).run(None, {"x": X})[0] for root in (folder, done.output)
+        )
+        np.testing.assert_array_equal(before, after)
+
+
+def test_data_called_like_something_else(tmp_path: Path) -> None:
+    """Like the report, and like a model."""
+    for name, said in (("onnxq.json", "data in 'onnxq.json'"), ("other.onnx", "the data of 'model.onnx'")):
+        folder = put(tmp_path / name, model=encoder(), other=encoder(), config={})
+        model = onnx.load(folder / "model.onnx")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(tiny.normal(64, 64, seed=9), "unused"))
+        onnx.save(model, folder / "model.onnx")
+        write_together([(folder / "model.onnx", folder / "model.onnx")], folder / "data.bin")
+        if name == "onnxq.json":
+            model = onnx.load(folder / "model.onnx", load_external_data=False)
+            (folder / "data.bin").rename(folder / name)
+        else:
+            model = onnx.load(folder / "model.onnx", load_external_data=False)
+            (folder / "data.bin").unlink()
+            (folder / name).write_bytes(
+                (folder / name).read_bytes() + bytes([0xBA, 0x3E, 0x80, 0x80, 4]) + bytes(1 << 16)
+            )
+        for entry in (e for t in model.graph.initializer for e in t.external_data):
+            if entry.key == "location":
+                entry.value = name
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
+        assert said in run(folder, "--fix", "-o", tmp_path / "out", code=1).stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_what_is_left_out_is_said(folder: Path, tmp_path: Path) -> None:
+    (folder / ".cache").mkdir()
+    told = run(folder, "--fix", "-o", tmp_path / "out", code=0).stdout
+    assert "left out .cache: a hidden folder" in told
+    (result,) = json.loads(run(folder, "--sarif", code=4).stdout)["runs"]
+    texts = [each["message"]["text"] for each in result["invocations"][0]["toolExecutionNotifications"]]
+    assert "right_int8.onnx was not looked at: another precision of a part" in texts

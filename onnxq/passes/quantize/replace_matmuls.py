@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq import formats, layouts
@@ -117,7 +116,7 @@ class ReplaceMatMuls(PlanPass):
             f"_{format.name}": encoding.part(turned(layouts.codes)),
             "_scale": encoding.part(turned(layouts.scales), p.dtype),
         }
-        if format.code_type != np.int8:
+        if format.offset_type is not None:
             parts["_zero_point"] = encoding.part(turned(layouts.zero_points))
         # In the subgraph that reads them: onnxruntime looks for what a DequantizeLinear reads in its own graph only.
         owner = owner_of(p.node)

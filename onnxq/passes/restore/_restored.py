@@ -96,15 +96,15 @@ class Restored:
         return ir.DataType.FLOAT
 
     def weight(
-        self, node: ir.Node, source: ir.Value, stored: Stored, dtype: ir.DataType, *others: ir.Value | None
+        self, node: ir.Node, source: ir.Value, stored: Stored, dtype: ir.DataType, *others: Hashable
     ) -> ir.Value:
         """The float weight that `node` is to read in the place of the codes in `source`, and what belongs to them.
 
         Args:
-            others: constants that belong to them too, where `node` does not read them itself.
+            others: what else it depends on that `node` does not read itself.
         """
-        beside = tuple(id(value) for value in (*node.inputs, *others) if graph.constant(value) is not None)
-        key = (id(source), beside, dtype, stored.format, stored.granularity, stored.shape, stored.order)
+        beside = tuple(id(value) for value in node.inputs if graph.constant(value) is not None)
+        key = (id(source), beside, others, dtype, stored.format, stored.granularity, stored.shape, stored.order)
         if key not in self._made:
             read, form = _told(stored.read, node), (stored.format, stored.granularity)
             given = GivenTensor(read, stored.shape, dtype, half_scales=stored.half_scales, form=form)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +88,7 @@ class _Scales:
     Attributes:
         dtype: of the floats that they are.
         numbers: makes those.
-        parts: what is beside the codes of a weight: the constants that they are made of, where those are codes.
+        parts: where those are codes, what else tells a weight from others: what they are made of, and how.
         codes, factors: the codes, and what those are multiplied by, if that is all that is done to them.
         shared: which codes share a factor.
     """
@@ -96,7 +96,7 @@ class _Scales:
     shape: tuple[int, ...]
     dtype: ir.DataType
     numbers: Callable[[], NDArray]
-    parts: tuple[ir.Value | None, ...] = ()
+    parts: tuple[Hashable, ...] = ()
     codes: ir.TensorProtocol | None = None
     factors: ir.TensorProtocol | None = None
     shared: Granularity | None = None
@@ -161,7 +161,7 @@ def _scales_of(node: ir.Node) -> _Scales | None:
     offsets = array_of(zeros)
     is_plain = dtype == factors.dtype and (offsets is None or not offsets.astype(np.float32).any())
     found = found if is_plain else [None, None]
-    return _Scales(shape, dtype, numbers, tuple(made.inputs), found[0], found[1], how)
+    return _Scales(shape, dtype, numbers, (*map(id, made.inputs), how, dtype), found[0], found[1], how)
 
 
 def _granularity(node: ir.Node, shape: tuple[int, ...], scales: tuple[int, ...]) -> Granularity | None:
