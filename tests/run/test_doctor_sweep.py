@@ -51,18 +51,9 @@ CASES = [
 ]
 
 
-#: Whose last Gemm is int8 before a Relu that returns floats, of which onnxruntime makes a FusedGemm in float.
-IN_FLOAT_AFTER_ALL = pytest.mark.xfail(reason="a Gemm of codes whose Relu is float runs in float", strict=False)
 #: Those that take longer are for `zoo`.
 TUNED = [
-    pytest.param(
-        path,
-        marks=[
-            *([pytest.mark.zoo] if path.stat().st_size >= TUNED_BYTES else []),
-            *([IN_FLOAT_AFTER_ALL] if path.stem == "dnsmos_sig_bak_ovr" else []),
-        ],
-        id=path.stem,
-    )
+    pytest.param(path, marks=[pytest.mark.zoo] if path.stat().st_size >= TUNED_BYTES else [], id=path.stem)
     for path in MODELS
 ]
 
