@@ -22,6 +22,8 @@ LEARNED = {
 #: What is learned unless something else is said.
 USUAL = ("rounding", "scales", "ranges", "biases", "norms")
 SCHEDULES = ("cosine", "linear", "constant")
+#: Of steps, samples and whatever else is counted: more than anybody waits for, and no more than floats tell apart.
+MOST = 1_000_000_000
 
 #: From outputs, labels and inputs to one number, all tensors of torch.
 Loss = Callable[..., Any]
@@ -97,6 +99,8 @@ class Settings:
         for name, least in (*((name, 0) for name in zero), *((name, 1) for name in (*one, "checkpoint_every"))):
             if getattr(self, name) < least:
                 raise BadRecipe(f"--{name.replace('_', '-')} {getattr(self, name)}: at least {least}")
+            if getattr(self, name) > MOST and name != "seed":
+                raise BadRecipe(f"--{name.replace('_', '-')}: at most {MOST:,}")
         if not self.steps and not self.block_steps:
             raise BadRecipe("--steps 0 and --block-steps 0: nothing is trained; 'onnxq quantize' does that")
         if not 0 < self.rate < math.inf or not self.temperature > 0:

@@ -131,6 +131,8 @@ def test_any_seed_is_one(tmp_path: Path) -> None:
     train(base, "a.onnx_adapter", samples(tmp_path, base), fit=FitOptions(steps=1, seed=1 << 70))
     with pytest.raises(BadRecipe, match="invalid seed -1"):
         FitOptions(seed=-1)
+    with pytest.raises(BadRecipe, match="invalid epochs; choose 1,000,000,000 or fewer"):
+        FitOptions(epochs=10**400)
 
 
 def test_adapters_begin_as_what_the_codes_left_of_the_weights(tmp_path: Path) -> None:

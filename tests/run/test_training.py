@@ -248,6 +248,7 @@ def test_training_never_ends_worse_than_it_began(path: Path, tmp_path: Path) -> 
         ({"learn": ("all",)}, "unknown"),
         ({"steps": 0}, "nothing is trained"),
         ({"batch": 0}, "at least 1"),
+        ({"block_steps": 10**400}, "--block-steps: at most 1,000,000,000"),
         ({"seed": -1}, "--seed -1: at least 0"),
         ({"warmup": np.nan}, "--warmup nan: at least 0 and at most 1"),
         ({"clip": np.nan}, "--clip nan: at least 0$"),

@@ -20,6 +20,7 @@ from onnxq.training.adapters.learning.batches import Batches
 from onnxq.training.adapters.learning.losses import ByFunction, Loss
 from onnxq.training.adapters.learning.module import AdaptedModule
 from onnxq.training.losses import go_back
+from onnxq.training.settings import MOST
 
 #: Steps in a row whose loss or gradients are no numbers, after which training stops; all, where there are fewer.
 MOST_SKIPPED = 5
@@ -66,6 +67,8 @@ class FitOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadRecipe(f"invalid {name} {value}; choose 1 or more")
+            if value is not None and value > MOST:
+                raise BadRecipe(f"invalid {name}; choose {MOST:,} or fewer")
         if self.seed < 0:
             raise BadRecipe(f"invalid seed {self.seed}; choose 0 or more")
         for name in ("rate", "ratio"):
