@@ -38,7 +38,8 @@ class ClippedRanges(Rule):
     fix = "calibrate it again, with samples like these"
 
     def find(self, patient: Patient) -> Iterator[Finding]:
-        measured, as_is = 0, functools.cache(lambda: _outputs(patient.model, _feeds(patient)))
+        measured, feeds = 0, functools.cache(lambda: _feeds(patient))
+        as_is = functools.cache(lambda: _outputs(patient.model, feeds()))
         for node, value, codes, summary in patient.ranges():
             if summary.histogram is None:
                 continue
@@ -49,7 +50,7 @@ class ClippedRanges(Rule):
             share = float(counts[outside].sum()) / max(1, int(np.sum(counts)))
             if share > SHARE:
                 measured += 1
-                if measured <= MEASURED and _is_harmless(patient, as_is, node, summary.low, summary.high):
+                if measured <= MEASURED and _is_harmless(patient, feeds, as_is, node, (summary.low, summary.high)):
                     continue
                 what = f"{share:.1%} of '{value.name}' lie outside [{codes.low:.4g}, {codes.high:.4g}]"
                 samples = f"samples go from {summary.low:.4g} to {summary.high:.4g}"
@@ -61,7 +62,11 @@ def _feeds(patient: Patient) -> list[Feed]:
 
 
 def _is_harmless(
-    patient: Patient, as_is: Callable[[], list[np.ndarray]], node: ir.Node, low: float, high: float
+    patient: Patient,
+    feeds: Callable[[], list[Feed]],
+    as_is: Callable[[], list[np.ndarray]],
+    node: ir.Node,
+    seen: tuple[float, float],
 ) -> bool:
     """Whether the outputs are no better with a range that holds all samples.
 
@@ -69,14 +74,16 @@ def _is_harmless(
     model cannot be rewritten so, it is not known: False.
 
     Args:
+        feeds: gives the samples.
         as_is: gives the outputs of the model as it is.
+        seen: the lowest and the highest number of the value in the samples.
     """
     if patient.data is None or any(not graph.is_op(use.node, "DequantizeLinear") for use in node.outputs[0].uses()):
         return False
     try:
         plain, wide = (
-            _outputs(_rewritten(patient.model, node.name or "", ends), _feeds(patient))
-            for ends in ((), (min(low, 0.0), max(high, 0.0)))
+            _outputs(_rewritten(patient.model, node.name or "", ends), feeds())
+            for ends in ((), (min(seen[0], 0.0), max(seen[1], 0.0)))
         )
         return _noise(wide, plain) > BETTER * _noise(as_is(), plain)
     except OnnxqError:
