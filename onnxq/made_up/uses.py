@@ -122,7 +122,8 @@ def _size(table: ir.Value | None, axis: int) -> int | None:
                 return None
             order = list(node.attributes["perm"].as_ints())
             axis = order[axis % len(order)]
-        table = node.inputs[0]
+        computed = [each for each in node.inputs if each is not None and graph.constant(each) is None]
+        table = computed[0] if computed and node.op_type in ("Sub", "Mul", "Add") else node.inputs[0]  # not the scale
     return None
 
 

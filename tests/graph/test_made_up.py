@@ -210,13 +210,20 @@ def test_padding_masks_and_positions_agree() -> None:
         pytest.param("a = Gather(table, i)  b = Gather(small, i)  y = Add(a, b)", 3, id="the-smaller-of-two"),
         pytest.param("t = DequantizeLinear(table, one)  y = Gather(t, i)", 7, id="codes"),
         pytest.param("c = Cast<to = 1>(table)  t = Mul(c, one)  y = Gather<axis = 1>(t, i)", 5, id="codes-unpacked"),
+        pytest.param("c = Cast<to = 1>(table)  t = Mul(each, c)  y = Gather(t, i)", 7, id="codes-by-a-scale-before"),
         pytest.param("c = Mul(blocks, one)  t = Reshape(c, whole)  y = Gather(t, i)", 6, id="blocks"),
         pytest.param("t = Transpose<perm = [1, 0]>(table)  y = Gather(t, i)", 5, id="codes-turned"),
         pytest.param("y = onnxq.GatherNBits<K = 4, N = 9>(table, one, , i)", 9, id="onnxq"),
     ],
 )
 def test_integers_stay_inside_the_table_they_look_up(body: str, rows: int) -> None:
-    constants = {"table": np.ones((7, 5)), "small": np.ones((3, 5)), "blocks": np.ones((6, 2, 5)), "one": np.ones(())}
+    constants = {
+        "table": np.ones((7, 5)),
+        "small": np.ones((3, 5)),
+        "blocks": np.ones((6, 2, 5)),
+        "one": np.ones(()),
+        "each": np.ones(1),
+    }
     whole = {"whole": np.array([6, 10])}
     model = model_of(f"g (int64[N, 200] i) => (y) {{ {body} }}", constants | whole)
     sample = make_up(model, Picky(Input("i", I64, ("N", 200)))).feeds[0]  # type: ignore[arg-type]
