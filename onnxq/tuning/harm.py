@@ -24,11 +24,11 @@ def harm(
     """
     if not choices:
         return {}  # weights only: nothing computes in integers
-    floor = bench.quality(base).noise_ratio()
+    floor = bench.glance(base).noise_ratio()
 
     def added(group: Sequence[Sequence[Choice]]) -> float:
         members = [choice for together in group for choice in together]
-        noise = bench.quality(int8_regions.prune(base.replacing(members), bench.model)).noise_ratio()
+        noise = bench.glance(int8_regions.prune(base.replacing(members), bench.model)).noise_ratio()
         progress.advance(1)
         return max(0.0, noise - floor)
 
