@@ -1,1 +1,1 @@
-from run.conftest import quick  # noqa: F401
+from run.conftest import quick, twice_as_fast  # noqa: F401

@@ -35,7 +35,7 @@ SOME = [
 ]
 WITH_DATA = {"w8a8"}
 #: Samples: of the sweep, of which some are held back; and of what is scored.
-FEW, SAMPLES = 8, 32
+FEW, SAMPLES = 4, 32
 #: The transformer is quantized once, where its loss is looked at too.
 SCORED = "charlm"
 #: Bytes that nodes and names of quantization may add to a model of a few kilobytes.
@@ -85,7 +85,7 @@ def assert_good(result: onnxq.Result, less: float = 0.0) -> None:
         assert choice.method is not Method.KEEP or choice.reason, choice
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick", "twice_as_fast")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != SCORED])
 def test_every_model_goes_through(quantize: Callable[..., onnxq.Result], name: str) -> None:
     assert_good(quantize(name, "w8a8", "ort-cpu", samples=FEW, effort="quick"), LESS)
