@@ -13,7 +13,8 @@ import random
 from collections.abc import Sequence
 
 from onnxq.runtime import timing
-from onnxq.runtime.session import Kernel, Session
+from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.session import Session
 from onnxq.runtime.timing import Race
 
 _random = random.Random(os.environ.get("NOISE", "0"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from onnxq.runtime.session import Feed, Kernel, Session
+from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.session import Feed, Session
 
 #: Seconds for which a model is profiled, and runs at least and at most.
 SECONDS, LEAST, MOST = 0.5, 3, 50

@@ -21,8 +21,9 @@ from onnxq.model import graph
 from onnxq.passes.regions.region_times import RegionTime, region_times
 from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.own_files import ort_format
-from onnxq.runtime.session import THREADS, Feed, Kernel, Session
+from onnxq.runtime.session import THREADS, Feed, Session
 from onnxq.runtime.timing import is_below, race
 from onnxq.samples.trials import Trials
 

@@ -38,6 +38,8 @@ def _row(layer: LayerError) -> tuple[str | Text, ...]:
         there += f" (by {layer.pairing})"
     if layer.axes:
         there += f" axes {','.join(map(str, layer.axes))}"
+    if layer.is_scaled:
+        there += " scaled"
     own = "" if layer.local_sqnr is None else _decibel(layer.local_sqnr)
     role = Text(layer.role or "", style="bold yellow" if layer.role == "adds" else "")
     return op, layer.a, there, _decibel(layer.sqnr), own, f"{layer.cosine:.5f}", f"{layer.max_error:.3g}", role
@@ -73,6 +75,11 @@ def _sentences(found: ByLayer) -> list[str]:
         named = ", ".join(f"'{layer.a}' ({_decibel(layer.local_sqnr or 0)})" for layer in found.adding[:_NAMED])
         more = len(found.adding) - _NAMED
         lines.append(f"layers that add the most error: {named}{f' and {more} that add less' if more > 0 else ''}")
+    scaled = sum(layer.is_scaled for layer in found.layers)
+    if scaled:
+        lines.append(
+            f"scaled: channels of {scaled} values, which their readers take back; they were scaled back to be compared"
+        )
     for which, other, names in (("A", "B", found.unpaired_a), ("B", "A", found.unpaired_b)):
         if names:
             shown, more = ", ".join(names[:_NAMED]), len(names) - _NAMED

@@ -28,9 +28,10 @@ from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.restore.standard_pairs import StandardPairs, has_own_pairs
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.process.trial import signal_that_ends
-from onnxq.runtime.session import Feed, Kernel, Session
+from onnxq.runtime.session import Feed, Session
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data
 from onnxq.samples.trials import Trial

@@ -63,7 +63,8 @@ class Node(Struct):
 class Layer(Struct):
     """The outputs of a layer in both models: the error that it adds itself, and all that has added up until there.
 
-    `name` is of the node that makes `value`, and `other` of that of the other model.
+    `name` is of the node that makes `value`, and `other` of that of the other model. `is_scaled`: its channels were
+    scaled back for the comparison, as those who read it in the other model do.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Layer(Struct):
     max_error: Known = None
     verdict: str = ""
     value: str = ""
+    is_scaled: bool = False
 
 
 class Activation(Struct):

@@ -46,11 +46,6 @@ from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import Sampling
 from onnxq.version import __version__
 
-#: What to make of layers in a model whose channels were balanced.
-SCALED = (
-    "channels were scaled against the weights behind them, which is no error: between such weights layers look further "
-    "apart than they are, and the next one takes it back (--no-balance leaves that out)"
-)
 #: Samples on which layers are compared at most: each runs three models.
 LAYERS = 8
 
@@ -225,8 +220,6 @@ def _add_models(report: Report, subject: Subject, plan: Plan | None) -> None:
         report.summary.bytes_before = bytes_of(source, load_model(source, to_look_at=True))
         report.weights = _weights(report, prepared, source, subject.model)
         report.nodes = nodes_of_models.nodes_of(prepared, plan, report.weights)
-    if any(weight.is_scaled for weight in report.weights):
-        report.notes.append(SCALED)
     report.reasons = [] if plan is None else reasons_of(plan)
     makers = nodes_of_models.makers(prepared)
     if write.nbytes_to_write(prepared) > WHOLE_MODEL_BYTES:
@@ -265,6 +258,7 @@ def _add_layers(report: Report, found: ByLayer) -> None:
         row = Layer(layer.node or layer.a, layer.op, layer.node_b or layer.b, layer.pairing, verdict=layer.role or "")
         row.local_sqnr, row.sqnr = known(layer.local_sqnr), known(layer.sqnr)
         row.cosine, row.max_error, row.value = known(layer.cosine), known(layer.max_error), layer.a
+        row.is_scaled = layer.is_scaled
         report.layers.append(row)
     report.notes += [f"layers were compared on {found.inputs}", *found.notes]
 

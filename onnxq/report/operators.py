@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from onnxq.report.document import Node, Operator
 from onnxq.report.nodes import ON_CODES
 from onnxq.runtime import known
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 
 
 def by_operator(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[Operator]:

@@ -11,7 +11,7 @@ import os
 import re
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
-from onnxq.runtime import native, step_times, supervisor
+from onnxq.runtime import kernel_times, native, supervisor
+from onnxq.runtime.kernel_times import Kernel
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,8 +32,6 @@ Feed = dict[str, NDArray]
 
 #: How many threads a session uses unless told otherwise. One: medians of one thread hold still on busy machines.
 THREADS = 1
-#: Operators of our own that compute in steps.
-REGIONS = ("Region", "Bf16Region")
 #: The execution provider that every onnxruntime has.
 PROCESSOR = "CPUExecutionProvider"
 _NUMPY = {
@@ -203,7 +202,7 @@ class Session:
         self._remove_profile = weakref.finalize(self, scratch.close)
         options.profile_file_prefix = os.path.join(folder, "run")
         self._steps = Path(folder) / "steps"
-        return step_times.written_to(self._steps)
+        return kernel_times.written_to(self._steps)
 
     def _require_room(self) -> None:
         """Refuse inputs of fixed sizes that this machine could not hold."""
@@ -260,11 +259,10 @@ class Session:
         times: dict[tuple[str, str], list[float]] = {}
         for name, op, details in self._events():
             times.setdefault((op, name), []).append(details["seconds"])
-        found = [Kernel(op, _original_name(name), min(t), len(t)) for (op, name), t in times.items()]
-        regions = {kernel.name for kernel in found if kernel.op in REGIONS}
-        if regions and self._steps is not None:
+        found = [Kernel(op, kernel_times.original_name(name), min(t), len(t)) for (op, name), t in times.items()]
+        if self._steps is not None and any(kernel.op in kernel_times.REGIONS for kernel in found):
             del self._session  # their times are written as they end
-            found = _with_steps(found, [each for each in step_times.read(self._steps) if each.node in regions])
+            found = kernel_times.with_steps(found, kernel_times.read(self._steps))
         self._remove_profile()
         return found
 
@@ -274,39 +272,6 @@ class MappedSession(Session):
     system may drop and read again. Not to be timed: kernels arrange weights anew in each run."""
 
     copies_weights = False
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One node of the optimized graph: operator, name of the node or value it came from, least seconds, runs.
-
-    The least of many runs, because whatever else the machine does only adds to it.
-
-    Attributes:
-        region, step: of a step of a region: which one.
-    """
-
-    op: str
-    name: str
-    seconds: float
-    runs: int
-    region: str = ""
-    step: int | None = None
-
-
-def _with_steps(kernels: Sequence[Kernel], steps: Sequence[step_times.StepTime]) -> list[Kernel]:
-    inside: dict[str, float] = {}
-    ops = {kernel.name: kernel.op for kernel in kernels}
-    found = []
-    for step in steps:
-        inside[step.node] = inside.get(step.node, 0.0) + step.seconds
-        op = f"{ops[step.node]}.{step.does}"
-        found.append(Kernel(op, f"{step.node}/{step.number}", step.seconds, step.runs, step.node, step.number))
-    outside = [
-        replace(kernel, seconds=max(0.0, kernel.seconds - inside[kernel.name])) if kernel.name in inside else kernel
-        for kernel in kernels
-    ]
-    return [*outside, *found]
 
 
 def _bound(options: onnxruntime.SessionOptions, most_bytes: int) -> onnxruntime.RunOptions:
@@ -344,11 +309,6 @@ def _is_ours(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def _original_name(name: str) -> str:
-    """The name before onnxruntime decorated it: fused nodes keep the name of their main node or of its output."""
-    return re.sub(r"(/(Gemm|Mat[Mm]ul)\w*Fusion/?|_nchwc|_token_\d+)+$", "", name).removeprefix("fused ")
 
 
 def reason(error: Exception) -> str:

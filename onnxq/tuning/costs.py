@@ -13,7 +13,7 @@ from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.planning.attention import attention_at
 from onnxq.runtime import known
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.tuning.halves import HalfCosts, in_half
 from onnxq.tuning.mincut import Cut
 

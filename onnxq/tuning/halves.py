@@ -11,7 +11,7 @@ from onnxq.model import graph
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.runtime import known
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 
 #: Weights may be bfloat16 from this opset on: Cast knows it.
 OPSET = 13

@@ -29,8 +29,9 @@ from onnxq.quality import (
     unrepeatable,
 )
 from onnxq.runtime import work
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.profile import MachineProfile, new_profile
-from onnxq.runtime.session import THREADS, Feed, Kernel, Session
+from onnxq.runtime.session import THREADS, Feed, Session
 from onnxq.runtime.timing import Race, least_seconds, race
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.trials import GIVEN, Trial, Trials

@@ -18,8 +18,8 @@ from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.attention import attention_at
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.profile import PlanTime
-from onnxq.runtime.session import Kernel
 from onnxq.runtime.timing import is_below
 from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, predicted_seconds
 from onnxq.tuning.halves import HalfCosts, all_in_half, conversion_rate, half_costs, seconds_in_half

@@ -17,7 +17,7 @@ from onnxq.passes.prepare import prepare
 from onnxq.plan import COMPUTING, Plan
 from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.tuning.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.mincut import Cut
 

@@ -15,7 +15,7 @@ from onnxq.passes.prepare import prepare
 from onnxq.plan import COMPUTING, Method
 from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds
 from onnxq.tuning.halves import HalfCosts, all_in_half, conversion_rate, half_costs, seconds_in_half
 

@@ -9,7 +9,7 @@ import pytest
 from onnxq.checking import compare, models, saved, verdict
 from onnxq.plan import COMPUTING, Plan
 from onnxq.runtime import timing
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.timing import Race
 from onnxq.tuning import plan_bench, timings
 from onnxq.tuning.plan_bench import PlanBench

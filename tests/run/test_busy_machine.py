@@ -17,7 +17,8 @@ import onnxq
 from onnxq.plan import Method
 from onnxq.recipe import Recipe
 from onnxq.runtime import timing
-from onnxq.runtime.session import Kernel, Session
+from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.session import Session
 from onnxq.tuning import plan_bench
 
 #: Seconds of a product in float: of a model so slow that it is timed a few times only.

@@ -19,7 +19,7 @@ from onnxq.job import open_job
 from onnxq.plan import Method
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.samples.trials import Trials
 from onnxq.tuning import plan_bench
 from onnxq.tuning.plan_bench import PlanBench

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from onnxq.checking.layers.difference import Difference, axes_between, differenc
 from onnxq.checking.layers.forced import Forced
 from onnxq.checking.layers.pairing import Pair, Pairs
 from onnxq.checking.layers.result import ByLayer, LayerError, role_of
+from onnxq.checking.layers.scaled import UNLIKE, Scale, ScaleSums, taken_back
 from onnxq.checking.layers.side import Side, cloned
 from onnxq.errors import BadModel
 from onnxq.made_up import make_up
@@ -50,6 +51,8 @@ class _Row:
     whole: Difference = field(default_factory=Difference)
     alone: Difference = field(default_factory=Difference)
     is_conditional: bool = False
+    sums: ScaleSums | None = None
+    scale: Scale | None = None
 
     @property
     def root(self) -> str:
@@ -151,6 +154,9 @@ class _Comparison:
             self._look(group)
             progress.advance(1)
         rows = [row for row in rows if row.axes is not None]
+        scales = taken_back(self._a, {row.pair.a.name or "": row.sums for row in rows}, self._outputs)
+        for row in rows:
+            row.scale = scales.get(row.pair.a.name or "")
         self._force([row for row in rows if not self._b.values[row.root].is_graph_input() or row.in_b != row.root])
         found: list[LayerError] = []
         problems: list[str] = []
@@ -177,8 +183,13 @@ class _Comparison:
                 if row.axes is not None and row.pair.how == "order":
                     is_alike = difference(x[row.in_a], turned(y[row.in_b], row.axes)).cosine >= _GUESSED
                     row.axes = row.axes if is_alike else None
+                if row.axes is not None and difference(x[row.in_a], turned(y[row.in_b], row.axes)).sqnr < UNLIKE:
+                    row.sums = ScaleSums()
             unseen = missing
-            if not any(row.is_conditional for row in unseen):
+            for row in group:
+                if row.sums is not None:
+                    _compare(row, x.get(row.in_a), y.get(row.in_b), row.sums.add)
+            if not any(row.is_conditional for row in unseen) and not any(row.sums for row in group):
                 return
 
     def _force(self, rows: Sequence[_Row]) -> None:
@@ -200,7 +211,7 @@ class _Comparison:
         for feed in self._feeds:
             x, y = ours.run(feed), theirs.run(feed)
             for row in group:
-                _take(row.whole, row, x.get(row.in_a), y.get(row.in_b))
+                _compare(row, x.get(row.in_a), y.get(row.in_b), row.whole.add)
             if alone is not None:
                 try:
                     more = {name: _as_in_b(row, x.get(row.in_a)) for name, row in given.items()}
@@ -208,7 +219,7 @@ class _Comparison:
                     fed = {name: array for name, array in (feed | more).items() if name in taken}
                     found = dict(zip(outputs, alone.run(fed, outputs), strict=True))
                     for row, name in zip(group, names, strict=True):
-                        _take(row.alone, row, x.get(row.in_a), found.get(name or ""))
+                        _compare(row, x.get(row.in_a), found.get(name or ""), row.alone.add)
                 except BadModel as error:
                     problem, alone = _without(group, error), None
             progress.advance(1)
@@ -237,6 +248,7 @@ class _Comparison:
             None if alone is None else alone.max_error,
             role_of(row.whole.sqnr, local),
             row.pair.a in self._outputs,
+            row.scale is not None,
         )
 
 
@@ -261,7 +273,10 @@ class _Watched:
 
 def _as_in_b(row: _Row, x: NDArray | None) -> NDArray:
     """What the cut model is given in the place of a value of B: that of A, as it lies in B; nothing, if A has none."""
-    return np.zeros(0, np.float32) if x is None else turned_back(x.astype(np.float32), row.axes or ())
+    if x is None:
+        return np.zeros(0, np.float32)
+    x = x.astype(np.float32) if row.scale is None else row.scale.put_on(x)
+    return turned_back(x, row.axes or ())
 
 
 def _without(group: Sequence[_Row], error: BadModel) -> str:
@@ -272,6 +287,8 @@ def _is_float(x: object) -> bool:
     return isinstance(x, np.ndarray) and x.size > 0 and x.dtype.kind in "fV"
 
 
-def _take(found: Difference, row: _Row, x: NDArray | None, y: NDArray | None) -> None:
-    if x is not None and y is not None and _is_float(x) and _is_float(y) and x.size == y.size:
-        found.add(x, turned(y, row.axes or ()))
+def _compare(row: _Row, x: object, y: object, add: Callable[[NDArray, NDArray], None]) -> None:
+    """`add` what a value is in both models, if it was computed, its axes and channels as they are in A."""
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and _is_float(x) and _is_float(y) and x.size == y.size:
+        y = turned(y, row.axes or ()).reshape(x.shape)
+        add(x, y if row.scale is None else row.scale.taken_off(y))

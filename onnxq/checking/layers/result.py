@@ -37,6 +37,8 @@ class LayerError(msgspec.Struct, frozen=True):
         max_error, local_max_error: the largest difference of two numbers.
         role: see `Role`; None where `local_sqnr` is.
         is_output: whether it is an output of A, perhaps once it is moved or converted.
+        is_scaled: whether B has its channels scaled, which those who read it take back; for the figures they were
+            scaled back.
     """
 
     a: str
@@ -55,6 +57,7 @@ class LayerError(msgspec.Struct, frozen=True):
     local_max_error: float | None
     role: Role | None
     is_output: bool = False
+    is_scaled: bool = False
 
 
 class ByLayer(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxq.passes.regions.step_names import with_names
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.files import limits
 from onnxq.model import graph
-from onnxq.runtime.session import Kernel
+from onnxq.runtime.kernel_times import Kernel
 
 _KEY = "onnxq.steps"
 
