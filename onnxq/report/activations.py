@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -46,15 +46,15 @@ def ranges_in(quantized: ir.Model) -> dict[str, Codes]:
 
 
 def activations_of(
-    in_float: ir.Model, chosen: dict[str, Codes], data: Data, progress: Progress = QUIET
+    model: ir.Model, chosen: dict[str, Codes], data: Data, progress: Progress = QUIET
 ) -> list[Activation]:
-    """What a run of the float model over `data` sees of the activations that `chosen` names.
+    """What a run of a model over `data` sees of the activations that `chosen` names, those that are cut off most first.
 
     Args:
-        in_float: prepared.
+        model: the float one, prepared; or a quantized one, for activations that it has scaled.
     """
-    known = {value.name for each in graph.graphs(in_float) for value in each.inputs}
-    known |= {value.name for node in graph.nodes(in_float) for value in node.outputs}
+    known = {value.name for each in graph.graphs(model) for value in each.inputs}
+    known |= {value.name for node in graph.nodes(model) for value in node.outputs}
     names = [name for name in chosen if name in known]
     if not names:
         return []
@@ -62,7 +62,7 @@ def activations_of(
     def start(runs: int) -> None:
         progress.start("looking at activations", runs, "samples")
 
-    seen = observe(in_float, names, data, Keep(), start=start, progress=progress.advance)
+    seen = observe(model, names, data, Keep(), start=start, progress=progress.advance)
     ways: dict[str, dict[str, Ends]] = {}
     for method in collectors.names():
         try:
@@ -70,8 +70,12 @@ def activations_of(
                 ways.setdefault(name, {})[method] = (found.low, found.high)
         except BadRecipe:  # a method that needs something else of the samples
             continue
-    made = list(_made(seen.summaries, chosen, ways))
-    return sorted(made, key=lambda each: -(each.clipped or 0.0))[:MOST]
+    return most_clipped(_made(seen.summaries, chosen, ways))
+
+
+def most_clipped(activations: Iterable[Activation]) -> list[Activation]:
+    """`MOST` of them at most, those that are cut off most first."""
+    return sorted(activations, key=lambda each: -(each.clipped or 0.0))[:MOST]
 
 
 def _made(

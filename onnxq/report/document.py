@@ -84,7 +84,8 @@ class Activation(Struct):
     """What was seen of an activation, and what ranges follow from it.
 
     `chosen` is the range of the file's codes; `ranges` those of each calibration method. `counts` are numbers in bins
-    of `width`, the first of which begins at `start`.
+    of `width`, the first of which begins at `start`. `is_scaled`: the numbers are those of the quantized model, which
+    has the channels scaled.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Activation(Struct):
     chosen: tuple[float, float] | None = None
     ranges: dict[str, tuple[float, float]] = {}
     clipped: Known = None
+    is_scaled: bool = False
 
 
 class WeightError(Struct):

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
@@ -37,13 +38,14 @@ from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.prepare import prepare, run
 from onnxq.plan import Method, Plan, load_plan
 from onnxq.report import nodes as nodes_of_models
-from onnxq.report.activations import activations_of, ranges_in
-from onnxq.report.document import FrontPoint, Layer, Report, Summary, WeightError, known, load_report
+from onnxq.report.activations import Codes, activations_of, most_clipped, ranges_in
+from onnxq.report.document import Activation, FrontPoint, Layer, Report, Summary, WeightError, known, load_report
 from onnxq.report.operators import add_times, by_operator, name_kernels
 from onnxq.report.reasons import reasons_of
 from onnxq.report.weights import weight_errors
 from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import Sampling
+from onnxq.samples.source import Data
 from onnxq.version import __version__
 
 #: Samples on which layers are compared at most: each runs three models.
@@ -277,7 +279,7 @@ def _add_runs(report: Report, subject: Subject, prepared: ir.Model, quantized: i
     model, progress = load_model(path), subject.environment.progress
     data = subject.sampling.open(model, path)
     if data is not None and subject.in_float is not None:
-        report.activations = activations_of(prepared, ranges_in(quantized), data, progress)
+        report.activations = _activations(report, subject, prepared, ranges_in(quantized), data)
     feed = next(iter(data), None) if data is not None else _made_up(model)
     if feed is None:
         report.notes.append("no inputs could be made up for the model: kernels were not timed; give --data")
@@ -291,6 +293,19 @@ def _add_runs(report: Report, subject: Subject, prepared: ir.Model, quantized: i
     add_times(report.nodes, owners, before, after)
     if not report.recipe:  # else its plan has told
         name_kernels(report.nodes, owners, after)
+
+
+def _activations(
+    report: Report, subject: Subject, prepared: ir.Model, chosen: dict[str, Codes], data: Data
+) -> list[Activation]:
+    """Of the float model; those that the file has scaled as they are there, since that is what its ranges are for."""
+    progress = subject.environment.progress
+    scaled = {layer.value for layer in report.layers if layer.is_scaled} & chosen.keys()
+    found = activations_of(prepared, {k: x for k, x in chosen.items() if k not in scaled}, data, progress)
+    if scaled:
+        own = activations_of(load_model(subject.model), {name: chosen[name] for name in scaled}, data, progress)
+        found += [msgspec.structs.replace(each, is_scaled=True) for each in own]
+    return most_clipped(found)
 
 
 def _made_up(model: ir.Model) -> Feed | None:

@@ -16,12 +16,14 @@ from onnxq.model.weights import Weight, find_weights
 from onnxq.quality import decibel
 from onnxq.report.document import WeightError, known
 
-#: A channel whose scale is off by so much was scaled on purpose, as balancing does it; rounding moves it far less.
-SCALED = 0.1
+#: Channels that are so many dB nearer once they are scaled were scaled on purpose, as balancing does it: rounding moves
+#: them far less. Where both those that are read and those that are made were, they are fitted in turns: so often at
+#: most, and for as long as a turn leaves less than this share of the noise.
+GAIN, ROUNDS, NEARER = 6.0, 32, 0.9
 #: Least cosine between weights of nodes with other names that are taken to be the same.
 ALIKE = 0.9
-#: A channel of fewer numbers tells no scale.
-LEAST = 8
+#: A channel of fewer numbers tells no scale: one that is fitted to n takes in a share of 1/n of what rounding did.
+LEAST = 3
 #: Of weights with more numbers the first columns are compared.
 LARGEST = 1 << 24
 
@@ -48,8 +50,8 @@ def weight_errors(in_float: ir.Model, restored: ir.Model, unfolded: ir.Model | N
             w = w if was is None else _nearer(w, _rows(was), got)
         except OnnxqError:  # codes that cannot be read are told by those who run the model
             continue
-        if w.shape != got.shape and w.T.shape == got.shape:
-            got = got.T
+        if w.shape != got.shape and _turned(w).shape == got.shape:
+            got = _turned(got)
         is_coded = isinstance(other.tensor, GivenTensor)
         if w.shape != got.shape or not w.size or not (np.isfinite(w).all() and np.isfinite(got).all()):
             continue
@@ -70,7 +72,7 @@ def _lookalike(weight: Weight, renamed: list[Weight]) -> Weight | None:
                 w, got = _rows(weight), _rows(other)
             except OnnxqError:
                 continue
-            got = got.T if w.shape != got.shape else got
+            got = _turned(got) if w.shape != got.shape else got
             size = math.sqrt((w * w).sum() * (got * got).sum()) if w.shape == got.shape else 0.0
             if size and (w * got).sum() >= ALIKE * size:
                 renamed.remove(other)
@@ -80,7 +82,7 @@ def _lookalike(weight: Weight, renamed: list[Weight]) -> Weight | None:
 
 def _nearer(one: NDArray[np.float64], other: NDArray[np.float64], got: NDArray[np.float64]) -> NDArray[np.float64]:
     """Which of two spellings of a weight those codes stand for."""
-    turned = got if got.shape == one.shape else got.T
+    turned = got if got.shape == one.shape else _turned(got)
     if one.shape != other.shape or one.shape != turned.shape:
         return one
     return other if np.square(turned - other).sum() < np.square(turned - one).sum() else one
@@ -97,20 +99,23 @@ def format_of(tensor: ir.TensorProtocol) -> str:
 
 
 def _rows(weight: Weight) -> NDArray[np.float64]:
-    """A weight as a matrix, its contraction along the first axis."""
-    w = np.moveaxis(weight.tensor.numpy(), weight.role.contraction, 0)
-    w = w.reshape(w.shape[0], -1)
-    return np.asarray(w[:, : max(1, LARGEST // max(1, w.shape[0]))], np.float64)
+    """A weight as [contraction, channels, the rest], which is the places of a kernel."""
+    role, w = weight.role, weight.tensor.numpy()
+    axes = list(dict.fromkeys((role.contraction, role.channel)))
+    w = np.moveaxis(w, axes, range(len(axes)))
+    w = w.reshape(*w.shape[: len(axes)], *[1] * (2 - len(axes)), -1)
+    most = LARGEST // max(1, w.shape[0] * w.shape[2])
+    return np.asarray(w[:, : max(1, most)], np.float64)
+
+
+def _turned(w: NDArray[np.float64]) -> NDArray[np.float64]:
+    return w.swapaxes(0, 1)
 
 
 def _compared(weight: Weight, word: str, w: NDArray[np.float64], got: NDArray[np.float64]) -> WeightError:
     """What is told of one weight; channels that were scaled on purpose are scaled back first."""
-    is_scaled = False
-    for axis in (1, 0):
-        scale = _scale(w, got, axis)
-        if w.shape[axis] >= LEAST and np.median(np.abs(scale - 1)) > SCALED:
-            w, is_scaled = w * scale, True
-    noise, signal = float(((got - w) ** 2).sum()), float((w * w).sum())
+    scaled = _scaled_like(w, got)
+    noise, signal = _noise(scaled, got), float((scaled * scaled).sum())
     length = math.sqrt(signal * float((got * got).sum()))
     return WeightError(
         weight.node.name or "",
@@ -118,13 +123,46 @@ def _compared(weight: Weight, word: str, w: NDArray[np.float64], got: NDArray[np
         list(weight.shape),
         word,
         sqnr=known(decibel(signal, noise)) if noise and signal else None,
-        cosine=known(float((w * got).sum()) / length) if length else None,
-        max_error=float(np.abs(got - w).max()),
-        is_scaled=is_scaled,
+        cosine=known(float((scaled * got).sum()) / length) if length else None,
+        max_error=float(np.abs(got - scaled).max()),
+        is_scaled=scaled is not w,
     )
 
 
+def _noise(w: NDArray[np.float64], got: NDArray[np.float64]) -> float:
+    return float(((got - w) ** 2).sum())
+
+
+def _scaled_like(w: NDArray[np.float64], got: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`w` with its channels scaled as they are in `got`: what it makes, what it reads, or both; itself, if none are."""
+    best, noise = w, _noise(w, got)
+    for axes in ((1,), (0,), (1, 0)):
+        made, left = _fitted(w, got, axes, noise)
+        # More numbers that are fitted take in more of what rounding did: not without need.
+        if left < 10 ** (-GAIN / 10) * noise:
+            best, noise = made, left
+    return best
+
+
+def _fitted(
+    w: NDArray[np.float64], got: NDArray[np.float64], axes: tuple[int, ...], noise: float
+) -> tuple[NDArray[np.float64], float]:
+    """`w` scaled along `axes`, in turns for as long as that brings it clearly nearer; and the noise that is left."""
+    for _ in range(ROUNDS if len(axes) > 1 else 1):
+        made = w
+        for axis in axes:
+            made = made * _scale(made, got, axis)
+        left = _noise(made, got)
+        if left > NEARER * noise:
+            return w, noise
+        w, noise = made, left
+    return w, noise
+
+
 def _scale(w: NDArray[np.float64], got: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """By what each channel, which reaches along `axis`, would have been scaled, by least squares."""
-    power = (w * w).sum(axis, keepdims=True)
-    return np.divide((w * got).sum(axis, keepdims=True), power, out=np.ones_like(power), where=power > 0)
+    """By what each channel along `axis` would have been scaled, by least squares; 1 where it is told by few numbers."""
+    others = tuple(i for i in range(3) if i != axis)
+    power = (w * w).sum(others, keepdims=True)
+    if w.size < LEAST * w.shape[axis]:
+        return np.ones_like(power)
+    return np.divide((w * got).sum(others, keepdims=True), power, out=np.ones_like(power), where=power > 0)

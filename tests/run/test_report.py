@@ -370,3 +370,44 @@ def test_nodes_in_bodies_have_their_names_and_errors(tmp_path: Path) -> None:
     errors = {row["node"]: row["sqnr"] for row in report["weights"]}
     assert set(errors) == {"inside", "behind"} and all(35 < sqnr < 60 for sqnr in errors.values())
     assert {layer["value"] for layer in report["layers"]} == {"last", "states", "y"}
+
+
+@pytest.mark.parametrize(("shape", "scaled"), [((16, 8, 3, 3), (0, 1)), ((64, 1, 3, 3), (0,)), ((4, 128, 1, 1), (1,))])
+def test_channels_of_kernels_that_were_scaled_are_scaled_back(shape: tuple[int, ...], scaled: tuple[int, ...]) -> None:
+    """Between two balanced layers along both axes; of a channel that has a kernel of its own, the last layer's."""
+    rng, w = np.random.default_rng(3), tiny.normal(*shape)
+    factor = np.ones(shape)
+    for axis in scaled:
+        factor *= np.exp(rng.uniform(-2, 2, [n if i == axis else 1 for i, n in enumerate(shape)]))
+    step = np.abs(w).max() / 127
+    rounded = (np.round(w / step) * step * factor).astype(np.float32)
+    groups = shape[0] if shape[1] == 1 else 1
+    text = (
+        f"m (float[1, {shape[1] * groups}, 8, 8] x) => (float[1, {shape[0]}, a, b] y) "
+        f"{{ y = Conv <group = {groups}> (x, w) }}"
+    )
+    (row,) = weight_errors(*(tiny.read(tiny.model(text, {"w": each})) for each in (w, rounded)))
+    wanted = 10 * np.log10(((w * factor) ** 2).sum() / ((rounded - w * factor) ** 2).sum())
+    assert row.is_scaled and row.sqnr == pytest.approx(wanted, abs=2)
+
+
+def test_ranges_of_activations_that_are_scaled_are_those_of_the_file(tmp_path: Path) -> None:
+    """The float model's numbers beside ranges for others would look cut off, or far too wide."""
+    rng = np.random.default_rng(5)
+    scales = np.exp2(np.linspace(-3, 3, 8)).astype(np.float32)
+    w1, w2 = tiny.normal(8, 8, seed=1), tiny.normal(8, 8, seed=2)
+    chain = "g (float[16, 8] x) => (float[16, 8] y) {\n a = MatMul (x, w1)\n b = Relu (a)\n%s y = MatMul (%s, w2)\n}"
+    codes = " q = QuantizeLinear (b, s, z)\n d = DequantizeLinear (q, s, z)\n"
+    x = rng.normal(size=(8, 16, 8)).astype(np.float32)
+    b = np.maximum(x @ (w1 * scales), 0)
+    constants = {"w1": w1 * scales, "w2": w2 / scales[:, None], "s": np.float32(b.max() / 255), "z": np.uint8(0)}
+    tiny.save(tiny.model(chain % ("", "b"), {"w1": w1, "w2": w2}), tmp_path, "a.onnx")
+    tiny.save(tiny.model(chain % (codes, "d"), constants), tmp_path, "b.onnx")
+    np.savez(tmp_path / "x.npz", x=x)
+    words = ["report", "b.onnx", "--against", "a.onnx", "--data", "x.npz", "-o", "r.html", "--json", "r.json"]
+    words = [str(tmp_path / word) if "." in word and not word.startswith("-") else word for word in words]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    (row,) = report_of(tmp_path / "r.json")["activations"]
+    assert row["name"] == "b" and row["is_scaled"] and row["clipped"] == 0
+    assert row["high"] == pytest.approx(float(b.max()), rel=1e-5)
