@@ -15,7 +15,7 @@ from tiny import model, normal, save
 from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.difference import axes_between, turned, turned_back
 from onnxq.checking.layers.floor import parse_floors
-from onnxq.checking.layers.result import ByLayer, LayerError
+from onnxq.checking.layers.result import ByLayer, LayerError, role_of
 from onnxq.cli import main
 from onnxq.errors import BadModel
 from onnxq.samples.sampling import Sampling
@@ -390,3 +390,11 @@ def test_scaled_channels_of_images(tmp_path: Path) -> None:
     found = rows(compared(tmp_path, model(apart, {"w": w, "v": w}), model(apart, scaled), images))
     assert [found[name].is_scaled for name in "aby"] == [True, True, False]
     assert min(layer.sqnr for layer in found.values()) > 100
+
+
+def test_a_layer_without_error_of_its_own_adds_none() -> None:
+    assert [role_of(sqnr, local) for sqnr, local in ((119.0, 120.0), (119.0, 119.0), (20.0, 26.1))] == [
+        "passes",
+        "adds",
+        "passes",
+    ]

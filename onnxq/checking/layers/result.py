@@ -127,4 +127,4 @@ def role_of(sqnr: float, local: float | None) -> Role | None:
         return None
     if sqnr >= MAX_DB:
         return "same"
-    return "adds" if local <= sqnr - 10 * math.log10(ADDS) else "passes"
+    return "adds" if local < MAX_DB and local <= sqnr - 10 * math.log10(ADDS) else "passes"

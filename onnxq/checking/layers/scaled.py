@@ -15,10 +15,10 @@ from onnxq.quality import decibel
 
 #: Numbers of a channel from which its scale is told: of fewer it would take in what rounding did to them.
 LEAST = 32
-#: How far from 1 the scale of the median channel is at least, and the dB that taking all of them back gains.
-FAR, GAIN = 0.1, 10.0
-#: dB up to which a value differs enough to be looked at: scales of 1 ± `FAR` leave no more.
-UNLIKE = 25.0
+#: dB that taking the scales back gains at least: rounding, and whatever else is no scale, leaves nothing to gain.
+GAIN = 10.0
+#: dB up to which a value differs enough to be looked at.
+UNLIKE = 30.0
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def _scale(axis: int, sums: NDArray[np.float64], count: int) -> Scale | None:
     alive = (x > 0) & (xy > 0)
     if not np.isfinite(sums).all() or count < LEAST * x.size or not alive.any():
         return None
-    by = np.divide(xy, x, out=np.ones_like(x), where=alive)
-    return Scale(axis, by) if np.median(np.abs(by[alive] - 1)) > FAR else None
+    return Scale(axis, np.divide(xy, x, out=np.ones_like(x), where=alive))
 
 
 def taken_back(side: Side, sums: Mapping[str, ScaleSums | None], outputs: Iterable[ir.Value]) -> dict[str, Scale]:
