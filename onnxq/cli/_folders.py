@@ -77,7 +77,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
             profile=profile,
             layout=options["layout"] or layouts.KEEP_NAMES,
             variants=options["variants"],
-            force=guard,
+            guard=guard,
             check=not options["no_check"],
             threads=options["threads"],
             strict=options["strict"],

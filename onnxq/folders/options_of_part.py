@@ -72,7 +72,7 @@ def _splits(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, DataSource], list[str]]:
-    """(the samples for each part that has some, entries of the folder of data that are for no part).
+    """(the samples for each part that has some, sentences on entries of the folder of data that are for no part).
 
     Raises:
         BadData: there are several parts and it cannot be told which one the data are for.
@@ -89,7 +89,7 @@ def data_of(parts: Sequence[str], data: FolderData | None) -> tuple[dict[str, Da
     if isinstance(data, (str, Path)) and Path(data).is_dir():
         found, unused = _in_folder(parts, Path(data))
     if found:
-        return dict(found), unused
+        return dict(found), [f"{name} in {data} belongs to no part" for name in unused]
     if len(parts) == 1:
         return {parts[0]: data}, []
     what = str(data) if isinstance(data, (str, Path)) else "the data"
@@ -112,8 +112,7 @@ def samplings_of(parts: Sequence[str], sampling: Sampling | None) -> tuple[dict[
         BadData: as `data_of`.
     """
     wanted = sampling or Sampling()
-    data, unused = data_of(parts, wanted.source)
-    said = [f"{name} in {wanted.source} belongs to no part" for name in unused]
+    data, said = data_of(parts, wanted.source)
     return {name: dataclasses.replace(wanted, source=data.get(name)) for name in parts}, said
 
 

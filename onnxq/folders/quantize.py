@@ -29,7 +29,7 @@ def quantize_folder(
     data: options_of_part.FolderData | None = None,
     layout: str = layouts.KEEP_NAMES,
     variants: bool = False,
-    force: bool | Guard = False,
+    force: bool = False,
     progress: Progress = QUIET,
     **options: Any,
 ) -> FolderResult:
@@ -41,8 +41,9 @@ def quantize_folder(
         data: samples by part, or a folder with an entry named like each part that has some; the other parts do without.
         layout: `same` keeps all names, `transformers.js` names models by their precision, as it looks for them.
         variants: copy other precisions of the models too, instead of leaving them out.
-        force: replace `output` if onnxq wrote it; a guard says that, and knows what else is read.
-        options: of `pipeline.quantize`, for every part: target, preprocessing, limit, seed, effort, profile, check …
+        force: replace `output` if onnxq wrote it.
+        options: of `pipeline.quantize`, for every part: target, preprocessing, limit, seed, effort, profile, check …;
+            and its `guard`, for the whole folder.
 
     Raises:
         OnnxqError: one of its kinds (`errors.py`); nothing is left behind then.
@@ -53,11 +54,11 @@ def quantize_folder(
     found = contents.open_folder(folder, variants=variants)
     layouts.require_layout(layout, found)
     wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
-    samples, unused = options_of_part.data_of([part.name for part in found.parts], data)
+    samples, said = options_of_part.data_of([part.name for part in found.parts], data)
     scheme = wanted.resolve(has_data=bool(samples), auto=targets.get(options.get("target", "ort-cpu")).auto).scheme
     files = {part.name: layouts.file_of(part, layout, scheme) for part in found.parts}
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
-    guard = force if isinstance(force, Guard) else Guard(force)
+    guard: Guard = options.pop("guard", None) or Guard(force)
     place.check_destination(destination, found.path, guard.force)
     guard.reads(*options_of_part.files_of(data))
     guard.replaces(destination)
@@ -69,8 +70,7 @@ def quantize_folder(
         run.share_formats()
         run.place_models(layout)
         placing.copy_others(found, staged)
-        notes = [f"{name} in {data} belongs to no part" for name in unused] + run.tell_clients(layout, scheme)
-        result = run.result(destination, scheme, notes)
+        result = run.result(destination, scheme, said + run.tell_clients(layout, scheme))
         place.write_report(staged, result.to_json())
         place.publish(staged, destination)
     return result
