@@ -109,8 +109,8 @@ WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info,
   }
 }
 
-WeightAttributes WeightAttributes::dense(const OrtApi* api, const OrtKernelInfo* info) {
-  return {api, info, kDenseBlock, kDenseBfloat16};
+WeightAttributes WeightAttributes::dense(const OrtApi* api, const OrtKernelInfo* info, int32_t format) {
+  return {api, info, kDenseBlock, format};
 }
 
 WeightAttributes::WeightAttributes(const OrtApi* api, const OrtKernelInfo* info)
@@ -162,8 +162,9 @@ WeightTensors::WeightTensors(const WeightAttributes& node, const Tensor& w, cons
 }
 
 WeightTensors WeightTensors::dense(const WeightAttributes& node, const Tensor& w) {
-  if (w.type != kBFloat16) {
-    node.refuse("weight must be bfloat16");
+  const bool is_half = node.format == kDenseFloat16;
+  if (w.type != (is_half ? kFloat16 : kBFloat16)) {
+    node.refuse(std::string("weight must be ") + (is_half ? "float16" : "bfloat16"));
   }
   expect(node, "weight", w, {tiles(node.N), padded(node.K, node.block) / 2, kTile, 2});
   WeightTensors made;

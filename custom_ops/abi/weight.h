@@ -16,8 +16,8 @@ struct WeightAttributes {
 
   // Throws Refusal where an attribute is missing or no number a weight can have.
   WeightAttributes(const ort::OrtApi* api, const ort::OrtKernelInfo* info);
-  // Of a DenseMatMul, which has neither block nor format.
-  static WeightAttributes dense(const ort::OrtApi* api, const ort::OrtKernelInfo* info);
+  // Of a DenseMatMul, which has neither block nor format: `format` is that of its weight's type.
+  static WeightAttributes dense(const ort::OrtApi* api, const ort::OrtKernelInfo* info, int32_t format);
 
   // "onnxq node 'name': " + `reason`.
   [[noreturn]] void refuse(const std::string& reason) const;
@@ -37,7 +37,7 @@ struct WeightTensors {
 
   // Throws Refusal where a type or a shape is not what `attributes` ask for.
   WeightTensors(const WeightAttributes& attributes, const Tensor& weight, const Tensor& scales, const Tensor& zero_points);
-  // Of a DenseMatMul: tiles of bfloat16, at any address.
+  // Of a DenseMatMul: tiles of bfloat16 or float16, at any address.
   static WeightTensors dense(const WeightAttributes& attributes, const Tensor& weight);
   WeightTensors() = default;
 };

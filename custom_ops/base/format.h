@@ -15,7 +15,8 @@
 //
 //     byte         k+0  k+1  k+2  k+3   k+0  k+1  k+2  k+3        k+0  k+1  k+2  k+3
 //
-//   bfloat16, [ceil(N/16), Kp/2, 16, 2]: one line holds 16 rows × 2 k, 32 k of a tile are what an AMX register holds.
+//   bfloat16 and float16, [ceil(N/16), Kp/2, 16, 2]: one line holds 16 rows × 2 k, 32 k of a tile are what an AMX register
+//   holds.
 //
 //     2 bytes      k+0       k+1        k+0       k+1        …      k+0       k+1
 //
@@ -25,8 +26,8 @@
 //   scales and zero points, [ceil(N/16), Kp/block, 16]: the 16 rows of a block side by side.
 //
 // Rows behind N have scale 0 (any, where scales are E8M0: nobody reads their products); k behind K hold the code that
-// decodes to zero. Blocks are multiples of 16, from 16 to 256. bfloat16 has neither scales nor zero points; its blocks, to
-// which K is padded, are of 32.
+// decodes to zero. Blocks are multiples of 16, from 16 to 256. bfloat16 and float16 have neither scales nor zero points; their
+// blocks, to which K is padded, are of 32.
 
 #ifndef ONNXQ_FORMAT_H_
 #define ONNXQ_FORMAT_H_
@@ -39,18 +40,29 @@ namespace onnxq {
 
 // Numbers are part of the C ABI that tests and measurements use (kernels.py of tests/native and tests/cuda/abi.py name the
 // same ones); files spell formats by name. kFormats and kScaleTypes count those of codes.
-enum Format : int32_t { kInt4 = 0, kInt8 = 1, kNf4 = 2, kFp4 = 3, kMxfp4 = 4, kFormats = 5, kDenseBfloat16 = kFormats };
+enum Format : int32_t {
+  kInt4 = 0,
+  kInt8 = 1,
+  kNf4 = 2,
+  kFp4 = 3,
+  kMxfp4 = 4,
+  kFormats = 5,
+  kDenseBfloat16 = kFormats,
+  kDenseFloat16,
+  kAllFormats
+};
 enum ScaleType : int32_t { kScaleFloat32 = 0, kScaleFloat16 = 1, kScaleE8M0 = 2, kScaleTypes = 3, kNoScales = kScaleTypes };
 
 constexpr int64_t kTile = 16;  // rows side by side
 constexpr int64_t kLine = 64;  // bytes of one line of a tile
 constexpr int64_t kMinBlock = 16, kMaxBlock = 256;
-constexpr int64_t kDenseBlock = 32;  // of bfloat16
+constexpr int64_t kDenseBlock = 32;  // of formats without codes
 
 namespace {
 
 constexpr bool is_affine(int32_t format) { return format == kInt4 || format == kInt8; }
-constexpr int64_t code_bits(int32_t format) { return format == kDenseBfloat16 ? 16 : format == kInt8 ? 8 : 4; }
+constexpr bool is_dense(int32_t format) { return format >= kFormats; }
+constexpr int64_t code_bits(int32_t format) { return is_dense(format) ? 16 : format == kInt8 ? 8 : 4; }
 constexpr int64_t line_k(int32_t format) { return 32 / code_bits(format); }  // k held by one line
 constexpr float middle_code(int32_t format) { return format == kInt8 ? 128.0f : 8.0f; }  // where there is no zero point
 constexpr int64_t scale_bytes(int32_t type) {
@@ -64,7 +76,7 @@ constexpr int64_t tile_bytes(int32_t format, int64_t Kp) { return Kp / line_k(fo
 
 // Where the code of (row, k) of a tile lies. With 4 bits it is the high nibble where k % 8 ≥ 4.
 constexpr int64_t code_byte(int32_t format, int64_t row, int64_t k) {
-  return k / line_k(format) * kLine + row % kTile * 4 + (format == kDenseBfloat16 ? k % 2 * 2 : k % 4);
+  return k / line_k(format) * kLine + row % kTile * 4 + (is_dense(format) ? k % 2 * 2 : k % 4);
 }
 constexpr bool in_high_nibble(int64_t k) { return k % 8 >= 4; }
 

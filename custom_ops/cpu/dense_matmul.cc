@@ -1,5 +1,5 @@
 // onnxq::DenseMatMul: y[…, N] = activation(x[…, K] · w[N, K]ᵀ + bias[N]) + other, or times other, in the type of x, w in
-// bfloat16.
+// bfloat16 or float16.
 
 #include "../abi/nodes.h"
 #include "../abi/ops.h"
@@ -25,10 +25,13 @@ ProductParts parts_of(const OrtApi* api, const OrtKernelInfo* info, const Weight
   return {kBias, kOther, combine == "times", activation};
 }
 
+template <ElementType w>
 class MatMul {
  public:
   MatMul(const OrtApi* api, const OrtKernelInfo* info)
-      : api_(api), node_(WeightAttributes::dense(api, info)), product_(api, info, node_, parts_of(api, info, node_)) {
+      : api_(api),
+        node_(WeightAttributes::dense(api, info, w == kFloat16 ? kDenseFloat16 : kDenseBfloat16)),
+        product_(api, info, node_, parts_of(api, info, node_)) {
     const Tensor weight = constant_input(api, info, kWeight);
     if (weight.type != kUndefined) {
       constant_ = WeightTensors::dense(node_, weight);
@@ -47,12 +50,12 @@ class MatMul {
   Product product_;
 };
 
-template <ElementType x>
+template <ElementType x, ElementType w>
 struct DenseMatMul {
-  using Kernel = MatMul;
+  using Kernel = MatMul<w>;
   static constexpr const char* name = "DenseMatMul";
   static constexpr const char* provider = "CPUExecutionProvider";
-  static constexpr std::array<Parameter, 4> inputs = {{{x}, {kBFloat16}, {x, kOptional}, {x, kOptional}}};
+  static constexpr std::array<Parameter, 4> inputs = {{{x}, {w}, {x, kOptional}, {x, kOptional}}};
   static constexpr std::array<Parameter, 1> outputs = {{{x}}};
 
   // With an `other` of the same shape, or of a name that is the same.
@@ -69,11 +72,13 @@ struct DenseMatMul {
   }
 };
 
-constexpr OrtCustomOp kOps[] = {make_op<DenseMatMul<kFloat>>(), make_op<DenseMatMul<kFloat16>>(),
-                                make_op<DenseMatMul<kBFloat16>>()};
+constexpr OrtCustomOp kOps[] = {
+    make_op<DenseMatMul<kFloat, kBFloat16>>(),    make_op<DenseMatMul<kFloat16, kBFloat16>>(),
+    make_op<DenseMatMul<kBFloat16, kBFloat16>>(), make_op<DenseMatMul<kFloat, kFloat16>>(),
+    make_op<DenseMatMul<kFloat16, kFloat16>>(),   make_op<DenseMatMul<kBFloat16, kFloat16>>()};
 
 }  // namespace
 
-constexpr Ops kDenseMatMul = {kOps, 3};
+constexpr Ops kDenseMatMul = {kOps, sizeof kOps / sizeof *kOps};
 
 }  // namespace onnxq

@@ -25,7 +25,6 @@ namespace {
 
 // Raised when kernels change so that old measurements no longer hold.
 constexpr const char* kHead = "onnxq kernels 2";
-constexpr int32_t kAllFormats = kFormats + 1;  // with bfloat16
 constexpr int32_t kMostRows = 16;              // a tile's: with more, tiles have always won
 constexpr int64_t kMostBytes = 4096;           // of the file
 
@@ -36,7 +35,7 @@ class Sample {
  public:
   Sample(const Kernel& kernel, int32_t format) : kernel_(kernel), x_(kMostRows * kK), y_(kMostRows * kN) {
     p_.N = kN, p_.K = kK, p_.block = 32, p_.format = format;
-    p_.scale_type = format == kDenseBfloat16 ? int32_t{kNoScales} : int32_t{kScaleFloat16};
+    p_.scale_type = is_dense(format) ? int32_t{kNoScales} : int32_t{kScaleFloat16};
     uint32_t random = 1;
     const auto next = [&random] { return (random = random * 1664525 + 1013904223) >> 16; };
     weight_.resize(static_cast<size_t>(tiles(kN) * tile_bytes(format, kK)));
@@ -215,7 +214,7 @@ int32_t measured(const Kernel& kernel, int32_t format) {
 }  // namespace
 
 int32_t tile_rows(const Kernel& kernel, const Problem& p) {
-  if (!(kernel.needs & kAmxBf16) || p.exact || p.format < 0 || p.format >= kAllFormats) {
+  if (!(kernel.needs & kAmxBf16) || p.exact || p.format < 0 || p.format >= kDenseFloat16) {
     return 0;
   }
   static const int32_t fixed = pinned();

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
-from onnxq.bench_kernels import attention
+from onnxq.bench_kernels import attention, products
 from onnxq.bench_kernels.ceilings import Ceilings, run_on
 from onnxq.bench_kernels.contenders import CPUS, FORCE, check, contenders, time_in_turns
 from onnxq.bench_kernels.tables import HEAD, Row, cells, describe, markdown, sweep_line, sweep_summary
@@ -28,7 +28,8 @@ from onnxq.runtime import native
 #: N × K: projections and both halves of the MLP of a model of 7 billion parameters.
 SHAPES = ((4096, 4096), (11008, 4096), (4096, 14336))
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
-FORMATS = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64), ("fp4", 64), ("mxfp4", 32), ("bfloat16", 32))
+CODES = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64), ("fp4", 64), ("mxfp4", 32))
+FORMATS = (*CODES, *((word, 32) for word in products.DENSE))
 SWEPT_SHAPES = ((4096, 4096), (1024, 1024), (256, 512))
 SWEPT_ROWS = (*range(1, 25), 32, 33, 48, 64, 96, 128, 192, 256, 384, 512)
 SWEPT_FORMATS = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64))

@@ -62,7 +62,7 @@ def contenders(
     if (format, block) == ("int4", 32) and exact:
         made.append(("ours exact", "exact", products.ours(w, "exact", copies), ""))
         made.append(("ORT exact", "exact", products.matmul_nbits(w, 0, copies), ""))
-    if ((format, block) == ("int4", 32) and exact) or format == products.DENSE:
+    if ((format, block) == ("int4", 32) and exact) or format in products.DENSE:
         made.append(("ORT float", "float", products.matmul(w, copies), ""))
     if format in ("nf4", "fp4"):
         made.append(("ORT Bnb4", "exact", products.matmul_bnb4(w, copies), ""))

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxq import formats
 
 TILE = 16
-DENSE = "bfloat16"
+#: Formats without codes and scales.
+DENSE: dict[str, np.dtype] = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 Arrays = Callable[["Weight"], dict[str, NDArray]]
 
 
@@ -22,7 +23,7 @@ Arrays = Callable[["Weight"], dict[str, NDArray]]
 class Weight:
     """codes uint8 [N, K], scales [N, K / block] as stored: float16, or E8M0 for mxfp4.
 
-    Of bfloat16 the numbers themselves, without scales.
+    Of formats without codes the numbers themselves.
     """
 
     format: str
@@ -32,7 +33,7 @@ class Weight:
 
     @property
     def bits(self) -> int:
-        return {"int8": 8, DENSE: 16}.get(self.format, 4)
+        return 16 if self.format in DENSE else 8 if self.format == "int8" else 4
 
     @property
     def scales(self) -> NDArray[np.float32]:
@@ -55,7 +56,7 @@ class Weight:
     def rows(self, rows: NDArray[np.int64] | slice) -> NDArray[np.float32]:
         """w of some rows; exact, but for the rounding of a table's level times the scale."""
         codes = self.codes[rows]
-        if self.format == DENSE:
+        if self.format in DENSE:
             return codes.astype(np.float32)
         levels = formats.get(self.format).levels
         if levels is not None:
@@ -76,9 +77,9 @@ def columns_of(y: NDArray, copy: int) -> NDArray:
 
 def random_weight(format: str, block: int, N: int, K: int, rng: np.random.Generator) -> Weight:
     """K a multiple of the block, N of 16: every code, scales as of normal weights."""
-    if format == DENSE:
+    if format in DENSE:
         numbers = rng.standard_normal((N, K), np.float32) / np.float32(np.sqrt(K))
-        return Weight(format, block, numbers.astype(ml_dtypes.bfloat16), np.empty((N, 0), np.float16))
+        return Weight(format, block, numbers.astype(DENSE[format]), np.empty((N, 0), np.float16))
     codes = rng.integers(0, 256 if format == "int8" else 16, (N, K), np.uint8)
     if format == "mxfp4":
         return Weight(format, block, codes, rng.integers(118, 122, (N, K // block), np.uint8))
@@ -99,7 +100,7 @@ def tiled(w: Weight) -> tuple[NDArray[np.uint8], NDArray]:
 
 
 def dense_tiled(w: Weight) -> NDArray:
-    """Numbers of bfloat16 as it draws them, K a multiple of 32."""
+    """Numbers as it draws them, K a multiple of 32."""
     N, K = w.codes.shape
     return np.ascontiguousarray(w.codes.reshape(N // TILE, TILE, K // 2, 2).transpose(0, 2, 1, 3))
 
@@ -107,7 +108,7 @@ def dense_tiled(w: Weight) -> NDArray:
 def ours(w: Weight, activations: str, copies: int = 1) -> onnx.ModelProto:
     """onnxq::MatMulNBits, or DenseMatMul."""
     N, K = w.codes.shape
-    if w.format == DENSE:
+    if w.format in DENSE:
         tiles: Arrays = lambda copy: {"weight": dense_tiled(copy)}  # noqa: E731
         return _model("DenseMatMul", "onnxq", w, tiles, copies, K=K, N=N, activations=activations)
     return _model(

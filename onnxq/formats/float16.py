@@ -16,6 +16,7 @@ class float16(Format):
     code_type = np.dtype(np.float16)
     scale_type: np.dtype | None = None
     default_block: int | None = None
+    kernel = "float16"
     gguf = "F16"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[None, None]:

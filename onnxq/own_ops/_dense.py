@@ -1,5 +1,5 @@
-"""DenseMatMul: y [..., N] = activation(x [..., K] · wᵀ + bias) + other, the weight in bfloat16, in tiles
-(`layouts.dense_tiles`); or times other.
+"""DenseMatMul: y [..., N] = activation(x [..., K] · wᵀ + bias) + other, the weight in bfloat16 or
+float16, in tiles (`layouts.dense_tiles`); or times other.
 
 Here activations stay as they are; runtimes fold what makes the weight float.
 """

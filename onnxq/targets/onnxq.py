@@ -10,6 +10,10 @@ from onnxq.plan import Choice, Method, in_float
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, weight_format
 from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
 
+#: Numbers from which on a weight in float16 is multiplied by as it lies: it is read from memory then, half as many
+#: bytes as of float32, and stays in the file's mapping. Smaller ones stay in caches, where unpacking them takes longer.
+LARGE = 1 << 22
+
 
 class onnxq(Target):
     name = "onnxq"
@@ -37,7 +41,8 @@ class onnxq(Target):
             return in_float(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
         if wish.method is Method.PACKED and format.kernel is None:
             return in_float(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
-        if wish.method is Method.STORED and format.is_dense and is_plain_matmul(weight):
+        if wish.method in (Method.STORED, Method.HALF) and format.is_dense and is_plain_matmul(weight):
             is_float = weight.tensor.dtype is ir.DataType.FLOAT  # products in other types stay what they are
-            return wish.to(Method.PACKED, format.name, None) if is_float else wish
+            is_worth_it = format.name != "float16" or weight.elements >= LARGE
+            return wish.to(Method.PACKED, format.name, None) if is_float and is_worth_it else wish
         return needs_plain_matmul(weight, wish)

@@ -18,9 +18,9 @@ from onnxq.formats import fp4, nf4
 from onnxq.runtime import native
 
 FORMATS = ("int4", "int8", "nf4", "fp4", "mxfp4")
-#: Weights without codes and scales; by its number it is a format, too.
-DENSE = "bfloat16"
-ALL = (*FORMATS, DENSE)
+#: Weights without codes and scales; by their numbers they are formats, too.
+DENSE = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+ALL = (*FORMATS, *DENSE)
 #: (format, with zero points)
 VARIANTS = [*((format, False) for format in FORMATS), ("int4", True), ("int8", True)]
 SCALES = {"float32": np.float32, "float16": np.float16, "e8m0": np.uint8}
@@ -43,7 +43,7 @@ class Weight:
     format: str
     K: int
     block: int
-    codes: NDArray[np.uint8]  # of bfloat16 uint16, its bits
+    codes: NDArray[np.uint8]  # of numbers uint16, their bits
     scales: NDArray
     zeros: NDArray[np.uint8] | None
 
@@ -55,8 +55,8 @@ class Weight:
     def values(self) -> NDArray[np.float64]:
         """value(code) [N, K]."""
         codes = self.codes[:, : self.K]
-        if self.format == DENSE:
-            return codes.view(ml_dtypes.bfloat16).astype(np.float64)
+        if self.format in DENSE:
+            return codes.view(DENSE[self.format]).astype(np.float64)
         if self.format in LEVELS:
             return LEVELS[self.format][codes]
         middle = 8 if self.format == "int4" else 128
@@ -81,7 +81,7 @@ class Weight:
     def tiles(self) -> NDArray[np.uint8]:
         """The `weight` tensor."""
         n, k = np.indices(self.codes.shape)
-        if self.format == DENSE:
+        if self.format in DENSE:
             tiles = np.zeros((-(-self.N // 16), self.codes.shape[1] // 2, 16, 2), np.uint16)
             tiles[n // 16, k // 2, n % 16, k % 2] = self.codes
             return tiles.view(np.uint8)
@@ -115,12 +115,11 @@ def weight(
 ) -> Weight:
     """Random codes of every value; scales of both signs, near those of normal weights. Shared: do not change it."""
     rng = np.random.default_rng([seed, N, K, block])
-    if format == DENSE:
+    if format in DENSE:
         numbers = rng.standard_normal((N, -(-K // 32) * 32)) / np.sqrt(K)
         numbers[:, K:] = 0
-        return Weight(
-            format, K, 32, numbers.astype(ml_dtypes.bfloat16).view(np.uint16), np.ones((N, len(numbers[0]) // 32)), None
-        )
+        bits = numbers.astype(DENSE[format]).view(np.uint16)
+        return Weight(format, K, 32, bits, np.ones((N, len(numbers[0]) // 32)), None)
     blocks = -(-K // block)
     codes = rng.integers(0, 256 if format == "int8" else 16, (N, blocks * block), np.uint8)
     z = rng.integers(0, 256 if format == "int8" else 16, (N, blocks), np.uint8) if zeros else None
@@ -143,14 +142,14 @@ def isas() -> list[str]:
 def problem(w: Weight, place: Callable[[NDArray], NDArray]) -> tuple[Problem, list[NDArray]]:
     """The part of a problem that describes the weight; its arrays, put where `place` wants them, must be kept."""
     zeros = None if w.zeros is None else place(w.by_tile(w.zeros))
-    arrays = [place(w.tiles), place(w.by_tile(w.scales)[: 0 if w.format == DENSE else None])] + (
+    arrays = [place(w.tiles), place(w.by_tile(w.scales)[: 0 if w.format in DENSE else None])] + (
         [] if zeros is None else [zeros]
     )
     made = Problem(N=w.N, K=w.K, block=w.block, weight=address(arrays[0]), scales=address(arrays[1]))
     made.zero_points = address(zeros)
     made.format = ALL.index(w.format)
     types = [np.dtype(type) for type in SCALES.values()]
-    made.scale_type = len(types) if w.format == DENSE else types.index(w.scales.dtype)
+    made.scale_type = len(types) if w.format in DENSE else types.index(w.scales.dtype)
     return made, arrays
 
 

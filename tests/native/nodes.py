@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
+import kernels
 import numpy as np
 import onnx
 from kernels import Weight
@@ -55,7 +55,9 @@ def dense(
     **attributes: Any,
 ) -> onnx.ModelProto:
     """y = DenseMatMul(x, weight, bias, other), the last an input of the graph of that many dimensions."""
-    arrays = {"weight": w.tiles.view(ml_dtypes.bfloat16)} | ({} if bias is None else {"bias": bias}) | (constants or {})
+    arrays = (
+        {"weight": w.tiles.view(kernels.DENSE[w.format])} | ({} if bias is None else {"bias": bias}) | (constants or {})
+    )
     names = ["x", *arrays]
     fed: dict[str, tuple[int, tuple[str | int, ...]]] = {"x": (type, ("M", w.K))}
     if other is not None:

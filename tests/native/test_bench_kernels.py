@@ -37,9 +37,9 @@ def test_attention_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("int4", lambda w: products.matmul_nbits(w, 4, COPIES)),
         ("nf4", lambda w: products.matmul_bnb4(w, COPIES)),
-        ("bfloat16", lambda w: products.ours(w, "fast", COPIES)),
+        *((word, lambda w: products.ours(w, "fast", COPIES)) for word in products.DENSE),
     ],
-    ids=["ours", "float", "level 4", "Bnb4", "dense"],
+    ids=["ours", "float", "level 4", "Bnb4", *products.DENSE],
 )
 def test_no_two_copies_are_alike(format: str, make: Callable[[products.Weight], onnx.ModelProto]) -> None:
     """onnxruntime keeps equal weights once, and would find them in the cache."""

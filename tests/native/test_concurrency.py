@@ -67,7 +67,7 @@ def test_many_threads_on_one_session(type: type) -> None:
 
 def test_many_threads_on_dense_weights() -> None:
     """Products of bfloat16, in sessions of their own and in one, some of which are the first to ask for thresholds."""
-    w = weight(kernels.DENSE, 200, 300, 32)
+    w = weight("bfloat16", 200, 300, 32)
     model = nodes.dense(w).SerializeToString()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2

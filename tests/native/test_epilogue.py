@@ -105,11 +105,12 @@ def runs(model_bytes: bytes, feed: dict[str, NDArray], *, library: bool = True) 
     return np.asarray(runtime._from_value(made.run_with_ort_values(None, values)[0]))
 
 
+@pytest.mark.parametrize("format", kernels.DENSE)
 @pytest.mark.parametrize("combine", ["", "plus", "times"])
 @every_function
-def test_nodes(forced: str, word: str, combine: str) -> None:
+def test_nodes(forced: str, word: str, combine: str, format: str) -> None:
     """Every kernel, few rows and many, with and without a bias."""
-    w = weight(kernels.DENSE, 50, 100, 32)
+    w = weight(format, 50, 100, 32)
     attributes = ({} if word == "none" else {"activation": word}) | ({"combine": combine} if combine else {})
     for rows, bias in ((1, None), (5, activations((50,), seed=1)), (40, activations((50,), seed=1))):
         x, other = activations((rows, 100)), activations((rows, 50), seed=2)
@@ -127,7 +128,7 @@ def test_nodes(forced: str, word: str, combine: str) -> None:
 @pytest.mark.parametrize("shape", [(5, 33), (1, 33), (33,), (5, 1), (), (2, 1, 33), (4, 5, 33), (3, 1, 1)], ids=str)
 def test_others_are_broadcast(shape: tuple[int, ...], dtype: type) -> None:
     """As Add and Mul do it, in each of the three types."""
-    w, x = weight(kernels.DENSE, 33, 70, 32), activations((5, 70)).astype(dtype)
+    w, x = weight("bfloat16", 33, 70, 32), activations((5, 70)).astype(dtype)
     other = np.asarray(activations((1, *shape), seed=1)[0]).astype(dtype)
     type = {np.float32: FLOAT, np.float16: FLOAT16, ml_dtypes.bfloat16: BFLOAT16}[dtype]
     plain = runs(nodes.dense(w, type=type).SerializeToString(), {"x": x}).astype(np.float64)
@@ -141,15 +142,14 @@ def test_others_are_broadcast(shape: tuple[int, ...], dtype: type) -> None:
         np.testing.assert_allclose(y.astype(np.float64), wanted, rtol=step, atol=step * float(np.abs(plain).max()))
 
 
+@pytest.mark.parametrize("format", kernels.DENSE)
 @pytest.mark.parametrize("combine", ["", "plus", "times"])
 @every_function
-def test_bodies_agree(word: str, combine: str) -> None:
+def test_bodies_agree(word: str, combine: str, format: str) -> None:
     """Without the library the function body runs, in standard operators."""
-    w, bias = weight(kernels.DENSE, 40, 64, 32), activations((40,), seed=1)
+    w, bias = weight(format, 40, 64, 32), activations((40,), seed=1)
     for with_bias in (False, True):
-        variant = Variant(
-            own_ops.DENSE, "bfloat16", bias=with_bias, moved="" if word == "none" else word, other=combine
-        )
+        variant = Variant(own_ops.DENSE, format, bias=with_bias, moved="" if word == "none" else word, other=combine)
         attributes = ({} if word == "none" else {"activation": word}) | ({"combine": combine} if combine else {})
         x, other = activations((7, 64)), activations((7, 40), seed=2)
         model = nodes.dense(
@@ -166,7 +166,7 @@ def test_bodies_agree(word: str, combine: str) -> None:
 
 
 def test_refusals() -> None:
-    w = weight(kernels.DENSE, 20, 64, 32)
+    w = weight("bfloat16", 20, 64, 32)
     for attributes, words in (
         ({"activation": "swish"}, "activation is 'swish', but must be one of none, relu, gelu, gelu_tanh, silu"),
         ({"combine": "minus"}, "combine is 'minus', but must be plus or times"),

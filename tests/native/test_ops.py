@@ -64,9 +64,10 @@ def test_formats(forced: str, format: str, scale: str, zeros: bool) -> None:
             assert np.all(np.abs(y - product(x, w, b)) <= bound(x, w, b))
 
 
+@pytest.mark.parametrize("format", kernels.DENSE)
 @pytest.mark.parametrize("rows", [1, 5, 40])
-def test_dense(forced: str, rows: int) -> None:
-    w = weight(kernels.DENSE, 50, 100, 32)
+def test_dense(forced: str, rows: int, format: str) -> None:
+    w = weight(format, 50, 100, 32)
     x, bias = activations((rows, 100)), activations((50,), seed=1)
     for activations_, bound in (("exact", exact_bound), ("fast", fast_bound), (None, fast_bound)):
         for b in (None, bias):
@@ -74,9 +75,10 @@ def test_dense(forced: str, rows: int) -> None:
             assert np.all(np.abs(y - product(x, w, b)) <= bound(x, w, b))
 
 
+@pytest.mark.parametrize("format", kernels.DENSE)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_dense_in_half_precision(forced: str, dtype: type) -> None:
-    w = weight(kernels.DENSE, 33, 70, 32)
+def test_dense_in_half_precision(forced: str, dtype: type, format: str) -> None:
+    w = weight(format, 33, 70, 32)
     x, bias = activations((3, 70)).astype(dtype), activations((33,), seed=1).astype(dtype)
     type = {np.float16: FLOAT16, ml_dtypes.bfloat16: BFLOAT16}[dtype]
     y = run(nodes.dense(w, bias=bias, type=type), x=x)
@@ -87,9 +89,10 @@ def test_dense_in_half_precision(forced: str, dtype: type) -> None:
     assert np.all(np.abs(y.astype(np.float64) - wanted) <= fast_bound(wide, w, b) + half_step * 1.01)
 
 
-def test_a_dense_weight_may_be_computed_or_begin_anywhere(forced: str, tmp_path: Path) -> None:
-    w, x = weight(kernels.DENSE, 40, 96, 32), activations((20, 96))
-    tiles = w.tiles.view(ml_dtypes.bfloat16)
+@pytest.mark.parametrize("format", kernels.DENSE)
+def test_a_dense_weight_may_be_computed_or_begin_anywhere(forced: str, tmp_path: Path, format: str) -> None:
+    w, x = weight(format, 40, 96, 32), activations((20, 96))
+    tiles = w.tiles.view(kernels.DENSE[format])
     y = run(nodes.dense(w, inputs=("weight",)), x=x, weight=tiles)
     assert np.all(np.abs(y - product(x, w)) <= fast_bound(x, w))
     model = nodes.dense(w)

@@ -215,7 +215,7 @@ def test_dense(attributes: dict[str, Any], constants: dict[str, Any], reason: st
 
 
 def test_dense_weights_of_another_type() -> None:
-    """A kernel takes bfloat16 alone, and no other is registered."""
-    model = nodes.dense(DENSE, constants={"weight": BITS.view(np.float16)}).SerializeToString()
+    """A kernel takes bfloat16 or float16, and no other is registered."""
+    model = nodes.dense(DENSE, constants={"weight": BITS.view(np.int16)}).SerializeToString()
     with pytest.raises(BadModel, match="onnxruntime refuses"):
         onnxq.session(model)

@@ -106,7 +106,7 @@ def test_pinned(tmp_path: Path) -> None:
 
 def test_numbers_of_another_machine_are_taken_until_the_end() -> None:
     here = thresholds.tile_rows()
-    assert here.keys() == (set(kernels.ALL) if "amx" in kernels.isas() else set())
+    assert here.keys() == (set(kernels.ALL) - {"float16"} if "amx" in kernels.isas() else set())
     others = {word: 17 if rows == 3 else 3 for word, rows in here.items() if word != "nf4"}
     with thresholds.taken(others):
         assert thresholds.tile_rows() == {**here, **others}

@@ -126,7 +126,8 @@ Multiply multiply_kernel(const Problem& p) {
                                : multiply_kernel<NibbleFloats<Zmm>>(p.scale_type);
 }
 
-bool in_tiles(const Problem& p) { return !p.exact && p.M >= (p.tile_rows ? p.tile_rows : kTileRowsFrom); }
+// Numbers of float16 are none of bfloat16.
+bool in_tiles(const Problem& p) { return !p.exact && p.format != kDenseFloat16 && p.M >= (p.tile_rows ? p.tile_rows : kTileRowsFrom); }
 
 bool by_few_rows(const Problem& p) { return in_tiles(p) && FewRows::offered(p); }
 bool by_tiles(const Problem& p) { return in_tiles(p) && !FewRows::offered(p); }
@@ -134,7 +135,7 @@ bool by_tiles(const Problem& p) { return in_tiles(p) && !FewRows::offered(p); }
 int64_t amx_workspace(const Problem& p) {
   return by_few_rows(p) ? FewRows::workspace(p)
          : by_tiles(p) ? tiles_of_rows(p) * steps(p) * kTileBytes
-         : is_dense(p) ? Dense::workspace(p)
+         : by_pairs(p) ? Dense::workspace(p)
                        : workspace<ZmmVnni>(p);
 }
 
@@ -143,7 +144,7 @@ int64_t amx_tasks(const Problem& p, int phase, int threads) {
     return FewRows::tasks(p, phase, threads);
   }
   if (!by_tiles(p)) {
-    return is_dense(p) ? Dense::tasks(p, phase, threads) : tasks<ZmmVnni>(p, phase, threads);
+    return by_pairs(p) ? Dense::tasks(p, phase, threads) : tasks<ZmmVnni>(p, phase, threads);
   }
   const int64_t wanted = wanted_tasks(p, threads), tiles = tiles_of_rows(p);
   if (phase == 0) {  // waking threads takes longer than packing a few rows
@@ -159,7 +160,7 @@ void amx_run(const Problem& p, int phase, int64_t task, int64_t tasks, void* wor
     return FewRows::run(p, phase, task, tasks, workspace);
   }
   if (!by_tiles(p)) {
-    return is_dense(p) ? Dense::run(p, phase, task, tasks, workspace) : run<ZmmVnni>(p, phase, task, tasks, workspace);
+    return by_pairs(p) ? Dense::run(p, phase, task, tasks, workspace) : run<ZmmVnni>(p, phase, task, tasks, workspace);
   }
   uint8_t* const packed = static_cast<uint8_t*>(workspace);
   if (phase == 0) {

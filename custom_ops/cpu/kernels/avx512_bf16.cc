@@ -5,7 +5,7 @@
 namespace onnxq {
 namespace {
 
-int64_t dense_workspace(const Problem& p) { return is_dense(p) ? Dense::workspace(p) : -1; }
+int64_t dense_workspace(const Problem& p) { return by_pairs(p) ? Dense::workspace(p) : -1; }
 
 }  // namespace
 

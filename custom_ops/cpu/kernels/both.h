@@ -9,10 +9,11 @@
 namespace onnxq {
 namespace {
 
-// bfloat16 has products of its own, or these. Without VNNI, dot products of bytes that are not nibbles take as long as those of floats, once a panel is worth it.
+// bfloat16 has products of its own, or these; float16 these. Without VNNI, dot products of bytes that are not nibbles take as
+// long as those of floats, once a panel is worth it.
 template <class V>
 constexpr bool in_floats(const Problem& p) {
-  return p.exact || p.format == kDenseBfloat16 || (V::kSignedBytes && p.format != kInt4 && p.M >= 32);
+  return p.exact || is_dense(p.format) || (V::kSignedBytes && p.format != kInt4 && p.M >= 32);
 }
 
 template <class V>

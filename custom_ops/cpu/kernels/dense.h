@@ -11,7 +11,7 @@
 namespace onnxq {
 namespace {
 
-constexpr bool is_dense(const Problem& p) { return !p.exact && p.format == kDenseBfloat16; }
+constexpr bool by_pairs(const Problem& p) { return !p.exact && p.format == kDenseBfloat16; }
 
 // Numbers x[k…k + 31] of a row in bfloat16, zeros behind `left` of them.
 inline __m512i load_bfloat16(const float* x, int64_t left) {

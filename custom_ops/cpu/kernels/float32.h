@@ -52,6 +52,14 @@ struct PairFloats {
 };
 
 template <class V>
+struct HalfFloats {
+  static constexpr int kCount = 2;
+  explicit HalfFloats(int32_t) {}
+  template <int i>
+  typename V::F get(typename V::I line) const { return V::template half<i>(line); }
+};
+
+template <class V>
 typename V::F zero_of(const Problem& p, const uint8_t* zero_points) {
   if (zero_points) {
     return V::to_float(V::from_bytes(zero_points));
@@ -301,9 +309,10 @@ struct Float32 {
       }
       return;
     }
-    const FloatKernels& kernels = p.format == kDenseBfloat16 ? kFloatKernels<V, PairFloats<V>, kNoScales>
-                                  : p.format == kInt8   ? float_kernels<V, ByteFloats<V>>(p.scale_type)
-                                                        : float_kernels<V, NibbleFloats<V>>(p.scale_type);
+    const FloatKernels& kernels = p.format == kDenseBfloat16  ? kFloatKernels<V, PairFloats<V>, kNoScales>
+                                  : p.format == kDenseFloat16 ? kFloatKernels<V, HalfFloats<V>, kNoScales>
+                                  : p.format == kInt8         ? float_kernels<V, ByteFloats<V>>(p.scale_type)
+                                                              : float_kernels<V, NibbleFloats<V>>(p.scale_type);
     const Cuts cuts = product_cuts(groups<V>(p), tiles, tasks);
     const int64_t column = task / cuts.rows, row = task % cuts.rows, all = groups<V>(p);
     const int64_t from = cut(tiles, cuts.rows, row), to = cut(tiles, cuts.rows, row + 1);

@@ -15,8 +15,9 @@ void decode(const Problem& p, const uint8_t* weight, const uint8_t* zero_points,
   for (int64_t k = 0; k < p.block; ++k) {
     for (int64_t row = 0; row < kTile; ++row) {
       const uint8_t* const at = weight + code_byte(p.format, row, k);
-      if (p.format == kDenseBfloat16) {
-        values[k][row] = bits_to_float(static_cast<uint32_t>(at[0] | at[1] << 8) << 16);
+      if (is_dense(p.format)) {
+        const auto bits = static_cast<uint16_t>(at[0] | at[1] << 8);
+        values[k][row] = p.format == kDenseFloat16 ? half_to_float(bits) : bfloat16_to_float(bits);
         continue;
       }
       const uint8_t byte = *at;

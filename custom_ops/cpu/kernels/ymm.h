@@ -65,6 +65,14 @@ struct Ymm {
     return _mm256_castsi256_ps(i ? _mm256_and_si256(line, _mm256_set1_epi32(-0x10000)) : _mm256_slli_epi32(line, 16));
   }
 
+  // float16 there. The low halves of lanes are what two packs leave of both halves of the register.
+  template <int i>
+  static F half(I line) {
+    const I alone = i ? _mm256_srli_epi32(line, 16) : _mm256_and_si256(line, _mm256_set1_epi32(0xFFFF));
+    const I packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(alone, alone), 0x08);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
+  }
+
   static F from_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static I from_bytes(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))); }
   static F from_e8m0(const uint8_t* p) {

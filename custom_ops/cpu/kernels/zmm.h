@@ -63,6 +63,12 @@ struct Zmm {
     return (F)(i ? _mm512_and_si512(line, _mm512_set1_epi32(-0x10000)) : _mm512_slli_epi32(line, 16));
   }
 
+  // float16 there.
+  template <int i>
+  static F half(I line) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(i ? _mm512_srli_epi32(line, 16) : line));
+  }
+
   static F from_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static I from_bytes(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static F from_e8m0(const uint8_t* p) {
