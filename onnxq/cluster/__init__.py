@@ -8,5 +8,6 @@ from onnxq.cluster.engine import Engine as Engine
 from onnxq.cluster.engine import require_readable as require_readable
 from onnxq.cluster.engine import results as results
 from onnxq.cluster.tasks import Task as Task
+from onnxq.cluster.tasks import as_given as as_given
 from onnxq.cluster.tasks import named as named
 from onnxq.cluster.words import open_engine as open_engine
