@@ -159,7 +159,8 @@ def search(  # noqa: PLR0913 - a door for users
         profile=new_profile(threads),
     )
     request = asked(request, "latency=1" if latency else "size=1", formats, logits)
-    return _found(request, points, None if progress_file is None else Path(progress_file), latency=latency)
+    with environment.sharing(effort.cluster):
+        return _found(request, points, None if progress_file is None else Path(progress_file), latency=latency)
 
 
 def _found(request: Request, points: int, progress_file: Path | None, *, latency: bool) -> Frontier:

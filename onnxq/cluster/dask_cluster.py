@@ -235,16 +235,16 @@ class DaskCluster:
             self._let_go(need)
 
     def _outcome(self, sent: Any, task: Task) -> tuple[str, Outcome]:
-        """(the worker, what it says)."""
-        if sent.status == "finished":
-            try:
-                worker, *values = sent.result()
-            except Exception as error:  # between the end of a task and its result
-                raise BadRecipe(f"the result of {task.what} cannot be had: {first_line(error)}") from None
+        """(the worker, what it says). Where the worker that had it has died since, Dask has it done again."""
+        try:
+            worker, *values = sent.result()
             return worker, Outcome(*values)
-        if sent.status != "error":
+        except Exception as error:  # of the task, or between its end and its result
+            why = error
+        if sent.status in ("cancelled", "lost"):
             raise self._gone()
-        why = sent.exception()
+        if sent.status != "error":
+            raise BadRecipe(f"the result of {task.what} cannot be had: {first_line(why)}")
         if isinstance(why, self._distributed.KilledWorker):
             raise OutOfMemory(
                 f"{DEATHS + 1} workers died while they did {task.what}, most often because memory ran out: give them "
