@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class DaskCluster:
         self._closing = contextlib.ExitStack()
         self._refused: dict[str, OnnxqError] = {}
         #: By name, tasks that others need: their results stay with the workers until the end.
-        self._held: dict[str, Any] = {}
+        self._held: dict[str, _Held] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         self._seen: set[tuple[str, int]] = set()
@@ -175,23 +176,23 @@ class DaskCluster:
         if allowed == []:
             future.set_exception(next(iter(self._refused.values())))
             return
-        held = self._held.get(task.name)
-        sent = self._sent(task, f"onnxq-{task.name}-{attempt}", allowed, -attempt) if held is None else held
-        if held is None:
-            future.cancels = sent.cancel
+        known = self._held.get(task.name)
+        held = known or self._sent(task, allowed, -attempt)
+        if known is None:
+            future.cancels = held.sent.cancel
 
         def done(sent: Any) -> None:
             try:
                 worker, outcome = self._outcome(sent, task)
             except OnnxqError as error:
-                self._let_go(task)
+                self._let_go(held)
                 future.give(error)
                 return
             finally:
-                if held is None:
+                if known is None:
                     sent.release()
             if outcome.kind != DONE or not is_whole(outcome):  # perhaps that of a task that it needs
-                self._let_go(task)
+                self._let_go(held)
             if outcome.kind != REFUSED:
                 future.give(outcome)
                 return
@@ -199,24 +200,27 @@ class DaskCluster:
                 self._refused[worker] = refusal_of(outcome, f"worker {worker}")
             self._send(task, future, attempt + 1)
 
-        sent.add_done_callback(done)
+        held.sent.add_done_callback(done)
 
-    def _sent(self, task: Task, key: str, allowed: list[str] | None, priority: int = 0) -> Any:
-        """Dask's future of a task, behind those that it needs."""
-        needed = [self._holding(need, allowed) for need in task.needs]
-        arguments = (task.function, task.given(), versions(), needed)
-        return self._client.submit(_on_worker, *arguments, key=key, pure=False, workers=allowed, priority=priority)
+    def _sent(self, task: Task, allowed: list[str] | None, priority: int = 0) -> _Held:
+        """A task given to Dask, behind those that it needs."""
+        needs = [self._holding(need, allowed) for need in task.needs]
+        # Another key each time: of one that it has not quite forgotten, Dask gives the old result again.
+        key = f"onnxq-{task.name}-{next(self._numbers)}"
+        arguments = (task.function, task.given(), versions(), [need.sent for need in needs])
+        sent = self._client.submit(_on_worker, *arguments, key=key, pure=False, workers=allowed, priority=priority)
+        return _Held(task.name, sent, needs)
 
-    def _holding(self, task: Task, allowed: list[str] | None) -> Any:
-        """Dask's future of a task that others need, done once for all of them."""
+    def _holding(self, task: Task, allowed: list[str] | None) -> _Held:
+        """A task that others need, done once for all of them."""
         with self._lock:
             if task.name not in self._held:
                 known = engine.kept(self.cache, task)
                 real = task if known is None else Task(as_given, (known,), task.name, task.what)
-                sent = self._sent(real, f"onnxq-{task.name}-held-{next(self._numbers)}", allowed)
+                held = self._sent(real, allowed)
                 if known is None and task.is_kept:
-                    sent.add_done_callback(functools.partial(self._keep, task))
-                self._held[task.name] = sent
+                    held.sent.add_done_callback(functools.partial(self._keep, task))
+                self._held[task.name] = held
             return self._held[task.name]
 
     def _keep(self, task: Task, sent: Any) -> None:
@@ -225,13 +229,12 @@ class DaskCluster:
             if outcome.kind == DONE and is_whole(outcome):
                 engine.keep(self.cache, task, outcome)
 
-    def _let_go(self, task: Task) -> None:
-        """Do what this task needs anew, the next time."""
+    def _let_go(self, held: _Held) -> None:
+        """Have this task, and what it needed, done anew the next time; not what was done anew since it was sent."""
         with self._lock:
-            for each in (task, *task.needs):
-                if (sent := self._held.pop(each.name, None)) is not None:
-                    sent.release()
-        for need in task.needs:
+            if self._held.get(held.name) is held:
+                self._held.pop(held.name).sent.release()
+        for need in held.needs:
             self._let_go(need)
 
     def _outcome(self, sent: Any, task: Task) -> tuple[str, Outcome]:
@@ -264,6 +267,15 @@ class DaskCluster:
 
     def _addresses(self) -> list[str]:
         return list(self._client.scheduler_info(n_workers=-1)["workers"])
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A task that Dask has, as a future of Dask's, and those that it needs."""
+
+    name: str
+    sent: Any
+    needs: Sequence[_Held]
 
 
 class _Cancelling(Future):

@@ -26,6 +26,14 @@ from onnxq.runtime.session import Session
 from onnxq.searching.meter import Figures
 from onnxq.tuning.plan_bench import PlanBench, Rewrite
 
+#: Counted seconds of a plan (`PlanBench.cost`) below which workers on this machine take longer to be started.
+LEAST_SECONDS = 0.2
+
+
+def is_worth_it(engine: Engine, bench: PlanBench) -> bool:
+    """Whether an engine's workers measure plans faster than this process, which may have the same cores."""
+    return not engine.is_here or bench.cost >= LEAST_SECONDS
+
 
 def packing_elsewhere(engine: Engine, rewrite: Rewrite) -> Rewrite:
     """As `rewrite`, with weights that an engine's workers pack: for models that this process runs or writes itself."""

@@ -23,7 +23,7 @@ import tiny
 
 import onnxq
 from onnxq.calibration.find_ranges import Effort
-from onnxq.cluster import dask_cluster
+from onnxq.cluster import dask_cluster, started
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.job import open_job
 from onnxq.output import messages, model_elsewhere, packed_elsewhere
@@ -67,6 +67,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(packed_elsewhere, "LEAST_BYTES", 1)
     monkeypatch.setattr(model_elsewhere, "INLINE_BYTES", 64)
+    monkeypatch.setattr(plans_elsewhere, "LEAST_SECONDS", 0.0)
     monkeypatch.setitem(space.RUNS, "quick", (0.0, 24, 24))
     monkeypatch.chdir(tmp_path)
 
@@ -190,6 +191,7 @@ def test_an_interrupted_search_ends_at_once_and_goes_on(folder: Path, tmp_path: 
     wait = "import onnxq.cluster.tasks as t, time; old = t.faults.point\n"
     wait += "def slow(name):\n    old(name)\n    time.sleep(0.5 * (name == 'task.begin'))\nt.faults.point = slow\n"
     wait += "import onnxq.searching.space as s\ns.RUNS['quick'] = (0.0, 24, 24)\n"
+    wait += "import onnxq.searching.plans_elsewhere as p\np.LEAST_SECONDS = 0.0\n"
     (tmp_path / "sitecustomize.py").write_text(wait)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
@@ -221,6 +223,16 @@ def test_an_interrupted_search_ends_at_once_and_goes_on(folder: Path, tmp_path: 
     assert front["points"] == alone["points"] and not Path("model.onnx.search").exists()
     begun = (tmp_path / "log").read_text().count("task.begin")
     assert begun < alone["runs"] - known + 25
+
+
+def test_workers_here_are_not_started_for_what_is_measured_faster_than_that(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans_elsewhere, "LEAST_SECONDS", 60.0)
+    monkeypatch.setattr(started, "local_cluster", None)
+    assert searched(folder, "local:2", formats=("uint4/32", "int8")) == searched(
+        folder, None, formats=("uint4/32", "int8")
+    )
 
 
 def test_a_worker_without_the_compiled_library_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
