@@ -47,9 +47,14 @@ def packing_elsewhere(engine: Engine, rewrite: Rewrite) -> Rewrite:
 
 
 class PlansElsewhere:
-    """Measures plans on an engine's workers, as `bench` would here; what it still runs here is packed there."""
+    """Measures plans on an engine's workers, as `bench` would here; what it still runs here is packed there.
+
+    Raises:
+        OnnxqError: there are no workers.
+    """
 
     def __init__(self, engine: Engine, bench: PlanBench) -> None:
+        engine.begin()  # which says so, before it is said what is measured
         self._engine, self._bench, self._sender = engine, bench, Sender(engine)
         self._rewrite, bench.rewrite = bench.rewrite, packing_elsewhere(engine, bench.rewrite)
 
@@ -57,9 +62,8 @@ class PlansElsewhere:
         """Of each plan, in their order.
 
         Raises:
-            OnnxqError: what a worker raised, or why there is none.
+            OnnxqError: what a worker raised, or why there is none any more.
         """
-        self._engine.begin()
         watched = self._bench.watched
         name = cluster.named(cluster.as_given, watched.digest)
         samples = Task(cluster.as_given, lambda: (pickle.dumps(watched),), name, "the samples", is_kept=False)

@@ -109,7 +109,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def searched(folder: Path, word: str | None, **how: Any) -> dict[str, Any]:
     how = {"target": "onnxq", "data": str(folder / "data.npz"), "formats": FORMATS, "points": 3} | how
     recipe = how.pop("recipe", onnxq.Recipe(effort="quick", algorithm="mse"))
-    found = onnxq.search(folder / "model.onnx", recipe, effort=Effort(cluster=word), **how)
+    found = onnxq.search(how.pop("model", folder / "model.onnx"), recipe, effort=Effort(cluster=word), **how)
     return json.loads(found.to_json())
 
 
@@ -252,6 +252,19 @@ def test_errors_of_a_plan_are_told_as_here(folder: Path, monkeypatch: pytest.Mon
     with in_this_process(1) as found, pytest.raises(BadModel, match=r"^onnxruntime refuses the model: it is a test$"):
         searched(folder, found.scheduler_address)
     assert real is not refused
+
+
+def test_a_model_in_a_store_is_read_by_workers_from_there(folder: Path, done: Counter[str]) -> None:
+    """Also what stays in float."""
+    fsspec = pytest.importorskip("fsspec")
+    rules = (onnxq.Rule("keep", open_job(folder / "model.onnx").plan.choices.popitem()[0]),)
+    kept = {"formats": ("uint4/32", "int8"), "recipe": onnxq.Recipe("auto", rules, algorithm="mse", effort="quick")}
+    for name in ("model.onnx", "model.data"):
+        fsspec.filesystem("memory").pipe_file(f"/searched/{name}", (folder / name).read_bytes())
+    alone = searched(folder, None, **kept)
+    with in_this_process(2) as found:
+        there = searched(folder, found.scheduler_address, model="memory://searched/model.onnx", **kept)
+    assert there["points"] == alone["points"] and done["plans"]
 
 
 class Sees:
