@@ -107,7 +107,7 @@ class Sender:
             known = messages.named(what)
             unseen = [layer for layer in known.layers if self._is_unseen(layer)]
             task = packed_elsewhere.packing(
-                what, functools.partial(_message, what, unseen), tuple(map(evidence_task, unseen))
+                tensor.encoding, known, functools.partial(_message, what, unseen), tuple(map(evidence_task, unseen))
             )
         except Exception:  # whatever a library's or a caller's own object raises that cannot be sent
             for value in values:

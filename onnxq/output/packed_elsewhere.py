@@ -23,7 +23,7 @@ from onnxq.encoding.lazy import EncodedTensor, Encoding
 from onnxq.errors import Bug
 from onnxq.files import limits, mirror
 from onnxq.layouts import Layout
-from onnxq.output.messages import evidence_for, message_of, named, opened
+from onnxq.output.messages import Named, evidence_for, message_of, named, opened
 from onnxq.output.write import tensors_to_write
 
 #: Weights of fewer bytes are packed here: sending them takes longer.
@@ -50,7 +50,7 @@ def pack_elsewhere(engine: Engine, model: ir.Model, progress: Callable[[], objec
     if not sendable:
         return 0
     progress()
-    cluster.require_readable(engine, *{place for weight in sendable for place in weight.places})
+    cluster.require_readable(engine, *{place for weight in sendable for place in weight.known.places})
     results = _Results(engine, sendable)
     for number, weight in enumerate(sendable):
         for part, value in enumerate(weight.values):
@@ -84,44 +84,38 @@ class _Weight:
     encoding: Encoding
     values: list[ir.Value] = field(default_factory=list)
     message: bytes = b""
-    places: tuple[str, ...] = ()
+    known: Named = field(default_factory=lambda: Named("", (), ()))
 
     def is_sendable(self, engine: Engine) -> bool:
         """Whether another process can make it; then `message` says how."""
         try:
-            self.message = message_of(self.what, evidence_for(engine))
-            self.places = named(self.what).places
+            what = packed(self.encoding, self.values)
+            self.message, self.known = message_of(what, evidence_for(engine)), named(what)
         except Exception:  # whatever a library's or a caller's own object raises that cannot be sent
             return False
         return True
 
-    @property
-    def what(self) -> object:
-        """What is packed."""
-        return packed(self.encoding, self.values)
-
     def task(self) -> Task:
-        return packing(self.what, (self.message,))
+        return packing(self.encoding, self.known, (self.message,))
 
 
 def packed(encoding: Encoding, values: Sequence[ir.Value]) -> tuple[Encoding, list[tuple[Layout, ir.DataType]]]:
-    """What `packing` is of: an encoding, and the parts of it that these values hold."""
+    """What `packed_parts` gets in a message: an encoding, and the parts of it that these values hold."""
     tensors = [value.const_value for value in values]
     return encoding, [(each.layout, each.dtype) for each in tensors if isinstance(each, EncodedTensor)]
 
 
-def packing(what: Any, arguments: Any, needs: tuple[Task, ...] = ()) -> Task:
+def packing(encoding: Encoding, known: Named, arguments: Any, needs: tuple[Task, ...] = ()) -> Task:
     """The task of packing a weight, the same for whoever wants the same of it.
 
     Args:
-        what: of `packed`.
+        known: the name of what is packed (`messages.named`).
         arguments: a message of it (`messages.message_of`), or a function that makes one.
         needs: evidence that goes with it.
     """
-    known = named(what)
     files = [[mirror.url_of(path) or path, *mirror.identity_of(path)] for path in known.places]
     name = cluster.named(packed_parts, [known.digest, files])
-    return Task(packed_parts, arguments, name, f"'{what[0].tensor.name or 'a weight'}'", needs=needs)
+    return Task(packed_parts, arguments, name, f"'{encoding.tensor.name or 'a weight'}'", needs=needs)
 
 
 class _Results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import time
@@ -23,6 +24,9 @@ from onnxq.tuning.plan_bench import PlanBench, plan_key
 #: Seconds between two writings of what was measured.
 SECONDS = 20.0
 
+
+#: Plans that are measured elsewhere before the next ones are made: those of a large model take memory.
+AT_ONCE = 256
 
 #: What a file of progress begins with.
 _BEGIN = b'{"search":"'
@@ -135,16 +139,16 @@ class Meter:
         """
         if self._elsewhere is None:
             return
-        wanted = {name: plan for name, plan in map(self._named, plans) if name not in self._known}
-        if not wanted:
-            return
-        try:
-            for name, found in zip(wanted, self._elsewhere(list(wanted.values())), strict=True):
-                self._know(name, found)
-                self._tell(name)
-        except BaseException:
-            self.save()
-            raise
+        left = iter(plans)
+        while some := list(itertools.islice(left, AT_ONCE)):
+            wanted = {name: plan for name, plan in map(self._named, some) if name not in self._known}
+            try:
+                for name, found in zip(wanted, self._elsewhere(list(wanted.values())) if wanted else (), strict=True):
+                    self._know(name, found)
+                    self._tell(name)
+            except BaseException:
+                self.save()
+                raise
 
     def _named(self, plan: Plan) -> tuple[str, Plan]:
         plan = int8_regions.prune(plan, self.bench.model)

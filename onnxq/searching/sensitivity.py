@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,12 +58,15 @@ def measure(
     groups = [range(i, min(i + size, len(units))) for i in range(0, len(units), size)]
     progress.start("measuring which layers need their bits", min(runs, sum(len(unit.options) for unit in units)))
     several = list(_to_measure(units, groups, runs - 1))
-    plans = [selected(base, [units[unit] for unit in group], options) for group, options in several]
-    meter.measure([base, *plans])
+
+    def plan(group: range, options: tuple[int, ...]) -> Plan:
+        return selected(base, [units[unit] for unit in group], options)
+
+    meter.measure(itertools.chain([base], itertools.starmap(plan, several)))
     floor = meter.figures(base).harm
     known: list[dict[int, float]] = [{0: 0.0} for _ in units]
-    for (group, options), plan in zip(several, plans, strict=True):
-        added = max(0.0, meter.figures(plan).harm - floor)
+    for group, options in several:
+        added = max(0.0, meter.figures(plan(group, options)).harm - floor)
         shares = [errors(unit, option) for unit, option in zip(group, options, strict=True)] if size > 1 else [1.0]
         for unit, option, share in zip(group, options, shares, strict=True):
             known[unit][option] = added * share / (sum(shares) or 1.0)
