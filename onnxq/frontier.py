@@ -15,6 +15,7 @@ from onnxq.calibration.find_ranges import Effort
 from onnxq.drafts.budgeted import asked, bench_of, candidates_of
 from onnxq.drafts.opening import calibrated, opened, remembering, with_evidence
 from onnxq.errors import BadRecipe
+from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.job import Environment
@@ -144,8 +145,9 @@ def search(  # noqa: PLR0913 - a door for users
     if not 2 <= points <= 1000:
         raise BadRecipe(f"a front of {points} points is none; 2 to 1000")
     environment = Environment(threads, progress, Guard() if guard is None else guard)
+    here, _, data = mirror.read_and_written(model, None, data)
     request = Request(
-        model=Path(model),
+        model=here,
         output=None,
         recipe=Recipe(recipe) if isinstance(recipe, str) else recipe,
         target=target,
@@ -159,7 +161,8 @@ def search(  # noqa: PLR0913 - a door for users
         profile=new_profile(threads),
     )
     request = asked(request, "latency=1" if latency else "size=1", formats, logits)
-    return _found(request, points, None if progress_file is None else Path(progress_file), latency=latency)
+    with environment.sharing(effort.cluster):
+        return _found(request, points, None if progress_file is None else Path(progress_file), latency=latency)
 
 
 def _found(request: Request, points: int, progress_file: Path | None, *, latency: bool) -> Frontier:

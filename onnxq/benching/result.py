@@ -50,13 +50,29 @@ class Generation(Struct, frozen=True):
     tokens_per_second: float
 
 
+class How(Struct, frozen=True):
+    """How models are measured.
+
+    Attributes:
+        threads: of one operator, for throughput all of them, else the first.
+        batches: samples in one run, for throughput.
+        seconds: for which each model is run.
+    """
+
+    threads: tuple[int, ...]
+    batches: tuple[int, ...]
+    seconds: float
+
+
 class ModelBench(Struct):
     """One model.
 
     Attributes:
-        ratio: time relative to the first model, in the same turns; None of the first.
+        ratio: time relative to the first model, in the same turns, or of medians where each had a worker of its own;
+            None of the first, and of those that were measured on another machine.
         load_ms, first_ms, peak_bytes: opening it and running it once, in a process of its own; None where that failed.
         sqnr: dB of its answers against the first model's; None of the first.
+        machine: the one that it was measured on, where a cluster did; empty: that of the report.
     """
 
     model: str
@@ -70,6 +86,7 @@ class ModelBench(Struct):
     throughput: list[Cell] = []
     operators: list[KernelTime] = []
     generation: Generation | None = None
+    machine: str = ""
 
 
 class BenchReport(Struct):

@@ -170,8 +170,8 @@ EFFORT_OPTIONS = options(
     click.option(
         "--cluster",
         metavar="ADDRESS",
-        help="Calibrate and encode weights on a Dask cluster: tcp://host:8786, tls://…, local:4 for so many workers "
-        "here, dask for what Dask's configuration says, or module:Class of a cluster, as of dask-jobqueue.",
+        help="Calibrate, encode weights and measure plans of searches on a Dask cluster: tcp://host:8786, tls://…, "
+        "local:4 for workers here, dask for what Dask's configuration says, or module:Class, as of dask-jobqueue.",
     ),
     click.option(
         "--max-memory",

@@ -8,8 +8,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from onnxq.benching.bench import SAMPLES, SECONDS
+from onnxq.benching.bench import SECONDS
 from onnxq.benching.bench import bench as measure
+from onnxq.benching.models import SAMPLES
 from onnxq.benching.result import BenchReport, Median
 from onnxq.benching.throughput import BATCHES
 from onnxq.cli._console import Bars, console
@@ -47,6 +48,11 @@ _OPERATORS = 6
     show_default=True,
     help="For which each model is run.",
 )
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Measure each model on a worker of a Dask cluster, as of 'quantize': tcp://host:8786, local:2, …",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--report", type=MODEL, help="Write everything as JSON to this file.")
 @FORCE_OPTION
@@ -55,6 +61,7 @@ def bench(models: tuple[Path, ...], **options: Any) -> None:
 
     Medians stand with the interval that holds them with a probability of 95 %. Opening, first run and memory are those
     of a process of its own. Models with a cache are run token by token, their presents fed back into their pasts.
+    With --cluster each model has a worker of its own, and only times of one machine are compared.
 
     \b
     onnxq bench model.onnx model.w8a8.onnx
@@ -62,7 +69,9 @@ def bench(models: tuple[Path, ...], **options: Any) -> None:
     """
     refuse_folders(*models)
     guard = guard_of(options)
-    threads = options["threads"] or tuple(dict.fromkeys((THREADS, native.cores())))
+    # How many cores a worker has, onnxruntime finds there.
+    cores = native.cores() if options["cluster"] is None else 0
+    threads = options["threads"] or tuple(dict.fromkeys((THREADS, cores)))
     with Bars(console(stderr=True)) as bars:
         found = measure(
             models,
@@ -70,6 +79,7 @@ def bench(models: tuple[Path, ...], **options: Any) -> None:
             threads=threads,
             batches=options["batches"] or BATCHES,
             seconds=options["seconds"],
+            cluster=options["cluster"],
             progress=bars,
         )
     if options["report"]:
@@ -94,12 +104,16 @@ def _show(found: BenchReport) -> None:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("model", "operators") else "right", overflow="fold")
+        table.add_column(
+            column, justify="left" if column in ("model", "operators", "machine") else "right", overflow="fold"
+        )
     return table
 
 
 def _models(found: BenchReport) -> Table:
-    table = _table("model", "median", "95 %", "of the first", "opens in", "first run", "memory", "file", "agrees")
+    columns = "model", "median", "95 %", "of the first", "opens in", "first run", "memory", "file", "agrees"
+    is_apart = len({row.machine for row in found.models}) > 1
+    table = _table(*columns, *(["machine"] if is_apart else []))
     for row in found.models:
         table.add_row(
             Path(row.model).name,
@@ -111,6 +125,7 @@ def _models(found: BenchReport) -> Table:
             "–" if row.peak_bytes is None else nbytes(row.peak_bytes),
             nbytes(row.nbytes),
             "" if row.sqnr is None else decibel(row.sqnr),
+            *([row.machine] if is_apart else []),
         )
     return table
 
@@ -121,9 +136,11 @@ def _interval(ratio: Median) -> str:
 
 def _throughput(found: BenchReport) -> Table:
     table = _table("batch", "threads", *(f"{Path(row.model).name}: samples/s" for row in found.models))
-    for cells in zip(*(row.throughput for row in found.models), strict=True):
-        speeds = [f"{cell.samples_per_second:.4g}" for cell in cells]
-        table.add_row(str(cells[0].batch), str(cells[0].threads or "all"), *speeds)
+    rows = [
+        {(each.batch, each.threads): f"{each.samples_per_second:.4g}" for each in m.throughput} for m in found.models
+    ]
+    for batch, threads in dict.fromkeys(key for row in rows for key in row):
+        table.add_row(str(batch), str(threads or "all"), *(row.get((batch, threads), "–") for row in rows))
     return table
 
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
+import itertools
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxq.cluster.tasks import REFUSED, Outcome, Task, perform, refusal_of, reporting, versions
+from onnxq.cluster import engine, started
+from onnxq.cluster.tasks import (
+    DONE,
+    REFUSED,
+    Outcome,
+    Task,
+    as_given,
+    is_whole,
+    perform,
+    refusal_of,
+    reporting,
+    versions,
+)
 from onnxq.errors import BadRecipe, MissingRuntime, OnnxqError, OutOfMemory, first_line
 from onnxq.files.cache import Cache
-from onnxq.runtime.own_functions import call, failing, import_function, shown
 
 #: Seconds to wait for a scheduler to answer, and for one that is gone to come back.
 CONNECT, GONE = 15.0, 10.0
@@ -51,7 +63,10 @@ class DaskCluster:
         self.is_here = found is not None
         self._closing = contextlib.ExitStack()
         self._refused: dict[str, OnnxqError] = {}
-        self._lock = threading.Lock()
+        #: By name, tasks that others need: their results stay with the workers until the end.
+        self._held: dict[str, _Held] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
         self._seen: set[tuple[str, int]] = set()
         self._gone_since: float | None = None
         self._counted = (0.0, 0)
@@ -80,14 +95,14 @@ class DaskCluster:
     def _opened(self) -> Any:
         address: Any
         if workers := self._started_here:
-            address = _local_cluster(self._distributed, workers, self._closing)
+            address = started.local_cluster(self._distributed, workers, self._closing)
         elif _ADDRESS.fullmatch(self.word):
             address = self.word
         elif self.word == "dask":
             address = None
         elif re.fullmatch(r"[\w.]+:[A-Za-z_]\w*", self.word):
-            address = _made(self.word)
-            self._closing.callback(_close, self.word, address)
+            address = started.made(self.word)
+            self._closing.callback(started.close, self.word, address)
         else:
             raise BadRecipe(
                 f"--cluster '{self.word}' is none of tcp://host:port, tls://host:port, local:4, dask, or module:Class "
@@ -161,21 +176,23 @@ class DaskCluster:
         if allowed == []:
             future.set_exception(next(iter(self._refused.values())))
             return
-        arguments = (task.function, task.arguments, versions())
-        sent = self._client.submit(
-            _on_worker, *arguments, key=f"onnxq-{task.name}-{attempt}", pure=False, workers=allowed, priority=-attempt
-        )
-        future.cancels = sent.cancel
+        known = self._held.get(task.name)
+        held = known or self._sent(task, allowed, -attempt)
+        if known is None:
+            future.cancels = held.sent.cancel
 
         def done(sent: Any) -> None:
             try:
-                found = self._outcome(sent, task)
+                worker, outcome = self._outcome(sent, task)
             except OnnxqError as error:
+                self._let_go(held)
                 future.give(error)
                 return
             finally:
-                sent.release()
-            worker, outcome = found
+                if known is None:
+                    sent.release()
+            if outcome.kind != DONE or not is_whole(outcome):  # perhaps that of a task that it needs
+                self._let_go(held)
             if outcome.kind != REFUSED:
                 future.give(outcome)
                 return
@@ -183,19 +200,54 @@ class DaskCluster:
                 self._refused[worker] = refusal_of(outcome, f"worker {worker}")
             self._send(task, future, attempt + 1)
 
-        sent.add_done_callback(done)
+        held.sent.add_done_callback(done)
+
+    def _sent(self, task: Task, allowed: list[str] | None, priority: int = 0) -> _Held:
+        """A task given to Dask, behind those that it needs."""
+        needs = [self._holding(need, allowed) for need in task.needs]
+        # Another key each time: of one that it has not quite forgotten, Dask gives the old result again.
+        key = f"onnxq-{task.name}-{next(self._numbers)}"
+        arguments = (task.function, task.given(), versions(), [need.sent for need in needs])
+        sent = self._client.submit(_on_worker, *arguments, key=key, pure=False, workers=allowed, priority=priority)
+        return _Held(task.name, sent, needs)
+
+    def _holding(self, task: Task, allowed: list[str] | None) -> _Held:
+        """A task that others need, done once for all of them."""
+        with self._lock:
+            if task.name not in self._held:
+                known = engine.kept(self.cache, task)
+                real = task if known is None else Task(as_given, (known,), task.name, task.what)
+                held = self._sent(real, allowed)
+                if known is None and task.is_kept:
+                    held.sent.add_done_callback(functools.partial(self._keep, task))
+                self._held[task.name] = held
+            return self._held[task.name]
+
+    def _keep(self, task: Task, sent: Any) -> None:
+        with contextlib.suppress(Exception):  # whoever needs it is told
+            _, outcome = self._outcome(sent, task)
+            if outcome.kind == DONE and is_whole(outcome):
+                engine.keep(self.cache, task, outcome)
+
+    def _let_go(self, held: _Held) -> None:
+        """Have this task, and what it needed, done anew the next time; not what was done anew since it was sent."""
+        with self._lock:
+            if self._held.get(held.name) is held:
+                self._held.pop(held.name).sent.release()
+        for need in held.needs:
+            self._let_go(need)
 
     def _outcome(self, sent: Any, task: Task) -> tuple[str, Outcome]:
-        """(the worker, what it says)."""
-        if sent.status == "finished":
-            try:
-                worker, *values = sent.result()
-            except Exception as error:  # between the end of a task and its result
-                raise BadRecipe(f"the result of {task.what} cannot be had: {first_line(error)}") from None
+        """(the worker, what it says). Where the worker that had it has died since, Dask has it done again."""
+        try:
+            worker, *values = sent.result()
             return worker, Outcome(*values)
-        if sent.status != "error":
+        except Exception as error:  # of the task, or between its end and its result
+            why = error
+        if sent.status in ("cancelled", "lost"):
             raise self._gone()
-        why = sent.exception()
+        if sent.status != "error":
+            raise BadRecipe(f"the result of {task.what} cannot be had: {first_line(why)}")
         if isinstance(why, self._distributed.KilledWorker):
             raise OutOfMemory(
                 f"{DEATHS + 1} workers died while they did {task.what}, most often because memory ran out: give them "
@@ -217,6 +269,15 @@ class DaskCluster:
         return list(self._client.scheduler_info(n_workers=-1)["workers"])
 
 
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A task that Dask has, as a future of Dask's, and those that it needs."""
+
+    name: str
+    sent: Any
+    needs: Sequence[_Held]
+
+
 class _Cancelling(Future):
     """A future that takes its task from the cluster when it is cancelled."""
 
@@ -236,11 +297,22 @@ class _Cancelling(Future):
             self.set_result(found)
 
 
-def _on_worker(function: Callable[..., bytes], arguments: tuple, wanted: dict[str, str]) -> tuple:
-    """On the worker: its address and the outcome, as values that every version can read."""
+def _on_worker(
+    function: Callable[..., bytes], arguments: tuple, wanted: dict[str, str], needed: Sequence[tuple] = ()
+) -> tuple:
+    """On the worker: its address and the outcome, as values that every version can read.
+
+    Args:
+        needed: the same of the tasks that this one needs; one that was not done is what becomes of this one, too.
+    """
     from distributed import get_worker
 
-    worker = get_worker()
+    worker, outcomes = get_worker(), [Outcome(*values) for _, *values in needed]
+    for (where, *_), outcome in zip(needed, outcomes, strict=True):
+        if outcome.kind != DONE or not is_whole(outcome):
+            return (where, *outcome)
+    if outcomes:
+        arguments = (*arguments, tuple(outcome.payload for outcome in outcomes))
     with _alone, reporting(lambda done: None, worker.state.nthreads):
         return (worker.address, *perform(function, arguments, wanted))
 
@@ -288,60 +360,6 @@ def _configured() -> contextlib.AbstractContextManager[Any]:
     )
 
 
-def _made(word: str) -> Any:
-    """The cluster that `module:Class` makes of Dask's configuration.
-
-    Raises:
-        BadRecipe: there is no such class, or it makes none.
-    """
-    what = f"--cluster '{word}'"
-    made = call(import_function(word, what, BadRecipe), what, (), (), BadRecipe)
-    with failing(what, BadRecipe):
-        is_cluster = isinstance(getattr(made, "scheduler_address", None), str) and hasattr(made, "close")
-    if not is_cluster:
-        raise BadRecipe(f"{what} makes {shown(made)}, not a Dask cluster")
-    return made
-
-
 def _close_client(client: Any) -> None:
     with contextlib.suppress(AttributeError):  # it was not begun
         client.close(CONNECT)
-
-
-def _close(word: str, cluster: Any) -> None:
-    with failing(f"--cluster '{word}', when closed,", BadRecipe):
-        cluster.close()
-
-
-def _local_cluster(distributed: Any, workers: int, closing: contextlib.ExitStack) -> Any:
-    """A scheduler in this process, and so many workers of one thread each.
-
-    Workers are started by Dask's own command: its `LocalCluster` would import the caller's script once more in each.
-    """
-    cluster = distributed.LocalCluster(
-        n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs="ERROR"
-    )
-    closing.enter_context(contextlib.closing(cluster))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    environment |= {"PYTHONSAFEPATH": "1", "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
-    folder = closing.enter_context(_scratch())
-    words = ["--nworkers", str(workers), "--nthreads", "1", "--no-dashboard", "--local-directory", folder]
-    command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", cluster.scheduler_address, *words]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    closing.callback(_end, process)
-    return cluster
-
-
-def _scratch() -> contextlib.AbstractContextManager[str]:
-    import tempfile
-
-    return tempfile.TemporaryDirectory(prefix="onnxq-dask-", ignore_cleanup_errors=True)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(CONNECT)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -110,13 +110,24 @@ def results(engine: Engine, tasks: Iterable[Task], progress: Progress = lambda d
             each.cancel()
 
 
+def kept(cache: Cache | None, task: Task) -> bytes | None:
+    """The result of a task, where it was kept."""
+    return cache.get(task.name) if cache is not None and task.is_kept else None
+
+
+def keep(cache: Cache | None, task: Task, outcome: Outcome) -> None:
+    """Keep a result that takes longer to compute than to read."""
+    if cache is not None and task.is_kept and outcome.seconds >= len(outcome.payload) / KEEP_BYTES_A_SECOND:
+        cache.put(task.name, outcome.payload)
+
+
 class _Running:
     """A task under way."""
 
     def __init__(self, engine: Engine, task: Task, progress: Progress) -> None:
         self._engine, self._task, self._progress = engine, task, progress
         self._told = self._attempts = 0
-        self._found = None if engine.cache is None else engine.cache.get(task.name)
+        self._found = kept(engine.cache, task)
         self.future: Future[Outcome] | None = None
         if self._found is None:
             self.future = engine.submit(task, self._advance)
@@ -138,9 +149,7 @@ class _Running:
         if outcome.kind == ERROR:
             raise error_of(outcome)
         assert outcome.kind == DONE
-        cache = self._engine.cache
-        if cache is not None and outcome.seconds >= len(outcome.payload) / KEEP_BYTES_A_SECOND:
-            cache.put(self._task.name, outcome.payload)
+        keep(self._engine.cache, self._task, outcome)
         self._found = outcome.payload
         self._advance(self._task.size - self._told)
         return self._found

@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from onnxq.cluster.tasks import REFUSED, Outcome, Task, refusal_of, versions
+from onnxq.cluster.tasks import DONE, REFUSED, Outcome, Task, refusal_of, versions
 from onnxq.cluster.worker import PATIENCE
 from onnxq.errors import BadRecipe, Bug
 from onnxq.files.cache import Cache
@@ -47,6 +48,7 @@ class Processes:
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._all: list[subprocess.Popen[bytes]] = []
         self._lock, self._is_closed = threading.Lock(), False
+        self._needed: dict[str, Future[Outcome]] = {}
 
     @property
     def workers(self) -> int:
@@ -82,9 +84,13 @@ class Processes:
             process.stdout.close()
 
     def _done(self, task: Task, progress: Callable[[int], None]) -> Outcome:
+        needed = [self._once(need) for need in task.needs]
+        if wrong := next((outcome for outcome in needed if outcome.kind != DONE), None):
+            return wrong
+        arguments = task.given() + ((tuple(outcome.payload for outcome in needed),) if needed else ())
         for _ in range(ATTEMPTS):
             process = self._process()
-            outcome = _ask(process, task, max(1, native.cores() // self.count), progress)
+            outcome = _ask(process, task.function, arguments, max(1, native.cores() // self.count), progress)
             if outcome is not None:
                 self._idle.put(process)
                 if outcome.kind == REFUSED:  # of another version since this process was started
@@ -96,6 +102,18 @@ class Processes:
             if self._is_closed or -code != signal.SIGKILL:
                 break
         raise BadRecipe(f"processes ended early while they did {task.what}: use fewer --jobs, or less --max-memory")
+
+    def _once(self, task: Task) -> Outcome:
+        """What becomes of a task that others need: done by whoever needs it first."""
+        with self._lock:
+            is_first = task.name not in self._needed
+            future = self._needed.setdefault(task.name, Future())
+        if is_first:
+            try:
+                future.set_result(self._done(task, lambda done: None))
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
 
     def _process(self) -> subprocess.Popen[bytes]:
         with contextlib.suppress(queue.Empty):
@@ -115,11 +133,17 @@ def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
-def _ask(process: subprocess.Popen[bytes], task: Task, threads: int, progress: Callable[[int], None]) -> Outcome | None:
+def _ask(
+    process: subprocess.Popen[bytes],
+    function: Callable[..., bytes],
+    arguments: tuple[Any, ...],
+    threads: int,
+    progress: Callable[[int], None],
+) -> Outcome | None:
     """What becomes of a task; None if the process ends before."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(BrokenPipeError, ValueError):  # it ended already, which is seen by its output
-        process.stdin.write(pickle.dumps((threads, task.function, task.arguments, versions())))
+        process.stdin.write(pickle.dumps((threads, function, arguments, versions())))
         process.stdin.flush()
     for kind, *values in _messages(process):
         if kind == "advance":

@@ -34,17 +34,27 @@ _here = threading.local()
 class Task:
     """
     Attributes:
-        function: of a module, called with `arguments`; gives bytes that follow from these alone.
+        function: of a module, called with `arguments`, and behind them what its needs gave, a tuple of bytes, if it has
+            any; gives bytes that follow from these alone.
+        arguments: or, where they are large, a function that makes them when the task is sent.
         name: the same for tasks of the same result (`named`).
         what: in words, for messages.
         size: how much of the progress it is.
+        needs: tasks whose results it gets. They are done once for all that need them, and moved between workers.
+        is_kept: whether its result may serve a later command; what was measured in time does not.
     """
 
     function: Callable[..., bytes]
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, ...] | Callable[[], tuple[Any, ...]]
     name: str
     what: str
     size: int = 1
+    needs: tuple[Task, ...] = ()
+    is_kept: bool = True
+
+    def given(self) -> tuple[Any, ...]:
+        """The arguments."""
+        return self.arguments() if callable(self.arguments) else self.arguments
 
 
 class Outcome(NamedTuple):
@@ -71,6 +81,11 @@ def named(function: Callable[..., bytes], content: object) -> str:
     """
     text = json.dumps([versions(), f"{function.__module__}.{function.__qualname__}", content], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def as_given(content: bytes) -> bytes:
+    """A task of what is known already, for others to need."""
+    return content
 
 
 @functools.cache

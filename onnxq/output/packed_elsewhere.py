@@ -7,32 +7,24 @@ What other processes could not make, it makes itself.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import math
-import pickle
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from onnxq import algorithms, cluster, formats
+from onnxq import algorithms, cluster
 from onnxq.cluster import Engine, Task
 from onnxq.encoding import lazy, memo
-from onnxq.encoding.lazy import EncodedTensor, Encoding, GivenTensor
+from onnxq.encoding.lazy import EncodedTensor, Encoding
 from onnxq.errors import Bug
-from onnxq.files import limits, mirror, storage
-from onnxq.formats import Format
+from onnxq.files import limits, mirror
+from onnxq.layouts import Layout
+from onnxq.output.messages import Named, evidence_for, message_of, named, opened
 from onnxq.output.write import tensors_to_write
-from onnxq.summaries.evidence import Layer, load_array, rows_seen
-from onnxq.summaries.gram import Gram
 
 #: Weights of fewer bytes are packed here: sending them takes longer.
 LEAST_BYTES = 1 << 18
@@ -58,7 +50,7 @@ def pack_elsewhere(engine: Engine, model: ir.Model, progress: Callable[[], objec
     if not sendable:
         return 0
     progress()
-    cluster.require_readable(engine, *{place for weight in sendable for place in weight.places})
+    cluster.require_readable(engine, *{place for weight in sendable for place in weight.known.places})
     results = _Results(engine, sendable)
     for number, weight in enumerate(sendable):
         for part, value in enumerate(weight.values):
@@ -92,27 +84,38 @@ class _Weight:
     encoding: Encoding
     values: list[ir.Value] = field(default_factory=list)
     message: bytes = b""
-    places: tuple[str, ...] = ()
+    known: Named = field(default_factory=lambda: Named("", (), ()))
 
     def is_sendable(self, engine: Engine) -> bool:
         """Whether another process can make it; then `message` says how."""
         try:
-            parts = [(each.layout, each.dtype) for value in self.values if (each := _encoded(value))]
-            self.message, self.places = _dumped((self.encoding, parts), engine)
+            what = packed(self.encoding, self.values)
+            self.message, self.known = message_of(what, evidence_for(engine)), named(what)
         except Exception:  # whatever a library's or a caller's own object raises that cannot be sent
             return False
         return True
 
     def task(self) -> Task:
-        files = [[mirror.url_of(path) or path, *mirror.identity_of(path)] for path in self.places]
-        content = [hashlib.blake2b(self.message, digest_size=20).hexdigest(), files]
-        name = self.encoding.tensor.name or "a weight"
-        return Task(packed_parts, (self.message,), cluster.named(packed_parts, content), f"'{name}'")
+        return packing(self.encoding, self.known, (self.message,))
 
 
-def _encoded(value: ir.Value) -> EncodedTensor:
-    assert isinstance(value.const_value, EncodedTensor)
-    return value.const_value
+def packed(encoding: Encoding, values: Sequence[ir.Value]) -> tuple[Encoding, list[tuple[Layout, ir.DataType]]]:
+    """What `packed_parts` gets in a message: an encoding, and the parts of it that these values hold."""
+    tensors = [value.const_value for value in values]
+    return encoding, [(each.layout, each.dtype) for each in tensors if isinstance(each, EncodedTensor)]
+
+
+def packing(encoding: Encoding, known: Named, arguments: Any, needs: tuple[Task, ...] = ()) -> Task:
+    """The task of packing a weight, the same for whoever wants the same of it.
+
+    Args:
+        known: the name of what is packed (`messages.named`).
+        arguments: a message of it (`messages.message_of`), or a function that makes one.
+        needs: evidence that goes with it.
+    """
+    files = [[mirror.url_of(path) or path, *mirror.identity_of(path)] for path in known.places]
+    name = cluster.named(packed_parts, [known.digest, files])
+    return Task(packed_parts, arguments, name, f"'{encoding.tensor.name or 'a weight'}'", needs=needs)
 
 
 class _Results:
@@ -127,7 +130,7 @@ class _Results:
 
     def take(self, weight: int, part: int, nbytes: int) -> bytes:
         while self._next <= weight:
-            made, chosen = _read(next(self._come))
+            made, chosen = parts_in(next(self._come))
             if len(made) != len(self._weights[self._next].values):
                 raise Bug("a worker sent other parts of a weight than it was asked for; please report it")
             layer = self._weights[self._next].encoding.layer
@@ -146,9 +149,13 @@ class _Results:
         return found
 
 
-def packed_parts(message: bytes) -> bytes:
-    """On a worker: the bytes of each part of a weight."""
-    encoding, parts = pickle.loads(message)  # of whoever sent this task, and so code that it may run here anyway
+def packed_parts(message: bytes, needed: tuple[bytes, ...] = ()) -> bytes:
+    """On a worker: the bytes of each part of a weight.
+
+    Args:
+        needed: evidence that the worker has not.
+    """
+    encoding, parts = opened(message, needed)
     made = [encoding.part(layout, dtype).tobytes() for layout, dtype in parts]
     memo.forget()
     chosen = {} if encoding.layer is None else dict(encoding.layer.chosen)
@@ -156,8 +163,12 @@ def packed_parts(message: bytes) -> bytes:
     return b"".join((len(head).to_bytes(4, "little"), head, *made))
 
 
-def _read(result: bytes) -> tuple[list[bytes], Counter[str]]:
-    """What `packed_parts` wrote."""
+def parts_in(result: bytes) -> tuple[list[bytes], Counter[str]]:
+    """What `packed_parts` wrote: its parts, and which algorithms data chose.
+
+    Raises:
+        Bug: it is something else.
+    """
     start = 4 + int.from_bytes(result[:4], "little")
     try:
         head = limits.parse_json(result[4:start].decode())
@@ -174,117 +185,3 @@ def _read(result: bytes) -> tuple[list[bytes], Counter[str]]:
         made.append(result[start : start + length])
         start += length
     return made, chosen
-
-
-def _dumped(what: object, engine: Engine) -> tuple[bytes, tuple[str, ...]]:
-    """`what` for another process, and the files that it will read there."""
-    import cloudpickle
-
-    places: dict[str, None] = {}
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, found: Any) -> Any:
-            if isinstance(found, GivenTensor):
-                raise TypeError("made by the caller")
-            if isinstance(found, ir.ExternalTensor):
-                places[str(Path(found.path).absolute())] = None
-                return _external, _place(found)
-            if isinstance(found, ir.TensorProtoTensor):
-                return _inline, (found.raw.SerializeToString(),)
-            if isinstance(found, ir.LazyTensor):
-                return _lazy, (found._func, int(found.dtype), tuple(found.shape.numpy()), found.name)
-            if isinstance(found, Layer):
-                return _layer(found, engine)
-            if isinstance(found, Format) and formats.get(found.name) is found:
-                return formats.get, (found.name,)
-            return super().reducer_override(found)
-
-    buffer = io.BytesIO()
-    Pickler(buffer).dump(what)
-    return buffer.getvalue(), tuple(places)
-
-
-def _place(tensor: ir.ExternalTensor) -> tuple[Any, ...]:
-    path = Path(tensor.path).absolute()
-    shape = tuple(tensor.shape.numpy())
-    return mirror.url_of(path) or str(path), tensor.offset, tensor.length, int(tensor.dtype), shape, tensor.name or ""
-
-
-def _external(
-    path: str, offset: int | None, length: int | None, dtype: int, shape: tuple[int, ...], name: str
-) -> ir.TensorProtocol:
-    if storage.is_url(path):
-        return _far(path, offset or 0, ir.DataType(dtype), shape, name)
-    where = Path(path)
-    return ir.ExternalTensor(
-        where.name, offset, length, ir.DataType(dtype), shape=ir.Shape(shape), name=name, base_dir=where.parent
-    )
-
-
-def _far(url: str, start: int, dtype: ir.DataType, shape: tuple[int, ...], name: str) -> ir.LazyTensor:
-    """A part of a file of a store, which is read when somebody asks for it, and kept nowhere else."""
-
-    def evaluate() -> ir.TensorProtocol:
-        nbytes = math.ceil(math.prod(shape) * dtype.itemsize)
-        raw = storage.read(url, start, start + nbytes)
-        return ir.TensorProtoTensor(onnx.TensorProto(data_type=int(dtype), dims=shape, raw_data=raw))
-
-    return ir.LazyTensor(evaluate, dtype=dtype, shape=ir.Shape(shape), name=name)
-
-
-def _inline(proto: bytes) -> ir.TensorProtoTensor:
-    return ir.TensorProtoTensor(onnx.TensorProto.FromString(proto))
-
-
-def _lazy(make: Callable[[], ir.TensorProtocol], dtype: int, shape: tuple[int, ...], name: str | None) -> ir.LazyTensor:
-    return ir.LazyTensor(make, dtype=ir.DataType(dtype), shape=ir.Shape(shape), name=name)
-
-
-@dataclass(frozen=True, eq=False)
-class SentLayer(Layer):
-    """Evidence that came with the task, where the worker does not see the file it lies in.
-
-    Attributes:
-        arrays: by their names in the file.
-    """
-
-    arrays: Mapping[str, NDArray] = field(default_factory=dict)
-
-    @property
-    def seen(self) -> Hashable:
-        return self
-
-    def turned(self, channel: int) -> Layer:
-        if channel == self.channel:
-            return self
-        return SentLayer(channel, self.groups, self.file, self.numbers, self.follows, self.chosen, {}, self.arrays)
-
-    @property
-    def count(self) -> int:
-        return sum(int(self.arrays[f"{number}.count"]) for number in self.numbers)
-
-    def held_back(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        rows = np.concatenate([self.arrays[f"{number}.rows"] for number in self.numbers])
-        if not self.follows:
-            return rows, rows
-        return rows, np.concatenate([self.arrays[f"{number}.float_rows"] for number in self.numbers])
-
-    def _gram(self, number: int) -> Gram:
-        sums = self.arrays[f"{number}.gram"]
-        cross = self.arrays[f"{number}.cross"] if self.follows else None
-        return Gram(sums, int(self.arrays[f"{number}.count"]), cross)
-
-
-def _layer(layer: Layer, engine: Engine) -> tuple[Any, ...]:
-    """How a worker has the same evidence."""
-    plain = layer.channel, layer.groups, layer.file.absolute(), layer.numbers, layer.follows
-    if not layer.numbers or not engine.unseen(layer.file):
-        return Layer, plain
-    names = ["gram", "rows", *(["cross", "float_rows"] if layer.follows else [])]
-    arrays = {f"{n}.{name}": load_array(layer.file, f"{n}.{name}") for n in layer.numbers for name in names}
-    arrays |= {f"{n}.count": np.array(rows_seen(layer.file, n)) for n in layer.numbers}
-    return _sent_layer, (plain, arrays)
-
-
-def _sent_layer(plain: tuple[int, int, Path, tuple[int, ...], bool], arrays: Mapping[str, NDArray]) -> SentLayer:
-    return SentLayer(*plain, Counter(), {}, arrays)

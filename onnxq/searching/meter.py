@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,9 @@ from onnxq.tuning.plan_bench import PlanBench, plan_key
 #: Seconds between two writings of what was measured.
 SECONDS = 20.0
 
+
+#: Plans that are measured elsewhere before the next ones are made: those of a large model take memory.
+AT_ONCE = 256
 
 #: What a file of progress begins with.
 _BEGIN = b'{"search":"'
@@ -52,6 +56,10 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Figures(quality.kld + broken, quality.sqnr, quality.kld, quality.flips)
 
 
+#: Figures of plans, in their order, as they come.
+Elsewhere = Callable[[Sequence[Plan]], Iterator[Figures]]
+
+
 class _File(msgspec.Struct):
     """How far a search came."""
 
@@ -79,6 +87,7 @@ class Meter:
         path: where what was measured is kept; None: nowhere.
         key: whatever decides what is measured; a file of anything else is not used.
         most: plans that may be measured, those of a file counted.
+        elsewhere: measures several plans at a time, in their order, on other machines; None: the bench does, here.
 
     Attributes:
         count: plans that were asked for, each once.
@@ -86,12 +95,20 @@ class Meter:
     """
 
     def __init__(
-        self, bench: PlanBench, path: Path | None, key: Mapping[str, object], most: int, progress: Progress = QUIET
+        self,
+        bench: PlanBench,
+        path: Path | None,
+        key: Mapping[str, object],
+        most: int,
+        progress: Progress = QUIET,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.bench, self.most, self._path, self._progress = bench, most, path, progress
         self._key = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
         self._known = self._load()
         self._asked: set[str] = set()
+        self._told: set[str] = set()
+        self._elsewhere = elsewhere
         self.fresh, self._saved = 0, time.monotonic()
 
     @property
@@ -105,17 +122,48 @@ class Meter:
 
     def figures(self, plan: Plan) -> Figures:
         """Of `plan`, measured once."""
-        plan = int8_regions.prune(plan, self.bench.model)
-        name = hashlib.blake2b(repr(plan_key(plan)).encode(), digest_size=16).hexdigest()
+        self.measure([plan])
+        name, plan = self._named(plan)
         if name not in self._known:
-            self._known[name] = Figures.of(self.bench.quality(plan))
-            self.fresh += 1
-            if time.monotonic() - self._saved >= SECONDS:
-                self.save()
-        if name not in self._asked:
-            self._asked.add(name)
-            self._progress.advance(1)
+            self._know(name, Figures.of(self.bench.quality(plan)))
+        self._asked.add(name)
+        self._tell(name)
         return self._known[name]
+
+    def measure(self, plans: Iterable[Plan]) -> None:
+        """Have `plans` measured elsewhere, where that is possible, as all of them will be asked for. They count once
+        they are.
+
+        Raises:
+            OnnxqError: why that cannot be done.
+        """
+        if self._elsewhere is None:
+            return
+        left = iter(plans)
+        while some := list(itertools.islice(left, AT_ONCE)):
+            wanted = {name: plan for name, plan in map(self._named, some) if name not in self._known}
+            try:
+                for name, found in zip(wanted, self._elsewhere(list(wanted.values())) if wanted else (), strict=True):
+                    self._know(name, found)
+                    self._tell(name)
+            except BaseException:
+                self.save()
+                raise
+
+    def _named(self, plan: Plan) -> tuple[str, Plan]:
+        plan = int8_regions.prune(plan, self.bench.model)
+        return hashlib.blake2b(repr(plan_key(plan)).encode(), digest_size=16).hexdigest(), plan
+
+    def _know(self, name: str, found: Figures) -> None:
+        self._known[name] = found
+        self.fresh += 1
+        if time.monotonic() - self._saved >= SECONDS:
+            self.save()
+
+    def _tell(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            self._progress.advance(1)
 
     def save(self) -> None:
         """Leave what was measured in the file.

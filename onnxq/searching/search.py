@@ -77,6 +77,7 @@ class Search:
         known = [each for each in self._solutions if within(bounds, each)]
         even = [each for each in self.uniform if (fits(each) if fits else within(bounds, each))]
         found = [*([] if chosen is None else [tuple(chosen)]), *even, *known]
+        self.meter.measure(map(self.plan, found))
         return min(map(self.measured, found), key=lambda solution: solution.harm, default=None)
 
     def least_bytes(self, harm: float) -> Solution | None:
@@ -130,11 +131,12 @@ class Search:
         ]
         sides.sort(key=lambda side: -abs(alone[side[0]][solution.chosen[side[0]] + side[1]]))
         self.progress.start("measuring how layers interact", min(steps, len(sides)))
-        measured: dict[tuple[int, int], float] = {}
+        moved: dict[tuple[int, int], list[int]] = {}
         for unit, step in sides[:steps]:
-            chosen = list(solution.chosen)
-            chosen[unit] += step
-            measured[unit, step] = self.measured(chosen).harm - solution.harm
+            moved[unit, step] = list(solution.chosen)
+            moved[unit, step][unit] += step
+        self.meter.measure(map(self.plan, moved.values()))
+        measured = {side: self.measured(chosen).harm - solution.harm for side, chosen in moved.items()}
         ratios: dict[tuple[int, int], float] = {}
         for (unit, step), change in measured.items():
             expected = float(alone[unit][solution.chosen[unit] + step])

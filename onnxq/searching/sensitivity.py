@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,24 +57,37 @@ def measure(
     size = max(1, math.ceil(len(units) / max(1, runs - 1)))
     groups = [range(i, min(i + size, len(units))) for i in range(0, len(units), size)]
     progress.start("measuring which layers need their bits", min(runs, sum(len(unit.options) for unit in units)))
+    several = list(_to_measure(units, groups, runs - 1))
+
+    def plan(group: range, options: tuple[int, ...]) -> Plan:
+        return selected(base, [units[unit] for unit in group], options)
+
+    meter.measure(itertools.chain([base], itertools.starmap(plan, several)))
     floor = meter.figures(base).harm
     known: list[dict[int, float]] = [{0: 0.0} for _ in units]
-    left = runs - 1
-    for group, column in _in_turn(units, groups):
-        if left <= 0:
-            break
-        options = [min(column, len(units[unit].options) - 1) for unit in group]
-        if all(option in known[unit] for unit, option in zip(group, options, strict=True)):
-            continue
-        plan = selected(base, [units[unit] for unit in group], options)
-        added = max(0.0, meter.figures(plan).harm - floor)
-        left -= 1
+    for group, options in several:
+        added = max(0.0, meter.figures(plan(group, options)).harm - floor)
         shares = [errors(unit, option) for unit, option in zip(group, options, strict=True)] if size > 1 else [1.0]
         for unit, option, share in zip(group, options, shares, strict=True):
             known[unit][option] = added * share / (sum(shares) or 1.0)
     measured = sum(len(each) - 1 for each in known) if size == 1 else 0
     completed = [_completed(known[i], len(unit.options), functools.partial(errors, i)) for i, unit in enumerate(units)]
     return Sensitivity(floor, completed, measured)
+
+
+def _to_measure(units: Sequence[Unit], groups: Sequence[range], most: int) -> Iterator[tuple[range, tuple[int, ...]]]:
+    """(group, an option of each of its units), each once, at most so many."""
+    seen: list[set[int]] = [{0} for _ in units]
+    for group, column in _in_turn(units, groups):
+        options = tuple(min(column, len(units[unit].options) - 1) for unit in group)
+        if all(option in seen[unit] for unit, option in zip(group, options, strict=True)):
+            continue
+        if most <= 0:
+            return
+        most -= 1
+        for unit, option in zip(group, options, strict=True):
+            seen[unit].add(option)
+        yield group, options
 
 
 def _in_turn(units: Sequence[Unit], groups: Sequence[range]) -> Iterator[tuple[range, int]]:

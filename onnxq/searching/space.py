@@ -20,6 +20,7 @@ from onnxq.planning.shared_weights import reconciled
 from onnxq.searching.layer_errors import LayerErrors
 from onnxq.searching.meter import Meter
 from onnxq.searching.options import Unit, uniform, units_of, whole
+from onnxq.searching.plans_elsewhere import PlansElsewhere, is_worth_it
 from onnxq.searching.search import Search
 from onnxq.searching.sensitivity import measure
 from onnxq.summaries.ranges import Ranges
@@ -93,6 +94,7 @@ def open_space(
     if all(len(unit.options) < 2 for unit in units):
         raise BadRecipe(f"'{job.path}' has no weight for which there is a choice among these formats: name others")
     base = whole(plans, units)
+    elsewhere = [PlansElsewhere(each, bench).figures for each in job.environment.shared if is_worth_it(each, bench)]
     bench.watch(plans[len(plans) // 2])
     budget = RUNS[job.recipe.effort]
     most = max(budget[1], min(budget[2], int(budget[0] / bench.cost)))
@@ -105,7 +107,7 @@ def open_space(
         "recipe": repr(dataclasses.replace(job.recipe, effort="normal")),
         "version": __version__,
     }
-    meter = Meter(bench, progress_file, key, most, job.progress)
+    meter = Meter(bench, progress_file, key, most, job.progress, *elsewhere[-1:])
     try:
         errors = LayerErrors(job, plans, units, ranges)
         single = max(len(units) + 1, int(SINGLE * most)) if most > len(units) else most

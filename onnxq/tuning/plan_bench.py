@@ -36,6 +36,7 @@ from onnxq.runtime.timing import Race, least_seconds, race
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.trials import GIVEN, Trial, Trials
 from onnxq.tuning.there import There
+from onnxq.tuning.watched import Watched
 
 Rewrite = Callable[[Plan], ir.Model]
 
@@ -117,6 +118,7 @@ class PlanBench:
         self._random = unrepeatable(self.outputs, self._wanted[0], session.run(self.feeds[0]))
         self._found: dict[Hashable, dict[int, Quality]] = {}
         self._nbytes: dict[Hashable, int] = {}
+        self._sets: dict[tuple[int, ...], Watched] = {}
         self._size_in_float = _bytes_of(self.model)
         self.is_recurrent = _is_recurrent(self.feeds[0], self._wanted[0])
         self.is_detector = _is_detector(self.feeds[0], self._wanted[0])
@@ -240,16 +242,25 @@ class PlanBench:
             model = self.rewrite(plan)
             self._nbytes[plan_key(plan)] = _bytes_of(model)
             session = Session(model, threads=0)
+            everything = self._of(tuple(range(len(self._samples))))
             for i in missing:
-                found[i] = self._compared(session, i)
+                found[i] = everything.compared(session, i)
         quality = Quality(self._random, classes=self.classes)
         for i in samples:
             quality.merge(found[i])
         return quality
 
-    def _compared(self, session: Session, sample: int) -> Quality:
-        wanted, got, label = self._wanted[sample], session.run(self.feeds[sample]), self._samples[sample].label
-        return compare_outputs(self.outputs, [wanted], [got], self._random, [label], self.classes)
+    @property
+    def watched(self) -> Watched:
+        """The samples looked at."""
+        return self._of(tuple(self._watched))
+
+    def _of(self, samples: tuple[int, ...]) -> Watched:
+        if samples not in self._sets:
+            feeds, wanted = [self.feeds[i] for i in samples], [self._wanted[i] for i in samples]
+            labels = [self._samples[i].label for i in samples]
+            self._sets[samples] = Watched(self.outputs, feeds, wanted, labels, self._random, self.classes)
+        return self._sets[samples]
 
     def kernels(self, plan: Plan | None, *, timed: bool = True) -> list[Kernel]:
         """The kernels that ran, with their times, for `plan` or (None) for the float model.

@@ -59,12 +59,13 @@ def work(folder: Path, width: int, cluster: str, options: argparse.Namespace) ->
         folder / "llama.onnx", folder / "out.onnx", recipe, data=data, check=False, force=True, effort=effort
     )
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps([result.bytes_before, result.bytes_after, seconds, peak]))
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(each.ru_utime + each.ru_stime for each in used)
+    print(json.dumps([result.bytes_before, result.bytes_after, seconds, cpu, used[0].ru_maxrss * 1024]))
 
 
 def measured(folder: Path, gigabytes: float, cluster: str, options: argparse.Namespace) -> list[float]:
-    """Bytes read and written, seconds, and the peak of memory in bytes."""
+    """Bytes read and written, seconds, those that processors were busy, and the peak of memory in bytes."""
     import llama
 
     kind = np.float32 if options.float32 else np.float16
@@ -94,13 +95,14 @@ def main() -> None:
     if options.work:
         work(Path(options.work[0]), options.width, options.work[1], options)
         return
-    table = Table("model", "written", "workers", "seconds", "seconds a GB", "peak of this process", box=None)
+    columns = "model", "written", "workers", "seconds", "a GB", "processor seconds a GB", "peak of this process"
+    table = Table(*columns, box=None)
     for gigabytes in options.gigabytes:
         with tempfile.TemporaryDirectory(dir=options.folder) as name:
             for cluster in ["", *(f"local:{count}" for count in options.local)]:
-                before, after, seconds, peak = measured(Path(name), gigabytes, cluster, options)
+                before, after, seconds, cpu, peak = measured(Path(name), gigabytes, cluster, options)
                 sizes = f"{before / 1e9:.2f} GB", f"{after / 1e9:.2f} GB"
-                times = f"{seconds:.1f}", f"{seconds / before * 1e9:.1f}"
+                times = f"{seconds:.1f}", *(f"{each / before * 1e9:.1f}" for each in (seconds, cpu))
                 row = *sizes, cluster or "this process", *times, f"{peak / 1e6:.0f} MB"
                 table.add_row(*row)
                 print(*row, sep=", ", file=sys.stderr, flush=True)  # large sizes take hours

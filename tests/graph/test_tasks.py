@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -47,7 +48,7 @@ class Here:
         self.cache, self.damaged, self.done = cache, damaged, 0
 
     def submit(self, task: Task, progress: Callable[[int], None]) -> Future[Outcome]:
-        outcome = perform(task.function, task.arguments, versions())
+        outcome = perform(task.function, task.given(), versions())
         self.done += 1
         if self.damaged:
             self.damaged -= 1
@@ -178,6 +179,24 @@ def dies(number: int) -> bytes:
     raise AssertionError
 
 
+def counted(folder: str, number: int) -> bytes:
+    with Path(folder, "done").open("a") as file:
+        file.write(f"{number}\n")
+    return bytes([number])
+
+
+def joined(number: int, needed: tuple[bytes, ...]) -> bytes:
+    return b"".join(needed) + bytes([number])
+
+
+def needing(folder: Path, number: int) -> Task:
+    """A task of one that all need, and of one that every second one needs; each of arguments made when it is sent."""
+    needs = [
+        Task(counted, lambda i=i: (str(folder), i), cluster.named(counted, i), "this") for i in (7, 8 + number % 2)
+    ]
+    return Task(joined, (number,), cluster.named(joined, number), f"number {number}", needs=tuple(needs))
+
+
 def sleeps(folder: str) -> bytes:
     Path(folder, "began").touch()
     time.sleep(60)
@@ -209,6 +228,34 @@ def test_a_task_whose_process_dies_is_done_by_another(tmp_path: Path) -> None:
             list(cluster.results(engine, [task_of(7, dies)]))
     finally:
         engine.close()
+
+
+def test_what_several_tasks_need_is_done_once(tmp_path: Path) -> None:
+    engine = Processes(2)
+    try:
+        found = list(cluster.results(engine, [needing(tmp_path, i) for i in range(6)]))
+    finally:
+        engine.close()
+    assert found == [bytes([7, 8 + i % 2, i]) for i in range(6)]
+    assert sorted((tmp_path / "done").read_text().split()) == ["7", "8", "9"]
+
+
+def test_what_is_wrong_with_a_task_is_told_by_those_that_need_it() -> None:
+    engine = Processes(1)
+    try:
+        for number in (1, 2):
+            task = Task(joined, (number,), cluster.named(joined, number), "this", needs=(task_of(3, refuses),))
+            with pytest.raises(BadData, match=r"^number 3 is wrong$"):
+                list(cluster.results(engine, [task]))
+    finally:
+        engine.close()
+
+
+def test_what_was_measured_in_time_is_measured_again(tmp_path: Path) -> None:
+    engine = Here(Cache(tmp_path, 1 << 20))
+    task = dataclasses.replace(task_of(5), is_kept=False)
+    assert [list(cluster.results(engine, [task])) for _ in range(2)] == [[b"\n"]] * 2
+    assert engine.done == 2
 
 
 def test_processes_end_while_they_work(tmp_path: Path) -> None:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import select
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -12,13 +19,17 @@ import tiny
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from onnxq.benching import alone, generation
+from onnxq.benching import alone, generation, on_workers
 from onnxq.benching.bench import bench
+from onnxq.benching.result import How
 from onnxq.benching.throughput import batched
 from onnxq.benching.turns import LEAST, in_turns, median_of, ratio_of
+from onnxq.cli import bench as command
 from onnxq.cli import main
-from onnxq.errors import BadModel, BadRecipe
+from onnxq.errors import BadData, BadModel, BadRecipe
+from onnxq.runtime.machine import this_machine
 from onnxq.runtime.session import Feed, Session
+from onnxq.samples.sampling import Sampling
 
 TEXT = "m (float[n, 64] x) => (float[n, 32] y) { h = MatMul (x, w)  y = Relu (h) }"
 #: Looks words up, and adds to each all words before it, which it keeps.
@@ -128,3 +139,92 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
             bench([a], **wrong)
     found = CliRunner().invoke(main, ["bench", str(a), "--report", str(a)])
     assert found.exit_code == 1 and "is read, so it cannot be the output" in found.output
+
+
+# -- on a cluster ------------------------------------------------------------------------------------------------------
+
+
+def on_a_cluster(*words: str) -> dict[str, Any]:
+    pytest.importorskip("distributed")
+    found = CliRunner().invoke(
+        main, ["bench", *words, "--json", "--seconds", "0.01", "--batch", "1", "--cluster", "local:2"]
+    )
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)
+
+
+def test_each_model_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is measured anew by each command; times of one machine are compared, and so are answers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ONNXQ_FAULT_LOG", str(tmp_path / "log"))
+    a, b = two(tmp_path)
+    np.savez(tmp_path / "data.npz", x=tiny.normal(6, 1, 64))
+    alone = bench([a, b], Sampling(tmp_path / "data.npz"), seconds=0.01)
+    for times in (1, 2):
+        table = on_a_cluster(str(a), str(b), "--data", str(tmp_path / "data.npz"))
+        assert (tmp_path / "log").read_text().count("task.done") == 2 * times
+        assert (table["inputs"], table["machine"]) == ("6 samples", f"{platform.node()}: {this_machine()}")
+        first, second = table["models"]
+        assert second["sqnr"] == pytest.approx(alone.models[1].sqnr) and first["sqnr"] is first["ratio"] is None
+        wanted = second["ms"]["median"] / first["ms"]["median"]
+        assert second["ratio"]["median"] == pytest.approx(wanted)
+        assert second["ratio"]["low"] <= wanted <= second["ratio"]["high"]
+        assert [row["model"] for row in (first, second)] == [str(a), str(b)]
+        assert all(row["peak_bytes"] > 0 and row["operators"] and row["throughput"] for row in (first, second))
+        assert any("ratios are of medians" in note for note in table["notes"])
+
+
+def test_times_of_two_machines_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = two(tmp_path)
+    found = []
+    for path, host in ((a, "one"), (b, "two"), (b, "one")):
+        made = msgspec.json.decode(
+            on_workers.model_bench(str(path), None if path is a else str(a), Sampling(), How((1,), (1,), 0.01)),
+            type=on_workers._Found,
+        )
+        made.host, made.place = host, f"{host} {made.place}"
+        found.append(made)
+    report = on_workers._joined([a, b, a], found)
+    assert [row.ratio is None for row in report.models] == [True, True, False]
+    assert report.machine == "several machines"
+    apart = [note for note in report.notes if "are not compared" in note]
+    assert len(apart) == 1 and f"'{b}' was measured on two: " in apart[0] and f"'{a}' on one: " in apart[0]
+    monkeypatch.setenv("COLUMNS", "300")
+    command._show(report)
+    shown = capsys.readouterr().out
+    assert "machine" in shown and "two: " in shown and "note: " in shown
+
+
+def test_one_worker_of_a_machine_measures_at_a_time(tmp_path: Path) -> None:
+    """Though it is another process."""
+    pytest.importorskip("fcntl")
+    text = "import sys, time; from onnxq.benching.on_workers import _alone_here\nwith _alone_here():\n"
+    text += "    print('in', flush=True); sys.stdin.readline()"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
+    start = lambda: subprocess.Popen(  # noqa: E731
+        [sys.executable, "-c", text], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    first = start()
+    assert first.stdout is not None and first.stdout.readline() == "in\n"
+    second = start()
+    assert second.stdout is not None and not select.select([second.stdout], [], [], 3)[0]
+    first.communicate("\n")
+    assert second.stdout.readline() == "in\n"
+    second.communicate("\n")
+
+
+def test_what_a_cluster_cannot_measure_is_told(tmp_path: Path) -> None:
+    a, _ = two(tmp_path)
+    other = tiny.save(
+        tiny.model(TEXT.replace("x)", "z)").replace("(x,", "(z,").replace(" x)", " z)"), {"w": tiny.normal(64, 32)}),
+        tmp_path,
+        "c.onnx",
+    )
+    with pytest.raises(BadModel, match="the models cannot be compared"):
+        bench([a, other], cluster="local:1")
+    with pytest.raises(BadData, match="several processes can only share data that each can open"):
+        bench([a], Sampling([{"x": np.zeros((1, 64), np.float32)}]), cluster="local:1")
+    with pytest.raises(BadRecipe, match="--cluster 'slurm' is none of"):
+        bench([a], cluster="slurm")

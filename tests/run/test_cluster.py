@@ -20,7 +20,7 @@ import tiny
 import onnxq
 from onnxq import cluster
 from onnxq.calibration.find_ranges import Effort
-from onnxq.cluster import dask_cluster, open_engine
+from onnxq.cluster import dask_cluster, open_engine, started
 from onnxq.cluster.tasks import Task, versions
 from onnxq.errors import BadData, BadRecipe, MissingRuntime
 from onnxq.output import packed_elsewhere
@@ -256,6 +256,72 @@ def test_a_scheduler_that_is_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> No
             list(results)
 
 
+def noted(folder: str, number: int) -> bytes:
+    Path(folder, f"{number} {time.monotonic_ns()} {os.getpid()}").touch()
+    return bytes([number])
+
+
+def joined(number: int, needed: tuple[bytes, ...]) -> bytes:
+    return b"".join(needed) + bytes([number])
+
+
+def needing(folder: Path, count: int) -> list[Task]:
+    """Tasks that all need the same two, of which one needs another one."""
+    inner = Task(noted, (str(folder), 1), cluster.named(noted, 1), "the first")
+    outer = Task(joined, (2,), cluster.named(joined, 2), "the second", needs=(inner,))
+    given = Task(cluster.as_given, lambda: (b"!",), cluster.named(cluster.as_given, "!"), "the third", is_kept=False)
+    names = [cluster.named(joined, [i]) for i in range(count)]
+    return [Task(joined, (i,), name, f"number {i}", needs=(outer, given)) for i, name in enumerate(names, 9)]
+
+
+def test_what_several_tasks_need_is_done_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster.engine, "KEEP_BYTES_A_SECOND", 1e12)
+    (tmp_path / "notes").mkdir()
+    with in_this_process(2) as found:
+        for count in (5, 6):
+            with open_engine(found.scheduler_address) as engine:
+                assert engine is not None
+                made = list(cluster.results(engine, needing(tmp_path / "notes", count)))
+                assert made == [b"\1\2!" + bytes([i]) for i in range(9, 9 + count)]
+                inner = needing(tmp_path / "notes", 1)[0].needs[0].needs[0]
+                until = time.monotonic() + 20
+                while engine.cache is not None and engine.cache.get(inner.name) is None and time.monotonic() < until:
+                    time.sleep(0.01)
+    assert len(list((tmp_path / "notes").iterdir())) == 1
+
+
+def test_what_a_dead_worker_had_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process ends with its ninth task, and what others need with it."""
+    monkeypatch.setenv("ONNXQ_FAULT", "kill task.done 9")
+    monkeypatch.setenv("ONNXQ_FAULT_LOG", str(tmp_path / "points.log"))
+    (tmp_path / "notes").mkdir()
+    with open_engine("local:2") as engine:
+        assert engine is not None
+        made = list(cluster.results(engine, needing(tmp_path / "notes", 14)))
+    assert made == [b"\1\2!" + bytes([i]) for i in range(9, 23)]
+    assert len({line.split()[1] for line in (tmp_path / "points.log").read_text().splitlines()}) > 2
+
+
+def test_what_arrives_damaged_at_another_task_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes").mkdir()
+    real, damaged = dask_cluster.perform, []
+
+    def perform(function: Any, *rest: Any) -> Any:
+        outcome = real(function, *rest)
+        if function is noted and not damaged:
+            damaged.append(True)
+            return outcome._replace(payload=b"\5")
+        return outcome
+
+    monkeypatch.setattr(dask_cluster, "perform", perform)
+    with in_this_process(1) as found, open_engine(found.scheduler_address) as engine:
+        assert engine is not None
+        assert list(cluster.results(engine, needing(tmp_path / "notes", 3))) == [
+            b"\1\2!" + bytes([i]) for i in (9, 10, 11)
+        ]
+    assert len(list((tmp_path / "notes").iterdir())) == 2
+
+
 def test_errors_of_workers_are_told_as_they_are() -> None:
     with in_this_process(1) as found, open_engine(found.scheduler_address) as engine:
         assert engine is not None
@@ -294,7 +360,7 @@ def test_workers_here_are_started_for_what_takes_longer_than_to_send_it(
     """This process has the same cores: what is compiled is encoded as fast as it is written."""
     alone = quantized(folder, None, onnxq.Recipe("w4a16", algorithm="mse", keep_slow=True), data=False)
     with monkeypatch.context() as patch:
-        patch.setattr(dask_cluster, "_local_cluster", None)
+        patch.setattr(started, "local_cluster", None)
         recipe = onnxq.Recipe("w4a16", algorithm="mse", keep_slow=True)
         assert quantized(folder, "local:1", recipe, data=False) == alone
     assert not sent

@@ -1,0 +1,73 @@
+"""Clusters of Dask that are started for a command: workers on this machine, and those of a class of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from onnxq.errors import BadRecipe
+from onnxq.runtime.own_functions import call, failing, import_function, shown
+
+#: Seconds for workers to end by themselves.
+PATIENCE = 15.0
+
+
+def made(word: str) -> Any:
+    """The cluster that `module:Class` makes of Dask's configuration.
+
+    Raises:
+        BadRecipe: there is no such class, or it makes none.
+    """
+    what = f"--cluster '{word}'"
+    cluster = call(import_function(word, what, BadRecipe), what, (), (), BadRecipe)
+    with failing(what, BadRecipe):
+        is_cluster = isinstance(getattr(cluster, "scheduler_address", None), str) and hasattr(cluster, "close")
+    if not is_cluster:
+        raise BadRecipe(f"{what} makes {shown(cluster)}, not a Dask cluster")
+    return cluster
+
+
+def close(word: str, cluster: Any) -> None:
+    """End what `made` made.
+
+    Raises:
+        BadRecipe: it fails.
+    """
+    with failing(f"--cluster '{word}', when closed,", BadRecipe):
+        cluster.close()
+
+
+def local_cluster(distributed: Any, workers: int, closing: contextlib.ExitStack) -> Any:
+    """A scheduler in this process, and so many workers of one thread each.
+
+    Workers are started by Dask's own command: its `LocalCluster` would import the caller's script once more in each.
+    """
+    cluster = distributed.LocalCluster(
+        n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs="ERROR"
+    )
+    closing.enter_context(contextlib.closing(cluster))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment |= {"PYTHONSAFEPATH": "1", "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
+    folder = closing.enter_context(_scratch())
+    words = ["--nworkers", str(workers), "--nthreads", "1", "--no-dashboard", "--local-directory", folder]
+    command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", cluster.scheduler_address, *words]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    closing.callback(_end, process)
+    return cluster
+
+
+def _scratch() -> contextlib.AbstractContextManager[str]:
+    return tempfile.TemporaryDirectory(prefix="onnxq-dask-", ignore_cleanup_errors=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
