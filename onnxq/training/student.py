@@ -142,10 +142,11 @@ class Student:
         found["floats"] = list(self.floats.items())
         return found
 
-    def limit(self) -> None:
-        """Bring back what went too far in a step."""
-        for weight in self.weights.values():
-            weight.limit()
+    def limit(self, names: Iterable[str] | None = None) -> None:
+        """Bring back what went too far in a step; None: of all weights."""
+        for name in self.weights if names is None else names:
+            if name in self.weights:
+                self.weights[name].limit()
 
     def result(self) -> Learned:
         """The model with what was learned."""
@@ -171,18 +172,21 @@ class Student:
             found |= dict.fromkeys(names, Range(scale.low, scale.high))
         return dataclasses.replace(self.ranges, values=found)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """A copy of everything that learns."""
-        return {name: x.detach().clone() for name, x in self._named()}
+    def state(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """A copy of everything that learns, or of these."""
+        return {name: x.detach().clone() for name, x in self._named(names)}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `state` gave."""
+        """Take over what `state` gave; what is not in it stays."""
         with torch.no_grad():
             for name, x in self._named():
-                x.copy_(state[name])
+                if name in state:
+                    x.copy_(state[name])
 
-    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return ((f"{kind}/{name}", x) for kind, each in self.parameters().items() for name, x in each)
+    def _named(self, names: Iterable[str] | None = None) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        wanted = None if names is None else set(names)
+        every = self.parameters().items()
+        return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
 
 
 def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor:
