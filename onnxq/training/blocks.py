@@ -28,8 +28,11 @@ from onnxq.training.student import Student
 
 #: Bytes of what goes into blocks that is kept, at most; and of the values inside of one while channels are matched.
 KEPT, INSIDE = 1 << 30, 1 << 29
-#: Bytes of a number that goes into a block: for the student, for the teacher, and what the teacher makes of it.
-_EACH = 12
+#: Bytes of a number that goes into a block: for the student, for the teacher, and what the teacher makes of it; and of
+#: one inside, where a second value may be there for each.
+_EACH, _INSIDE = 12, 16
+#: The learning rate of blocks, in parts of that of the whole: what a few layers change does not add up over many.
+FASTER = 3.0
 #: Samples on which channels are matched, at most.
 MATCHED = 256
 
@@ -68,18 +71,21 @@ def blocks_of(student: Student, sizes: Mapping[str, int] | None = None, most: fl
 
     Args:
         sizes: of the values between nodes (`narrow_values`). A block does not end where more numbers go on than came
-            in, and fewer behind that: those are the wide insides of bottlenecks.
+            in, and fewer behind that: those are the wide insides of bottlenecks; nor at a value of no numbers.
         most: numbers that may go on.
     """
     learned = {name for each in student.parameters().values() for name, _ in each}
     outputs = tuple(value.name or "" for value in student.module.model.graph.outputs if value.dtype in _FLOATS)
+    if sizes is not None:
+        outputs = tuple(name for name in outputs if sizes.get(name))
     places = list(_narrow(student.module.model, learned))
     ends = [end for i, (_, end) in enumerate(places) if end and (not i or end != places[i - 1][1])]
-    kept = set(_without_wide([end for end in ends if (sizes or {}).get(end, 0) <= most], sizes or {}))
+    if sizes is not None:
+        ends = list(_without_wide([end for end in ends if 0 < sizes.get(end, 0) <= most], sizes))
     found, before, names = list[Block](), "", list[str]()
     for node, behind in places:
         names += [name for value in (*reads(node), *node.outputs) if (name := value.name or "") in learned]
-        if behind in kept and names:
+        if behind in ends and names:
             found.append(Block(before, (behind,), tuple(dict.fromkeys(names))))
             before, names = behind, []
     return [*found, Block(before, outputs, tuple(dict.fromkeys(names)))] if names and outputs else found
@@ -136,22 +142,24 @@ class Walk:
         chosen = [samples.train[k] for k in (numbers if settings.block_steps else numbers[:MATCHED])]
         several = [one for i in range(0, len(chosen), size) for one in samples.batch(chosen[i : i + size])]
         sizes = self._sizes(several[0]) if self.places or settings.block_steps else {}
-        most = KEPT if settings.memory is None else min(KEPT, settings.memory // 4)
+        most, inside = (x if settings.memory is None else min(x, settings.memory // 4) for x in (KEPT, INSIDE))
         self.blocks = blocks_of(student, sizes, most / (_EACH * len(several))) if sizes else []
-        self._widest = max([1, *(sizes.get(name, 1) for name in self.places)])
+        widest = _INSIDE * max([1, *(sizes.get(name, 1) for name in self.places)])
+        self._matching = min(-(-MATCHED // several[0].count), max(1, inside // widest))
         each = _EACH * max([1, *(sizes.get(name, 1) for block in self.blocks for name in block.makes)])
         self._training = [_Passing(one) for one in several[: max(1, most // each)]]
         held = samples.held_back
         self._held = [_Passing(one) for i in range(0, len(held), size) for one in samples.batch(held[i : i + size])]
         self._in_step = 1 if samples.joined else size
-        self.nbytes = (len(self._training) + len(self._held)) * each if self.blocks else 0
+        self.nbytes = (len(self._training) + len(self._held)) * each + self._matching * widest if self.blocks else 0
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _sizes(self, batch: Batch) -> dict[str, int]:
         """Numbers of a batch in values between blocks and behind layers."""
         names = list(dict.fromkeys([*narrow_values(self.student), *self.places, *self.student.module.outputs]))
         made = self.teacher.run(batch.feed, names)
-        return {name: x.numel() if isinstance(x, torch.Tensor) else 0 for name, x in made.items()}
+        is_float = {name: isinstance(x, torch.Tensor) and x.is_floating_point() for name, x in made.items()}
+        return {name: x.numel() if is_float[name] else 0 for name, x in made.items()}
 
     def through(self, progress: Progress) -> None:
         """Match and train every block; one that does not get nearer to the float one stays as it was."""
@@ -178,15 +186,13 @@ class Walk:
 
     def _match(self, block: Block) -> int:
         self._start = self.student.state(block.learned)
-        size = max(1, self._training[0].batch.count)
-        some = min(-(-MATCHED // size), max(1, INSIDE // (16 * self._widest)))
-        states = [each.states for each in self._training[:some]]
+        states = [each.states for each in self._training[: self._matching]]
         return match(self.student, self.teacher, self.places, states, block.makes) if self.places else 0
 
     def _train(self, block: Block, number: int, wanted: Sequence[State], before: float, progress: Progress) -> None:
         student, settings = self.student, self.settings
         try:
-            optimizer = optimizer_of(student, settings.rate, block.learned)
+            optimizer = optimizer_of(student, FASTER * settings.rate, block.learned)
         except BadRecipe:
             return
         start = student.state(block.learned)
@@ -216,8 +222,7 @@ class Walk:
     def _loss(self, each: _Passing, block: Block, wanted: State) -> torch.Tensor:
         """How far the student's block is from the teacher's, on what each gets."""
         made = self.student.module.run(each.states[0], block.makes)
-        parts = [distance(made[name].float(), x.float()) for name, x in wanted.items() if x.is_floating_point()]
-        return torch.stack(parts).sum()
+        return torch.stack([distance(made[name].float(), x.float()) for name, x in wanted.items()]).sum()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _distance(self, block: Block, wanted: Sequence[State]) -> float:
