@@ -234,6 +234,7 @@ class Walk:
     def notes(self) -> Iterator[str]:
         """What was done, in sentences."""
         if self.moved:
-            yield f"channels of {self.moved} layers got the scales and biases that are nearest to float"
+            layers = "1 layer" if self.moved == 1 else f"{self.moved} layers"
+            yield f"channels of {layers} got the scales and biases that are nearest to float"
         if self.settings.block_steps and self.blocks:
             yield f"{self.better} of {len(self.blocks)} blocks learned to give what the float ones give"
