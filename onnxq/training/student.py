@@ -54,6 +54,7 @@ class Student:
         module: it, as a module.
         weights, ranges, floats: what may be learned, by name of the initializer, or of the first of the values that
             share a scale.
+        sizes: of floats that may be learned, the root of the mean square that they start with.
         frozen: weights whose codes stay, with the reason.
     """
 
@@ -63,6 +64,7 @@ class Student:
         self.weights: dict[str, LearnedWeight] = {}
         self.activations: dict[str, LearnedRange] = {}
         self.floats: dict[str, torch.nn.Parameter] = {}
+        self.sizes: dict[str, float] = {}
         self.frozen: dict[str, str] = {}
         self._values: dict[str, list[str]] = {}
         for parameter in self.module.parameters():
@@ -130,6 +132,7 @@ class Student:
             kind = kinds.get(name, "weights")
             if is_free and (kind in self.learn or ("weights" in self.learn and parameter.dim() > 1)):
                 self.floats[name] = parameter.requires_grad_(True)
+                self.sizes[name] = float(parameter.detach().square().mean().sqrt())
 
     def parameters(self) -> dict[str, list[tuple[str, torch.nn.Parameter]]]:
         """What learns, by kind, each with the name that people know."""
