@@ -27,7 +27,6 @@ torch = pytest.importorskip("torch")
 from onnxq import formats, training  # noqa: E402
 from onnxq.training import Settings, train  # noqa: E402
 from onnxq.training import loop as loop_of  # noqa: E402
-from onnxq.training.blocks import Walk  # noqa: E402
 from onnxq.training.learned import LearnedWeight  # noqa: E402
 from onnxq.training.losses import Distillation  # noqa: E402
 
@@ -105,30 +104,26 @@ def test_a_learned_weight_is_what_its_codes_and_scales_say_with_gradients(
         assert float(made.stretch.grad[place]) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize(("block_steps", "at"), [(0, 7), (6, 7), (6, 0)])
 def test_a_run_that_was_interrupted_ends_bit_by_bit_as_one_that_was_not(
-    block_steps: int, at: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks are not trained again: what is learned end to end has the rates that it had in front of them."""
     whole, cut = tmp_path / "whole.onnx", tmp_path / "cut.onnx"
-    settings = dataclasses.replace(SETTINGS, block_steps=block_steps, rate=0.02)
-    train(path, whole, "int4", data=samples(), settings=settings, check=False)
+    train(path, whole, "int4", data=samples(), settings=SETTINGS, check=False)
     step = loop_of.Loop._step
 
     def interrupted(self: Any, *arguments: Any) -> None:
-        if self.history.done == at:
+        if self.history.done == 7:
             raise KeyboardInterrupt
         step(self, *arguments)
 
     monkeypatch.setattr(loop_of.Loop, "_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train(path, cut, "int4", data=samples(), settings=settings, check=False)
+        train(path, cut, "int4", data=samples(), settings=SETTINGS, check=False)
     assert not cut.exists()
     kept = tmp_path / "cut.onnx.training"
     assert kept.exists()
     monkeypatch.setattr(loop_of.Loop, "_step", step)
-    monkeypatch.setattr(Walk, "through", None)
-    train(path, cut, "int4", data=samples(), settings=settings, check=False)
+    train(path, cut, "int4", data=samples(), settings=SETTINGS, check=False)
     assert weights(cut) == weights(whole)
     assert not kept.exists()
 

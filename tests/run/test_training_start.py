@@ -21,6 +21,7 @@ from onnxq.training import blocks as blocks_module  # noqa: E402
 from onnxq.training.blocks import blocks_of, narrow_values  # noqa: E402
 from onnxq.training.channels import match, places_of  # noqa: E402
 from onnxq.training.graph.module import GraphModule  # noqa: E402
+from onnxq.training.loop import Loop  # noqa: E402
 from onnxq.training.student import Student  # noqa: E402
 
 torch.set_num_threads(1)
@@ -134,6 +135,31 @@ def test_blocks_make_it_nearer_still_and_a_seed_decides(path: Path, tmp_path: Pa
         found[out.name] = float(note.split(" to ")[1])
     assert found["1.onnx"] == found["2.onnx"] < 0.97 * found["0.onnx"]
     assert weights(outs[1]) == weights(outs[2])
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_behind_blocks_an_interrupted_run_goes_on_bit_by_bit(
+    at: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not gone through again; what is learned end to end has the rates that it had."""
+    whole, cut = tmp_path / "whole.onnx", tmp_path / "cut.onnx"
+    settings = dataclasses.replace(SETTINGS, block_steps=4, steps=6, rate=0.02, evaluate_every=3, checkpoint_every=2)
+    result = train(path, whole, RECIPE, data=samples(), settings=settings, check=False)
+    assert any("blocks learned" in note for note in result.notes)
+    step = Loop._step
+
+    def interrupted(self: Any, *arguments: Any) -> None:
+        if self.history.done == at:
+            raise KeyboardInterrupt
+        step(self, *arguments)
+
+    monkeypatch.setattr(Loop, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(path, cut, RECIPE, data=samples(), settings=settings, check=False)
+    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(blocks_module.Walk, "through", None)
+    train(path, cut, RECIPE, data=samples(), settings=settings, check=False)
+    assert weights(cut) == weights(whole)
 
 
 def test_a_start_that_is_worse_is_not_kept(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
