@@ -63,18 +63,20 @@ class LearnedScale(torch.autograd.Function):  # type: ignore[misc]
         block: int | None = None,
     ) -> torch.Tensor:
         s, z = spread(x, scale, axis, block), spread(x, zero, axis, block)
-        ctx.save_for_backward(x / s, z)
-        ctx.bounds, ctx.factor, ctx.groups = (qmin, qmax), factor, (axis, block)
-        return (torch.clamp(torch.round(x / s) + z, qmin, qmax) - z) * s
+        v = x / s
+        y = torch.round(v).add_(z).clamp_(qmin, qmax).sub_(z).mul_(s)
+        v += z
+        ctx.save_for_backward(x, y, (v >= qmin).logical_and_(v <= qmax), scale)
+        ctx.factor, ctx.groups = factor, (axis, block)
+        return y
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        v, z = ctx.saved_tensors
-        qmin, qmax = ctx.bounds
-        below, above = v + z < qmin, v + z > qmax
-        step = torch.where(below, qmin - z, torch.where(above, qmax - z, torch.round(v) - v)) * gradient
-        of_scale = summed(step, *ctx.groups) * ctx.factor
-        return gradient * ~(below | above), of_scale, None, None, None, None, None, None
+        x, y, inside, scale = ctx.saved_tensors
+        # Steps by which the scale moves ŷ, times the scale: of what is clipped ŷ itself, else what rounding adds.
+        steps = torch.addcmul(y, x, inside.to(x.dtype), value=-1).mul_(gradient)
+        of_scale = summed(steps, *ctx.groups) * ctx.factor / scale
+        return gradient * inside, of_scale, None, None, None, None, None, None
 
 
 class LearnedOffset(torch.autograd.Function):  # type: ignore[misc]

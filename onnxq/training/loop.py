@@ -65,8 +65,8 @@ def optimizer_of(student: Student, rate: float, names: Iterable[str] | None = No
         for name, parameter in parameters:
             if wanted is not None and name not in wanted:
                 continue
-            size = float(parameter.detach().square().mean().sqrt()) if kind == "floats" else 1.0
-            own = rate * (FLOATS * max(size, 1e-3) if kind == "floats" else 1.0)
+            # By what it was at first: a run that goes on from a checkpoint has to find the same rates.
+            own = rate * (FLOATS * max(student.sizes[name], 1e-3) if kind == "floats" else 1.0)
             own *= student.weights[name].step if kind == "codes" else 1.0
             groups.append({"params": [parameter], "lr": own, "rate": own, "name": name, "kind": kind})
     if not groups:
@@ -108,6 +108,7 @@ class Loop:
         steps, history = self.settings.steps, self.history
         if not history.losses:
             self._look(0)
+            self._save(optimizer)  # what it starts from may have taken long
         ends = math.inf if self.settings.minutes is None else time.monotonic() + 60 * self.settings.minutes
         batches = batches_of(len(self.samples.train), self.settings.batch, self.settings.seed, history.done)
         self._say(progress)

@@ -28,7 +28,8 @@ from onnxq.samples.source import DataSource
 from onnxq.summaries.ranges import Ranges
 from onnxq.training import memory
 from onnxq.training.batches import Batch, Samples, open_samples
-from onnxq.training.blocks import train_blocks
+from onnxq.training.blocks import Walk
+from onnxq.training.channels import is_better
 from onnxq.training.checkpoint import Checkpoint, is_checkpoint
 from onnxq.training.graph.module import GraphModule
 from onnxq.training.loop import History, Loop
@@ -117,17 +118,29 @@ class _Trainer:
         samples = open_samples(job, settings, teacher)
         losses = _Losses(student, teacher, settings, classes_of(job.model, self._logits))
         with _as_memory(settings):
-            needed = memory.estimate(student, samples, settings, losses)
+            walk = Walk(student, teacher, samples, settings)
+            needed = memory.estimate(student, samples, settings, losses) + walk.nbytes
             memory.require(needed, settings, device)
             self.progress.start(f"training takes about {memory.in_words(needed)}")
             notes = [f"training took about {memory.in_words(needed)} of memory"]
-            is_new = self.kept is None or self.kept.load() is None
-            if settings.block_steps and is_new:
-                notes += train_blocks(student, teacher, samples, settings, self.progress)
             loop = Loop(student, samples, settings, losses, losses.explain, self.kept)
+            if self.kept is None or self.kept.load() is None:
+                notes += self._begin(walk, loop)
+            del walk
             self.history = loop.run(self.progress)
         student.module.to("cpu")
         return dataclasses.replace(student.result(), notes=(*notes, *self._notes(samples)))
+
+    def _begin(self, walk: Walk, loop: Loop) -> Iterator[str]:
+        """Fit the student to the float model block by block, if it is nearer to that as a whole then."""
+        before = loop.held_back()
+        start = loop.student.state()
+        walk.through(self.progress)
+        if not is_better(after := loop.held_back(), before):
+            loop.student.load(start)
+        elif walk.moved or walk.better:
+            yield from walk.notes()
+            yield f"so {_what(self.settings)} on samples held back went from {before:.4g} to {after:.4g}"
 
     def _open_checkpoint(self, destination: Path, job: Job, plan: Plan, ranges: Ranges) -> None:
         given = self.settings.checkpoint
@@ -140,7 +153,7 @@ class _Trainer:
 
     def _notes(self, samples: Samples) -> Iterator[str]:
         history = self.history
-        kind = "loss" if self.settings.loss or self.settings.labels else "distance from the float model"
+        kind = _what(self.settings)
         yield (
             f"trained {history.done} steps on {len(samples.train)} samples: {kind} {history.first:.4g} → "
             f"{history.best:.4g} on {len(samples.held_back)} held back, best at step {history.best_step}"
@@ -156,6 +169,10 @@ class _Trainer:
         return {"held_back": self.history.losses} | {
             name: x for name, x in vars(self.history).items() if name != "losses"
         }
+
+
+def _what(settings: Settings) -> str:
+    return "loss" if settings.loss or settings.labels else "distance from the float model"
 
 
 class _Losses:

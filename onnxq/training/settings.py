@@ -38,8 +38,8 @@ class Settings:
         steps: of the optimizer, end to end.
         block_steps: for each block before that, by the float block's outputs; 0: none.
         batch: samples a step.
-        rate: the learning rate: of codes in steps between codes; a tenth of it, as a share, of scales and ranges, and
-            of floats by their magnitude.
+        rate: the learning rate, of blocks three times that: of codes in steps between codes; a tenth of it, as a
+            share, of scales and ranges, and of floats by their magnitude.
         schedule: how it goes down.
         warmup: share of the steps in which it first goes up.
         clip: the longest gradient, of all parameters together; 0: any.

@@ -54,6 +54,7 @@ class Student:
         module: it, as a module.
         weights, ranges, floats: what may be learned, by name of the initializer, or of the first of the values that
             share a scale.
+        sizes: of floats that may be learned, the root of the mean square that they start with.
         frozen: weights whose codes stay, with the reason.
     """
 
@@ -63,6 +64,7 @@ class Student:
         self.weights: dict[str, LearnedWeight] = {}
         self.activations: dict[str, LearnedRange] = {}
         self.floats: dict[str, torch.nn.Parameter] = {}
+        self.sizes: dict[str, float] = {}
         self.frozen: dict[str, str] = {}
         self._values: dict[str, list[str]] = {}
         for parameter in self.module.parameters():
@@ -130,6 +132,7 @@ class Student:
             kind = kinds.get(name, "weights")
             if is_free and (kind in self.learn or ("weights" in self.learn and parameter.dim() > 1)):
                 self.floats[name] = parameter.requires_grad_(True)
+                self.sizes[name] = float(parameter.detach().square().mean().sqrt())
 
     def parameters(self) -> dict[str, list[tuple[str, torch.nn.Parameter]]]:
         """What learns, by kind, each with the name that people know."""
@@ -142,10 +145,11 @@ class Student:
         found["floats"] = list(self.floats.items())
         return found
 
-    def limit(self) -> None:
-        """Bring back what went too far in a step."""
-        for weight in self.weights.values():
-            weight.limit()
+    def limit(self, names: Iterable[str] | None = None) -> None:
+        """Bring back what went too far in a step; None: of all weights."""
+        for name in self.weights if names is None else names:
+            if name in self.weights:
+                self.weights[name].limit()
 
     def result(self) -> Learned:
         """The model with what was learned."""
@@ -171,18 +175,21 @@ class Student:
             found |= dict.fromkeys(names, Range(scale.low, scale.high))
         return dataclasses.replace(self.ranges, values=found)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """A copy of everything that learns."""
-        return {name: x.detach().clone() for name, x in self._named()}
+    def state(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """A copy of everything that learns, or of these."""
+        return {name: x.detach().clone() for name, x in self._named(names)}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `state` gave."""
+        """Take over what `state` gave; what is not in it stays."""
         with torch.no_grad():
             for name, x in self._named():
-                x.copy_(state[name])
+                if name in state:
+                    x.copy_(state[name])
 
-    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return ((f"{kind}/{name}", x) for kind, each in self.parameters().items() for name, x in each)
+    def _named(self, names: Iterable[str] | None = None) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        wanted = None if names is None else set(names)
+        every = self.parameters().items()
+        return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
 
 
 def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor:

@@ -148,9 +148,10 @@ def where(call: Call, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     least = call.get("min") if low is None else low.reshape(())
     most = call.get("max") if high is None else high.reshape(())
-    if least is not None:
-        x = torch.maximum(x, torch.as_tensor(least, dtype=x.dtype, device=x.device))
-    return x if most is None else torch.minimum(x, torch.as_tensor(most, dtype=x.dtype, device=x.device))
+    if least is None and most is None:
+        return x
+    bounds = (None if y is None else torch.as_tensor(y, dtype=x.dtype, device=x.device) for y in (least, most))
+    return torch.clamp(x, *bounds)  # in one go; where both bounds cross, the upper one
 
 
 @operator("Cast")
