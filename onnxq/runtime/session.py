@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
-from onnxq.runtime import native, step_times, supervisor
+from onnxq.runtime import known, native, step_times, supervisor
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -171,7 +171,10 @@ class Session:
         try:
             with recording:
                 self._session: onnxruntime.InferenceSession = ort.InferenceSession(
-                    source, options, providers=list(dict.fromkeys((provider, PROCESSOR)))
+                    source,
+                    options,
+                    providers=list(dict.fromkeys((provider, PROCESSOR))),
+                    disabled_optimizers=known.wrong_rules(model),
                 )
         except Exception as error:  # onnxruntime's exceptions share no base class
             why = reason(error)
