@@ -223,7 +223,8 @@ def open_job(
     _require_float(model, loaded, wanted)
     # int8 kernels read float32: the scales of half-precision weights would themselves not fit half precision.
     schemes = wanted.schemes.union(also)
-    widen = place.widens_half or not schemes.isdisjoint(SPEED_SCHEMES)
+    is_rounding = not schemes.isdisjoint(SPEED_SCHEMES) or any(map(place.rounds_activations, schemes))
+    widen = place.widens_half or is_rounding
     opset = max(place.opset_for(scheme) for scheme in schemes)
     refusal = prepare(loaded, opset=opset, widen=widen)
     knows_data = sampling.source is not None or bool(evidence_of)

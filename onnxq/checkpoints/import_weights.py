@@ -5,6 +5,7 @@ The model is one in float that has the products already, one that they are added
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -179,7 +180,8 @@ def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer]) ->
     """Give constants that the checkpoint holds in floats their numbers."""
     aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
     apart = {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
-    return plain.replace_constants(model, tensors, aliases, apart)
+    doubtful = functools.partial(gguf.may_lie_turned, tensors)
+    return plain.replace_constants(model, tensors, aliases, apart, doubtful)
 
 
 def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:

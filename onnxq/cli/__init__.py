@@ -6,6 +6,7 @@ One file each; the file name is the command's word, with dashes for underscores,
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -19,6 +20,9 @@ from onnxq.cli._commands import SETTINGS, WORDS, Commands
 from onnxq.errors import Exit, OnnxqError
 from onnxq.files import mirror
 from onnxq.version import __version__
+
+#: What the system says of a stream that takes no more.
+_OF_WRITING = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN, errno.EINVAL}
 
 
 class _Errors(click.Group):
@@ -78,7 +82,9 @@ class _Errors(click.Group):
 
 def _is_of_stdout(error: Exception) -> bool:
     """Whether what could not be written is what is printed. Of files, `output/write.py` tells in sentences."""
-    return isinstance(error, OSError) and error.filename is None and not isinstance(error, OnnxqError)
+    if not isinstance(error, OSError) or isinstance(error, OnnxqError):
+        return False
+    return error.filename is None and error.errno in _OF_WRITING
 
 
 def _end_unread(error: Exception) -> None:

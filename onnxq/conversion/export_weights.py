@@ -15,7 +15,7 @@ from onnxq import formats
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import SUFFIXES, Tensor, write_weights
 from onnxq.checkpoints.gguf_file import Value
-from onnxq.checkpoints.schemes.gguf import OWN
+from onnxq.checkpoints.schemes.gguf import OWN, PRODUCTS
 from onnxq.conversion.files import opened
 from onnxq.conversion.gguf_forms import distance, in_gguf
 from onnxq.conversion.llama.export import as_llama
@@ -101,7 +101,7 @@ def export_weights(
     require_codes(path, loaded)
     tensors, about, said = list(weights(loaded)), dict[str, Value](), tuple[str, ...]()
     if output.suffix == ".gguf":
-        about = {"general.architecture": OWN, "general.name": path.stem}
+        about = {"general.architecture": OWN, "general.name": path.stem, PRODUCTS: products(loaded)}
         environment.progress.start("comparing with a Llama")
         try:
             llama = as_llama(path)
@@ -136,6 +136,17 @@ def constants(model: ir.Model) -> Iterator[ir.Value]:
 
 def weights(model: ir.Model) -> Iterator[Named]:
     """Names of all constants, each once, and what reads them: those of products by rows of their outputs."""
+    for name, tensor, weight in _named(model):
+        yield name, functools.partial(_read, tensor, weight is not None and _lies_turned(weight))
+
+
+def products(model: ir.Model) -> list[str]:
+    """Names of the matrices that had codes, which lie as [outputs, inputs] whatever they are written as."""
+    had_codes = {name: weight for name, _, weight in _named(model) if weight and weight.value.meta.get(RESTORED)}
+    return [name for name, weight in had_codes.items() if weight.node.op_type in ("MatMul", "Gemm")]
+
+
+def _named(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, Weight | None]]:
     known = {id(w.value): w for w in find_weights(model)}
     names: set[str] = set()
     for value in constants(model):
@@ -148,7 +159,7 @@ def weights(model: ir.Model) -> Iterator[Named]:
             number += 1
             name = f"{first}.{number}"
         names.add(name)
-        yield name, functools.partial(_read, tensor, weight is not None and _lies_turned(weight))
+        yield name, tensor, weight
 
 
 def _lies_turned(weight: Weight) -> bool:

@@ -92,6 +92,8 @@ def is_model(path: Path) -> bool:
     if path.suffix == ".onnx" or not path.is_file():
         return path.is_file()
     try:
+        if not path.stat().st_size:  # one of the kernel's may wait for ever
+            return False
         with path.open("rb") as file:
             return file.read(1) == _MODEL
     except OSError:

@@ -37,6 +37,9 @@ NAME_BYTES = 1 << 14
 PIXELS = 1 << 26
 #: Of a member of an archive, and how many times longer than in the archive it may be.
 MEMBER_BYTES, INFLATION = 1 << 36, 1100
+_OF_THE_KERNEL = frozenset(
+    {"proc", "sysfs", "debugfs", "tracefs", "cgroup", "cgroup2", "configfs", "securityfs", "bpf", "efivarfs", "pstore"}
+)
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -54,7 +57,21 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
         raise error(f"{what}'{path}' cannot be read: {getattr(why, 'strerror', None) or why}") from None
     if not stat.S_ISREG(found.st_mode):
         raise error(f"{what}'{path}' is not a file")
+    if not found.st_size and _is_of_the_kernel(found.st_dev):  # whose reader may wait for ever
+        raise error(f"{what}'{path}' is not a file: the kernel makes up what is in it")
     return found.st_size
+
+
+def _is_of_the_kernel(device: int) -> bool:
+    """Whether a file system is one in which files say that they hold nothing, and reading them is a question to the
+    kernel: some wait for an answer (/proc/kmsg), in others a question has consequences."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # no Linux
+        return False
+    place = f"{os.major(device)}:{os.minor(device)}"
+    found = [line.split(" - ")[-1].split(" ")[0] for line in mounts if line.split(" ")[2:3] == [place]]
+    return not _OF_THE_KERNEL.isdisjoint(found)
 
 
 def require_text_name(path: str | Path, error: type[OnnxqError] = BadModel) -> None:

@@ -45,6 +45,19 @@ def as_sentences(output: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def as_told_of(staged: Path, output: Path) -> Iterator[None]:
+    """What is said of files in the folder `staged`, said of `output`, where they are to be.
+
+    Raises:
+        BadOutput: one cannot be written.
+    """
+    try:
+        yield
+    except BadOutput as error:
+        raise BadOutput(str(error).replace(str(staged), str(output))) from None
+
+
+@contextlib.contextmanager
 def staging(output: Path) -> Iterator[Path]:
     """A folder beside `output` to write into; gone afterwards, with whatever is still in it.
 

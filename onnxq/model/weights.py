@@ -133,8 +133,10 @@ def fits_half(tensor: ir.TensorProtocol) -> bool:
     """Whether float16 holds these numbers: none is too large, nor are all so small that digits are lost."""
     w = tensor.numpy()
     largest = float(max(w.max(), -w.min())) if w.size else 0.0
+    if not np.isfinite(largest):  # what is NaN or infinite stays so, beside others
+        largest = float(np.abs(w[np.isfinite(w)].astype(np.float64)).max(initial=0.0))
     half = np.finfo(np.float16)
-    return not np.isfinite(largest) or largest == 0 or float(half.tiny) <= largest <= float(half.max)
+    return largest == 0 or float(half.tiny) <= largest <= float(half.max)
 
 
 def is_coarse_in_half(table: Weight) -> bool:

@@ -9,6 +9,7 @@ from onnx_ir.passes import PassManager
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 
 from onnxq import passes
+from onnxq.errors import root_cause
 from onnxq.model import graph
 from onnxq.model.types import Types, types_of
 from onnxq.model.weights import find_weights
@@ -70,7 +71,11 @@ def rewrite(
     if regions and plan.those(Method.STATIC):
         behind.append(MakeRegions(ranges.ranks))
     behind += [StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
-    return PassManager([*_of_target(work, model), *behind])(model.clone()).model
+    try:
+        return PassManager([*_of_target(work, model), *behind])(model.clone()).model
+    except ir.passes.PassError as error:  # what was found wrong with a weight that a pass looked into
+        cause = root_cause(error)
+        raise cause from cause.__cause__
 
 
 def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:

@@ -57,6 +57,8 @@ def _refusal(choice: Choice, node: ir.Node, target: Target) -> str:
         return "it computes in float64"
     if choice.method is Method.STATIC and reads_constant(node, weights):
         return "what it reads is constant"
+    if choice.method is Method.STATIC and target.has_integer_biases and (number := int8_regions.beyond_integers(node)):
+        return f"its bias holds {number}, which is no integer"
     format = formats.get(choice.format or "")
     if node.op_type == "MoE":
         return experts.refusal(node, format.name, choice.block, target)

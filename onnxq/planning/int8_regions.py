@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq import targets
@@ -60,6 +61,7 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
             else known.is_fused_in_int8(node)
         )
         and types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
+        and not _reads_infinity(node)
         and target.rounds_activations(recipe.scheme_for(node.name or "", node.op_type))
     }
     members = _between(model, plan, {c.node for c in plan.those(Method.STATIC)}, candidates)
@@ -72,7 +74,7 @@ def _wherever_they_stand(plan: Plan, model: ir.Model, recipe: Recipe, types: Typ
     target = targets.get(plan.target)
     for node in graph.nodes(model):
         is_known = node.domain == "" and node.op_type in target.rounded
-        if not (is_known or known.is_fused_in_int8(node)) or has_weights(node):
+        if not (is_known or known.is_fused_in_int8(node)) or has_weights(node) or _reads_infinity(node):
             continue
         maker = producer_of(node.outputs[0])
         if maker is not node and maker is not None and maker.op_type in known.ABSORBING:  # part of the kernel before it
@@ -110,6 +112,30 @@ def without_regions(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -
     only_there = [c for c in plan.those(Method.STATIC) if has_no_weights(c) or c.op == "ConvTranspose"]
     back = (in_float(choice, "onnxruntime has no int8 kernel for it") for choice in only_there)
     return add_to(dataclasses.replace(plan, regions=False).replacing(back), model, recipe, types)
+
+
+def _reads_infinity(node: ir.Node) -> bool:
+    """Whether a constant that an int8 kernel would read has a number that no integer stands for, as masks have."""
+    tensors = [graph.constant(node.inputs[index]) for index in activations(node) if index < len(node.inputs)]
+    arrays = [tensor.numpy() for tensor in tensors if tensor is not None and tensor.dtype in graph.FLOATS]
+    return not all(np.isfinite(array.astype(np.float32)).all() for array in arrays)
+
+
+def beyond_integers(node: ir.Node) -> str:
+    """The first number of the constant vector that an int8 kernel would add to what `node` multiplies that no integer
+    stands for, as text: NaN or infinite. Empty if all are finite."""
+    factor, bias = 1.0, None
+    if node.op_type == "MatMul":
+        _, bias = graph.added_vector(node) or (node, None)
+    elif len(node.inputs) > 2:
+        factor, bias = graph.attribute_float(node, "beta", 1.0), node.inputs[2]
+    tensor = graph.constant(bias)
+    if tensor is None or len(tensor.shape) > 1:
+        return ""
+    with np.errstate(all="ignore"):
+        numbers = (tensor.numpy().astype(np.float32) * np.float32(factor)).reshape(-1)
+    odd = numbers[~np.isfinite(numbers)]
+    return str(odd[0]) if odd.size else ""
 
 
 def spread_words(node: ir.Node, rank: int) -> dict[str, int | list[int]] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onnxq.boundary import bounded
 from onnxq.errors import BadModel, BadRecipe, MissingRuntime
 from onnxq.files import limits
-from onnxq.runtime import native
+from onnxq.runtime import known, native
 from onnxq.runtime import session as runtime
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def session(
     if isinstance(source, str):
         limits.require_text_name(source)
     try:
-        return ort.InferenceSession(source, options, providers=list(providers))
+        wrong = known.wrong_rules(source) if isinstance(source, str) else ()
+        return ort.InferenceSession(source, options, providers=list(providers), disabled_optimizers=wrong)
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise BadModel(f"onnxruntime refuses the model: {runtime.reason(error)}") from None
 

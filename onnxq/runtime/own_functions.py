@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxq.errors import BadData, OnnxqError, first_line
+from onnxq.runtime import supervisor
 from onnxq.runtime.process.endings import Ended
 
 _NAME = r"[^\W\d]\w*"
@@ -52,17 +54,57 @@ def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -
 @contextlib.contextmanager
 def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
     """Code of the user's own is at work: whatever it raises becomes a sentence, as does `sys.exit`; who presses Ctrl-C
-    or ends this process is heard.
+    or ends this process is heard. How numpy takes errors, and where is printed, is as before afterwards.
 
     Raises:
-        the given kind of error: it failed.
+        the given kind of error: it failed, or left this process in another folder or without its streams.
     """
+    process, folder, streams = os.getpid(), _folder(), (sys.stdout, sys.stderr)
+    supervisor.calling(what)
     try:
-        yield
+        with np.errstate():
+            yield
     except (KeyboardInterrupt, Ended):
         raise
     except BaseException as failure:
         raise error(f"{what} failed with {_class_name(failure)}: {first_line(failure)}") from failure
+    finally:
+        if os.getpid() != process:  # a copy that the function made of us, and let go on as if it were us
+            os._exit(0)
+        supervisor.calling("")
+        changed = _put_back(folder, streams)
+    if changed:
+        raise error(f"{what} {changed}")
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
+
+
+def _put_back(folder: str, streams: tuple[Any, Any]) -> str:
+    """Go back to the folder that paths are relative to, and see that what is printed goes where it did.
+
+    Returns:
+        What was wrong, or "".
+    """
+    sys.stdout, sys.stderr = streams
+    said = ""
+    if folder and _folder() != folder:
+        said = "changed the working folder, in which paths of the command lie: give it paths of its own instead"
+        os.chdir(folder)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:  # the next file that is opened would get its number
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            said = f"closed {name}"
+        stream = getattr(sys, name)
+        if number and stream is not None and stream.closed:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", errors="replace", closefd=False))
+    return said
 
 
 def require_call(

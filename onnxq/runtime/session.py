@@ -20,9 +20,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadModel, MissingRuntime, first_line, root_cause
+from onnxq.errors import BadModel, BadOutput, MissingRuntime, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
-from onnxq.runtime import kernel_times, native, supervisor
+from onnxq.runtime import kernel_times, known, native, supervisor
 from onnxq.runtime.kernel_times import Kernel
 
 if TYPE_CHECKING:
@@ -170,7 +170,10 @@ class Session:
         try:
             with recording:
                 self._session: onnxruntime.InferenceSession = ort.InferenceSession(
-                    source, options, providers=list(dict.fromkeys((provider, PROCESSOR)))
+                    source,
+                    options,
+                    providers=list(dict.fromkeys((provider, PROCESSOR))),
+                    disabled_optimizers=known.wrong_rules(model),
                 )
         except Exception as error:  # onnxruntime's exceptions share no base class
             why = reason(error)
@@ -240,7 +243,14 @@ class Session:
         return events
 
     def _events(self) -> list[tuple[str, str, dict[str, Any]]]:
-        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+        path = Path(self._session.end_profiling())
+        try:
+            events = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # cut off
+            raise BadOutput(
+                f"onnxruntime could not write the times of kernels to '{path.parent}': is the disk full? "
+                "TMPDIR names another place for temporary files"
+            ) from None
         return [
             (
                 name.removesuffix("_kernel_time"),

@@ -23,11 +23,13 @@ _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 #: `si_code` of a signal that another process sent; Ctrl-C comes from the kernel, and to the child as well.
 _SENT_BY_A_PROCESS = 0
-_BUG, _KILLED = 70, 137
+_CANNOT, _BUG, _KILLED = 1, 70, 137
 #: What the C library ends a process with that has no memory for a thread's own variables.
 _NO_THREAD = 127
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG
-_PAGE = 1024
+#: Bytes of what parent and child share: what is being done, which function of the user's is at work, and whether the
+#: child's work came to its end.
+_PAGE, _CALLED, _END = 1024, 512, 1023
 _HOUR = 3600.0
 #: Seconds that the child has to end after it was told to: inside a library that runs an endless loop, it hears nothing.
 PATIENCE = 15.0
@@ -38,8 +40,26 @@ _page: mmap.mmap | None = None
 def doing(what: str) -> None:
     """Note what is being done, for the sentence that the parent says if this process does not live to say one."""
     if _page is not None:
-        _page.seek(0)
-        _page.write(what.encode("utf-8", "replace")[: _PAGE - 1] + b"\0")
+        _note(what, 0, _CALLED)
+
+
+def calling(function: str) -> None:
+    """Note which function of the user's is at work, in whatever thread; empty: none any more."""
+    if _page is not None:
+        _note(function, _CALLED, _END)
+
+
+def _note(what: str, start: int, stop: int) -> None:
+    assert _page is not None
+    text = what.encode("utf-8", "replace")[: stop - start - 1] + b"\0"
+    _page[start : start + len(text)] = text
+
+
+def _noted(start: int) -> str:
+    """What was, of names in a hostile file only what can be printed."""
+    assert _page is not None
+    what = _page[start:].split(b"\0")[0].decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else " " for c in what)
 
 
 def is_at_work() -> bool:
@@ -69,7 +89,10 @@ def supervised(work: Callable[[], None]) -> None:
     if child == 0:
         die_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        work()
+        try:
+            work()
+        finally:
+            _page[_END] = 1
         return
     # Under nohup and in the background of a script, some of these do not end it.
     ending = {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
@@ -95,14 +118,18 @@ def supervised(work: Callable[[], None]) -> None:
 def _exit_code(status: int, ended_by: int) -> int:
     """The child's exit code; of one that a signal ended, what shells make of it, with a sentence."""
     code = os.waitstatus_to_exitcode(status)
+    what, function = _noted(0), _noted(_CALLED)
+    assert _page is not None
     if code >= 0 and code != _NO_THREAD:
+        if function and not _page[_END]:  # in which somebody took leave, and nothing was cleaned up
+            _say(f"{function} ended the process, with exit code {code}, before the work was done")
+            return _CANNOT
         return code
     if -code == signal.SIGKILL and ended_by:
         _say("ended while a library below onnxq was at work")
         return 128 + ended_by
-    assert _page is not None
-    what = _page[:].split(b"\0")[0].decode("utf-8", "replace")
-    what = "".join(c if c.isprintable() else " " for c in what)  # of names in a hostile file
+    if function:
+        what = f"{function} was at work{f', and perhaps {what}' if what else ''}"
     if code == _NO_THREAD:
         _say(f"a thread could not be had{f' while {what}' if what else ''}, because memory ran out")
         return _KILLED
@@ -112,6 +139,8 @@ def _exit_code(status: int, ended_by: int) -> int:
     if crash := crash_of(code, what):
         _say(crash)
         return _BUG
+    if function and not ended_by:
+        _say(f"ended by {signal.Signals(-code).name} while {what}")
     return 128 - code
 
 

@@ -67,7 +67,23 @@ def plan(**change: object) -> Callable[[Path], list[str]]:
     return file("plan.json", json.dumps(table), *PLAN)
 
 
+#: Options that name a file to read, of which one is the kernel's: it says that it holds nothing, and may wait for ever.
+KERNELS = "/proc/self/environ"
+READING: dict[str, tuple[str, ...]] = {
+    "a model": ("inspect", KERNELS),
+    "a recipe": (*QUANTIZE, "--recipe", KERNELS),
+    "a plan": (*QUANTIZE, "--plan", KERNELS),
+    "ranges": (*RANGES[:-1], KERNELS),
+    "a profile": (*QUANTIZE, "--profile", KERNELS),
+    "a checkpoint": ("import-weights", "model.onnx", KERNELS, "-o", "out.onnx"),
+    "arrays": ("encode", KERNELS, "-w", "int4", "-o", "out.safetensors"),
+}
 CASES: dict[str, Hostile] = {
+    **{
+        f"file of the kernel for {what}": Hostile(pipe(*words), "is not a file: the kernel makes up what is in it")
+        for what, words in READING.items()
+        if Path(KERNELS).exists()
+    },
     # Data
     "archive that unpacks to much": Hostile(file("d.npz", bomb(), *CALIBRATE, "d.npz"), "cannot be read"),
     "header longer than the file": Hostile(

@@ -94,6 +94,12 @@ CASES: dict[str, Case] = {
     ),
     "ranges": Case(calibrate("-f"), "out.ranges", [OLD_RANGES]),
     "ranges with progress": Case(calibrate(), "out.ranges", [(calibrate(), "kill checkpoint.save 3")]),
+    "ranges of a model that is looked at in pieces, with progress": Case(
+        calibrate("--max-memory", "100kB"),
+        "out.ranges",
+        [(calibrate("--max-memory", "100kB"), "kill checkpoint.save 3")],
+        points=("checkpoint.", "write."),
+    ),
     "ranges by two processes": Case(calibrate("-f", "--jobs", "2"), "out.ranges", [OLD_RANGES]),
     "ranges left by quantize": Case(
         quantize("w8a8", "-f", "--ranges", "out.ranges", *CALIBRATION, "--checkpoint-every", "9"),
@@ -127,6 +133,15 @@ CASES: dict[str, Case] = {
     ),
     "model that is trained": Case(
         [*TRAIN], "out.onnx", [(quantize("nf4", "-t", "onnx"), "")], BESIDE, BESIDE, "write.", needs=("torch",)
+    ),
+    "model whose training goes on": Case(
+        [*TRAIN],
+        "out.onnx",
+        [(quantize("nf4", "-t", "onnx"), ""), ([*TRAIN], "kill write.moved 1")],
+        BESIDE,
+        BESIDE,
+        "write.",
+        needs=("torch",),
     ),
     "adapter that is trained": Case(
         [*LORA],

@@ -24,6 +24,7 @@ from attack import (
     mutants_data,
     mutants_functions,
     mutants_imports,
+    mutants_numbers,
     mutants_quantized,
     mutants_regions,
     mutants_settings,
@@ -392,4 +393,5 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     **mutants_imports.KINDS,
     **mutants_stores.KINDS,
     **mutants_functions.KINDS,
+    **mutants_numbers.KINDS,
 }

@@ -55,6 +55,9 @@ GIVES = {
     "leaf": "torch.ones((), requires_grad=True)",
     "late": "Late.apply(next(iter(_[0].values())).sum())",
     "integer": "torch.tensor(1)",
+    "moved": "(os.chdir('/'), [{'x': ONE}] * 4)[1]",
+    "unprinted": "(setattr(sys, 'stdout', None), [])[1]",
+    "strict": "(np.seterr(all='raise'), [{'x': ONE}] * 4)[1]",
     "through_sparse": "torch.sparse.sum(next(iter(_[0].values())).to_sparse())",
 }
 RAISES = {
@@ -88,7 +91,7 @@ FOREIGN = (
     *("fns:", ":fns", "fns:a.b", "..x:y", "fns:two:3", "no_such:f", "math:nothing", "distributed:LocalCluster.x"),
 )
 HEAD = """
-import sys
+import os, sys
 import numpy as np
 from fractions import Fraction
 from numbers import Real

@@ -139,6 +139,25 @@ def test_a_crash_below_is_told(body: str, code: int, words: str) -> None:
     assert len(done.stderr.splitlines()) == bool(words)
 
 
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("os._exit(0)", 1, "f:g ended the process, with exit code 0, before the work was done"),
+        ("os._exit(3)", 1, "f:g ended the process, with exit code 3, before the work was done"),
+        ("os.abort()", 70, "crashed (SIGABRT) while f:g was at work, and perhaps loading m.onnx"),
+        ("os.kill(os.getpid(), signal.SIGALRM)", 142, "ended by SIGALRM while f:g was at work"),
+        ("calling(''); os.abort()", 70, "crashed (SIGABRT) while loading m.onnx"),
+        ("sys.exit(3)", 3, ""),
+    ],
+)
+def test_who_was_at_work_is_told(body: str, code: int, words: str) -> None:
+    command = supervised(f"calling('f:g'); {body}")
+    command[-1] = command[-1].replace("supervised, doing", "supervised, doing, calling")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and words in done.stderr
+    assert len(done.stderr.splitlines()) == bool(words)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
     # Not one long sleep: Python does not see a signal that comes just before it begins.

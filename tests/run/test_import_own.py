@@ -16,14 +16,17 @@ from onnxq import formats, quantize
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import open_folder_or_file
 from onnxq.checkpoints.encode_arrays import encode_arrays, write_weights
-from onnxq.checkpoints.import_weights import import_weights
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.checkpoints.schemes.gguf import PRODUCTS
 from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import OnnxqError
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.recipe import Recipe
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
+PARTIAL = ImportOptions(partial=True)
 SCALED = [word for word in formats.names() if formats.get(word).scale_type is not None]
 
 
@@ -94,6 +97,28 @@ def test_gguf_of_a_model_that_is_no_llama_comes_back(word: str, tmp_path: Path) 
     export_weights(tmp_path / "back.onnx", tmp_path / "again.gguf")
     first, second = ((tmp_path / name).read_bytes() for name in ("w.gguf", "again.gguf"))
     assert {row.format for row in rows if row.format} and len(first) >= len(second) - 512
+
+
+SQUARE = "g (float[1, 64] x) => (y, z) { [a] h = MatMul(x, w)  r = Add(h, table)  y = MatMul(r, v)  z = MatMul(r, u) }"
+SQUARES = {name: tiny.normal(64, 64, seed=i) for i, name in enumerate("wvu")} | {"table": tiny.normal(64, 64, seed=9)}
+
+
+def test_square_matrices_of_gguf_are_not_taken_the_wrong_way_round(tmp_path: Path) -> None:
+    """Formats that GGUF has no form of are floats there: beside constants that lie as in the graph, products do not."""
+    model, small = tiny.save(tiny.model(SQUARE, SQUARES), tmp_path), tmp_path / "small.onnx"
+    recipe = Recipe("nf4", min_sqnr=-np.inf, keep_slow=True)
+    quantize(model, small, recipe, target="onnxq", check=False)
+    export_weights(small, tmp_path / "w.gguf")
+    back = tmp_path / "back.onnx"
+    done = import_weights(model, tmp_path / "w.gguf", back, target="onnxq", check=False, options=PARTIAL)
+    assert sorted(done.match.prefixes.values()) == ["u", "v", "w"]
+    x = {"x": tiny.normal(1, 64, seed=7)}
+    for wanted, found in zip(Session(small).run(x), Session(back).run(x), strict=True):
+        assert tiny.sqnr(wanted, found) > 25
+    before = (tmp_path / "w.gguf").read_bytes()  # files once did not say which of them are products
+    (tmp_path / "w.gguf").write_bytes(before.replace(PRODUCTS.encode(), b"x" * len(PRODUCTS)))
+    with pytest.raises(OnnxqError, match="has nothing for"):
+        import_weights(model, tmp_path / "w.gguf", tmp_path / "no.onnx", target="onnxq", check=False, options=PARTIAL)
 
 
 def test_encoded_arrays_go_into_a_model(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,11 @@ from onnxq.quality import sqnr
 
 
 def replace_constants(
-    model: ir.Model, tensors: Mapping[str, Any], aliases: Mapping[str, str], apart: Collection[str]
+    model: ir.Model,
+    tensors: Mapping[str, Any],
+    aliases: Mapping[str, str],
+    apart: Collection[str],
+    is_doubtful: Callable[[str], bool],
 ) -> list[str]:
     """Give constants of floats the numbers of tensors; the names of those that were given some.
 
@@ -27,6 +31,7 @@ def replace_constants(
         tensors: of the checkpoint.
         aliases: tensors by other names that they are known by.
         apart: tensors that are parts of something else.
+        is_doubtful: whether a tensor may lie another way than the constant of its name: it has to be like it, too.
 
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
@@ -48,7 +53,7 @@ def replace_constants(
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "fV" or given.shape != tensor.shape.numpy():
             continue
         made = _lazy(tensors, source, tensor, name)
-        if source == name or _is_like(tensor, made):
+        if (source == name and not is_doubtful(source)) or _is_like(tensor, made):
             value.const_value = made
             found.append(source)
     return found

@@ -365,7 +365,8 @@ def _sharing_groups(node: ir.Node) -> int:
 
 def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:
     """The smallest weight scales with which the bias still fits int32, with one bit to spare."""
-    return (np.abs(bias.numpy().astype(np.float64)) / (x.scale * 2.0**30)).astype(np.float32)
+    least = np.abs(bias.numpy().astype(np.float64)) / (x.scale * 2.0**30)
+    return np.minimum(least, np.finfo(np.float32).max).astype(np.float32)
 
 
 def to_gemm(node: ir.Node, names: Names) -> ir.Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq import own_ops
@@ -176,6 +177,9 @@ def _bounds(activation: ir.Node) -> Words | None:
     if any(value is not None and not is_number(value, ir.DataType.FLOAT) for value in given):
         return None
     if {"min", "max"} & set(activation.attributes):  # of older operators
+        return None
+    tensors = [graph.constant(value) for value in given]
+    if any(tensor is not None and np.isnan(tensor.numpy()).any() for tensor in tensors):
         return None
     return {"low": given[0], "high": given[1]}
 

@@ -12,6 +12,7 @@ Source: huggingface's peft, `save_and_load.py` for the names, `tuners/lora/layer
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -110,6 +111,7 @@ def write_peft(folder: Path, adapter: Adapter) -> None:
     Raises:
         BadOutput: it cannot be written.
     """
+    is_new = not folder.exists()
     write.make_folder(folder)
     modules = {name: dotted(name) for name in adapter.factors}
     ranks = {modules[name]: rank for name, rank in adapter.ranks.items()}
@@ -137,10 +139,17 @@ def write_peft(folder: Path, adapter: Adapter) -> None:
                 made.append((f"{_PREFIX}{modules[name]}.lora_{word}.weight", partial(np.ascontiguousarray, x.T)))
         return made
 
-    with staging.staging(folder / TENSORS) as place:
-        write_arrays(place / TENSORS, iter(arrays()), replace=True)
-        (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        staging.move_set([(place / name, folder / name) for name in (TENSORS, CONFIG)])
+    try:
+        with staging.staging(folder / TENSORS) as place:
+            with staging.as_told_of(place, folder):
+                write_arrays(place / TENSORS, iter(arrays()), replace=True)
+            (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            staging.move_set([(place / name, folder / name) for name in (TENSORS, CONFIG)])
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):  # somebody put something there
+                folder.rmdir()
+        raise
 
 
 def _config(folder: Path) -> ConfigFile:
