@@ -20,6 +20,7 @@ ADVICE = (
     (r"opset", "a newer opset: export the model again, or use target ort-cpu"),
     (r"float16", "scheme w8a8, w8a16 or bf16, whose numbers reach further"),
     (r"bias is computed", "fold the bias into a constant when exporting"),
+    (r"its bias holds", "repair the bias, or leave it: NaN and infinities stay what they are in float"),
     (r"not both constant|is computed|is an input", "make its weights constants (initializers) when exporting"),
     (r"what it reads is constant", "fold it into a constant when exporting: it computes the same in every run"),
     (r"has only \d+ numbers", "nothing: so few numbers are not worth codes"),
