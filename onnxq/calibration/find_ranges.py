@@ -27,7 +27,8 @@ class Effort:
     Attributes:
         memory: bytes for observing, besides the model's own; None: 512 MiB.
         jobs: processes on this machine.
-        cluster: whose workers calibrate, encode and measure plans, in the words of `cluster.open_engine`; None: this process does.
+        cluster: whose workers calibrate, encode and measure plans, in the words of `cluster.open_engine`; None: this
+            process does.
         every: how often progress is saved beside the file of ranges, from which an interrupted run goes on.
     """
 
