@@ -128,6 +128,7 @@ def onnx_model(path: Path) -> object:
 
 
 def test_what_cannot_be_measured(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs the extra 'cluster'")
     a, _ = two(tmp_path)
     other = tiny.save(
         tiny.model(TEXT.replace(" x)", " z)").replace("(x,", "(z,"), {"w": tiny.normal(64, 32)}), tmp_path
@@ -216,6 +217,7 @@ def test_one_worker_of_a_machine_measures_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_a_cluster_cannot_measure_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs the extra 'cluster'")
     a, _ = two(tmp_path)
     other = tiny.save(
         tiny.model(TEXT.replace("x)", "z)").replace("(x,", "(z,").replace(" x)", " z)"), {"w": tiny.normal(64, 32)}),

@@ -21,6 +21,7 @@ from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
 from onnxq.tuning import plan_bench
 from onnxq.tuning.plan_bench import SECONDS_A_BYTE, SECONDS_A_PLAN, PlanBench
+from onnxq.tuning.watched import Watched
 
 pytestmark = pytest.mark.usefixtures("quick")
 #: Bytes of a model that takes less than a minute, and the counted seconds that its plans may take.
@@ -109,16 +110,16 @@ def test_less_effort_measures_less_and_the_usual_one_takes_a_minute(
     model, plans = encoder(tmp_path), {}
     for effort in SEARCHES:
         measured: Counter[object] = Counter()
-        compared = PlanBench._compared
+        compared = Watched.compared
 
-        def counting(bench: PlanBench, session: Session, sample: int) -> object:
+        def counting(watched: Watched, session: Session, sample: int) -> object:
             measured[id(session)] += 1  # noqa: B023
             opened.append(session)  # noqa: B023
-            return compared(bench, session, sample)  # noqa: B023
+            return compared(watched, session, sample)  # noqa: B023
 
         opened: list[Session] = []  # kept, so that no other one has its number
         with monkeypatch.context() as patch:
-            patch.setattr(PlanBench, "_compared", counting)
+            patch.setattr(Watched, "compared", counting)
             recipe = Recipe(scheme, effort=effort)
             onnxq.quantize(model, tmp_path / f"{effort}.onnx", recipe, data=data() if scheme == "w8a8" else None)
         plans[effort] = len(measured)
