@@ -102,11 +102,12 @@ def _require(x: object, like: torch.Tensor, what: str) -> None:
     """Refuse what is no plain tensor of finite numbers of this shape, before anything is worked out with it."""
     if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or not _is_plain(x):
         raise ValueError(f"{what} is not numbers of shape {list(like.shape)}")
-    if x.shape != like.shape or x.dtype != like.dtype:
+    # Each number needs memory of its own: torch's fused Adam writes as if it had it.
+    if x.shape != like.shape or x.dtype != like.dtype or not (x.is_contiguous() or x.stride() == like.stride()):
         raise ValueError(f"{what} is not numbers of shape {list(like.shape)}")
     if not bool(torch.isfinite(x).all()):
         raise ValueError(f"{what} holds numbers that are infinite or none at all")
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    return x.layout == torch.strided and x.device.type == "cpu" and not x.is_quantized
+    return x.layout == torch.strided and x.device.type == "cpu" and not x.is_quantized and not x.is_neg()

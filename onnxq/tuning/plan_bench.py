@@ -318,7 +318,8 @@ def _bytes_of(model: ir.Model) -> int:
 def _is_recurrent(feed: Feed, outputs: Sequence[NDArray]) -> bool:
     """Whether an output looks like the next value of one of several float inputs: then errors add up over time."""
     floats = [x for x in feed.values() if x.dtype.kind == "f" and x.size > 1]
-    return len(feed) > 1 and any(x.shape == y.shape and x.dtype == y.dtype for x in floats for y in outputs)
+    made = [y for output in outputs for y in arrays_of(output)]
+    return len(feed) > 1 and any(x.shape == y.shape and x.dtype == y.dtype for x in floats for y in made)
 
 
 def _is_detector(feed: Feed, outputs: Sequence[NDArray]) -> bool:

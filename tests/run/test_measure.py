@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnxq.plan import Choice, Method, Plan
 from onnxq.quality import LEAST_SCORES, scores_beside, scores_rare_events
 from onnxq.samples.trials import Trial, Trials
-from onnxq.tuning.plan_bench import WATCHED, PlanBench, _is_detector
+from onnxq.tuning.plan_bench import WATCHED, PlanBench, _is_detector, _is_recurrent
 from onnxq.tuning.refine import _growing
 
 
@@ -49,6 +49,12 @@ def test_a_gain_for_each_number_of_an_input_is_no_score() -> None:
     gains = np.random.default_rng(0).uniform(0, 0.4, (1, 40, 33)).astype(np.float32)
     for shape, is_detector in ((gains.shape, False), ((1, 40, 34), True), ((1, 33, 40), True)):
         assert _is_detector({"x": np.zeros(shape, np.float32)}, [gains]) is is_detector
+
+
+def test_states_are_seen_in_sequences_too() -> None:
+    feed = {"x": np.zeros(3, np.float32), "h": np.zeros((1, 4), np.float32)}
+    assert _is_recurrent(feed, [[np.zeros(2, np.float32), feed["h"]]])  # type: ignore[list-item]
+    assert not _is_recurrent(feed, [[np.zeros(2, np.float32)]])  # type: ignore[list-item]
 
 
 def test_scores_beside_boxes_have_the_bar_of_other_models() -> None:

@@ -28,7 +28,7 @@ from onnxq import formats, training  # noqa: E402
 from onnxq.training import Settings, train  # noqa: E402
 from onnxq.training import loop as loop_of  # noqa: E402
 from onnxq.training.learned import LearnedWeight  # noqa: E402
-from onnxq.training.losses import Distillation  # noqa: E402
+from onnxq.training.losses import Distillation, OwnLoss  # noqa: E402
 
 torch.set_num_threads(1)
 SETTINGS = Settings(steps=12, evaluate_every=4, batch=4, held_back=6, checkpoint_every=4)
@@ -182,6 +182,14 @@ def test_labels_and_an_own_loss_are_learned_from(path: Path, tmp_path: Path) -> 
 
     settings = dataclasses.replace(SETTINGS, loss=own)
     train(path, tmp_path / "b.onnx", "int4", data=samples(), settings=settings, check=False)
+
+
+def test_what_a_loss_gave_is_not_asked_what_it_is() -> None:
+    class Liar:
+        __class__ = property(lambda self: 1 / 0)
+
+    with pytest.raises(BadRecipe, match="gave something of type Liar, not one number"):
+        OwnLoss(lambda outputs, labels, feed: Liar())({}, None, {})
 
 
 def test_labels_of_another_length_are_told(path: Path, tmp_path: Path) -> None:

@@ -62,6 +62,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "infinite or none at all": lambda s: s["student"].update({"scales/w": torch.tensor([1, 2, float("nan")])}),
     "optimizer: it is of other": lambda s: s["optimizer"]["state"].update({9: {}}),
     "1 is not what Adam keeps": lambda s: s["optimizer"]["state"][1].pop("step"),
+    "exp_avg_sq of 0 is not numbers of": lambda s: s["optimizer"]["state"][0].update(
+        exp_avg_sq=torch.ones(()).expand(3, 2)
+    ),
     "exp_avg of 0": lambda s: s["optimizer"]["state"][0].update(exp_avg=torch.ones(2, 3)),
     "negative": lambda s: s["optimizer"]["state"][0]["exp_avg_sq"].neg_(),
     "99 steps of 12": lambda s: s["history"].update(done=99),
