@@ -39,31 +39,6 @@ struct QuantizeNumbers {
   }
 };
 
-// Pixels that follow each other.
-struct RowPiece {
-  uint8_t* codes;  // of the first pixel
-  const Border* border;
-  int64_t plane, first, pixels;
-
-  float* floats(int64_t channel) const { return border->floats + first + channel * plane; }
-};
-
-// Rows that follow each other without pads between them are one.
-template <class Work>
-inline void in_pieces(const Border& p, int64_t first, int64_t last, const Work& work) {
-  const Image& image = p.codes;
-  const int64_t plane = image.H * image.W, most = pixels_at_once(image.C);
-  for (int64_t row = first, rows; row < last; row += rows) {
-    const int64_t n = row / image.H, y = row % image.H, left = image.H - y < last - row ? image.H - y : last - row;
-    rows = image.row == image.W * image.C ? left : 1;
-    for (int64_t x = 0; x < rows * image.W; x += most) {
-      const int64_t pixels = rows * image.W - x;
-      work(RowPiece{image.data + n * image.image + y * image.row + x * image.C, &p, plane, n * image.C * plane + y * image.W + x,
-                    pixels < most ? pixels : most});
-    }
-  }
-}
-
 inline int64_t at_most(int64_t most, int64_t size) { return size < most ? size : most; }
 
 // 16 pixels of four channels at most, as words.

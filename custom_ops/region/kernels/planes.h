@@ -6,6 +6,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "../kernel.h"
+
 namespace onnxq {
 namespace {
 
@@ -24,6 +26,31 @@ inline void fetch(const float* at, int64_t plane, int64_t count) {
   constexpr int64_t kAhead = 96;
   for (int64_t i = 0; i < count; ++i) {
     _mm_prefetch(reinterpret_cast<const char*>(at + i * plane + kAhead), hint);
+  }
+}
+
+// Pixels that follow each other.
+struct RowPiece {
+  uint8_t* codes;  // of the first pixel
+  const Border* border;
+  int64_t plane, first, pixels;
+
+  float* floats(int64_t channel) const { return border->floats + first + channel * plane; }
+};
+
+// Rows that follow each other without pads between them are one.
+template <class Work>
+inline void in_pieces(const Border& p, int64_t first, int64_t last, const Work& work) {
+  const Image& image = p.codes;
+  const int64_t plane = image.H * image.W, most = pixels_at_once(image.C);
+  for (int64_t row = first, rows; row < last; row += rows) {
+    const int64_t n = row / image.H, y = row % image.H, left = image.H - y < last - row ? image.H - y : last - row;
+    rows = image.row == image.W * image.C ? left : 1;
+    for (int64_t x = 0; x < rows * image.W; x += most) {
+      const int64_t pixels = rows * image.W - x;
+      work(RowPiece{image.data + n * image.image + y * image.row + x * image.C, &p, plane, n * image.C * plane + y * image.W + x,
+                    pixels < most ? pixels : most});
+    }
   }
 }
 
