@@ -101,6 +101,21 @@ struct Tile {
   }
 };
 
+// Of a tile that is whole, codes of a block's first `vectors` registers.
+template <class V, int P, int vectors>
+ONNXQ_INLINE inline void whole_tile(const typename V::Problem& c, const uint8_t* window, const int8_t* weight, const typename V::Sum* starts,
+                const typename V::Finish& shared, int64_t n, int64_t block, typename V::Finish::At at) {
+  typename V::I sum[P][vectors];
+  sum_up<V, P, vectors>(c, window, weight, starts, 0, sum);
+  // Sums that are still there behind the loop, and wait in memory, GCC would put there in each of its turns.
+  unrolled<P>([&](auto i) ONNXQ_INLINE {
+    unrolled<vectors>([&](auto v) ONNXQ_INLINE { V::renew(sum[i][v]); });
+  });
+  typename V::Finish to = shared;
+  to.begin(block);
+  to.template store_all<P>(n, at, sum);
+}
+
 template <class V, int P>
 void conv_tiles(const typename V::Problem& c, int64_t n, int64_t first, int64_t last, int64_t block, int64_t end) {
   alignas(64) typename V::Sum sums[P * kBlock] = {};
@@ -111,21 +126,19 @@ void conv_tiles(const typename V::Problem& c, int64_t n, int64_t first, int64_t 
       const uint8_t* const window = tile.window + group_of(c, b) * c.group_in;
       const int8_t* const weight = c.weight + b * c.chunks * kBlockBytes;
       const typename V::Sum* const starts = V::starts(c) + b * kBlock;
+      const int64_t outputs = outputs_of(c, b);
       if constexpr (V::Finish::kTakesRegisters) {
         if (tile.is_whole) {
-          typename V::I sum[P][V::kVectors];
-          sum_up<V, P, V::kVectors>(c, window, weight, starts, 0, sum);
-          // Sums that are still there behind the loop, and wait in memory, GCC would put there in each of its turns.
-          unrolled<P>([&](auto i) ONNXQ_INLINE {
-            unrolled<V::kVectors>([&](auto v) ONNXQ_INLINE { V::renew(sum[i][v]); });
-          });
-          typename V::Finish own = to;
-          own.begin(b);
-          own.template store_all<P>(n, tile.rows[0].at, sum);
+          if constexpr (V::kIsInOrder) {
+            if (outputs <= V::kLanes) {
+              whole_tile<V, P, 1>(c, window, weight, starts, to, n, b, tile.rows[0].at);
+              continue;
+            }
+          }
+          whole_tile<V, P, V::kVectors>(c, window, weight, starts, to, n, b, tile.rows[0].at);
           continue;
         }
       }
-      const int64_t outputs = outputs_of(c, b);
       for (int lane = 0; lane < outputs; lane += V::kLanes * V::kVectors) {
         if (V::kIsInOrder && outputs <= lane + V::kLanes) {
           dot_tile<V, P, 1>(c, window, weight, starts, lane, sums);

@@ -23,7 +23,11 @@ inline void plan_tiles(Conv& c, int64_t most, int64_t together) {
   // on both sides are larger than the window, which makes rows of y longer than the distance of rows of x.
   if (c.step_y == c.x.row && c.step_x == c.x.C && c.y.W <= flat_pitch(c)) {
     const int64_t pixels = (c.y.H - 1) * flat_pitch(c) + c.y.W, tiles = cover(pixels, most);
-    if (cover(tiles, together) <= cover(row_tiles, together)) {
+    // Tiles that are multiplied together take their time however few pixels they have; others that of their pixels, and
+    // the more of them there are, the more weights are loaded.
+    const bool is_shorter = together > 1 ? cover(tiles, together) <= cover(row_tiles, together)
+                                         : 256 * tiles * cover(pixels, tiles) <= 257 * row_tiles * c.tile;
+    if (is_shorter) {
       c.flat = 1;
       c.tiles = tiles;
       c.tile = cover(pixels, tiles);

@@ -132,8 +132,35 @@ struct Finish {
       store_codes_of<true>(n, at, sums);
     }
   }
+  // The same of 16 outputs or fewer.
+  template <int pixels>
+  [[gnu::always_inline]] void store_all(int64_t n, int64_t at, const __m512i (&sums)[pixels][1]) const {
+    uint8_t* const to = conv->y.data + n * conv->y.image + at + channel;
+    if (outputs < 16) {
+      unrolled<pixels>([&](auto i) ONNXQ_INLINE { store_half(to + i * conv->pixel, sums[i][0]); });
+      return;
+    }
+    unrolled<pixels / 4>([&](auto i) ONNXQ_INLINE {
+      const auto steps = [&](int pixel) ONNXQ_INLINE { return packed.steps(sums[4 * i + pixel][0], scale0); };
+      store_four(to + 4 * i * conv->pixel, conv->pixel, packed.in_order(steps(0), steps(1), steps(2), steps(3)));
+    });
+    unrolled<pixels % 4>([&](auto i) ONNXQ_INLINE {
+      store_half(to + (pixels / 4 * 4 + i) * conv->pixel, sums[pixels / 4 * 4 + i][0]);
+    });
+  }
+
+  // 16 codes each of four pixels.
+  static void store_four(uint8_t* to, int64_t step, __m512i all) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(all));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + step), _mm512_extracti32x4_epi32(all, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * step), _mm512_extracti32x4_epi32(all, 2));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * step), _mm512_extracti32x4_epi32(all, 3));
+  }
 
  private:
+  void store_half(uint8_t* to, __m512i sums) const {
+    store_some(to, mask0, codes(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale0)));
+  }
   template <bool is_small, int pixels>
   [[gnu::always_inline]] void store_codes_of(int64_t n, int64_t at, const __m512i (&sums)[pixels][2]) const {
     uint8_t* const to = conv->y.data + n * conv->y.image + at + channel;
@@ -142,7 +169,9 @@ struct Finish {
       store_pair<is_small>(pair, sums[2 * i][0], sums[2 * i][1], pair + conv->pixel, sums[2 * i + 1][0], sums[2 * i + 1][1]);
     });
     if constexpr (pixels % 2) {
-      store(n, at + (pixels - 1) * conv->pixel, sums[pixels - 1][0], sums[pixels - 1][1]);
+      const __m512i first = packed.steps<is_small>(sums[pixels - 1][0], scale0);
+      const __m512i second = packed.steps<is_small>(sums[pixels - 1][1], scale1);
+      store_codes(to + (pixels - 1) * conv->pixel, _mm512_castsi512_si256(packed.in_order(first, second, first, second)));
     }
   }
 
@@ -257,9 +286,33 @@ struct FinishJoined {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair + step), _mm512_extracti64x4_epi64(both, 1));
     });
     if constexpr (pixels % 2) {
-      const int i = pixels - 1;
-      store(n, {at.to + i * step, at.with + i * with_step}, sums[i][0], sums[i][1]);
+      const uint8_t* const last = from + (pixels - 1) * with_step;
+      const __m512i first = joined(sums[pixels - 1][0], own.scale0, last);
+      const __m512i second = joined(sums[pixels - 1][1], own.scale1, last + 16);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + (pixels - 1) * step),
+                          _mm512_castsi512_si256(packed.in_order(first, second, first, second)));
     }
+  }
+  // The same of 16 outputs or fewer.
+  template <int pixels>
+  [[gnu::always_inline]] void store_all(int64_t n, At at, const __m512i (&sums)[pixels][1]) const {
+    const int64_t step = own.conv->pixel, with_step = own.conv->y.C;
+    uint8_t* const to = own.conv->y.data + n * own.conv->y.image + at.to + own.channel;
+    const uint8_t* const from = with + n * with_image + at.with + own.channel;
+    const bool are_four = own.outputs == 16 && is_small;
+    unrolled<pixels / 4>([&](auto i) ONNXQ_INLINE {
+      if (are_four) {
+        const auto codes_of = [&](int pixel) ONNXQ_INLINE {
+          return joined(sums[4 * i + pixel][0], own.scale0, from + (4 * i + pixel) * with_step);
+        };
+        Finish::store_four(to + 4 * i * step, step, packed.in_order(codes_of(0), codes_of(1), codes_of(2), codes_of(3)));
+      }
+    });
+    unrolled<pixels>([&](auto i) ONNXQ_INLINE {
+      if (!are_four || i >= pixels / 4 * 4) {
+        join(sums[i][0], own.scale0, from + i * with_step, to + i * step, own.mask0);
+      }
+    });
   }
 
  private:
