@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
+from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
@@ -88,7 +89,8 @@ def convert(
         BadRecipe: there is no such target or level.
         BadOutput: the output cannot be written.
         NothingToDo: no product or lookup of the model has packed weights.
-        CheckFailed: the saved file does not load or run, or holds other weights.
+        CheckFailed: the saved file does not load or run, holds other weights, or has nodes that the target's runtime
+            refuses by its documentation.
     """
     target, recipe = targets.get(to), Recipe("w4a16", accuracy_level=accuracy_level)
     environment, path = environment or Environment(), Path(model)
@@ -108,11 +110,11 @@ def convert(
         progress.start("writing", write.nbytes_to_write(made))
         nbytes = write.save(made, staged, progress.advance, environment.shard_size)
         kept, again = _compared(staged, before, codes)
-        proof = None
+        notes, proof = kept_rules(staged, to), None
         if check:
             with as_run(staged, lambda: rewritten(loaded, codes, target, recipe)) as (run, said):
                 proof = prove(path, loaded, run, environment)
-            proof = proof if proof is None else proof.noting(*said)
+            proof = proof if proof is None else proof.noting(*said, *notes)
         guard.publish(staged, destination)
     return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
 
