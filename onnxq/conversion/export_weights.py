@@ -32,7 +32,7 @@ from onnxq.version import __version__
 
 #: What quantizers hang on the name of a weight for its codes.
 _SUFFIX = re.compile(
-    rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())}))(_\d+)?$"
+    rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())})\d*)(_\d+)?$"
 )
 
 

@@ -118,7 +118,7 @@ def test_alpha_of_a_gemm_leaves_the_codes_alone(alpha: float, tmp_path: Path) ->
         assert tiny.sqnr(wanted, onnxruntime.InferenceSession(done.output, options).run(None, feed)[0]) > 110
 
 
-@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "int4_dq64", "mxfp4", "nvfp4"])
 def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     done = convert(small, "onnxq", tmp_path / "end.onnx", accuracy_level=0)
@@ -127,7 +127,7 @@ def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
-@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq"])
+@pytest.mark.parametrize("word", ["nf4_dq", "nf4_dq512", "int4_dq"])
 def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, target: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     done = convert(small, target, tmp_path / "end.onnx", accuracy_level=0)
@@ -135,7 +135,7 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
     assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
-@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
 def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     assert "DequantizeNBits" in {node.op_type for node in onnx.load(small).graph.node}
@@ -143,7 +143,7 @@ def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -
     assert same.kept and not same.again
     np.testing.assert_array_equal(run(small), run(same.output))
     other = convert(small, "ort-cpu", tmp_path / "other.onnx", accuracy_level=0)
-    if word in ("q4_1", "uniform", "q2_k", "q4_k", "q5_k"):  # whose minima are no zero points: rounded again, and told
+    if word in ("q4_1", "uniform4", "q2_k", "q4_k", "q5_k"):  # whose minima are no zero points: rounded again, and told
         assert other.again and all(30 < sqnr < 80 for _, sqnr in other.again.values())
         assert tiny.sqnr(run(small), run(other.output)) > 30
     else:
