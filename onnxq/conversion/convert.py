@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import targets
+from onnxq import own_ops, targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
 from onnxq.checking.rules import kept_rules
@@ -23,6 +23,7 @@ from onnxq.conversion.restore import Read, move_alpha, restore_products, weights
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
+from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.model.types import infer_types
 from onnxq.output import write
@@ -88,7 +89,7 @@ def convert(
         BadModel: the model cannot be read.
         BadRecipe: there is no such target or level.
         BadOutput: the output cannot be written.
-        NothingToDo: no product or lookup of the model has packed weights.
+        NothingToDo: no product or lookup of the model has packed weights, and int8 islands stay what they are.
         CheckFailed: the saved file does not load or run, holds other weights, or has nodes that the target's runtime
             refuses by its documentation.
     """
@@ -98,13 +99,17 @@ def convert(
     destination = Path(output) if output is not None else Path(f"{path.stem}.{to}.onnx")
     write.require_onnx(destination)
     loaded, total = opened(path, destination, environment)
+    had_own = _has_own(loaded)
     restore_products(loaded, keeps_own=target.has_onnxq_ops)
     move_alpha(loaded)
     before = weights_by_node(loaded)
     codes = plan_codes(loaded, target)
-    if not codes.plan.choices:
-        raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to convert")
     made = rewritten(loaded, codes, target, recipe, is_final=True)
+    if not codes.plan.choices and _has_own(made) == had_own:
+        raise NothingToDo(
+            f"'{path}' has no products or lookups on packed weights, nor int8 islands that are spelled otherwise for "
+            f"{to}: there is nothing to convert"
+        )
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(made))
@@ -134,6 +139,11 @@ def rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe, *, 
         prepare.run([MakeRegions({name: found.rank for name, found in types.items() if found.rank is not None})], made)
     sign(made, {"target": target.name, "converted": True})
     return made
+
+
+def _has_own(model: ir.Model) -> bool:
+    """Whether there are operators of ours, such as int8 regions, which for other targets are islands again."""
+    return any(node.domain == own_ops.DOMAIN for node in graph.nodes(model))
 
 
 def _has_half_scales(weight: Read, numbers: NDArray) -> bool:

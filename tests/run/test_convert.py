@@ -24,6 +24,7 @@ from onnxq.conversion.convert import convert
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import BadOutput, BadRecipe, NothingToDo
 from onnxq.recipe import Recipe
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 #: A lookup, a product with a bias that has rows of no whole blocks, a Gemm, a product inside a branch.
@@ -278,6 +279,31 @@ def test_command(tmp_path: Path) -> None:
     assert any(name.endswith("_nbits") for name in stored)
     done = CliRunner().invoke(main, ["convert", str(small), "--to", "gguf", "-o", str(tmp_path / "w.gguf")])
     assert done.exit_code == 0 and "table  64×96  q4_0  same" in done.output, done.output
+
+
+def test_int8_islands_are_regions_for_onnxq_and_islands_for_others(tmp_path: Path) -> None:
+    """Of a network without packed weights: what it computes is the same, bit for bit, there and back."""
+    models = Path(__file__).parents[2] / "models"
+    recipe = Recipe("w8a8", min_sqnr=-np.inf, keep_slow=True)
+    small, data = tmp_path / "onnx.onnx", models / "digits_cnn_calibration.npz"
+    quantize(models / "digits_cnn.onnx", small, recipe, target="onnx", data=data, check=False)
+    with np.load(models / "digits_cnn_eval.npz") as file:
+        feed = {"image": file["image"][:16].astype(np.float32)}
+    wanted = Session(small).run(feed)[0]
+    there = convert(small, "onnxq", tmp_path / "onnxq.onnx")
+    assert there.check is not None and there.check.sqnr > 100 and not there.kept
+    assert "onnxq" in {node.domain for node in onnx.load(there.output).graph.node}
+    for to in ("onnx", "ort-cpu", "openvino"):
+        back = convert(there.output, to, tmp_path / f"{to}.back.onnx")
+        written = onnx.load(back.output)
+        assert not written.functions and {node.domain for node in written.graph.node} <= {"", "ai.onnx"}
+        for path in (there.output, back.output):
+            np.testing.assert_array_equal(Session(path).run(feed)[0], wanted)
+    for path, to in ((small, "ort-cpu"), (there.output, "onnxq")):
+        with pytest.raises(NothingToDo, match=f"nor int8 islands that are spelled otherwise for {to}"):
+            convert(path, to, tmp_path / "none.onnx")
+    done = CliRunner().invoke(main, ["convert", str(small), "--to", "onnxq", "-o", str(tmp_path / "again.onnx")])
+    assert done.exit_code == 0 and "int8 islands" in done.output and "0 weights" not in done.output, done.output
 
 
 def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:
