@@ -59,9 +59,10 @@ class Sharing:
 def _key(value: ir.Value) -> Hashable:
     """The same for constants that may have the same bytes; None for those that are not shared."""
     origin, tensor = value.meta.get(ORIGIN), value.const_value
-    if origin is None or value.meta.get(APART) or tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES:
+    if origin is None or tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES:
         return None
-    return None if value.is_graph_output() else (id(value.graph), origin, tensor.dtype, tensor.nbytes)
+    stays = value.is_graph_output() or value.meta.get(APART)
+    return None if stays else (id(value.graph), origin, tensor.dtype, tensor.nbytes)
 
 
 def _digest(raw: bytes) -> bytes:

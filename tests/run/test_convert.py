@@ -136,7 +136,9 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
     assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
-@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+@pytest.mark.parametrize(
+    "word", ["int3", "q5_0", "ternary", "q4_1", "uniform4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
+)
 def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     assert "DequantizeNBits" in {node.op_type for node in onnx.load(small).graph.node}

@@ -262,7 +262,7 @@ def as_unpacked(path: Path) -> Arrays:
 
 @pytest.mark.parametrize("word", ["int4", "uint4", "int8"])
 def test_what_is_written_for_them_is_what_onnxruntime_unpacks(word: str, tmp_path: Path) -> None:
-    """Out of a quantized trained model: each project's reader, and onnxruntime's DequantizeLinear, have equal numbers."""
+    """Out of a quantized trained model: each project's reader and onnxruntime's DequantizeLinear have equal numbers."""
     small = tmp_path / "small.onnx"
     recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, block_size=GROUP)
     quantize(MODEL, small, recipe, target="onnxq", check=False)  # whose scales are of float16, which GGUF's are
