@@ -178,7 +178,7 @@ def render(rows: list[Row]) -> str:
             "",
             "Two float files OpenVINO refuses itself, and with them what is made of them: silero_vad, as it knows no",
             "rank of what a Conv and a ReduceMean in the branches of an If read, and tiny-random-gpt2-fp32_past, as it",
-            "makes an input without a rank of the third output of EmbedLayerNormalization, an operator of onnxruntime's.",
+            "makes an input without a rank of the third output of onnxruntime's EmbedLayerNormalization.",
             "",
             f"| {' | '.join(HEADER)} |",
             "|---" * len(HEADER) + "|",
