@@ -100,7 +100,7 @@ def convert(
     write.require_onnx(destination)
     loaded, total = opened(path, destination, environment)
     had_own = _has_own(loaded)
-    restore_products(loaded, keeps_own=target.has_onnxq_ops)
+    restore_products(loaded, keeps_own=target.has_onnxq_ops, wide=not target.unpacks_wide_blocks)
     move_alpha(loaded)
     before = weights_by_node(loaded)
     codes = plan_codes(loaded, target)

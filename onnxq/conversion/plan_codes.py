@@ -64,7 +64,8 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
             assert tensor is not None
             weight.value.const_value = graph.lazily(tensor, lambda w: w)
             block = wish.block if wish.block in BLOCKS else LENGTH
-            placed = target.place(weight, wish.to(Method.PACKED, WIDER, block) if reason else placed)
+            is_coarse = placed.block is None and formats.get(placed.format or WIDER).bits <= 8
+            placed = target.place(weight, wish.to(Method.PACKED, WIDER, block) if reason or is_coarse else placed)
         elif wish.format in target.spelled:
             _as_stored(weight)
         choices[node] = placed
