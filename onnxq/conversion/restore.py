@@ -43,7 +43,7 @@ from onnxq.passes.restore.unfold_integer_operators import UnfoldIntegerOperators
 
 #: Of the standard operators, in which DequantizeLinear has scales of channels, and Clip bounds that are inputs.
 _OPSET = 13
-_PACKED = (ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers(), ReadChains())
+_PACKED = (ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers())
 #: How the names of operators begin that compute with codes.
 _ON_CODES = ("QuantizeLinear", "QLinear", "QGemm", "QAttention")
 
@@ -53,7 +53,8 @@ def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool
 
     Args:
         keeps_own: whether calls of our own functions that no pass reads may stay; else their bodies take their place.
-        channels: restore weights too that are unpacked when the model is loaded, one scale a channel.
+        channels: restore weights too that are unpacked when the model is loaded, one scale a channel, or kernels of
+            convolutions in blocks.
         wide: restore codes of 16 bits in blocks, which no operator multiplies by; else their DequantizeLinear stays.
 
     Raises:
@@ -62,6 +63,7 @@ def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool
     reads = _is_of_product if channels else _lies_as_read
     others = [
         *_PACKED,
+        ReadChains(kernels=channels),
         *[ReadChannels()] * channels,
         ReadDequantizeLinear(functools.partial(_is_read, reads=reads, wide=wide)),
         ReadDequantizeLinear(_is_for_newer),
@@ -77,7 +79,17 @@ def restore_all(model: ir.Model) -> None:
     """
     raising = [RaiseOpset(_OPSET)] * any(node.op_type.startswith(_ON_CODES) for node in graph.nodes(model))
     activations = [*raising, UnfoldIntegerOperators(), RemoveUnused(), DropActivationPairs()]
-    _run(model, [*_PACKED, ReadLayers(), RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
+    _run(
+        model,
+        [
+            *_PACKED,
+            ReadChains(kernels=True),
+            ReadLayers(),
+            RestoreDynamicProducts(),
+            *activations,
+            ReadDequantizeLinear(),
+        ],
+    )
 
 
 def move_alpha(model: ir.Model) -> None:

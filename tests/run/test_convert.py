@@ -21,6 +21,7 @@ from onnxq.checkpoints.encode_arrays import decode_file
 from onnxq.checkpoints.import_weights import import_weights
 from onnxq.cli import main
 from onnxq.conversion.convert import convert
+from onnxq.conversion.dequantize import dequantize
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import BadOutput, BadRecipe, NothingToDo
 from onnxq.recipe import Recipe
@@ -306,6 +307,31 @@ def test_int8_islands_are_regions_for_onnxq_and_islands_for_others(tmp_path: Pat
             convert(path, to, tmp_path / "none.onnx")
     done = CliRunner().invoke(main, ["convert", str(small), "--to", "onnxq", "-o", str(tmp_path / "again.onnx")])
     assert done.exit_code == 0 and "int8 islands" in done.output and "0 weights" not in done.output, done.output
+
+
+@pytest.mark.parametrize("word", ["uint4", "int4", "nf4"])
+def test_kernels_in_blocks_are_exported_as_floats_of_their_own_shape(word: str, tmp_path: Path) -> None:
+    """Unpacked in flattened rows by standard operators: not the halves of bytes, which looked like codes of 8 bits."""
+    text = """g (float[1, 32, 6, 64] x) => (float[1, 64, 6, 32] y) {
+        h = Conv <pads = [1, 1, 1, 1]> (x, "a.weight", b)  y = MatMul (h, "c.weight")
+    }"""
+    constants = {"a.weight": normal(64, 32, 3, 3), "b": normal(64, seed=1), "c.weight": normal(64, 32, seed=2)}
+    model, small = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "small.onnx"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    np.savez(tmp_path / "data.npz", x=normal(4, 1, 32, 6, 64, seed=5))
+    quantize(model, small, recipe, target="ort-cpu", data=tmp_path / "data.npz", check=False)  # kernels in 4 bits
+    assert {"Floor", "Reshape", "Conv"} <= {node.op_type for node in onnx.load(small).graph.node}
+    plain = dequantize(small, tmp_path / "float.onnx", check=False).output
+    assert sorted(node.op_type for node in onnx.load(plain).graph.node) == ["Conv", "MatMul"]
+    feed = {"x": normal(1, 32, 6, 64, seed=3)}
+    assert tiny.sqnr(Session(small).run(feed)[0], Session(plain).run(feed)[0]) > 100
+    (kernel,) = (x for x in onnx.load(plain).graph.initializer if len(x.dims) == 4)
+    rows = {row.name: row for row in export_weights(small, tmp_path / "w.npz").rows}
+    assert {name for name, row in rows.items() if row.shape != ()} == set(constants)
+    np.testing.assert_array_equal(weights(tmp_path / "w.npz")["a.weight"], onnx.numpy_helper.to_array(kernel))
+    done = import_weights(model, tmp_path / "w.npz", tmp_path / "back.onnx")
+    assert not done.match.misfits
+    assert tiny.sqnr(Session(small).run(feed)[0], Session(done.output).run(feed)[0]) > 35
 
 
 def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:
