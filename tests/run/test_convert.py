@@ -24,7 +24,7 @@ from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import BadOutput, BadRecipe, NothingToDo
-from onnxq.recipe import Recipe
+from onnxq.recipe import Recipe, Rule
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -332,6 +332,22 @@ def test_kernels_in_blocks_are_exported_as_floats_of_their_own_shape(word: str, 
     done = import_weights(model, tmp_path / "w.npz", tmp_path / "back.onnx")
     assert not done.match.misfits
     assert tiny.sqnr(Session(small).run(feed)[0], Session(done.output).run(feed)[0]) > 35
+
+
+def test_halves_have_the_names_of_their_weights(tmp_path: Path) -> None:
+    """Beside codes: what is stored in 16 bits goes back where it came from."""
+    text = """g (float[1, 8, 6, 64] x) => (float[1, 8, 6, 32] y) {
+        h = Conv <pads = [1, 1, 1, 1]> (x, "a.weight")  y = MatMul (h, "c.weight")
+    }"""
+    constants = {"a.weight": normal(8, 8, 3, 3), "c.weight": normal(64, 32, seed=2)}
+    model, small = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "small.onnx"
+    recipe = Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True, rules=(Rule("fp16", ops=("Conv",)),))
+    quantize(model, small, recipe, target="ort-cpu", check=False)
+    assert "a.weight_float16" in {tensor.name for tensor in onnx.load(small).graph.initializer}
+    rows = {row.name for row in export_weights(small, tmp_path / "w.npz").rows if row.shape != ()}
+    assert rows == set(constants)
+    done = import_weights(model, tmp_path / "w.npz", tmp_path / "back.onnx")
+    assert done.match.constants == ["a.weight"] and done.match.prefixes == {"y": "c"}
 
 
 def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:
