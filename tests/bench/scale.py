@@ -12,12 +12,16 @@ disks are too small: of each weight only the first 64 kB are there.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -77,15 +81,45 @@ def measured(folder: Path, gigabytes: float, cluster: str, options: argparse.Nam
     flags = [word for word in ("--sparse", "--float32") if getattr(options, word[2:])]
     command = [sys.executable, __file__, "--work", str(folder), cluster, "--width", str(options.width)]
     command += ["--algorithm", options.algorithm, *flags]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    with tempfile.TemporaryDirectory(dir=folder) as cache:  # what one run keeps is not there for the next
+        own = os.environ | {"XDG_CACHE_HOME": cache}
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=own)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def compared(folder: Path, gigabytes: float, options: argparse.Namespace) -> Iterator[list[str]]:
+    """A row for one process and one for each cluster, all of which have to write the same bytes."""
+    found: dict[str, list[list[float]]] = {word: [] for word in ("", *(f"local:{count}" for count in options.local))}
+    written = set()
+    for turn in range(options.turns):
+        for word in list(found)[:: 1 if turn % 2 == 0 else -1]:
+            found[word].append(measured(folder, gigabytes, word, options))
+            written.add(digest_of(folder))
+            print(word or "this process", *found[word][-1], sep=", ", file=sys.stderr, flush=True)  # some take hours
+            if len(written) > 1:
+                raise SystemExit(f"{word or 'this process'} wrote other bytes than those before")
+    for word, runs in found.items():
+        before, after, seconds, cpu, peak = (statistics.median(each) for each in zip(*runs, strict=True))
+        sizes = f"{before / 1e9:.2f} GB", f"{after / 1e9:.2f} GB"
+        times = f"{seconds:.1f}", *(f"{each / before * 1e9:.1f}" for each in (seconds, cpu))
+        yield [*sizes, word or "this process", *times, f"{peak / 1e6:.0f} MB"]
+
+
+def digest_of(folder: Path) -> str:
+    """Of the model that was written, and its external data."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("out.onnx*")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[1, 8])
     parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--local", type=int, nargs="+", default=[])
+    parser.add_argument("--local", type=int, nargs="+", default=[], help="Workers, beside one process; in turns.")
+    parser.add_argument("--turns", type=int, default=1, help="Of which medians are shown.")
     parser.add_argument("--folder", type=Path, help="Where there is room.  [default: where the system keeps such]")
     parser.add_argument("--algorithm", default="gptaq", help="That chooses codes.")
     parser.add_argument("--sparse", action="store_true")
@@ -99,13 +133,8 @@ def main() -> None:
     table = Table(*columns, box=None)
     for gigabytes in options.gigabytes:
         with tempfile.TemporaryDirectory(dir=options.folder) as name:
-            for cluster in ["", *(f"local:{count}" for count in options.local)]:
-                before, after, seconds, cpu, peak = measured(Path(name), gigabytes, cluster, options)
-                sizes = f"{before / 1e9:.2f} GB", f"{after / 1e9:.2f} GB"
-                times = f"{seconds:.1f}", *(f"{each / before * 1e9:.1f}" for each in (seconds, cpu))
-                row = *sizes, cluster or "this process", *times, f"{peak / 1e6:.0f} MB"
+            for row in compared(Path(name), gigabytes, options):
                 table.add_row(*row)
-                print(*row, sep=", ", file=sys.stderr, flush=True)  # large sizes take hours
     Console(width=110).print(table)
 
 

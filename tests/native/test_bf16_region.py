@@ -92,6 +92,13 @@ def test_sizes_of_images_and_batches(size: tuple[int, int]) -> None:
     require_rounded(net, (1, 32, *size), (3, 32, *size), (0, 32, *size))
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 400, 331), (1, 4, 181, 182), (1, 37, 70, 61), (2, 300, 31, 30)], ids=str)
+def test_planes_that_are_rounded_in_several_pieces(shape: tuple[int, ...]) -> None:
+    net = Net(19, shape)
+    net.outputs.append(net.conv("x", (shape[1], 1, 1, 1), group=shape[1]))
+    require_rounded(net)
+
+
 def test_one_dimension() -> None:
     net = Net(3, (2, 5, 40))
     x = net.same()

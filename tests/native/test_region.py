@@ -78,6 +78,13 @@ def test_sizes_of_images(size: tuple[int, int], stride: int) -> None:
     require_equal(net)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 500, 531), (1, 3, 300, 301), (1, 37, 90, 91), (2, 300, 41, 40)], ids=str)
+def test_planes_that_are_converted_in_several_pieces(shape: tuple[int, ...]) -> None:
+    net = Net(19, shape)
+    net.outputs.append(net.conv(net.x, shape[1], (1, 1), group=shape[1]))
+    require_equal(net)
+
+
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 def test_pads_that_depend_on_the_size(auto_pad: str) -> None:
     net = Net(5, (1, 8, 10, 13), declared=("n", 8, "h", "w"))

@@ -146,6 +146,20 @@ def test_any_residual_net(net: Net) -> None:
     require_equal(net)
 
 
+def test_sums_that_no_integer_holds_are_the_outermost_codes() -> None:
+    """In steps as small as these they are beyond int32, which conversions make the smallest number of."""
+    net = Net(51, (1, 24, 5, 9))
+
+    def in_small_steps(made: str) -> str:
+        scale = next(node.input[1] for node in net.nodes if node.output[0] == made)
+        net.constants[scale] = np.float32(2.0**-30)
+        return made
+
+    a, b = net.conv(net.x, 64, (1, 1)), net.conv(net.x, 64, (1, 1))
+    net.outputs += [in_small_steps(net.conv(net.x, 64, (1, 1))), in_small_steps(net.binary("Add", a, b))]
+    require_equal(net)
+
+
 def test_scales_of_any_kind_give_the_same_on_every_isa() -> None:
     """Sums are divided or multiplied, whichever is right: the joined ones as those that are steps of their own."""
     net = Net(50, (1, 24, 9, 9))

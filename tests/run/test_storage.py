@@ -54,26 +54,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def made_here(folder: Path, recipe: onnxq.Recipe, data: str | None = None) -> dict[str, bytes]:
+def made_here(folder: Path, recipe: onnxq.Recipe, data: str | None = None, **options: Any) -> dict[str, bytes]:
     out = folder.parent / "out"
     out.mkdir()
-    options = {"check": False} if data is None else {"check": False, "data": folder / data}
-    onnxq.quantize(folder / "model.onnx", out / "q.onnx", recipe, **options)
+    given = None if data is None else folder / data
+    onnxq.quantize(folder / "model.onnx", out / "q.onnx", recipe, data=given, check=False, **options)
     return {file.name: file.read_bytes() for file in out.iterdir()}
 
 
-def test_a_model_of_a_store_becomes_what_it_becomes_here(folder: Path) -> None:
+@pytest.mark.parametrize(("shard_size", "files"), [(None, 2), ("layer", 3)])
+def test_a_model_of_a_store_becomes_what_it_becomes_here(shard_size: str | None, files: int, folder: Path) -> None:
     written: list[str] = []
-    wanted = made_here(folder, W8, "data.npz")
+    wanted = made_here(folder, W8, "data.npz", shard_size=shard_size)
     before = storage.write
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "write", lambda path, url: (written.append(url), before(path, url)))
         onnxq.quantize(
-            "memory://shop/model.onnx", "memory://out/q.onnx", W8, data="memory://shop/data.npz", check=False
+            "memory://shop/model.onnx",
+            "memory://out/q.onnx",
+            W8,
+            data="memory://shop/data.npz",
+            check=False,
+            shard_size=shard_size,
         )
     memory = fsspec.filesystem("memory")
     assert {name.rsplit("/", 1)[1]: memory.cat_file(name) for name in memory.find("/out")} == wanted
-    assert len(written) == 2 and written[-1] == "memory://out/q.onnx"  # the model last, when its data are there
+    assert len(written) == files
+    assert written[-1] == "memory://out/q.onnx"  # the model last, when its data are there
 
 
 def test_the_file_of_a_store_is_checked(folder: Path, quick: None) -> None:

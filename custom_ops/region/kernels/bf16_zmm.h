@@ -8,6 +8,8 @@
 #include "../../cpu/kernel.h"
 #include "bf16_simple.h"
 #include "dot.h"
+#include "planes.h"
+#include "store_zmm.h"
 
 namespace onnxq {
 namespace {
@@ -38,10 +40,13 @@ struct ZmmAct {
     high = _mm512_set1_ps(clips ? act.b : infinity);
   }
 
+  // Of kinds up to kClip. In this order what is no number stays none.
+  __m512 clipped(__m512 x) const { return _mm512_min_ps(high, _mm512_max_ps(low, x)); }
+
   void operator()(__m512& a, __m512& b) const {
-    if (act.kind <= kClip) {  // in this order what is no number stays none
-      a = _mm512_min_ps(high, _mm512_max_ps(low, a));
-      b = _mm512_min_ps(high, _mm512_max_ps(low, b));
+    if (act.kind <= kClip) {
+      a = clipped(a);
+      b = clipped(b);
       return;
     }
     alignas(64) float values[32];
@@ -65,11 +70,12 @@ struct NumberFinish {
   struct At {
     int64_t to, plus;  // numbers from the first output of an image on
   };
-  static constexpr bool kPairs = false;
+  static constexpr bool kPairs = false, kTakesRegisters = true;
 
   const NumberConv* conv;
   ZmmAct act;
   __mmask32 mask;
+  bool is_plain;  // no mask, and an activation of a few instructions
   // From the first output of the block on.
   uint16_t* data;
   const uint16_t* plus;
@@ -80,6 +86,7 @@ struct NumberFinish {
   [[gnu::always_inline]] void begin(int64_t block) {
     const int64_t channel = channel_of(*conv, block);
     mask = first_numbers(outputs_of(*conv, block));
+    is_plain = mask == 0xFFFFFFFF && act.act.kind <= kClip;
     data = conv->to.data + channel;
     plus = conv->plus.data ? conv->plus.data + channel : nullptr;
   }
@@ -93,13 +100,41 @@ struct NumberFinish {
       b = _mm512_add_ps(b, high_numbers(numbers));
     }
     act(a, b);
-    _mm512_mask_storeu_epi16(data + n * image + at.to, mask, rounded(a, b));
+    store_some(data + n * image + at.to, mask, rounded(a, b));
   }
   void store(int64_t n, const At& at, __m512i a, __m512i b) const {
     store(n, at, _mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
   }
   void store(int64_t n, const At& at, const float* sums) const {
     store(n, at, _mm512_loadu_ps(sums), _mm512_loadu_ps(sums + 16));
+  }
+
+  // Numbers of pixels one behind the other.
+  template <int pixels>
+  ONNXQ_INLINE void store_all(int64_t n, const At& at, const __m512 (&sums)[pixels][2]) const {
+    const int64_t step = conv->to.pixel, plus_step = conv->plus.pixel;
+    if (!is_plain) {
+      alignas(64) float kept[pixels][kBlock];
+      unrolled<pixels>([&](auto i) ONNXQ_INLINE {
+        _mm512_store_ps(kept[i], sums[i][0]);
+        _mm512_store_ps(kept[i] + 16, sums[i][1]);
+      });
+      for (int i = 0; i < pixels; ++i) {
+        store(n, {at.to + i * step, at.plus + i * plus_step}, kept[i]);
+      }
+      return;
+    }
+    uint16_t* const to = data + n * image + at.to;
+    const uint16_t* const with = plus ? plus + n * plus_image + at.plus : nullptr;
+    unrolled<pixels>([&](auto i) ONNXQ_INLINE {
+      __m512 a = sums[i][0], b = sums[i][1];
+      if (with) {
+        const __m512i numbers = _mm512_loadu_si512(with + i * plus_step);
+        a = _mm512_add_ps(a, low_numbers(numbers));
+        b = _mm512_add_ps(b, high_numbers(numbers));
+      }
+      _mm512_storeu_si512(to + i * step, rounded(act.clipped(a), act.clipped(b)));
+    });
   }
 };
 
@@ -130,6 +165,7 @@ struct PairDots {
     return x;
   }
   static I dot(I sum, X x, W w) { return _mm512_dpbf16_ps(sum, x, w); }
+  ONNXQ_INLINE static void renew(I& sum) { asm("" : "+v"(sum)); }
 };
 
 // Rounded, even ones before odd ones back in their order.
@@ -171,7 +207,7 @@ inline void depthwise_row(const NumberDepthwise& d, const ZmmAct& act, int64_t r
       odd = _mm512_add_ps(odd, odd_numbers(numbers));
     }
     act(even, odd);
-    _mm512_mask_storeu_epi16(to, mask, in_order(even, odd));
+    store_some(to, mask, in_order(even, odd));
   }
 }
 
@@ -221,7 +257,7 @@ inline void number_pools(const NumberPool& given, int64_t first, int64_t last) {
           even = _mm512_div_ps(even, count);
           odd = _mm512_div_ps(odd, count);
         }
-        _mm512_mask_storeu_epi16(to + c, mask, in_order(even, odd));
+        store_some(to + c, mask, in_order(even, odd));
       }
     }
   }
@@ -272,17 +308,21 @@ inline __mmask16 first_of_16(int64_t count) { return static_cast<__mmask16>(coun
 
 // Squares of 16 channels and 16 pixels of rows [first, last): body(floats of the first channel, numbers of the first
 // pixel, pixels, channels). Rows that follow each other without a seam are one.
-template <typename Body>
+template <_mm_hint hint, typename Body>
 inline void in_squares(const NumberBorder& p, int64_t first, int64_t last, const Body& body) {
   const Numbers& t = p.numbers;
-  const int64_t plane = t.H * t.W;
+  const int64_t plane = t.H * t.W, most = pixels_at_once(2 * t.C);
   for (int64_t row = first; row < last;) {
     const int64_t n = row / t.H, y = row % t.H, left = at_most(last - row, t.H - y);
     const int64_t rows = t.row == t.W * t.pixel ? left : 1, pixels = rows * t.W;
-    for (int64_t x = 0; x < pixels; x += 16) {
+    for (int64_t x0 = 0; x0 < pixels; x0 += most) {
       for (int64_t c = 0; c < t.C; c += 16) {
-        body(p.floats + (n * t.C + c) * plane + y * t.W + x, t.data + n * t.image + y * t.row + x * t.pixel + c,
-             at_most(pixels - x, 16), at_most(t.C - c, 16));
+        float* const floats = p.floats + (n * t.C + c) * plane + y * t.W;
+        const int64_t channels = at_most(t.C - c, 16), end = at_most(pixels, x0 + most);
+        for (int64_t x = x0; x < end; x += 16) {
+          fetch<hint>(floats + x, plane, channels);
+          body(floats + x, t.data + n * t.image + y * t.row + x * t.pixel + c, at_most(end - x, 16), channels);
+        }
       }
     }
     row += rows;
@@ -323,7 +363,7 @@ inline void number_read(const NumberBorder& p, int64_t first, int64_t last) {
   if (p.numbers.C <= 4 && pixel == p.numbers.C) {
     return number_read_few(p, first, last);
   }
-  in_squares(p, first, last, [&](const float* from, uint16_t* to, int64_t pixels, int64_t channels) {
+  in_squares<_MM_HINT_T0>(p, first, last, [&](const float* from, uint16_t* to, int64_t pixels, int64_t channels) {
     const __mmask16 columns = first_of_16(pixels), mask = first_of_16(channels);
     __m512 r[16];
 #pragma GCC unroll 16
@@ -337,7 +377,9 @@ inline void number_read(const NumberBorder& p, int64_t first, int64_t last) {
         const __m256bh half = _mm512_cvtneps_pbh(r[i]);
         __m256i numbers;
         memcpy(&numbers, &half, sizeof numbers);
-        _mm256_mask_storeu_epi16(to + i * pixel, mask, numbers);
+        uint16_t* const at = to + i * pixel;
+        mask == 0xFFFF ? _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), numbers)  // masks are slow
+                       : _mm256_mask_storeu_epi16(at, mask, numbers);
       }
     }
   });
@@ -345,7 +387,7 @@ inline void number_read(const NumberBorder& p, int64_t first, int64_t last) {
 
 inline void number_write(const NumberBorder& p, int64_t first, int64_t last) {
   const int64_t plane = p.numbers.H * p.numbers.W, pixel = p.numbers.pixel;
-  in_squares(p, first, last, [&](float* to, const uint16_t* from, int64_t pixels, int64_t channels) {
+  in_squares<_MM_HINT_ET0>(p, first, last, [&](float* to, const uint16_t* from, int64_t pixels, int64_t channels) {
     const __mmask16 columns = first_of_16(pixels), mask = first_of_16(channels);
     __m512 r[16];
 #pragma GCC unroll 16

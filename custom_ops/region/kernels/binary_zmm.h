@@ -25,7 +25,7 @@ struct Join {
   void operator()(const uint8_t* x, __m512 with, uint8_t* to, __mmask16 mask) const {
     const __m512 number = left.load(x, mask);
     const __m512 value = multiplies ? _mm512_mul_ps(number, with) : _mm512_add_ps(number, with);
-    _mm_mask_storeu_epi8(to, mask, codes(divides ? _mm512_div_ps(value, scale) : _mm512_mul_ps(value, scale)));
+    store_some(to, mask, codes(divides ? _mm512_div_ps(value, scale) : _mm512_mul_ps(value, scale)));
   }
 };
 

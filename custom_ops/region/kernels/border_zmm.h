@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "planes.h"
 #include "zmm.h"
 
 namespace onnxq {
@@ -37,31 +38,6 @@ struct QuantizeNumbers {
     return _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(steps, low), high)), zero);
   }
 };
-
-// Pixels that follow each other, few enough that their codes stay in the first cache while all channels pass.
-struct RowPiece {
-  uint8_t* codes;  // of the first pixel
-  const Border* border;
-  int64_t plane, first, pixels;
-
-  float* floats(int64_t channel) const { return border->floats + first + channel * plane; }
-};
-
-// Rows that follow each other without pads between them are one.
-template <class Work>
-inline void in_pieces(const Border& p, int64_t first, int64_t last, const Work& work) {
-  const Image& image = p.codes;
-  const int64_t plane = image.H * image.W;
-  for (int64_t row = first, rows; row < last; row += rows) {
-    const int64_t n = row / image.H, y = row % image.H, left = image.H - y < last - row ? image.H - y : last - row;
-    rows = image.row == image.W * image.C ? left : 1;
-    for (int64_t x = 0; x < rows * image.W; x += kPiece) {
-      const int64_t pixels = rows * image.W - x;
-      work(RowPiece{image.data + n * image.image + y * image.row + x * image.C, &p, plane, n * image.C * plane + y * image.W + x,
-                    pixels < kPiece ? pixels : kPiece});
-    }
-  }
-}
 
 inline int64_t at_most(int64_t most, int64_t size) { return size < most ? size : most; }
 
@@ -103,6 +79,7 @@ inline void quantize_zmm(const Border& p, int64_t first, int64_t last) {
     int64_t c = 0;
     for (; C - c >= 16; c += 16) {
       for (int64_t x = 0; x < piece.pixels; x += 16) {
+        fetch<_MM_HINT_T0>(piece.floats(c) + x, piece.plane, 16);
         quantize_square(codes, piece, c, x, at_most(16, piece.pixels - x));
       }
     }
@@ -131,30 +108,79 @@ inline void quantize_zmm(const Border& p, int64_t first, int64_t last) {
   });
 }
 
+// 16 codes of words to 16 numbers each of four channels, at most.
+inline void dequantize_words(const Operand& numbers, const RowPiece& piece, int64_t c, int64_t channels, int64_t x,
+                             __mmask16 mask, __m512i words) {
+  for (int64_t i = 0; i < channels; ++i, words = _mm512_srli_epi32(words, 8)) {
+    const __m512 found = numbers.number(_mm512_and_si512(words, _mm512_set1_epi32(255)));
+    float* const to = piece.floats(c + i) + x;
+    mask == 0xFFFF ? _mm512_storeu_ps(to, found) : _mm512_mask_storeu_ps(to, mask, found);
+  }
+}
+
+// 16 pixels of 16 channels: four words of a pixel are loaded at once.
+inline void dequantize_square(const Operand& numbers, const RowPiece& piece, int64_t c, int64_t x) {
+  const int64_t C = piece.border->codes.C;
+  __m512i rows[4];  // pixels i, 4 + i, 8 + i, 12 + i
+  for (int64_t i = 0; i < 4; ++i) {
+    const uint8_t* const from = piece.codes + (x + i) * C + c;
+    const auto four = [&](int64_t pixel) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + pixel * C)); };
+    rows[i] = _mm512_inserti32x4(_mm512_castsi128_si512(four(0)), four(4), 1);
+    rows[i] = _mm512_inserti32x4(_mm512_inserti32x4(rows[i], four(8), 2), four(12), 3);
+  }
+  const __m512i low0 = _mm512_unpacklo_epi32(rows[0], rows[1]), high0 = _mm512_unpackhi_epi32(rows[0], rows[1]);
+  const __m512i low1 = _mm512_unpacklo_epi32(rows[2], rows[3]), high1 = _mm512_unpackhi_epi32(rows[2], rows[3]);
+  dequantize_words(numbers, piece, c, 4, x, 0xFFFF, _mm512_unpacklo_epi64(low0, low1));
+  dequantize_words(numbers, piece, c + 4, 4, x, 0xFFFF, _mm512_unpackhi_epi64(low0, low1));
+  dequantize_words(numbers, piece, c + 8, 4, x, 0xFFFF, _mm512_unpacklo_epi64(high0, high1));
+  dequantize_words(numbers, piece, c + 12, 4, x, 0xFFFF, _mm512_unpackhi_epi64(high0, high1));
+}
+
+// Words of 16 pixels at most, of four channels at most; what is behind those is anything.
+inline __m512i words_of(const uint8_t* from, int64_t C, int64_t channels, int64_t pixels) {
+  alignas(64) uint32_t words[16] = {};
+  if (pixels == 16) {
+    uint32_t last = 0;  // behind it nothing may be
+    memcpy(&last, from + 15 * C, static_cast<size_t>(channels));
+    const auto word = [&](int64_t i) {
+      int32_t found;
+      memcpy(&found, from + i * C, 4);
+      return found;
+    };
+    return _mm512_setr_epi32(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7), word(8), word(9),
+                             word(10), word(11), word(12), word(13), word(14), static_cast<int32_t>(last));
+  }
+  for (int64_t i = 0; i < pixels; ++i) {
+    memcpy(words + i, from + i * C, static_cast<size_t>(channels));
+  }
+  return _mm512_load_si512(words);
+}
+
 inline void dequantize_zmm(const Border& p, int64_t first, int64_t last) {
   const Operand numbers(p.zero, p.scale);
   const int64_t C = p.codes.C;
-  alignas(64) uint32_t words[16] = {};
   in_pieces(p, first, last, [&](const RowPiece& piece) {
-    for (int64_t c = 0; c < C; c += 4) {
-      const size_t channels = static_cast<size_t>(at_most(4, C - c));
+    int64_t c = 0;
+    for (; C - c >= 16; c += 16) {
+      int64_t x = 0;
+      for (; piece.pixels - x >= 16; x += 16) {
+        fetch<_MM_HINT_ET0>(piece.floats(c) + x, piece.plane, 16);
+        dequantize_square(numbers, piece, c, x);
+      }
+      for (int64_t i = c; x < piece.pixels && i < c + 16; i += 4) {
+        const int64_t pixels = piece.pixels - x;
+        dequantize_words(numbers, piece, i, 4, x, first_lanes(pixels), words_of(piece.codes + x * C + i, C, 4, pixels));
+      }
+    }
+    for (; c < C; c += 4) {
+      const int64_t channels = at_most(4, C - c);
       for (int64_t x = 0; x < piece.pixels; x += 16) {
         const int64_t pixels = at_most(16, piece.pixels - x);
         const __mmask16 mask = first_lanes(pixels);
         const uint8_t* const from = piece.codes + x * C + c;
-        __m512i all;
-        if (C == 1) {
-          all = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, from));
-        } else {
-          for (int64_t i = 0; i < pixels; ++i) {
-            channels == 4 ? memcpy(words + i, from + i * C, 4) : memcpy(words + i, from + i * C, channels);
-          }
-          all = _mm512_load_si512(words);
-        }
-        for (size_t i = 0; i < channels; ++i, all = _mm512_srli_epi32(all, 8)) {
-          const __m512i codes = _mm512_and_si512(all, _mm512_set1_epi32(255));
-          _mm512_mask_storeu_ps(piece.floats(c + static_cast<int64_t>(i)) + x, mask, numbers.number(codes));
-        }
+        fetch<_MM_HINT_ET0>(piece.floats(c) + x, piece.plane, channels);
+        dequantize_words(numbers, piece, c, channels, x, mask,
+                         C == 1 ? _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, from)) : words_of(from, C, channels, pixels));
       }
     }
   });

@@ -6,6 +6,7 @@
 
 #include <emmintrin.h>
 
+#include "planes.h"
 #include "simple.h"
 
 namespace onnxq {
@@ -38,18 +39,19 @@ inline void copy_some(T* to, const T* from, int64_t size) {
 }
 
 // work(codes of the first pixel, floats of the first channel, channels, pixels) for squares of at most sixteen.
-template <typename Work>
+template <_mm_hint hint, typename Work>
 inline void in_squares(const Border& p, int64_t first, int64_t last, const Work& work) {
-  const int64_t C = p.codes.C, W = p.codes.W, plane = p.codes.H * W;
-  for (int64_t row = first; row < last; ++row) {
-    const int64_t n = row / p.codes.H, y = row % p.codes.H;
+  const int64_t C = p.codes.C;
+  in_pieces(p, first, last, [&](const RowPiece& piece) {
     for (int64_t c = 0; c < C; c += kTurned) {
-      for (int64_t x = 0; x < W; x += kTurned) {
-        work(p.codes.data + n * p.codes.image + y * p.codes.row + x * C + c, p.floats + (n * C + c) * plane + y * W + x,
-             C - c < kTurned ? C - c : kTurned, W - x < kTurned ? W - x : kTurned);
+      const int64_t channels = C - c < kTurned ? C - c : kTurned;
+      for (int64_t x = 0; x < piece.pixels; x += kTurned) {
+        float* const floats = piece.floats(c) + x;
+        fetch<hint>(floats, piece.plane, channels);
+        work(piece.codes + x * C + c, floats, channels, piece.pixels - x < kTurned ? piece.pixels - x : kTurned);
       }
     }
-  }
+  });
 }
 
 inline void quantize_turned(const Border& p, int64_t first, int64_t last) {
@@ -59,7 +61,7 @@ inline void quantize_turned(const Border& p, int64_t first, int64_t last) {
   }
   const Codes all = {p.zero, 0, 255};
   const float scale = p.scale;
-  in_squares(p, first, last, [&](uint8_t* to, const float* from, int64_t channels, int64_t pixels) {
+  in_squares<_MM_HINT_T0>(p, first, last, [&](uint8_t* to, const float* from, int64_t channels, int64_t pixels) {
     float values[kTurned * kTurned] = {};
     for (int64_t j = 0; j < channels; ++j) {
       copy_some(values + j * kTurned, from + j * plane, pixels);
@@ -82,7 +84,7 @@ inline void dequantize_turned(const Border& p, int64_t first, int64_t last) {
   }
   const float scale = p.scale;
   const int32_t zero = p.zero;
-  in_squares(p, first, last, [&](const uint8_t* from, float* to, int64_t channels, int64_t pixels) {
+  in_squares<_MM_HINT_ET0>(p, first, last, [&](const uint8_t* from, float* to, int64_t channels, int64_t pixels) {
     uint8_t flat[kTurned * kTurned] = {};
     for (int64_t i = 0; i < pixels; ++i) {
       copy_some(flat + i * kTurned, from + i * C, channels);

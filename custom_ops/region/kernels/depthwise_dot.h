@@ -58,12 +58,7 @@ struct Channels {
   }
   void store(uint8_t* to, const __m512i* sums) const {
     const auto steps = [&](int v) { return codes.steps(sums[v], scale[v]); };
-    const __m512i all = codes(steps(0), steps(1), steps(2), steps(3));
-    if (~mask) {
-      _mm512_mask_storeu_epi8(to, mask, all);
-    } else {
-      _mm512_storeu_si512(to, all);
-    }
+    store_some(to, mask, codes(steps(0), steps(1), steps(2), steps(3)));
   }
 };
 

@@ -3,11 +3,12 @@
 // V: of a `Problem`, which is a Conv, kLanes sums of a register I that begin with starts(problem); `weights(p)` reads four
 // bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W). kPixels × kVectors registers are sums. kIsInOrder: the
 // first outputs are in the first register. `Finish` knows what the pixels of a block share, and stores one of an image, or
-// two where it `kPairs`.
+// two where it `kPairs`; where it `kTakesRegisters`, all of a tile as well, from the registers of the sums.
 
 #ifndef ONNXQ_REGION_DOT_H_
 #define ONNXQ_REGION_DOT_H_
 
+#include "../../base/unrolled.h"
 #include "tiles_of.h"
 
 namespace onnxq {
@@ -19,46 +20,40 @@ bool plan_dots(Conv& c) {
   return true;
 }
 
-// sums[P][32], outputs from `lane` on, `vectors` registers of them.
+// Sums of P pixels and the outputs from `lane` on, `vectors` registers of them.
 template <class V, int P, int vectors>
-inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, const typename V::Sum* bias, int lane,
-                     typename V::Sum* sums) {
-  typename V::I sum[P][vectors];
-#pragma GCC unroll 4
-  for (int v = 0; v < vectors; ++v) {
+[[gnu::always_inline]] inline void sum_up(const Conv& c, const uint8_t* window, const int8_t* w,
+                                          const typename V::Sum* bias, int lane, typename V::I (&sum)[P][vectors]) {
+  unrolled<vectors>([&](auto v) ONNXQ_INLINE {
     const typename V::I start = V::load(bias + lane + v * V::kLanes);
-#pragma GCC unroll 16
-    for (int i = 0; i < P; ++i) {
-      sum[i][v] = start;
-    }
-  }
+    unrolled<P>([&](auto i) ONNXQ_INLINE { sum[i][v] = start; });
+  });
   for (int64_t k = 0; k < c.chunks; ++k, w += kBlockBytes) {
     const uint8_t* x = window + c.offsets[k];
     const int8_t* q = w;
     for (int64_t quad = 0; quad < c.quads[k]; ++quad, x += 4, q += 64) {
       typename V::W weight[vectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) {
+      unrolled<vectors>([&](auto v) ONNXQ_INLINE {
         const int at = lane + v * V::kLanes;
         weight[v] = V::weights(q + at / 16 * (kBlockBytes / 2) + at % 16 * 4);
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < P; ++i) {
+      });
+      unrolled<P>([&](auto i) ONNXQ_INLINE {
         const typename V::X pixel = V::pixel(x + i * c.step_x);
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; ++v) {
-          sum[i][v] = V::dot(sum[i][v], pixel, weight[v]);
-        }
-      }
+        unrolled<vectors>([&](auto v) ONNXQ_INLINE { sum[i][v] = V::dot(sum[i][v], pixel, weight[v]); });
+      });
     }
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < P; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      V::store(sums + i * kBlock + lane + v * V::kLanes, sum[i][v]);
-    }
-  }
+}
+
+// sums[P][32]
+template <class V, int P, int vectors>
+inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, const typename V::Sum* bias, int lane,
+                     typename V::Sum* sums) {
+  typename V::I sum[P][vectors];
+  sum_up<V, P, vectors>(c, window, w, bias, lane, sum);
+  unrolled<P>([&](auto i) ONNXQ_INLINE {
+    unrolled<vectors>([&](auto v) ONNXQ_INLINE { V::store(sums + i * kBlock + lane + v * V::kLanes, sum[i][v]); });
+  });
 }
 
 // The pixels of a tile that y has, and where their sums are.
@@ -72,9 +67,17 @@ struct Tile {
   Row rows[P];
   int64_t size = 0;
 
+  // Whether all its pixels are there, one behind the other: then `rows` is left out.
+  bool is_whole;
+
   Tile(const Conv& c, int64_t n, int64_t unit, const typename V::Finish& to) {
     Pixels pixel(c, n, unit);
     window = pixel.window;
+    is_whole = V::Finish::kTakesRegisters && !c.floats && pixel.y < c.y.H && pixel.x + P <= c.y.W;
+    if (is_whole) {
+      rows[0].at = to.place(pixel.y, pixel.x);
+      return;
+    }
     for (int i = 0; i < P; ++i, pixel.next()) {
       if (pixel.is_there(c)) {
         rows[size++] = {i * kBlock, to.place(pixel.y, pixel.x)};
@@ -108,6 +111,20 @@ void conv_tiles(const typename V::Problem& c, int64_t n, int64_t first, int64_t 
       const uint8_t* const window = tile.window + group_of(c, b) * c.group_in;
       const int8_t* const weight = c.weight + b * c.chunks * kBlockBytes;
       const typename V::Sum* const starts = V::starts(c) + b * kBlock;
+      if constexpr (V::Finish::kTakesRegisters) {
+        if (tile.is_whole) {
+          typename V::I sum[P][V::kVectors];
+          sum_up<V, P, V::kVectors>(c, window, weight, starts, 0, sum);
+          // Sums that are still there behind the loop, and wait in memory, GCC would put there in each of its turns.
+          unrolled<P>([&](auto i) ONNXQ_INLINE {
+            unrolled<V::kVectors>([&](auto v) ONNXQ_INLINE { V::renew(sum[i][v]); });
+          });
+          typename V::Finish own = to;
+          own.begin(b);
+          own.template store_all<P>(n, tile.rows[0].at, sum);
+          continue;
+        }
+      }
       const int64_t outputs = outputs_of(c, b);
       for (int lane = 0; lane < outputs; lane += V::kLanes * V::kVectors) {
         if (V::kIsInOrder && outputs <= lane + V::kLanes) {

@@ -45,7 +45,7 @@ struct Between {
       for (int v = 0; v < V; ++v) {
         const __m512 upper_sum = _mm512_add_ps(_mm512_mul_ps(wa, a[v]), _mm512_mul_ps(wb, b[v]));
         const __m512 sum = _mm512_add_ps(_mm512_add_ps(upper_sum, _mm512_mul_ps(wc, c[v])), _mm512_mul_ps(wd, d[v]));
-        _mm_mask_storeu_epi8(to + pixel * C + at + 16 * v, mask, codes(_mm512_div_ps(sum, scale)));
+        store_some(to + pixel * C + at + 16 * v, mask, codes(_mm512_div_ps(sum, scale)));
       }
     }
   }

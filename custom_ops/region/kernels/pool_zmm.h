@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "simple.h"
+#include "store_zmm.h"
 
 namespace onnxq {
 namespace {
@@ -32,7 +33,7 @@ inline void max_pool_row(const Pool& p, int64_t n, int64_t y) {
           codes = _mm512_max_epu8(codes, _mm512_maskz_loadu_epi8(mask, pixel));
         }
       }
-      _mm512_mask_storeu_epi8(to + c, mask, codes);
+      store_some(to + c, mask, codes);
     }
   }
 }

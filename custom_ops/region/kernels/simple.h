@@ -70,7 +70,7 @@ struct BlockFinish {
   const Conv* conv;
   int64_t block = 0;
 
-  static constexpr bool kPairs = false;
+  static constexpr bool kPairs = false, kTakesRegisters = false;
 
   explicit BlockFinish(const Conv& c) : conv(&c) {}
   void begin(int64_t of) { block = of; }

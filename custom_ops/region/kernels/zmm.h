@@ -4,10 +4,12 @@
 #define ONNXQ_REGION_ZMM_H_
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "../../cpu/kernel.h"
 #include "dot.h"
 #include "simple.h"
+#include "store_zmm.h"
 
 namespace onnxq {
 namespace {
@@ -42,13 +44,21 @@ struct ToPackedCodes {
         high(_mm512_set1_epi8(static_cast<int8_t>(codes.high))),
         most(_mm512_set1_ps(1e9f)) {}  // beyond, conversion would turn the sign
 
+  // Is small: not beyond, as of scales below 1/2.
+  template <bool is_small = false>
   __m512i steps(__m512i sums, __m512 scale) const {
-    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale), most));
+    const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale);
+    return _mm512_cvtps_epi32(is_small ? value : _mm512_min_ps(value, most));
   }
   __m512i operator()(__m512i a, __m512i b, __m512i c, __m512i d) const {
     const __m512i front = _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero);
     const __m512i back = _mm512_adds_epi16(_mm512_packs_epi32(c, d), zero);
     return _mm512_min_epu8(_mm512_max_epu8(_mm512_packus_epi16(front, back), low), high);
+  }
+  // Those of `a`, then of `b`, `c` and `d`.
+  __m512i in_order(__m512i a, __m512i b, __m512i c, __m512i d) const {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(order, (*this)(a, b, c, d));
   }
 };
 
@@ -59,7 +69,7 @@ inline __mmask16 first_lanes(int64_t lanes) {
 // What the blocks of a convolution share while their pixels are stored.
 struct Finish {
   using At = int64_t;  // bytes (or floats) from the first output of an image on
-  static constexpr bool kPairs = true;
+  static constexpr bool kPairs = true, kTakesRegisters = true;
 
   const Conv* conv;
   ToCodes codes;
@@ -93,8 +103,8 @@ struct Finish {
       return;
     }
     uint8_t* const to = conv->y.data + n * conv->y.image + at + channel;
-    _mm_mask_storeu_epi8(to, mask0, codes(a));
-    _mm_mask_storeu_epi8(to + 16, mask1, codes(b));
+    store_some(to, mask0, codes(a));
+    store_some(to + 16, mask1, codes(b));
   }
 
   void store(int64_t n, int64_t at, const int32_t* sums) const {
@@ -106,16 +116,43 @@ struct Finish {
       store(n, at, sums);
       return store(n, also, more);
     }
-    const auto steps = [&](const int32_t* from, __m512 scale) { return packed.steps(_mm512_loadu_si512(from), scale); };
-    const __m512i mixed = packed(steps(sums, scale0), steps(sums + 16, scale1), steps(more, scale0), steps(more + 16, scale1));
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i both = _mm512_permutexvar_epi32(order, mixed);
     uint8_t* const to = conv->y.data + n * conv->y.image + channel;
-    store_codes(to + at, _mm512_castsi512_si256(both));
-    store_codes(to + also, _mm512_extracti64x4_epi64(both, 1));
+    store_pair<false>(to + at, _mm512_loadu_si512(sums), _mm512_loadu_si512(sums + 16), to + also, _mm512_loadu_si512(more),
+               _mm512_loadu_si512(more + 16));
+  }
+
+  // Codes of pixels one behind the other.
+  template <int pixels>
+  [[gnu::always_inline]] void store_all(int64_t n, int64_t at, const __m512i (&sums)[pixels][2]) const {
+    const __m512 half = _mm512_set1_ps(0.5f);
+    const __mmask16 large = _mm512_cmp_ps_mask(_mm512_max_ps(_mm512_abs_ps(scale0), _mm512_abs_ps(scale1)), half, _CMP_NLT_US);
+    if (large) {
+      store_codes_of<false>(n, at, sums);
+    } else {
+      store_codes_of<true>(n, at, sums);
+    }
   }
 
  private:
+  template <bool is_small, int pixels>
+  [[gnu::always_inline]] void store_codes_of(int64_t n, int64_t at, const __m512i (&sums)[pixels][2]) const {
+    uint8_t* const to = conv->y.data + n * conv->y.image + at + channel;
+    unrolled<pixels / 2>([&](auto i) ONNXQ_INLINE {
+      uint8_t* const pair = to + 2 * i * conv->pixel;
+      store_pair<is_small>(pair, sums[2 * i][0], sums[2 * i][1], pair + conv->pixel, sums[2 * i + 1][0], sums[2 * i + 1][1]);
+    });
+    if constexpr (pixels % 2) {
+      store(n, at + (pixels - 1) * conv->pixel, sums[pixels - 1][0], sums[pixels - 1][1]);
+    }
+  }
+
+  template <bool is_small>
+  [[gnu::always_inline]] void store_pair(uint8_t* to, __m512i a, __m512i b, uint8_t* also, __m512i c, __m512i d) const {
+    const __m512i both = packed.in_order(packed.steps<is_small>(a, scale0), packed.steps<is_small>(b, scale1),
+                                         packed.steps<is_small>(c, scale0), packed.steps<is_small>(d, scale1));
+    store_codes(to, _mm512_castsi512_si256(both));
+    store_codes(also, _mm512_extracti64x4_epi64(both, 1));
+  }
   void store_codes(uint8_t* to, __m256i all) const {
     if (outputs == kBlock) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), all);
@@ -145,13 +182,15 @@ struct FinishJoined {
   struct At {
     int64_t to, with;  // bytes from the first output of an image on, and from that of the other operand
   };
-  static constexpr bool kPairs = false;
+  static constexpr bool kPairs = false, kTakesRegisters = true;
 
   Finish own;
   Operand right;
   ToCodes codes;
+  ToPackedCodes packed;
   __m512 left_scale, scale;
   bool multiplies, divides;
+  bool is_small;  // what is converted to int32, whatever the codes are
   const uint8_t* with;
   int64_t with_image, with_row;
 
@@ -159,15 +198,22 @@ struct FinishJoined {
       : own(c),
         right(c.join->b_zero, c.join->b_scale),
         codes(c.join->codes),
+        packed(c.join->codes),
         left_scale(_mm512_set1_ps(c.join->a_scale)),
         scale(_mm512_set1_ps(c.join->divides ? c.join->scale : 1.0f / c.join->scale)),
         multiplies(c.join->multiplies != 0),
         divides(c.join->divides != 0),
+        is_small(most(*c.join) < 1e9f),
         with(c.join->b.data),
         with_image(c.join->b.image),
         with_row(c.join->b.row) {}
 
   [[gnu::always_inline]] void begin(int64_t block) { own.begin(block); }
+
+  static float most(const Binary& p) {
+    const float a = 256 * fabsf(p.a_scale), b = 256 * fabsf(p.b_scale);
+    return (p.multiplies ? a * b : a + b) / fabsf(p.scale);
+  }
 
   At place(int64_t y, int64_t x) const { return {own.place(y, x), y * with_row + x * own.conv->y.C}; }
 
@@ -184,12 +230,54 @@ struct FinishJoined {
     store(n, at, _mm512_loadu_si512(sums), _mm512_loadu_si512(sums + 16));
   }
 
+  template <int pixels>
+  [[gnu::always_inline]] void store_all(int64_t n, At at, const __m512i (&sums)[pixels][2]) const {
+    const int64_t step = own.conv->pixel, with_step = own.conv->y.C;
+    if (own.outputs < kBlock || !is_small) {  // masks are slow, and so is what waits for its turn in memory
+      alignas(64) int32_t kept[pixels][kBlock];
+      unrolled<pixels>([&](auto i) ONNXQ_INLINE {
+        _mm512_store_si512(kept[i], sums[i][0]);
+        _mm512_store_si512(kept[i] + 16, sums[i][1]);
+      });
+      for (int i = 0; i < pixels; ++i) {
+        store(n, {at.to + i * step, at.with + i * with_step}, kept[i]);
+      }
+      return;
+    }
+    uint8_t* const to = own.conv->y.data + n * own.conv->y.image + at.to + own.channel;
+    const uint8_t* const from = with + n * with_image + at.with + own.channel;
+    unrolled<pixels / 2>([&](auto i) ONNXQ_INLINE {
+      const uint8_t* const one = from + 2 * i * with_step;
+      const __m512i both =
+          packed.in_order(joined(sums[2 * i][0], own.scale0, one), joined(sums[2 * i][1], own.scale1, one + 16),
+                          joined(sums[2 * i + 1][0], own.scale0, one + with_step),
+                          joined(sums[2 * i + 1][1], own.scale1, one + with_step + 16));
+      uint8_t* const pair = to + 2 * i * step;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair), _mm512_castsi512_si256(both));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair + step), _mm512_extracti64x4_epi64(both, 1));
+    });
+    if constexpr (pixels % 2) {
+      const int i = pixels - 1;
+      store(n, {at.to + i * step, at.with + i * with_step}, sums[i][0], sums[i][1]);
+    }
+  }
+
  private:
   void join(__m512i sums, __m512 factor, const uint8_t* from, uint8_t* to, __mmask16 mask) const {
+    store_some(to, mask, codes(value(sums, factor, right.load(from, mask))));
+  }
+
+  // Steps of the result, of 16 codes of the other operand.
+  __m512i joined(__m512i sums, __m512 factor, const uint8_t* from) const {
+    const __m128i other = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtps_epi32(value(sums, factor, right.number(other)));
+  }
+
+  __m512 value(__m512i sums, __m512 factor, __m512 b) const {
     const __m512i steps = own.codes.steps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), factor));
-    const __m512 a = _mm512_mul_ps(_mm512_cvtepi32_ps(steps), left_scale), b = right.load(from, mask);
+    const __m512 a = _mm512_mul_ps(_mm512_cvtepi32_ps(steps), left_scale);
     const __m512 value = multiplies ? _mm512_mul_ps(a, b) : _mm512_add_ps(a, b);
-    _mm_mask_storeu_epi8(to, mask, codes(divides ? _mm512_div_ps(value, scale) : _mm512_mul_ps(value, scale)));
+    return divides ? _mm512_div_ps(value, scale) : _mm512_mul_ps(value, scale);
   }
 };
 
@@ -213,6 +301,8 @@ struct ZmmDots {
     return _mm512_set1_epi32(four);
   }
   static I dot(I sum, X x, W w) { return _mm512_dpbusd_epi32(sum, x, w); }
+  // The same number, which the compiler takes for another one.
+  ONNXQ_INLINE static void renew(I& sum) { asm("" : "+v"(sum)); }
 };
 
 struct JoinedDots : ZmmDots {
