@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
 from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
@@ -117,7 +118,8 @@ def import_weights(
         BadModel: the model cannot be read, or the checkpoint does not fit it.
         BadData: the checkpoint cannot be read.
         BadOutput: the output cannot be written.
-        CheckFailed: the saved file does not compute what the unpacked weights do.
+        CheckFailed: the saved file does not compute what the unpacked weights do, or has nodes that the target's
+            runtime refuses by its documentation.
     """
     place, environment, how = targets.get(target), environment or Environment(), options or ImportOptions()
     path = Path(checkpoint if model is None else model)
@@ -157,7 +159,8 @@ def import_weights(
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(rewritten))
         nbytes = write.save(rewritten, staged, progress.advance, environment.shard_size)
-        proof = _check(loaded, plan, recipe, staged, environment) if check else None
+        notes = kept_rules(staged, target)
+        proof = _check(loaded, plan, recipe, staged, environment).noting(*notes) if check else None
         guard.publish(staged, destination)
     return Imported(destination, plan, told, proof, before, nbytes)
 

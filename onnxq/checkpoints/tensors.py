@@ -123,8 +123,9 @@ class Safetensors(Mapping[str, NDArray]):
             try:
                 header = limits.parse_json(file.read(length).decode("utf-8"), strict=True)
                 tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-                #: Texts by key.
-                self.metadata = schemas.checked(header.get("__metadata__", {}), dict[str, str])
+                said = header.get("__metadata__")
+                #: Texts by key. MLX writes null where there are none.
+                self.metadata = schemas.checked({} if said is None else said, dict[str, str])
                 entries = schemas.checked(tensors, dict[str, schemas.SafetensorsEntry])
                 self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in entries.items()}
             except (ValueError, AttributeError):

@@ -70,11 +70,12 @@ def convert(model: Path, **options: Any) -> None:
         _written.echo_json(done, plan=json.loads(done.plan.to_json()))
         return
     count = len(done.kept)
+    same = f"{count} weight{'s' * (count != 1)} the same, bit for bit"
+    table = [_tables.plan_table(done.plan), f"\n{same}"] if done.plan.choices else ["int8 islands, spelled otherwise"]
     _written.show(
         done,
         f"for {options['to']}",
-        _tables.plan_table(done.plan),
-        f"\n{count} weight{'s' * (count != 1)} the same, bit for bit",
+        *table,
         *(one_line(f"rounded again: {node} ({why}), {sqnr:.1f} dB") for node, (why, sqnr) in done.again.items()),
     )
 

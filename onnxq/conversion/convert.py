@@ -10,9 +10,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import targets
+from onnxq import own_ops, targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
+from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
@@ -22,6 +23,7 @@ from onnxq.conversion.restore import Read, move_alpha, restore_products, weights
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
+from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.model.types import infer_types
 from onnxq.output import write
@@ -87,8 +89,9 @@ def convert(
         BadModel: the model cannot be read.
         BadRecipe: there is no such target or level.
         BadOutput: the output cannot be written.
-        NothingToDo: no product or lookup of the model has packed weights.
-        CheckFailed: the saved file does not load or run, or holds other weights.
+        NothingToDo: no product or lookup of the model has packed weights, and int8 islands stay what they are.
+        CheckFailed: the saved file does not load or run, holds other weights, or has nodes that the target's runtime
+            refuses by its documentation.
     """
     target, recipe = targets.get(to), Recipe("w4a16", accuracy_level=accuracy_level)
     environment, path = environment or Environment(), Path(model)
@@ -96,23 +99,27 @@ def convert(
     destination = Path(output) if output is not None else Path(f"{path.stem}.{to}.onnx")
     write.require_onnx(destination)
     loaded, total = opened(path, destination, environment)
-    restore_products(loaded, keeps_own=target.has_onnxq_ops)
+    had_own = _has_own(loaded)
+    restore_products(loaded, keeps_own=target.has_onnxq_ops, wide=not target.unpacks_wide_blocks)
     move_alpha(loaded)
     before = weights_by_node(loaded)
     codes = plan_codes(loaded, target)
-    if not codes.plan.choices:
-        raise NothingToDo(f"'{path}' has no products or lookups on packed weights: there is nothing to convert")
     made = rewritten(loaded, codes, target, recipe, is_final=True)
+    if not codes.plan.choices and _has_own(made) == had_own:
+        raise NothingToDo(
+            f"'{path}' has no products or lookups on packed weights, nor int8 islands that are spelled otherwise for "
+            f"{to}: there is nothing to convert"
+        )
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(made))
         nbytes = write.save(made, staged, progress.advance, environment.shard_size)
         kept, again = _compared(staged, before, codes)
-        proof = None
+        notes, proof = kept_rules(staged, to), None
         if check:
             with as_run(staged, lambda: rewritten(loaded, codes, target, recipe)) as (run, said):
                 proof = prove(path, loaded, run, environment)
-            proof = proof if proof is None else proof.noting(*said)
+            proof = proof if proof is None else proof.noting(*said, *notes)
         guard.publish(staged, destination)
     return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
 
@@ -132,6 +139,11 @@ def rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe, *, 
         prepare.run([MakeRegions({name: found.rank for name, found in types.items() if found.rank is not None})], made)
     sign(made, {"target": target.name, "converted": True})
     return made
+
+
+def _has_own(model: ir.Model) -> bool:
+    """Whether there are operators of ours, such as int8 regions, which for other targets are islands again."""
+    return any(node.domain == own_ops.DOMAIN for node in graph.nodes(model))
 
 
 def _has_half_scales(weight: Read, numbers: NDArray) -> bool:

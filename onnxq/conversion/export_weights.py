@@ -26,13 +26,13 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN, RESTORED
+from onnxq.model.origin import HALVES, ORIGIN, RESTORED
 from onnxq.model.weights import Weight, find_weights
 from onnxq.version import __version__
 
 #: What quantizers hang on the name of a weight for its codes.
 _SUFFIX = re.compile(
-    rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())}))(_\d+)?$"
+    rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())})\d*)(_\d+)?$"
 )
 
 
@@ -177,7 +177,8 @@ def _read(tensor: ir.TensorProtocol, is_turned: bool) -> Tensor:
 def _name(value: ir.Value, weight: Weight | None) -> str:
     """The constant's name in the model without what quantizers hang on it; its node's, where it was just numbered."""
     name = str(value.meta.get(ORIGIN) or value.name)
-    name = (_SUFFIX.sub("", name) or name) if value.meta.get(RESTORED) else name
+    is_half = value.dtype in HALVES and name.endswith(f"_{value.dtype.name.lower()}")
+    name = (_SUFFIX.sub("", name) or name) if value.meta.get(RESTORED) or is_half else name
     path = "" if weight is None else (weight.node.name or "").strip("/").replace("/", ".")
     is_numbered = bool(_NUMBERED.match(name)) and "." in path
     return f"{path.removesuffix(f'.{weight.node.op_type}')}.weight" if is_numbered and weight is not None else name

@@ -48,6 +48,11 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
             continue
         node = weight.node.name or ""
         _fit_blocks(weight)
+        beside = _beside_integers(weight, target)
+        if beside is not None:
+            _as_stored(weight)
+            choices[node] = beside
+            continue
         _unnest(weight, target)
         _widen(weight, target)
         wish, placed, reason = _tried(weight, target)
@@ -59,7 +64,8 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
             assert tensor is not None
             weight.value.const_value = graph.lazily(tensor, lambda w: w)
             block = wish.block if wish.block in BLOCKS else LENGTH
-            placed = target.place(weight, wish.to(Method.PACKED, WIDER, block) if reason else placed)
+            is_coarse = placed.block is None and formats.get(placed.format or WIDER).bits <= 8
+            placed = target.place(weight, wish.to(Method.PACKED, WIDER, block) if reason or is_coarse else placed)
         elif wish.format in target.spelled:
             _as_stored(weight)
         choices[node] = placed
@@ -75,6 +81,29 @@ def _tried(weight: Weight, target: Target) -> tuple[Choice, Choice, str]:
     reason = target.refusal(format.name) or _no_kernels(weight, how)
     placed = wish if reason else _placed(weight, wish, how, target)
     return wish, placed, reason or _no_form(placed, target)
+
+
+def _beside_integers(weight: Weight, target: Target) -> Choice | None:
+    """The blocks that the target has for products in integers only, where the codes are in such blocks and the product
+    stands between DequantizeLinear and QuantizeLinear already; None where not."""
+    tensor = weight.value.const_value
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    format, how = tensor.form
+    if format.name != target.in_blocks or not _is_in_integers(weight) or _no_kernels(weight, how):
+        return None
+    asked = Choice(weight.node.name or "", weight.node.op_type, Method.KEEP, elements=weight.elements)
+    wish = asked.to(Method.STATIC, format.name, how.block)
+    # The rounding around the product is in the graph: of the method only the weight is left to be written.
+    return wish.to(Method.STORED, format.name, how.block) if _is_kept(wish, target.place(weight, wish)) else None
+
+
+def _is_in_integers(weight: Weight) -> bool:
+    """Whether the other operand of a product comes from a DequantizeLinear, and a QuantizeLinear reads the result."""
+    node = weight.node
+    other = node.inputs[1 - weight.role.index] if len(node.inputs) == 2 else None
+    made, reader = None if other is None else other.producer(), graph.only_consumer(node.outputs[0])
+    is_rounded = reader is not None and graph.is_op(reader, "QuantizeLinear")
+    return made is not None and graph.is_op(made, "DequantizeLinear") and is_rounded
 
 
 def _is_kept(wish: Choice, placed: Choice) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,25 +43,29 @@ from onnxq.passes.restore.unfold_integer_operators import UnfoldIntegerOperators
 
 #: Of the standard operators, in which DequantizeLinear has scales of channels, and Clip bounds that are inputs.
 _OPSET = 13
-_PACKED = (ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers(), ReadChains())
+_PACKED = (ReadMatMulNBits(), ReadMatMulBnb4(), ReadGathers())
 #: How the names of operators begin that compute with codes.
 _ON_CODES = ("QuantizeLinear", "QLinear", "QGemm", "QAttention")
 
 
-def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool = False) -> None:
+def restore_products(model: ir.Model, *, keeps_own: bool = False, channels: bool = False, wide: bool = True) -> None:
     """Give products and lookups on packed weights float weights; all else stays as it is, int8 islands among it.
 
     Args:
         keeps_own: whether calls of our own functions that no pass reads may stay; else their bodies take their place.
-        channels: restore weights too that are unpacked when the model is loaded, one scale a channel.
+        channels: restore weights too that are unpacked when the model is loaded, one scale a channel, or kernels of
+            convolutions in blocks.
+        wide: restore codes of 16 bits in blocks, which no operator multiplies by; else their DequantizeLinear stays.
 
     Raises:
         BadModel: the graph cannot be read.
     """
+    reads = _is_of_product if channels else _lies_as_read
     others = [
         *_PACKED,
+        ReadChains(kernels=channels),
         *[ReadChannels()] * channels,
-        ReadDequantizeLinear(_is_of_product if channels else _lies_as_read),
+        ReadDequantizeLinear(functools.partial(_is_read, reads=reads, wide=wide)),
         ReadDequantizeLinear(_is_for_newer),
     ]
     _run(model, others, keeps_own=keeps_own)
@@ -74,7 +79,17 @@ def restore_all(model: ir.Model) -> None:
     """
     raising = [RaiseOpset(_OPSET)] * any(node.op_type.startswith(_ON_CODES) for node in graph.nodes(model))
     activations = [*raising, UnfoldIntegerOperators(), RemoveUnused(), DropActivationPairs()]
-    _run(model, [*_PACKED, ReadLayers(), RestoreDynamicProducts(), *activations, ReadDequantizeLinear()])
+    _run(
+        model,
+        [
+            *_PACKED,
+            ReadChains(kernels=True),
+            ReadLayers(),
+            RestoreDynamicProducts(),
+            *activations,
+            ReadDequantizeLinear(),
+        ],
+    )
 
 
 def move_alpha(model: ir.Model) -> None:
@@ -145,6 +160,11 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
         ],
         model,
     )
+
+
+def _is_read(dequantize: ir.Node, *, reads: Callable[[ir.Node], bool], wide: bool) -> bool:
+    codes = graph.constant(dequantize.inputs[0])
+    return (wide or codes is None or codes.dtype.bitwidth < 16) and reads(dequantize)
 
 
 def _is_of_product(dequantize: ir.Node) -> bool:

@@ -44,6 +44,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in Path(__file__).parent.glob("[!_]*.py")))
 
 
+def is_known(name: str) -> bool:
+    """Whether `get` has a format of this name, which may end in a parameter."""
+    try:
+        _named(name)
+    except BadRecipe:
+        return False
+    return True
+
+
 @typed
 def get(name: str, levels: ArrayLike | None = None) -> Format:
     """The format called `name`, which may end in a parameter (`uniform3`, `nf4_dq512`).
@@ -66,7 +75,7 @@ def get(name: str, levels: ArrayLike | None = None) -> Format:
 def _named(name: str) -> Format:
     if name in names():
         return _class(name)()
-    word, digits = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    word, digits = re.fullmatch(r"(.*?)(\d{0,9})", name, re.DOTALL).groups()  # type: ignore[union-attr]
     if digits and word in names() and (allowed := _class(word).parameters):
         if int(digits) not in allowed:
             what = _class(word).parameter

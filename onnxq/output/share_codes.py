@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import APART, ORIGIN
 
 #: Fewer bytes are not worth a node.
 LEAST_BYTES = 1 << 10
@@ -61,7 +61,8 @@ def _key(value: ir.Value) -> Hashable:
     origin, tensor = value.meta.get(ORIGIN), value.const_value
     if origin is None or tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES:
         return None
-    return None if value.is_graph_output() else (id(value.graph), origin, tensor.dtype, tensor.nbytes)
+    stays = value.is_graph_output() or value.meta.get(APART)
+    return None if stays else (id(value.graph), origin, tensor.dtype, tensor.nbytes)
 
 
 def _digest(raw: bytes) -> bytes:

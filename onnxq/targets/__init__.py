@@ -64,6 +64,10 @@ class Target:
     least_bits: int = 2
     #: Whether an int8 Add may read one value that is not int8: a conversion costs less there than leaving int8.
     one_is_enough: bool = False
+    #: Whether its DequantizeLinear has codes of 16 bits in blocks, so that in a model that has them they may stay.
+    unpacks_wide_blocks: bool = False
+    #: Whether packed tables may be what a node makes of the codes that a product reads; else they are constants.
+    shares_tables: bool = True
     #: What carries a plan out, in order: files of `passes/quantize`.
     passes: tuple[str, ...] = ("store_weights",)
 

@@ -15,6 +15,7 @@ BLOCKS, TWO_BITS = 21, 25
 
 class onnx(Target):
     name = "onnx"
+    unpacks_wide_blocks = True
     float_types = ("float32", "float16")
     static = ("Conv", "MatMul", "Gemm")
     static_weights = ("int8", "int4")

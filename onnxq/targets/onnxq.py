@@ -17,6 +17,7 @@ LARGE = 1 << 22
 
 class onnxq(Target):
     name = "onnxq"
+    unpacks_wide_blocks = True
     float_types = ("float32", "float16")
     static = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     dynamic = ("MatMul", "Gemm")

@@ -18,7 +18,8 @@ UNREAD = "OpenVINO's recurrent layers read no codes"
 class openvino(Target):
     """Rules of its plugin, version 2026: int8 as QuantizeLinear and DequantizeLinear, without a pair between a
     convolution and the sum that it is fused with; weights in blocks of 4 and 8 bits as MatMulNBits, which it keeps
-    compressed. Plans are made by these rules, by the noise that is measured, and by times there where it is installed.
+    compressed, and GatherBlockQuantized, whose codes have to be a constant. Plans are made by these rules, by the noise
+    that is measured, and by times there where it is installed.
     """
 
     name = "openvino"
@@ -27,6 +28,7 @@ class openvino(Target):
     domains = (graph.MICROSOFT,)
     consumer = "openvino"
     one_is_enough = True
+    shares_tables = False
     passes = (
         "insert_qdq",
         "join_sums",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -140,6 +141,20 @@ def test_nvfp4_has_one_factor_for_the_whole_weight() -> None:
     factor = stored(q).scales.scales
     assert factor is not None and factor.shape == ()
     assert q.bits_per_weight == pytest.approx(4 + 8 / 16 + 32 / W.size)
+
+
+@pytest.mark.parametrize("magnitude", [1e-30, 1e-3, 1.0, 448.0, 6 * 448.0, 1e30])
+def test_scales_of_nvfp4_are_the_same_in_half_as_many_bits(magnitude: float) -> None:
+    """A factor that is a power of two, and not one more than it takes: E4M3 has four bits, and keeps them."""
+    q = formats.quantize(W * np.float32(magnitude / np.abs(W).max()), "nvfp4")
+    nested = stored(q).scales
+    codes, scales = nested.codes.astype(np.float32), nested.dequantize()
+    assert np.frexp(np.asarray(nested.scales))[0] == 0.5 and 224 < codes.max() <= 448
+    assert q.scales is not None
+    np.testing.assert_array_equal(scales.astype(ml_dtypes.bfloat16).astype(np.float32), scales)
+    np.testing.assert_array_equal(codes / (np.float32(1) / np.asarray(nested.scales)), scales)
+    if 1e-3 <= magnitude < 1e5:
+        np.testing.assert_array_equal(scales.astype(np.float16).astype(np.float32), scales)
 
 
 def test_ternary_is_the_mean_magnitude() -> None:

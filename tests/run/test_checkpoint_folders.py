@@ -117,9 +117,7 @@ def test_their_own_loaders_read_the_same_numbers(to: str, tmp_path: Path, monkey
     read = by_compressed_tensors if to == "compressed-tensors" else by_torchao
     found = read(tmp_path / "out", list(weights))
     for name, q in weights.items():
-        # Of which their loader makes bfloat16.
-        most = 4e-3 if q.format.name == "nvfp4" else 0
-        np.testing.assert_allclose(found[name], q.dequantize(), most, err_msg=f"{name} {q.format.name} {q.granularity}")
+        np.testing.assert_array_equal(found[name], q.dequantize(), f"{name} {q.format.name} {q.granularity}")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -21,9 +21,11 @@ from onnxq.checkpoints.encode_arrays import decode_file
 from onnxq.checkpoints.import_weights import import_weights
 from onnxq.cli import main
 from onnxq.conversion.convert import convert
+from onnxq.conversion.dequantize import dequantize
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import BadOutput, BadRecipe, NothingToDo
-from onnxq.recipe import Recipe
+from onnxq.recipe import Recipe, Rule
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 #: A lookup, a product with a bias that has rows of no whole blocks, a Gemm, a product inside a branch.
@@ -118,7 +120,7 @@ def test_alpha_of_a_gemm_leaves_the_codes_alone(alpha: float, tmp_path: Path) ->
         assert tiny.sqnr(wanted, onnxruntime.InferenceSession(done.output, options).run(None, feed)[0]) > 110
 
 
-@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq", "int4_dq64", "mxfp4", "nvfp4"])
 def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     done = convert(small, "onnxq", tmp_path / "end.onnx", accuracy_level=0)
@@ -127,7 +129,7 @@ def test_scales_of_8_bits_stay(word: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort-cpu"])
-@pytest.mark.parametrize("word", ["nf4_dq", "int4_dq"])
+@pytest.mark.parametrize("word", ["nf4_dq", "nf4_dq512", "int4_dq"])
 def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, target: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     done = convert(small, target, tmp_path / "end.onnx", accuracy_level=0)
@@ -135,7 +137,9 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
     assert tiny.sqnr(run(small), run(done.output)) > 120
 
 
-@pytest.mark.parametrize("word", ["int3", "q5_0", "ternary", "q4_1", "uniform", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+@pytest.mark.parametrize(
+    "word", ["int3", "q5_0", "ternary", "q4_1", "uniform4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
+)
 def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
     assert "DequantizeNBits" in {node.op_type for node in onnx.load(small).graph.node}
@@ -143,7 +147,7 @@ def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -
     assert same.kept and not same.again
     np.testing.assert_array_equal(run(small), run(same.output))
     other = convert(small, "ort-cpu", tmp_path / "other.onnx", accuracy_level=0)
-    if word in ("q4_1", "uniform", "q2_k", "q4_k", "q5_k"):  # whose minima are no zero points: rounded again, and told
+    if word in ("q4_1", "uniform4", "q2_k", "q4_k", "q5_k"):  # whose minima are no zero points: rounded again, and told
         assert other.again and all(30 < sqnr < 80 for _, sqnr in other.again.values())
         assert tiny.sqnr(run(small), run(other.output)) > 30
     else:
@@ -278,6 +282,72 @@ def test_command(tmp_path: Path) -> None:
     assert any(name.endswith("_nbits") for name in stored)
     done = CliRunner().invoke(main, ["convert", str(small), "--to", "gguf", "-o", str(tmp_path / "w.gguf")])
     assert done.exit_code == 0 and "table  64×96  q4_0  same" in done.output, done.output
+
+
+def test_int8_islands_are_regions_for_onnxq_and_islands_for_others(tmp_path: Path) -> None:
+    """Of a network without packed weights: what it computes is the same, bit for bit, there and back."""
+    models = Path(__file__).parents[2] / "models"
+    recipe = Recipe("w8a8", min_sqnr=-np.inf, keep_slow=True)
+    small, data = tmp_path / "onnx.onnx", models / "digits_cnn_calibration.npz"
+    quantize(models / "digits_cnn.onnx", small, recipe, target="onnx", data=data, check=False)
+    with np.load(models / "digits_cnn_eval.npz") as file:
+        feed = {"image": file["image"][:16].astype(np.float32)}
+    wanted = Session(small).run(feed)[0]
+    there = convert(small, "onnxq", tmp_path / "onnxq.onnx")
+    assert there.check is not None and there.check.sqnr > 100 and not there.kept
+    assert "onnxq" in {node.domain for node in onnx.load(there.output).graph.node}
+    for to in ("onnx", "ort-cpu", "openvino"):
+        back = convert(there.output, to, tmp_path / f"{to}.back.onnx")
+        written = onnx.load(back.output)
+        assert not written.functions and {node.domain for node in written.graph.node} <= {"", "ai.onnx"}
+        for path in (there.output, back.output):
+            np.testing.assert_array_equal(Session(path).run(feed)[0], wanted)
+    for path, to in ((small, "ort-cpu"), (there.output, "onnxq")):
+        with pytest.raises(NothingToDo, match=f"nor int8 islands that are spelled otherwise for {to}"):
+            convert(path, to, tmp_path / "none.onnx")
+    done = CliRunner().invoke(main, ["convert", str(small), "--to", "onnxq", "-o", str(tmp_path / "again.onnx")])
+    assert done.exit_code == 0 and "int8 islands" in done.output and "0 weights" not in done.output, done.output
+
+
+@pytest.mark.parametrize("word", ["uint4", "int4", "nf4"])
+def test_kernels_in_blocks_are_exported_as_floats_of_their_own_shape(word: str, tmp_path: Path) -> None:
+    """Unpacked in flattened rows by standard operators: not the halves of bytes, which looked like codes of 8 bits."""
+    text = """g (float[1, 32, 6, 64] x) => (float[1, 64, 6, 32] y) {
+        h = Conv <pads = [1, 1, 1, 1]> (x, "a.weight", b)  y = MatMul (h, "c.weight")
+    }"""
+    constants = {"a.weight": normal(64, 32, 3, 3), "b": normal(64, seed=1), "c.weight": normal(64, 32, seed=2)}
+    model, small = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "small.onnx"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    np.savez(tmp_path / "data.npz", x=normal(4, 1, 32, 6, 64, seed=5))
+    quantize(model, small, recipe, target="ort-cpu", data=tmp_path / "data.npz", check=False)  # kernels in 4 bits
+    assert {"Floor", "Reshape", "Conv"} <= {node.op_type for node in onnx.load(small).graph.node}
+    plain = dequantize(small, tmp_path / "float.onnx", check=False).output
+    assert sorted(node.op_type for node in onnx.load(plain).graph.node) == ["Conv", "MatMul"]
+    feed = {"x": normal(1, 32, 6, 64, seed=3)}
+    assert tiny.sqnr(Session(small).run(feed)[0], Session(plain).run(feed)[0]) > 100
+    (kernel,) = (x for x in onnx.load(plain).graph.initializer if len(x.dims) == 4)
+    rows = {row.name: row for row in export_weights(small, tmp_path / "w.npz").rows}
+    assert {name for name, row in rows.items() if row.shape != ()} == set(constants)
+    np.testing.assert_array_equal(weights(tmp_path / "w.npz")["a.weight"], onnx.numpy_helper.to_array(kernel))
+    done = import_weights(model, tmp_path / "w.npz", tmp_path / "back.onnx")
+    assert not done.match.misfits
+    assert tiny.sqnr(Session(small).run(feed)[0], Session(done.output).run(feed)[0]) > 35
+
+
+def test_halves_have_the_names_of_their_weights(tmp_path: Path) -> None:
+    """Beside codes: what is stored in 16 bits goes back where it came from."""
+    text = """g (float[1, 8, 6, 64] x) => (float[1, 8, 6, 32] y) {
+        h = Conv <pads = [1, 1, 1, 1]> (x, "a.weight")  y = MatMul (h, "c.weight")
+    }"""
+    constants = {"a.weight": normal(8, 8, 3, 3), "c.weight": normal(64, 32, seed=2)}
+    model, small = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "small.onnx"
+    recipe = Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True, rules=(Rule("fp16", ops=("Conv",)),))
+    quantize(model, small, recipe, target="ort-cpu", check=False)
+    assert "a.weight_float16" in {tensor.name for tensor in onnx.load(small).graph.initializer}
+    rows = {row.name for row in export_weights(small, tmp_path / "w.npz").rows if row.shape != ()}
+    assert rows == set(constants)
+    done = import_weights(model, tmp_path / "w.npz", tmp_path / "back.onnx")
+    assert done.match.constants == ["a.weight"] and done.match.prefixes == {"y": "c"}
 
 
 def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import tiny
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from test_two_level_scales import run
@@ -95,12 +96,40 @@ def test_a_lookup_in_blocks_of_one(tmp_path: Path) -> None:
         assert done.kept == ("p",)
 
 
-@pytest.mark.parametrize("target", ["onnx", "onnxq", "ort-cpu", "tensorrt"])
-@pytest.mark.parametrize("word", ["INT16", "FLOAT8E4M3FN"])
+@pytest.mark.parametrize(
+    ("word", "target"),
+    [*(("FLOAT8E4M3FN", to) for to in ("onnx", "onnxq", "ort-cpu", "tensorrt")), ("INT16", "tensorrt")],
+)
 def test_types_that_nothing_unpacks_in_blocks_get_other_codes(tmp_path: Path, target: str, word: str) -> None:
     done = convert(saved(tmp_path, word, 16), target, tmp_path / "out.onnx", check=False)
     why, near = done.again["p"]
     assert word.lower()[:5] in why and near > 30
+
+
+@pytest.mark.parametrize("target", ["onnx", "onnx-25", "onnxq", "ort-cpu"])
+def test_codes_of_16_bits_in_blocks_stay_where_onnxruntime_unpacks_them(tmp_path: Path, target: str) -> None:
+    """Beside others, and alone, where nothing is left to convert."""
+    with pytest.raises(NothingToDo):
+        convert(saved(tmp_path, "INT16", 16), target, tmp_path / "out.onnx")
+    model = onnx.load(saved(tmp_path, "INT16", 16))
+    wide = np.random.default_rng(0).integers(-32768, 32768, (40, 24)).astype(np.int16)
+    model.graph.initializer[0].CopyFrom(tensor("codes", wide, "INT16"))
+    codes, scales = np.clip(normal(24, 16) * 3, -8, 7).astype(ml_dtypes.int4), np.abs(normal(2, 16)) + 1
+    model.graph.initializer.extend([tensor("c", codes, "INT4"), tensor("s", scales.astype(np.float32), "FLOAT")])
+    model.graph.node.extend(
+        [
+            helper.make_node("DequantizeLinear", ["c", "s"], ["v"], "dq2", axis=0, block_size=16),
+            helper.make_node("MatMul", ["y", "v"], ["z"], "p2"),
+        ]
+    )
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 16]))
+    onnx.save(model, tmp_path / "two.onnx")
+    done = convert(tmp_path / "two.onnx", target, tmp_path / "out.onnx", accuracy_level=0)
+    assert done.kept == ("p2",) and not done.again
+    x = normal(2, 40, seed=5)
+    assert tiny.sqnr(run(tmp_path / "two.onnx", x=x)[0], run(done.output, x=x)[0]) > 100
+    (stored,) = (x for x in onnx.load(done.output).graph.initializer if x.data_type == TensorProto.INT16)
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(stored), wide)
 
 
 def test_blocks_across_what_is_summed_get_other_codes(tmp_path: Path) -> None:
@@ -111,7 +140,7 @@ def test_blocks_across_what_is_summed_get_other_codes(tmp_path: Path) -> None:
 
 
 def test_short_weights_are_found_again(tmp_path: Path) -> None:
-    done = convert(saved(tmp_path, "INT16", 4, k=16, n=2), "ort-cpu", tmp_path / "out.onnx", check=False)
+    done = convert(saved(tmp_path, "INT16", 4, k=16, n=2), "openvino", tmp_path / "out.onnx", check=False)
     assert {*done.kept, *done.again} == {"p"}
 
 

@@ -82,7 +82,7 @@ def test_the_two_levels_are_what_the_codes_say(tmp_path: Path, dtype: type) -> N
         assert factor.data_type == TensorProto.FLOAT and not factor.dims
         q = numpy_helper.to_array(codes).astype(np.float32)  # [outputs, inputs]
         s = numpy_helper.to_array(steps).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-        assert s.max() == 448 and q.shape == source.shape[::-1] and s.shape == (len(q), q.shape[1] // 16)
+        assert 224 < s.max() <= 448 and q.shape == source.shape[::-1] and s.shape == (len(q), q.shape[1] // 16)
         expected = q * np.repeat(s * numpy_helper.to_array(factor), 16, axis=1)
         assert tiny.sqnr(source.T, expected) > 18
         decoded[weight.output[0]] = expected

@@ -16,6 +16,7 @@ from tiny import normal
 
 from onnxq import OnnxqError, Recipe, formats, quantize
 from onnxq.checking.rules import check_rules
+from onnxq.conversion.convert import Converted, convert
 from onnxq.formats import Granularity
 from onnxq.formats.kinds.super_blocks import StoredScales
 from onnxq.pipeline import Result
@@ -39,7 +40,7 @@ def made(folder: Path, scheme: str, text: str = PRODUCTS, **options: object) -> 
     return quantize(model, folder / f"{scheme}.onnx", recipe, target="qnn", data=folder / "data.npz", force=True)
 
 
-def blocks(done: Result) -> dict[str, tuple[onnx.NodeProto, onnx.NodeProto, dict[str, NDArray]]]:
+def blocks(done: Result | Converted) -> dict[str, tuple[onnx.NodeProto, onnx.NodeProto, dict[str, NDArray]]]:
     """By product, what makes its weight and the scales of that; and the constants."""
     model = onnx.load(done.output)
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -182,6 +183,28 @@ def test_rules_find_blocks_that_the_provider_does_not_read(
     if constants["t"].shape[0] == 4:
         constants["o"] = np.zeros((4, 4), nibbles)
     assert any(says in each for each in found(text)), found(text)
+
+
+def test_codes_come_back_into_such_blocks(tmp_path: Path) -> None:
+    """Of a product in integers; beside floats the provider has no such blocks, and the same codes are unpacked."""
+    done = made(tmp_path, "w4a16")
+    for to in ("qnn", "onnxq"):
+        other = convert(done.output, to, tmp_path / f"{to}.onnx")
+        assert set(other.kept) == {"h", "m"} and not other.again
+    again = blocks(convert(tmp_path / "qnn.onnx", "qnn", tmp_path / "again.onnx"))
+    back = blocks(convert(tmp_path / "onnxq.onnx", "qnn", tmp_path / "back.onnx"))
+    assert set(again) == set(back) == {"h", "m"}
+    for name, (weight, scales, arrays) in blocks(done).items():
+        for found, found_scales, found_arrays in (again[name], back[name]):
+            for one, other_one in ((weight, found), (scales, found_scales)):
+                for a, b in zip(one.input[:2], other_one.input[:2], strict=True):
+                    if a in arrays:
+                        np.testing.assert_array_equal(arrays[a], found_arrays[b])
+    assert check_rules(tmp_path / "back.onnx", "qnn") == []
+    model = tmp_path / "model.onnx"
+    quantize(model, tmp_path / "own.onnx", Recipe("lpbq", min_sqnr=-np.inf, keep_slow=True), target="onnxq")
+    alone = convert(tmp_path / "own.onnx", "qnn", tmp_path / "alone.onnx")
+    assert len(alone.kept) == 3 and {choice.format for choice in alone.plan} == {"int4"}
 
 
 def test_a_plan_from_a_file_may_name_blocks(tmp_path: Path) -> None:

@@ -174,13 +174,18 @@ class SuperBlocks(Format):
 
     def nest(self, q: QuantizedTensor, again: Again | None = None) -> QuantizedTensor:
         shared = sharing(self, q.granularity)
-        stored = StoredScales(self.stored_scales.encode(arguments.present(q.scales, "scales"), shared))
+        scales = arguments.present(q.scales, "scales")
+        stored = StoredScales(self.stored_scales.encode(scales, shared, self.factors(scales, shared)))
         if self.stored_minima is not None:
             minima = arguments.present(q.zero_points, "minima")
             stored = StoredScales(stored.scales, self.stored_minima.encode(minima, shared))
         kept = stored.values
         codes = (q if again is None else again(*kept)).codes
         return QuantizedTensor(self, q.granularity, codes, *kept, stored)
+
+    def factors(self, scales: ScaleArray, shared: Granularity) -> FloatArray | None:
+        """What the codes of the scales are multiplied by; None: what their own format fits."""
+        return None
 
     def decode(self, q: QuantizedTensor) -> FloatArray:
         return self.base.decode(q)

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import onnx_ir as ir
 
 from onnxq import formats, layouts
 from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.origin import APART
 from onnxq.model.weights import Weight, has_weights, weights_of
-from onnxq.passes.quantize import PlanPass
+from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import WeightForms
-from onnxq.plan import Choice, Method
+from onnxq.plan import Choice, Method, Plan
 
 
 class QuantizeGathers(PlanPass):
     """Replace each PACKED Gather on a [rows, K] table by com.microsoft.GatherBlockQuantized.
 
     Zero points are always written out: where they are absent, processors and GPUs assume different ones.
+
+    Args:
+        apart: whether codes are constants also where a product reads the same ones (`share_codes.py`).
     """
+
+    def __init__(self, plan: Plan, *, apart: bool = False) -> None:
+        super().__init__(plan)
+        self.apart = apart
+
+    @classmethod
+    def of(cls, work: Work) -> Self:
+        return cls(work.plan, apart=not work.target.shares_tables)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = WeightForms(Names(model), self.codes)
@@ -27,13 +41,16 @@ class QuantizeGathers(PlanPass):
         for node in nodes:
             choice = choices[node.name or ""]
             (weight,) = weights_of(node)
-            _replace(weight, choice, constants)
+            data = _replace(weight, choice, constants)
+            if self.apart:
+                data.meta[APART] = True
         if nodes:
             model.opset_imports.setdefault(graph.MICROSOFT, 1)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace(weight: Weight, choice: Choice, constants: WeightForms) -> None:
+def _replace(weight: Weight, choice: Choice, constants: WeightForms) -> ir.Value:
+    """What looks rows up instead; its codes."""
     format, block = formats.get(choice.format or ""), choice.block
     assert block is not None
     encoding = constants.encoding(weight.value, format, Granularity(1, block), "Gather", groups=choice.groups(2, 1))
@@ -62,3 +79,4 @@ def _replace(weight: Weight, choice: Choice, constants: WeightForms) -> None:
     graph.replace_value(old, y)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
+    return data

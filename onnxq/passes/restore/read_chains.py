@@ -17,7 +17,16 @@ _BYTE_TYPES = {ir.DataType.INT8: "int8", ir.DataType.UINT8: "uint8"}
 
 
 class ReadChains(RestorePass):
-    """Cast and the unpacking of nibbles, Sub or Gather, Mul by scales [blocks, 1], Reshape, Slice, Transpose."""
+    """Cast and the unpacking of nibbles, Sub or Gather, Mul by scales [blocks, 1], Reshape, Slice, Transpose.
+
+    Args:
+        kernels: read kernels of convolutions too, whose blocks lie in flattened rows, by a Reshape at the end: as plain
+            floats, since no format has such blocks.
+    """
+
+    def __init__(self, *, kernels: bool = False) -> None:
+        super().__init__()
+        self.kernels = kernels
 
     def restore(self, node: ir.Node, restored: Restored) -> bool:
         if not graph.is_op(node, "Mul") or len(node.inputs) != 2:
@@ -57,9 +66,10 @@ class ReadChains(RestorePass):
             else:
                 break
             last = end
-        if graph.is_op(graph.only_consumer(last.outputs[0]), "Reshape"):  # kernels of convolutions: of other dimensions
+        how, kernel = Granularity(len(rest), block), graph.only_consumer(last.outputs[0])
+        is_kernel = kernel is not None and graph.is_op(kernel, "Reshape")
+        if is_kernel and not self.kernels:
             return False
-        how = Granularity(len(rest), block)
 
         def weight() -> QuantizedTensor:
             numbers, zeros = read()
@@ -69,10 +79,23 @@ class ReadChains(RestorePass):
             return QuantizedTensor(format, how, flat, steps, None if zeros is None else zeros.reshape(steps.shape))
 
         stored = Stored(format, how, (*rest, k), weight).transposed(order)
+        if kernel is not None and is_kernel:
+            return _read_kernel(node, kernel, source, stored, restored)
         above = value.producer()
         zeros = before_cast(above.inputs[1]) if above is not None and graph.is_op(above, "Sub") else None
         read_instead(last, restored.weight(node, source, stored, ir.DataType.FLOAT, zeros), restored)
         return True
+
+
+def _read_kernel(node: ir.Node, end: ir.Node, source: ir.Value, stored: Stored, restored: Restored) -> bool:
+    """Whether the weight in the shape that the Reshape `end` gives it could take that one's place, in floats."""
+    sizes = array_of(graph.constant(end.inputs[1]))
+    if sizes is None or sizes.ndim != 1 or (sizes < 1).any() or np.prod(sizes) != np.prod(stored.shape):
+        return False
+    shape = tuple(int(size) for size in sizes)
+    w = restored.floats(node, source, lambda: stored.read().dequantize().reshape(shape), shape, ir.DataType.FLOAT)
+    read_instead(end, w, restored)
+    return True
 
 
 def _behind(node: ir.Node) -> Iterator[ir.Node]:

@@ -38,6 +38,8 @@ class ReadChannels(RestorePass):
         codes = graph.constant(source)
         if scales is None or source is None or source is inner or codes is None or codes.dtype not in _TYPES:
             return False
+        if any(use.node.op_type == "Floor" for use in node.outputs[0].uses()):
+            return False  # the high halves of bytes, and not a weight (`store_weights.py`)
         shape, per = tuple(codes.shape.numpy()), tuple(scales.shape.numpy())
         axes = [axis for axis, size in enumerate(per) if size > 1]
         if len(per) not in (0, len(shape)) or len(axes) > 1 or any(per[axis] != shape[axis] for axis in axes):

@@ -61,7 +61,7 @@ def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
 def _stored(node: ir.Node, first: int) -> Stored | None:
     n, k, block = (graph.attribute_int(node, word, 0) for word in ("N", "K", "block_size"))
     word, found = graph.attribute_string(node, "format", ""), constants_of(node, first, first + 2)
-    if min(n, k) < 1 or block < 16 or block % 16 or word not in formats.names() or not found:
+    if min(n, k) < 1 or block < 16 or block % 16 or not formats.is_known(word) or not found:
         return None
     (weight, zeros), scales = found, input_of(node, first + 1)
     if weight is None or scales is None:
@@ -81,7 +81,7 @@ def _stored(node: ir.Node, first: int) -> Stored | None:
 
 def _nested(weight: ir.TensorProtocol, made: ir.Node, *, n: int, k: int, block: int) -> Stored | None:
     """A weight whose scales are in 8 bits, of which a function before the node makes floats."""
-    is_ours = made.domain == own_ops.DOMAIN and made.op_type == own_ops.NESTED and made.overload in formats.names()
+    is_ours = made.domain == own_ops.DOMAIN and made.op_type == own_ops.NESTED and formats.is_known(made.overload)
     if not is_ours:
         return None
     format, how = formats.get(made.overload), Granularity(1, block)
@@ -114,7 +114,7 @@ def _unpacked(node: ir.Node, restored: Restored) -> bool:
     source, tensor = input_of(node, 0), graph.constant(input_of(node, 0))
     word, moved = graph.attribute_string(node, "format", ""), _ints(node, "shape")
     (k, block), order = (graph.attribute_int(node, key, 0) for key in ("K", "block_size")), _ints(node, "perm")
-    if source is None or tensor is None or word not in formats.names() or min(k, block) < 1 or sorted(order) != [0, 1]:
+    if source is None or tensor is None or not formats.is_known(word) or min(k, block) < 1 or sorted(order) != [0, 1]:
         return False
     if moved[1:] != [k] or len(tensor.shape) != 2 or tensor.shape.numpy()[0] != moved[0]:
         return False

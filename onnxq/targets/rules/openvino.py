@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnxq.model import graph
 from onnxq.targets.rules import Found, Rule, View
 from onnxq.targets.rules._pairs import rounded_before_sums
 from onnxq.targets.rules._types import lacks_trees, lacks_types
@@ -24,4 +25,11 @@ def types_it_has(view: View) -> Found:
     yield from lacks_trees(view, "OpenVINO", "it does not read the model", refuses=True)
 
 
-RULES: tuple[Rule, ...] = (sums_without_rounding, types_it_has)
+def constant_tables(view: View) -> Found:
+    """Codes that rows are looked up in have to be constants as they are (seen in version 2026.4)."""
+    for node in view.of("GatherBlockQuantized", domain=graph.MICROSOFT):
+        if graph.constant(node.inputs[0]) is None:
+            yield node, "its codes are what another node makes: OpenVINO reads constants only", True
+
+
+RULES: tuple[Rule, ...] = (sums_without_rounding, types_it_has, constant_tables)

@@ -1,0 +1,146 @@
+"""Every importer, by the command: what is missing, misfits, is cut short or no number is one sentence, and no file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from onnxq import formats
+from onnxq.checkpoints.encode_arrays import encode_arrays, write_arrays
+from onnxq.checkpoints.gguf_file import write_gguf
+from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.cli import main
+
+pytestmark = pytest.mark.usefixtures("quick")
+with np.load(Path(__file__).parents[2] / "models" / "foreign_checkpoints.npz") as file:
+    FILES = dict(file)
+#: One of each scheme and layout, of weights [32, 64].
+CASES = (
+    "gptq4", "gptq3_ordered", "awq", "compressed_pack4_affine", "compressed_int8", "compressed_fp8", "compressed_nvfp4",
+    "compressed_mxfp4", "bitsandbytes_nf4", "bitsandbytes_nf4_nested", "bitsandbytes_int8", "hqq4", "mlx4",
+    "torchao_int4", "torchao_int8", "torchao_fp8",
+)  # fmt: skip
+TEXT = 'g (float[M,64] x) => (float[M,32] y) { ["layer/MatMul"] y = MatMul (x, "layer.w") }'
+W = tiny.normal(64, 32)
+
+
+def run(folder: Path, checkpoint: str, *more: str) -> Any:
+    """The command, which has failed with a sentence and left everything as it was; or has written the model."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    words = ["import-weights", str(folder / "model.onnx"), str(folder / checkpoint), "-o", str(folder / "q.onnx")]
+    done = CliRunner().invoke(main, [*words, "--no-check", *more])
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    if done.exit_code == 0:
+        assert (folder / "q.onnx").is_file()
+        (folder / "q.onnx").unlink()
+    else:
+        assert done.exit_code == 1 and isinstance(done.exception, SystemExit), (done.output, done.exception)
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        assert len(said) == 1 and said[0].startswith("onnxq: ") and "bug" not in said[0], done.stderr
+        assert after == before
+    return done
+
+
+def refused(folder: Path, checkpoint: str) -> str:
+    done = run(folder, checkpoint)
+    assert done.exit_code == 1, done.output
+    return str(done.stderr)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with the float model."""
+    tiny.save(tiny.model(TEXT, {"layer.w": W}), tmp_path)
+    return tmp_path
+
+
+def written(folder: Path, case: str) -> Path:
+    path = folder / "theirs"
+    path.mkdir()
+    (path / "model.safetensors").write_bytes(FILES[f"{case}.safetensors"].tobytes())
+    (path / "config.json").write_bytes(FILES[f"{case}.config"].tobytes())
+    return path
+
+
+def spoiled(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Of another size, of none, of another type, and no numbers."""
+    yield np.concatenate([x.reshape(-1), x.reshape(-1)])
+    yield x.reshape(-1)[:0]
+    yield x.reshape(-1).astype(np.float32)[: max(1, x.size // 2)]
+    if x.dtype.kind == "f" or x.dtype.name.startswith(("bfloat", "float8")):
+        yield np.full_like(x, np.nan)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_checkpoints_of_others(case: str, home: Path) -> None:
+    path = written(home, case)
+    assert run(home, "theirs", "--match", "unchecked").exit_code == 0  # as it is, it fits
+    file, config = path / "model.safetensors", path / "config.json"
+    whole = file.read_bytes()
+    for length in (0, 3, 8, 40, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        assert "model.safetensors" in refused(home, "theirs")
+    file.write_bytes(whole)
+    for damaged in (b"{", b"[1]", b"\xff\xfe"):
+        said, _ = config.read_bytes(), config.write_bytes(damaged)
+        assert "config.json" in refused(home, "theirs")
+        config.write_bytes(said)
+    opened = open_checkpoint(file)
+    parts, metadata = {name: np.array(x) for name, x in opened.items()}, getattr(opened, "metadata", {})
+    sentences = 0
+    for name, x in parts.items():
+        for changed in (None, *spoiled(x)):
+            left = {n: y for n, y in parts.items() if n != name} | ({} if changed is None else {name: changed})
+            save(file, left, metadata)
+            sentences += run(home, "theirs", "--match", "unchecked").exit_code == 1
+    assert sentences >= 3
+
+
+def save(path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    path.unlink()
+    write_arrays(path, ((name, lambda x=x: x) for name, x in tensors.items()), replace=True)
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.dumps(json.loads(raw[8 : 8 + length]) | {"__metadata__": metadata}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + raw[8 + length :])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_checkpoint_of_another_model(case: str, home: Path) -> None:
+    """Its layer has other sizes than the product that it is called like."""
+    tiny.save(tiny.model(TEXT.replace("64", "96"), {"layer.w": tiny.normal(96, 32)}), home)
+    written(home, case)
+    assert "layer" in refused(home, "theirs")
+
+
+@pytest.mark.parametrize("suffix", [".gguf", ".npz", ".safetensors"])
+def test_files_cut_short(suffix: str, home: Path) -> None:
+    path = home / f"w{suffix}"
+    if suffix == ".gguf":
+        write_gguf(path, [("layer.weight", lambda: formats.quantize(np.ascontiguousarray(W.T), "q8_0"))])
+    else:
+        encode_arrays({"layer.weight": np.ascontiguousarray(W.T)}, path, "int4")
+    assert run(home, path.name).exit_code == 0
+    whole = path.read_bytes()
+    for length in range(0, len(whole), len(whole) // 12):
+        path.write_bytes(whole[:length])
+        assert path.name in refused(home, path.name)
+    path.unlink()
+    assert path.name in refused(home, path.name)
+
+
+def test_a_header_without_metadata_is_no_damage(home: Path) -> None:
+    """MLX writes null there."""
+    file = written(home, "mlx4") / "model.safetensors"
+    save(file, {name: np.array(x) for name, x in open_checkpoint(file).items()}, None)  # type: ignore[arg-type]
+    assert run(home, "theirs", "--match", "unchecked").exit_code == 0
+    save(file, {name: np.array(x) for name, x in open_checkpoint(file).items()}, [])  # type: ignore[arg-type]
+    assert "does not describe tensors" in refused(home, "theirs")
