@@ -269,23 +269,27 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
     if node.op_type == "ReduceMean":
         value = node.inputs[0]
         rank = None if value is None else types.of(value).rank
-        return value is not None and moves.is_over_pixels(node, rank) and not (rank == 3 and _is_centred(node, value))
+        return value is not None and moves.is_over_pixels(node, rank) and not (rank == 3 and _normalizes(node, value))
     return node.op_type in ("MaxPool", "AveragePool", "GlobalAveragePool") and known.is_fused_in_int8(node)
 
 
-def _is_centred(mean: ir.Node, value: ir.Value) -> bool:
-    """Whether a mean is taken off what it is the mean of, as normalizations of rows do: what little is left of large
-    numbers would be rounded in steps of these."""
+def _normalizes(mean: ir.Node, value: ir.Value) -> bool:
+    """Whether a mean is one of squares, or is taken off what it is the mean of, as in normalizations of rows: what
+    little is left of large numbers would be rounded in steps of these."""
     readers = [use.node for use in mean.outputs[0].uses()]
-    return any(graph.is_op(reader, "Sub") and value in reader.inputs for reader in readers)
+    if any(graph.is_op(reader, "Sub") and value in reader.inputs for reader in readers):
+        return True
+    maker = value.producer()
+    is_square = graph.is_op(maker, "Mul") and maker is not None and maker.inputs[0] is maker.inputs[1]
+    return is_square or graph.is_op(maker, "Pow")
 
 
 def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]) -> set[str]:
     """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
 
     Where regions are nodes of their own, and on other targets that say so, an Add may read one value that is not int8:
-    a conversion costs less than leaving a region. A convolution with few weights may read what is not int8, or make
-    what nothing int8 reads.
+    a conversion costs less than leaving a region; not behind products. A convolution with few weights may read what is
+    not int8, or make what nothing int8 reads.
 
     Args:
         static: further nodes that are int8.
@@ -309,6 +313,8 @@ def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], re
     regions = has_regions(plan)
     others = [value for value in made if (p := maker_of(value, regions)) is None or p.name not in int8]
     one_is_enough = node.op_type == "Add" and targets.get(plan.target).one_is_enough
+    # What residuals of transformers add up, with its outliers, stays float from the first block to the last.
+    one_is_enough = one_is_enough and not any(regions and product_of(value) for value in made)
     if node.op_type == "Conv" and not others:
         return True  # what it makes is smaller, or no larger, than what would have to be converted
     if node.op_type != "Conv" and (len(others) == len(made) or (others and not one_is_enough)):

@@ -49,10 +49,19 @@ NUMBERS = {
 }
 
 
-def normalized(x: str, y: str, whole: bool) -> list[onnx.NodeProto]:
-    """A normalization of rows, as one node or as older operator sets write it."""
+def normalized(x: str, y: str, whole: bool | None) -> list[onnx.NodeProto]:
+    """A normalization of rows, as one node or as older operator sets write it; or (None) by the mean of squares."""
     if whole:
         return [make_node("LayerNormalization", [x, "gamma", "beta"], [y], axis=-1)]
+    if whole is None:
+        return [
+            make_node("Pow", [x, "two"], [f"{y}_s"]),
+            make_node("ReduceMean", [f"{y}_s"], [f"{y}_v"], axes=[-1]),
+            make_node("Add", [f"{y}_v", "eps"], [f"{y}_e"]),
+            make_node("Sqrt", [f"{y}_e"], [f"{y}_d"]),
+            make_node("Div", [x, f"{y}_d"], [f"{y}_n"]),
+            make_node("Mul", [f"{y}_n", "gamma"], [y]),
+        ]
     return [
         make_node("ReduceMean", [x], [f"{y}_m"], axes=[-1]),
         make_node("Sub", [x, f"{y}_m"], [f"{y}_c"]),
@@ -72,7 +81,7 @@ def projected(x: str, word: str, y: str, at: int) -> list[onnx.NodeProto]:
     return [make_node("MatMul", [x, f"w{word}"], [f"{y}_p"], name=word), make_node("Add", read[:: 1 - 2 * at], [y])]
 
 
-def transformer(folder: Path, gelu: str = "erf", whole: bool = True) -> Path:
+def transformer(folder: Path, gelu: str = "erf", whole: bool | None = True) -> Path:
     """One block: attention and feed-forward, each behind a normalization, each added to what was there."""
     rng = np.random.default_rng(0)
     sizes = dict.fromkeys("qkvo", (WIDTH, WIDTH)) | {"1": (WIDTH, 4 * WIDTH), "2": (4 * WIDTH, WIDTH)}
@@ -103,7 +112,9 @@ def transformer(folder: Path, gelu: str = "erf", whole: bool = True) -> Path:
         *projected("n2", "1", "f1", 1),
         *GELUS[gelu],
         *projected("g", "2", "f2", 0),
-        make_node("Add", ["r", "f2"], ["y"]),
+        make_node("Add", ["r", "f2"], ["z"]),
+        *normalized("z", "n3", whole),
+        make_node("MatMul", ["n3", "wo"], ["y"]),
     ]
     initializers = [numpy_helper.from_array(np.asarray(w, np.float32), name) for name, w in constants.items()]
     for name, shape in (("heads", [0, 0, HEADS, WIDTH // HEADS]), ("rows", [0, 0, WIDTH])):
@@ -127,13 +138,14 @@ def regions_of(path: Path) -> list[list[str]]:
     return [[line.split()[0] for line in text.split("\n")[1:]] for text in texts]
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["normalization", "its parts"])
+@pytest.mark.parametrize("whole", [True, False, None], ids=["normalization", "its parts", "by squares"])
 @pytest.mark.parametrize("gelu", GELUS)
-def test_projections_and_the_feed_forward_part_are_regions(tmp_path: Path, gelu: str, whole: bool) -> None:
+def test_projections_and_the_feed_forward_part_are_regions(tmp_path: Path, gelu: str, whole: bool | None) -> None:
     path, out = transformer(tmp_path, gelu, whole), tmp_path / "out.onnx"
     recipe = onnxq.Recipe("w8a8", keep_slow=True)
     made = onnxq.quantize(path, out, recipe, target="onnxq", data=samples(), check=False)
     assert sorted(regions_of(out)) == [
+        ["quantize", "gemm"],
         ["quantize", "gemm"],
         ["quantize", "gemm", "gemm", "gemm"],
         ["quantize", "product", "table", "gemm"],
