@@ -3,7 +3,8 @@
 //
 //     namespace onnxq { extern const RegionKernel region_NAME; constexpr RegionKernel region_NAME = {"NAME", kNeeds, …}; }
 //
-// where NAME is a kernel of ../cpu/kernels too, so that ONNXQ_FORCE_ISA means the same here.
+// where "NAME" is a kernel of ../cpu/kernels too, so that ONNXQ_FORCE_ISA means the same here; a file may have a kernel of that
+// name for processors that can do more.
 
 #ifndef ONNXQ_REGION_KERNEL_H_
 #define ONNXQ_REGION_KERNEL_H_

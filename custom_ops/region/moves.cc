@@ -102,6 +102,9 @@ std::vector<Run> runs_of(const Maps& maps, const Layout& x, const Layout& y) {
 
 Dims dims_of(const Layout& t) {
   const Sizes& s = t.sizes;
+  if (t.is_rows && t.rank > 2) {
+    return t.rank == 3 ? Dims{s[0], s[3], s[1]} : Dims{s[0], s[2], s[3], s[1]};
+  }
   return t.rank == 2 ? Dims{s[3], s[1]} : t.rank == 3 ? Dims{s[0], s[1], s[3]} : Dims{s[0], s[1], s[2], s[3]};
 }
 
@@ -113,7 +116,7 @@ void visit(const Layout& t, const Visit& each) {
     for (int64_t y = 0; y < H; ++y) {
       for (int64_t x = 0; x < W; ++x) {
         for (int64_t c = 0; c < C; ++c) {
-          const int64_t number = t.rank == 2 ? x * C + c : ((n * C + c) * H + y) * W + x;
+          const int64_t number = t.is_rows ? ((n * H + y) * W + x) * C + c : ((n * C + c) * H + y) * W + x;
           each(number, n * t.image + y * t.row + x * C + c);
         }
       }

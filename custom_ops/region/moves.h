@@ -28,10 +28,11 @@ struct Moves {
 // A tensor as steps see it: n, c, y, x. Of matrices, x are the rows.
 using Sizes = std::array<int64_t, 4>;
 
-// Where it lies: from one image and row to the next. Pixels lie side by side.
+// Where it lies: from one image and row to the next. Pixels lie side by side. `is_rows`: in the order of the definition.
 struct Layout {
   Sizes sizes;
   int64_t rank, image, row;
+  bool is_rows;
 };
 
 // Shapes that steps make. Throws Refusal.

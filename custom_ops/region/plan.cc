@@ -32,7 +32,7 @@ class Planner {
     }
     switch (step.does) {
       case Does::kQuantize:
-        made = of_shape(number, plan_.inputs[static_cast<size_t>(step.in)]);
+        made = of_shape(number, plan_.inputs[static_cast<size_t>(step.in)], step.stack);
         break;
       case Does::kConv:
         conv(number, stage, made);
@@ -42,7 +42,10 @@ class Planner {
         break;
       case Does::kGemm:
       case Does::kProduct:
-        if (made.rank != 2 || made.C != stage.inputs) {
+        if (!made.is_rows()) {
+          refuse_stage(number, "multiplies what is no matrix, and no stack of them");
+        }
+        if (made.C != stage.inputs) {
           refuse_stage(number, "multiplies rows of " + std::to_string(made.C) + " by a matrix for " +
                                    std::to_string(stage.inputs));
         }
@@ -54,7 +57,7 @@ class Planner {
         }
         break;
       case Does::kConstant:
-        made = of_shape(number, stage.shape);
+        made = of_shape(number, stage.shape, step.stack);
         break;
       case Does::kAdd:
       case Does::kSub:
@@ -75,6 +78,7 @@ class Planner {
           made.W = made.N;
           made.N = made.H = 1;
           made.rank = 2;
+          made.is_stack = false;
         }
         break;
       case Does::kDequantize:
@@ -102,10 +106,13 @@ class Planner {
         break;
       case Does::kResize:
       case Does::kResizeLinear:
+        if (made.is_stack) {
+          refuse_stage(number, "resizes matrices");
+        }
         set_sizes(made, resized(number, stage, sizes(made), made.rank));
         break;
       case Does::kArrange:
-        made = of_shape(number, arranged(number, step, dims(made)));
+        made = of_shape(number, arranged(number, step, dims(made)), step.stack);
         break;
     }
     if (makes_tensor(step.does) && ((made.rank < 4 && made.H != 1) || (made.rank < 3 && made.N != 1))) {
@@ -231,7 +238,7 @@ class Planner {
  private:
   Placed& source(const Step& step, size_t i) { return plan_.tensors[static_cast<size_t>(step.x[i])]; }
 
-  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image() / t.width, t.pitch() / t.width}; }
+  static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image() / t.width, t.pitch() / t.width, t.is_rows()}; }
 
   void concat(size_t number, const Step& step, Placed& made) {
     const size_t axis = static_cast<size_t>(step.axis);
@@ -242,7 +249,7 @@ class Planner {
       Sizes with = sizes(each);
       const int64_t size = with[axis];
       with[axis] = all[axis];
-      if (each.rank != made.rank || with != all) {
+      if (each.rank != made.rank || each.is_stack != made.is_stack || with != all) {
         refuse_stage(number, "joins tensors of different shapes");
       }
       all[axis] += size;  // of sizes that are looked at: no sum of a thousand is too large for int64
@@ -297,6 +304,9 @@ class Planner {
   }
 
   static void fits_weight(size_t number, const Stage& stage, const Placed& x) {
+    if (x.is_stack) {
+      refuse_stage(number, "convolves matrices");
+    }
     if (x.C != stage.inputs || x.rank != stage.rank) {
       refuse_stage(number, "convolves " + std::to_string(x.C) + " channels of a tensor of rank " + std::to_string(x.rank) +
                                " by a weight for " + std::to_string(stage.inputs) + " and rank " + std::to_string(stage.rank));
@@ -312,7 +322,7 @@ class Planner {
   void pool(size_t number, const Step& step, Placed& made) {
     const Placed x = made;
     const bool is_global = step.does == Does::kGlobalAveragePool;
-    if (x.rank < 3) {
+    if (x.is_rows()) {
       refuse_stage(number, "pools a matrix");
     }
     made.H = made.W = 1;

@@ -10,9 +10,11 @@
 
 namespace onnxq {
 
-// The tensor of one step. Of matrices, W is the number of rows.
+// The tensor of one step. Of matrices, W is the number of rows; so it is of stacks of them, of three dimensions (N, W, C)
+// or four (N, H, W, C).
 struct Placed {
   int64_t rank = 0, N = 0, H = 0, W = 0, C = 0;
+  bool is_stack = false;
   int64_t width = 1;                      // bytes of an element
   int64_t top = 0, bottom = 0, side = 0;  // pixels around each image that hold the zero point, or 0
   int64_t behind = 0;                     // bytes behind the last one that may be read
@@ -28,6 +30,8 @@ struct Placed {
   int64_t pitch() const { return (W + side) * pixel(); }
   int64_t image() const { return (top + H + bottom) * pitch(); }
   int64_t first() const { return top * pitch() + side * pixel(); }
+  // Whether they lie as the definition orders them, whatever their number.
+  bool is_rows() const { return rank == 2 || is_stack; }
   bool has_margin() const { return top || bottom || side; }
   bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
 };

@@ -100,8 +100,8 @@ class Runner {
 
   void border(const Placed& t, size_t of, float* floats, void (*convert)(const Border&, int64_t, int64_t)) const {
     Image codes = image(t);
-    if (t.rank == 2) {  // rows of a matrix are images here
-      codes = {codes.data, t.W, 1, 1, t.C, t.C, t.C};
+    if (t.is_rows()) {  // rows of matrices are images here
+      codes = {codes.data, t.N * t.H * t.W, 1, 1, t.C, t.C, t.C};
     }
     if (codes.H * codes.W == 1) {  // numbers as they lie: pixels of one channel
       codes = {codes.data, codes.N, 1, codes.C, 1, codes.C, codes.image};
@@ -123,7 +123,10 @@ class Runner {
     Conv c = problem(stage_, plan_.offsets[number_].data());
     c.x = image(from);
     const bool is_product = step.does == Does::kGemm;
-    c.y = is_product ? Image{nullptr, 1, 1, from.W, stage_.outputs, 0, 0} : image(to);
+    if (is_product) {  // of all matrices at once
+      c.x = line(c.x);
+    }
+    c.y = is_product ? Image{nullptr, 1, 1, c.x.W, stage_.outputs, 0, 0} : image(to);
     c.join = join;
     // Where windows are single pixels, and none are between rows, all images are one line.
     if (step.kernel == std::array<int64_t, 2>{{1, 1}} && step.strides == std::array<int64_t, 2>{{1, 1}} &&
@@ -276,11 +279,12 @@ class Runner {
   void constant() const {
     const Image to = y();
     const uint8_t* from = stage_.constant.data();
+    const bool is_rows = plan_.tensors[number_].is_rows();
     for (int64_t n = 0; n < to.N; ++n) {
       for (int64_t c = 0; c < to.C; ++c) {
         for (int64_t i = 0; i < to.H * to.W; ++i) {
           to.data[n * to.image + i / to.W * to.row + i % to.W * to.C + c] =
-              plan_.tensors[number_].rank == 2 ? from[i * to.C + c] : *from++;
+              is_rows ? from[(n * to.H * to.W + i) * to.C + c] : *from++;
         }
       }
     }
@@ -290,7 +294,7 @@ class Runner {
   void flatten() const {
     const Image from = image(x()), to = y();
     const int64_t plane = from.H * from.W;
-    if (x().rank == 2) {
+    if (x().is_rows()) {
       std::memcpy(to.data, from.data, static_cast<size_t>(bytes(from)));
       return;
     }

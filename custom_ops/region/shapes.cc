@@ -54,6 +54,9 @@ int64_t spread(size_t number, const Step& step, size_t axis, int64_t size) {
 }
 
 Dims dims(const Placed& t) {
+  if (t.is_stack) {
+    return t.rank == 3 ? Dims{t.N, t.W, t.C} : Dims{t.N, t.H, t.W, t.C};
+  }
   return t.rank == 2 ? Dims{t.W, t.C} : t.rank == 3 ? Dims{t.N, t.C, t.W} : Dims{t.N, t.C, t.H, t.W};
 }
 
@@ -65,22 +68,29 @@ void set_sizes(Placed& t, const Sizes& sizes) {
   t.W = sizes[3];
 }
 
-Placed of_shape(size_t number, const Dims& shape) {
+Placed of_shape(size_t number, const Dims& shape, int64_t stack) {
   const size_t rank = shape.size();
   if (rank < 2 || rank > 4) {
     refuse_stage(number, "quantizes a tensor of shape " + text(shape) + ", whose rank is not 2, 3 or 4");
   }
   Placed made;
   made.rank = static_cast<int64_t>(rank);
+  made.is_stack = stack && rank > 2;
   made.N = rank == 2 ? 1 : shape[0];
-  made.C = shape[1];
-  made.H = rank == 4 ? shape[2] : 1;
-  made.W = rank == 2 ? shape[0] : shape.back();
+  if (rank == 2 || made.is_stack) {
+    made.C = shape[rank - 1];
+    made.H = rank == 4 ? shape[1] : 1;
+    made.W = shape[rank - 2];
+  } else {
+    made.C = shape[1];
+    made.H = rank == 4 ? shape[2] : 1;
+    made.W = shape.back();
+  }
   return made;
 }
 
 void binary_shape(size_t number, const Placed& other, Placed& made) {
-  bool fits = made.rank == other.rank;
+  bool fits = made.rank == other.rank && made.is_stack == other.is_stack;
   const auto join = [&](int64_t& size, int64_t with) {
     fits = fits && (size == with || size == 1 || with == 1);
     size = size == 1 ? with : size;

@@ -28,8 +28,8 @@ Dims dims(const Placed& t);
 Sizes sizes(const Placed& t);
 void set_sizes(Placed& t, const Sizes& sizes);
 
-// A tensor of this shape.
-Placed of_shape(size_t number, const Dims& shape);
+// A tensor of this shape; `stack`: of matrices.
+Placed of_shape(size_t number, const Dims& shape, int64_t stack);
 
 // Of two tensors that are added or multiplied; `made` is the first one before.
 void binary_shape(size_t number, const Placed& other, Placed& made);

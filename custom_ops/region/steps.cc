@@ -46,6 +46,7 @@ constexpr Word kWords[] = {
     {"counts_pads", Kind::kNumber, 0, 1, ONNXQ_ONE(counts_pads), 1},
     {"transposed", Kind::kNumber, 0, 1, ONNXQ_ONE(transposed), 1},
     {"keeps", Kind::kNumber, 0, 1, ONNXQ_ONE(keeps), 1},
+    {"stack", Kind::kNumber, 0, 1, ONNXQ_ONE(stack), 1},
     {"act", Kind::kNumber, 0, kActs - 1, ONNXQ_ONE(act), 1},
     {"same", Kind::kNumber, 1, 2, ONNXQ_ONE(same), 1},
     {"kernel", Kind::kNumber, 1, 4096, ONNXQ_MANY(kernel), 2},
@@ -93,14 +94,14 @@ constexpr Operator kMoves[] = {
     {"arrange", Does::kArrange, 1, 1, " x | split perm shape "},
 };
 constexpr Operator kOperators[] = {
-    {"quantize", Does::kQuantize, 0, 0, " in scale zero |"},
+    {"quantize", Does::kQuantize, 0, 0, " in scale zero | stack "},
     {"conv", Does::kConv, 1, 1, " x weight weight_scale scale zero | bias group strides dilations pads same relu low high "},
     {"conv_transpose", Does::kConvTranspose, 1, 1,
      " x weight weight_scale scale zero | bias group strides dilations pads output_padding relu low high "},
     {"resize_linear", Does::kResizeLinear, 1, 1, " x scale zero | sizes ratios coordinates "},
     {"gemm", Does::kGemm, 1, 1, " x weight weight_scale out | bias transposed "},
     {"product", Does::kProduct, 1, 1, " x weight weight_scale scale zero | bias transposed relu low high "},
-    {"constant", Does::kConstant, 0, 0, " codes scale zero |"},
+    {"constant", Does::kConstant, 0, 0, " codes scale zero | stack "},
     {"add", Does::kAdd, 2, 2, " x scale zero | relu low high "},
     {"sub", Does::kSub, 2, 2, " x scale zero | relu low high "},
     {"mul", Does::kMul, 2, 2, " x scale zero | relu low high "},
@@ -109,6 +110,7 @@ constexpr Operator kOperators[] = {
     {"average_pool", Does::kAveragePool, 1, 1, " x kernel scale zero | strides pads same counts_pads "},
     {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x scale zero | keeps "},
     {"concat", Does::kConcat, 1, kMostSources, " x scale zero | axis "},
+    {"arrange", Does::kArrange, 1, 1, " x | split perm shape stack "},  // before that of kMoves
     {"dequantize", Does::kDequantize, 1, 1, " x out |"},
 };
 // The same of bf16.

@@ -51,6 +51,7 @@ struct Step {
   int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
   int64_t act = 0;   // ActKind
   int64_t keeps = 1;  // what is averaged as rank 3 or 4 (1), or as matrix (0)
+  int64_t stack = 0;  // what is made is a stack of matrices: Placed::is_stack
   int64_t same = 0;  // pads as large as needed for size / stride windows, the odd one behind (1) or before (2)
   std::array<int64_t, 2> kernel{{1, 1}}, strides{{1, 1}}, dilations{{1, 1}};  // y, x
   std::array<int64_t, 4> pads{};                                              // top, left, bottom, right

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.planning.absorbed import final_output, producer_of
+from onnxq.planning.absorbed import final_output, producer_of, product_of
 
 #: Functions of each element, of one value and constants.
 FUNCTIONS = frozenset(
@@ -124,7 +124,10 @@ def _is_inside(value: ir.Value, nodes: dict[ir.Node, None], kind: frozenset[str]
 
 
 def _is_its_own(value: ir.Value) -> bool:
-    """Whether it is not made by an activation that belongs to a convolution, or to the sum of two values."""
+    """Whether it is not made by an activation or bias that belongs to a convolution, a product, or the sum of two
+    values."""
+    if product_of(value) is not None:
+        return False
     maker = producer_of(value)
     return maker is value.producer() or (maker is not None and _is_link(maker, FUNCTIONS) and len(_given(maker)) == 1)
 

@@ -21,6 +21,7 @@ from onnxq.model.types import Types
 from onnxq.model.weights import has_weights, weights_of
 from onnxq.plan import Choice, Method, Plan, in_float
 from onnxq.planning import chains, moves
+from onnxq.planning.absorbed import behind_product, product_of, product_result
 from onnxq.planning.absorbed import final_output as final_output
 from onnxq.planning.absorbed import producer_of as producer_of
 from onnxq.planning.chains import Chain
@@ -29,6 +30,8 @@ from onnxq.runtime import known
 
 #: Convolutions that make int8; those that are transposed do in regions only.
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+#: That make int8 in regions, where something int8 reads it.
+PRODUCTS = frozenset({"MatMul", "Gemm"})
 #: Strides of a transposed convolution that regions compute, rows times columns.
 MOST_PHASES = 1 << 10
 #: Outputs of one below which kernels of regions, which compute blocks of them, are no faster than float: measured.
@@ -44,12 +47,12 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     otherwise it would add conversions instead of saving them.
     """
     target = targets.get(plan.target)
-    convolutions = {choice.node for choice in plan.those(Method.STATIC) if choice.op in CONVOLUTIONS}
     if target.rounded:
         return plan.replacing(_wherever_they_stand(plan, model, recipe, types))
-    if not convolutions:
-        return plan
     regions = has_regions(plan)
+    makers = CONVOLUTIONS | PRODUCTS if regions else CONVOLUTIONS
+    if not any(choice.op in makers for choice in plan.those(Method.STATIC)):
+        return plan
     in_chains = chains.chains(model) if regions else {}
     linked = {node for chain in in_chains.values() for node in chain.nodes}
     candidates = {
@@ -186,6 +189,41 @@ def makes_int8(choice: Choice | None, plan: Plan) -> bool:
     return choice.op not in ("MatMul", "Gemm") or targets.get(plan.target).rounds_products
 
 
+def int8_makers(model: ir.Model, plan: Plan) -> set[str]:
+    """Nodes whose output is int8: in regions products too whose result an operator without weights reads as codes."""
+    found = {choice.node for choice in plan if makes_int8(choice, plan)}
+    static = {choice.node: choice for choice in plan.those(Method.STATIC)}
+    if not has_regions(plan):
+        return found
+    for node in graph.nodes(model):
+        choice = static.get(node.name or "")
+        if choice is not None and has_no_weights(choice):
+            products = [product_of(each.inputs[index]) for each, index in reads(node, True)]
+            found |= {each.name or "" for each in products if each is not None and each.name in static}
+    return found
+
+
+def result_of(node: ir.Node, regions: bool) -> ir.Value:
+    """The value that the int8 kernel of a node with one output makes."""
+    result = product_result(node) if regions else node.outputs[0]
+    return final_output(node) if result is node.outputs[0] else result
+
+
+def parts_of(node: ir.Node, regions: bool) -> list[ir.Node]:
+    """Other nodes that the int8 kernel of a static node computes in regions: the rest of a chain, and what lies behind
+    a product."""
+    chain = chains.chain_of(node) if regions else None
+    if chain is not None:
+        return [each for each in chain.nodes if each is not node]
+    return behind_product(node) if regions else []
+
+
+def maker_of(value: ir.Value | None, regions: bool) -> ir.Node | None:
+    """The node whose int8 kernel would store `value`."""
+    product = product_of(value) if regions else None
+    return producer_of(value) if product is None else product
+
+
 def activations(node: ir.Node) -> list[int]:
     """Indices of the inputs that an int8 kernel for `node` reads as quantized activations."""
     if node.op_type == "MatMul" and not has_weights(node):
@@ -230,22 +268,35 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
         return moves.moves_of(node, rank) is not None
     if node.op_type == "ReduceMean":
         value = node.inputs[0]
-        return value is not None and moves.is_over_pixels(node, types.of(value).rank)
+        rank = None if value is None else types.of(value).rank
+        return value is not None and moves.is_over_pixels(node, rank) and not (rank == 3 and _normalizes(node, value))
     return node.op_type in ("MaxPool", "AveragePool", "GlobalAveragePool") and known.is_fused_in_int8(node)
+
+
+def _normalizes(mean: ir.Node, value: ir.Value) -> bool:
+    """Whether a mean is one of squares, or is taken off what it is the mean of, as in normalizations of rows: what
+    little is left of large numbers would be rounded in steps of these."""
+    readers = [use.node for use in mean.outputs[0].uses()]
+    if any(graph.is_op(reader, "Sub") and value in reader.inputs for reader in readers):
+        return True
+    maker = value.producer()
+    is_square = graph.is_op(maker, "Mul") and maker is not None and maker.inputs[0] is maker.inputs[1]
+    return is_square or graph.is_op(maker, "Pow")
 
 
 def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]) -> set[str]:
     """The largest subset of `candidates` of which each reads only int8 values and is read by an int8 operator.
 
     Where regions are nodes of their own, and on other targets that say so, an Add may read one value that is not int8:
-    a conversion costs less than leaving a region. A convolution with few weights may read what is not int8, or make
-    what nothing int8 reads.
+    a conversion costs less than leaving a region; not behind products. A convolution with few weights may read what is
+    not int8, or make what nothing int8 reads.
 
     Args:
         static: further nodes that are int8.
     """
     regions = has_regions(plan)
-    convolutions = {c.node for c in plan.those(Method.STATIC) if c.op in CONVOLUTIONS and not has_no_weights(c)}
+    makers = CONVOLUTIONS | PRODUCTS if regions else CONVOLUTIONS
+    convolutions = {c.node for c in plan.those(Method.STATIC) if c.op in makers and not has_no_weights(c)}
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
     values = {name: [each.inputs[index] for each, index in reads(node, regions)] for name, node in by_name.items()}
@@ -259,15 +310,18 @@ def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]
 
 def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], readers: set[str], plan: Plan) -> bool:
     made = [value for value in dict.fromkeys(values) if graph.constant(value) is None]
-    others = [value for value in made if (p := producer_of(value)) is None or p.name not in int8]
+    regions = has_regions(plan)
+    others = [value for value in made if (p := maker_of(value, regions)) is None or p.name not in int8]
     one_is_enough = node.op_type == "Add" and targets.get(plan.target).one_is_enough
+    # What residuals of transformers add up, with its outliers, stays float from the first block to the last.
+    one_is_enough = one_is_enough and not any(regions and product_of(value) for value in made)
     if node.op_type == "Conv" and not others:
         return True  # what it makes is smaller, or no larger, than what would have to be converted
     if node.op_type != "Conv" and (len(others) == len(made) or (others and not one_is_enough)):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
     read_by = [use.node for output in outputs for use in output.uses()]
-    if has_regions(plan):
+    if regions:
         return any(_leads_to(reader, readers) for reader in read_by)
     return any(reader.name in readers for reader in read_by)
 

@@ -7,6 +7,7 @@ sizes for images, channels, rows and columns.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ from onnxq.planning.chains import Chain
 RANKS = (2, 3, 4)
 #: By rank, where each dimension lies among images, channels, rows and columns. Rows of a matrix are columns there.
 _PLACES: dict[int, tuple[int, ...]] = {2: (3, 1), 3: (0, 1, 3), 4: (0, 1, 2, 3)}
+#: The same where the tensor is a stack of matrices, whose last dimension lies where channels do.
+_STACKED: dict[int, tuple[int, ...]] = {2: (3, 1), 3: (0, 3, 1), 4: (0, 2, 3, 1)}
+#: Words that say numbers for images, channels, rows and columns.
+_SPREAD = ("starts", "stops", "steps", "before", "behind")
 #: The largest number of a step, which means: to the end.
 _MOST = 1 << 24
 
@@ -40,9 +45,9 @@ class Move:
     makes_codes: bool = False
 
 
-def place_of(axis: int, rank: int | None) -> int | None:
+def place_of(axis: int, rank: int | None, is_stack: bool = False) -> int | None:
     """Of a dimension, its number among images, channels, rows and columns."""
-    places = _PLACES.get(rank or 0)
+    places = (_STACKED if is_stack else _PLACES).get(rank or 0)
     return places[axis] if places is not None and -len(places) <= axis < len(places) else None
 
 
@@ -63,6 +68,21 @@ def moves_of(node: ir.Node, rank: int | None) -> list[Move] | None:
     if rank not in _PLACES or not is_move(node):
         return None
     return _MAKERS[node.op_type](node, rank)
+
+
+def in_stack(move: Move, rank: int | None) -> Move | None:
+    """The same of a stack of matrices; None if regions have no such step."""
+    if not set(move.words) & set(_SPREAD):
+        return None if move.does in ("resize", "resize_linear", "depth_to_space", "space_to_depth") else move
+    words = dict(move.words)
+    for name in _SPREAD:
+        given = words.get(name)
+        if isinstance(given, list):
+            moved = list(given)
+            for old, new in zip(_PLACES[rank or 2], _STACKED[rank or 2], strict=True):
+                moved[new] = given[old]
+            words[name] = moved
+    return dataclasses.replace(move, words=words)
 
 
 def order_of(chain: Chain, rank: int | None) -> Move | None:

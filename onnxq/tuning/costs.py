@@ -90,6 +90,9 @@ def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
         attention = attention_at(node) if choice.method is Method.FUSED else None
         for part in () if attention is None else attention.inner:
             found.update(dict.fromkeys((part.name or "", part.outputs[0].name or ""), choice.node))
+        for part in int8_regions.parts_of(node, int8_regions.has_regions(plan)):
+            found.setdefault(part.name or "", choice.node)
+            found.setdefault(part.outputs[0].name or "", choice.node)
         final = int8_regions.final_output(node) if len(node.outputs) == 1 else node.outputs[0]
         behind = final.producer()
         for name in (choice.node, node.outputs[0].name, final.name, None if behind is None else behind.name):
@@ -141,7 +144,7 @@ def predicted_seconds(plan: Plan, measured: Costs, full: Plan) -> float:
 
 def borders(model: ir.Model, plan: Plan, costs: Costs) -> float:
     """Seconds that `plan` converts values for, where int8 meets float."""
-    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c, plan)}
+    int8_makers = int8_regions.int8_makers(model, plan)
     static = {c.node for c in plan.those(Method.STATIC)}
     seconds = 0.0
     for value, producer, readers, others in _crossings(
@@ -162,7 +165,7 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
     in a row, and two yes-or-no questions about a node say all; that both are answered by yes is impossible.
     """
     cut = Cut()
-    int8_makers = {c.node for c in plan if int8_regions.makes_int8(c, plan)}
+    int8_makers = int8_regions.int8_makers(model, plan)
     for choice in plan.those(*COMPUTING):
         quantized = costs.quantized_seconds.get(choice.node, 0.0) + harm.get(choice.node, 0.0)
         cut.cost(choice.node, first=quantized, second=costs.float_seconds.get(choice.node, 0.0))
@@ -230,12 +233,12 @@ def _crossings(
             if value is not None and graph.constant(value) is None:
                 values.setdefault(id(value), (value, []))[1].append(node.name or "")
     for node in nodes:
-        outputs = [int8_regions.final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
+        outputs = [int8_regions.result_of(node, regions)] if len(node.outputs) == 1 else list(node.outputs)
         for value in outputs:
             values.setdefault(id(value), (value, []))
     in_chains = {each.name for node in nodes if node.name in static for each, _ in int8_regions.reads(node, regions)}
     for value, readers in values.values():
-        producer = int8_regions.producer_of(value)
+        producer = int8_regions.maker_of(value, regions)
         name = None if producer is None or producer.name not in static else producer.name
         others = value.is_graph_output() or any(use.node.name not in static | in_chains for use in value.uses())
         yield value, name, readers, others

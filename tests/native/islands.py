@@ -203,6 +203,22 @@ class Net:
         weight, scales = self.weight(self.rng.integers(-127, 128, shape).astype(np.int8), 0 if turned else 1)
         return self.node("Gemm", [x, weight, self.bias(x, scales)], transB=turned)
 
+    def matmul(self, x: str, outputs: int, bias: bool = True) -> str:
+        """By a matrix, and what is added to each row in the place of a vector."""
+        inputs = self.shapes[x][-1]
+        weight, scales = self.weight(self.rng.integers(-127, 128, (inputs, outputs)).astype(np.int8), 1)
+        y = self.node("MatMul", [x, weight])
+        if bias:
+            added = self.bias(x, scales)
+            decoded = next(node for node in self.nodes if node.output[0] == added)
+            rank = len(self.shapes[x])
+            before = [1] * min(2, rank - 1)
+            self.constants[decoded.input[0]] = self.constants[decoded.input[0]].reshape(*before, -1)
+            decoded.attribute[0].i = len(before)
+            y = self.node("Add", [y, added] if self.rng.integers(2) else [added, y])
+        self.shapes[y] = (*self.shapes[x][:-1], outputs)
+        return y
+
     def model(self) -> onnx.ModelProto:
         declared = self.declared or self.x_shape
         outputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in self.outputs]

@@ -10,7 +10,11 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.passes.quantize._weight_forms import WeightForms
+from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
+from onnxq.planning.absorbed import behind_product
+
+#: The Add behind a MatMul, and the vector that it adds.
+AddedBias = tuple[ir.Node, ir.Value] | None
 
 
 @dataclass(frozen=True)
@@ -129,3 +133,43 @@ def tensor_of(weight: ir.Value) -> ir.TensorProtocol:
 def scaled(tensor: ir.TensorProtocol, factor: float) -> ir.TensorProtocol:
     """factor · tensor, computed when read."""
     return graph.lazily(tensor, lambda w: w.astype(np.float32) * np.float32(factor), how=f"times {factor}")
+
+
+def added_bias(node: ir.Node) -> AddedBias:
+    """The Add behind a MatMul of a number for each of its outputs, and these numbers."""
+    add, vector = (graph.added_vector(node) if node.op_type == "MatMul" else None) or (node, None)
+    behind = behind_product(node)
+    tensor = graph.constant(vector)
+    if vector is None or tensor is None or tensor.dtype is not ir.DataType.FLOAT:
+        return None
+    return (add, vector) if behind and behind[0] is add else None
+
+
+def to_gemm(node: ir.Node, names: Names) -> ir.Node:
+    """A Gemm in the place of a MatMul on matrices, with the vector that is added behind it as its bias."""
+    weight = graph.constant(node.inputs[1])
+    assert weight is not None
+    last, bias = graph.added_vector(node) or (node, None)
+    tensor = graph.constant(bias)
+    if tensor is not None and tuple(tensor.shape.numpy()) != (weight.shape[1],):
+        last, bias = node, None
+    name, node.name = node.name or "", names.fresh(f"{node.name}_float")
+    inputs = [*node.inputs, *([] if bias is None else [bias])]
+    y = graph.add_node(node, "Gemm", inputs, name, names.fresh(f"{name}_out"))
+    graph.replace_value(last.outputs[0], y)
+    assert node.graph is not None
+    gemm = y.producer()
+    assert gemm is not None
+    node.graph.remove([node] if last is node else [last, node], safe=True)
+    return gemm
+
+
+def keep_bias_apart(node: ir.Node, constants: WeightForms) -> None:
+    """Gives the vector that is added behind a MatMul of three or more dimensions as many as three."""
+    add, bias = graph.added_vector(node) or (node, None)
+    tensor = graph.constant(bias)
+    if bias is None or tensor is None:
+        return
+    rows = tensor.numpy().reshape(1, 1, -1)
+    other = constants.array(owner_of(node), f"{bias.name}_of_rows", rows, tensor.dtype)
+    add.replace_input_with(list(add.inputs).index(bias), other)

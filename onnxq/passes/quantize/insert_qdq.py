@@ -17,7 +17,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import MIN_ELEMENTS, Weight, has_weights, weights_of
 from onnxq.passes.quantize import PlanPass, Work
-from onnxq.passes.quantize._matmul import read_product
+from onnxq.passes.quantize._matmul import AddedBias, added_bias, keep_bias_apart, read_product, to_gemm
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
@@ -42,6 +42,8 @@ class InsertQDQ(PlanPass):
     6. MatMul on matrices becomes Gemm, with the constant that is added behind it as its bias: onnxruntime would fuse
        MatMul and Add, of whatever kind, to a Gemm in float. It does that with more dimensions too, where it knows all
        sizes, as in models that were exported with fixed ones; but not if what is added is no vector.
+    7. In regions the vector behind a MatMul with more dimensions is a bias, as that of a Gemm; and what a product makes
+       is int8 where an operator without weights reads it as codes: everybody reads that then.
 
     Args:
         ranks: number of dimensions of the activations, by name, as far as known.
@@ -64,20 +66,22 @@ class InsertQDQ(PlanPass):
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         regions = int8_regions.has_regions(self.plan)
         read = {node: _Read.of(node, regions) for node in nodes}
+        makers = int8_regions.int8_makers(model, self.plan)
+        gemms: dict[ir.Node, ir.Node] = {}
         for node in nodes:
             if node.graph is None:  # an Add that became a Gemm's bias, which a plan from a file may name too
                 continue
             becomes_gemm = node.op_type == "MatMul" and not target.rounds_products and self._on_matrices(node)
             if becomes_gemm:
-                gemm = to_gemm(node, writer.names)
+                gemms[node] = gemm = to_gemm(node, writer.names)
                 writer.quantize_inputs(gemm, _Read.of(gemm, regions))
                 continue
-            if node.op_type == "MatMul" and self._may_be_fused_in_float(node):
-                _keep_bias_apart(node, constants)
-            writer.quantize_inputs(node, read[node])
-        for node in nodes:
-            choice = self.plan.choices.get(node.name or "")
-            if node.graph is not None and int8_regions.makes_int8(choice, self.plan):
+            bias = added_bias(node) if regions and self._has_rows(node) else None
+            if bias is None and node.op_type == "MatMul" and self._may_be_fused_in_float(node):
+                keep_bias_apart(node, constants)
+            writer.quantize_inputs(node, read[node], bias)
+        for node in (gemms.get(node, node) for node in nodes):
+            if node.graph is not None and node.name in makers:
                 writer.quantize_outputs(node)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
@@ -94,9 +98,12 @@ class InsertQDQ(PlanPass):
     def _may_be_fused_in_float(self, node: ir.Node) -> bool:
         """Case 6 with more dimensions. Where a size is not known, other fusions take a vector only."""
         x = node.inputs[0]
-        if x is None or self.ranks.get(x.name or "", 0) < 3:
-            return False
-        return x.shape is None or x.shape.is_static()
+        return x is not None and self._has_rows(node) and (x.shape is None or x.shape.is_static())
+
+    def _has_rows(self, node: ir.Node) -> bool:
+        """Whether it is known to multiply more than a matrix."""
+        x = node.inputs[0]
+        return x is not None and self.ranks.get(x.name or "", 0) > 2
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ class _Writer:
         self._encodings: dict[_Form, Encoding] = {}
         self._scales_seen: dict[_Form, FloatArray] = {}
 
-    def quantize_inputs(self, node: ir.Node, read: list[_Read]) -> None:
+    def quantize_inputs(self, node: ir.Node, read: list[_Read], added: AddedBias = None) -> None:
         if node.op_type == "Gemm":
             self._plain_gemm(node)
         x = node.inputs[0]
@@ -157,7 +164,7 @@ class _Writer:
         least = 1 if int8_regions.has_few_weights(node) else MIN_ELEMENTS
         for weight in weights_of(node, least) if node.op_type in _WEIGHTED else ():
             if weight.role.index == 1 and x is not None and not self._is_in_blocks(node):
-                self._quantize_weight(weight, self.activations[x.name or ""])
+                self._quantize_weight(weight, self.activations[x.name or ""], added)
 
     def _is_in_blocks(self, node: ir.Node) -> bool:
         """Whether `spell_floats` writes the node's weight."""
@@ -165,7 +172,8 @@ class _Writer:
         return choice is not None and choice.format == self.target.in_blocks
 
     def quantize_outputs(self, node: ir.Node) -> None:
-        outputs = list(node.outputs) if len(node.outputs) > 1 else [int8_regions.final_output(node)]
+        regions = int8_regions.has_regions(self.plan)
+        outputs = list(node.outputs) if len(node.outputs) > 1 else [int8_regions.result_of(node, regions)]
         for value in outputs:
             if value.name in self.activations and (self.target.rounds_for_float or id(value) in self._pairs):
                 self._publish(value)
@@ -230,9 +238,10 @@ class _Writer:
         name = self.names.fresh(f"{node.name}_operand")
         return graph.add_node(node, "DequantizeLinear", inputs, name, name)
 
-    def _quantize_weight(self, weight: Weight, x: Scale) -> None:
+    def _quantize_weight(self, weight: Weight, x: Scale, added: AddedBias) -> None:
         node, axis = weight.node, self._form(weight).granularity.axis
         bias = node.inputs[2] if node.op_type != "MatMul" and len(node.inputs) > 2 else None
+        bias = bias if added is None else added[1]
         tensor = graph.constant(bias) if self.target.has_integer_biases else None
         least = None if tensor is None else least_scales(tensor, x)
         if least is not None and axis is None:
@@ -253,7 +262,8 @@ class _Writer:
         along: graph.Attributes = {} if axis is None else {"axis": axis}
         node.replace_input_with(1, graph.add_node(node, "DequantizeLinear", inputs, name, name, along))
         if bias is not None and tensor is not None:
-            node.replace_input_with(2, self._quantized_bias(node, bias, tensor, encoding, x))
+            reader, index = (node, 2) if added is None else (added[0], list(added[0].inputs).index(bias))
+            reader.replace_input_with(index, self._quantized_bias(node, bias, tensor, encoding, x))
 
     def _codes(self, weight: Weight, key: Hashable, encoding: Encoding, owner: ir.Graph) -> ir.Value:
         """The codes as int8, which shorter ones become when the model is loaded."""
@@ -309,11 +319,14 @@ class _Writer:
     ) -> ir.Value:
         owner, groups = owner_of(node), _sharing_groups(node)
         zeros = (groups * encoding.scale_shape[0],) if encoding.scale_shape else ()
+        # Three dimensions behind a MatMul: onnxruntime makes a Gemm in float of that and a vector.
+        before = (1, 1) if node.op_type == "MatMul" else ()
 
-        @layouts.layout(np.int32, lambda w: tuple(tensor.shape.numpy()))
+        @layouts.layout(np.int32, lambda w: (*before, *tensor.shape.numpy()))
         def in_steps(q: QuantizedTensor) -> NDArray:
             steps = step_of(q).astype(np.float64) * x.scale
-            return np.clip(np.rint(tensor.numpy().astype(np.float64) / steps), -(2**31) + 1, 2**31 - 1)
+            codes = np.clip(np.rint(tensor.numpy().astype(np.float64) / steps), -(2**31) + 1, 2**31 - 1)
+            return codes.reshape(*before, *codes.shape)
 
         @layouts.layout(np.float32, lambda w: zeros)
         def step(q: QuantizedTensor) -> NDArray:
@@ -329,7 +342,7 @@ class _Writer:
         ]
         inputs.append(self.constants.array(owner, "int32_zero_points", np.zeros(zeros, np.int32)))
         name = self.names.fresh(f"{node.name}_bias")
-        along: graph.Attributes = {"axis": 0} if encoding.scale_shape else {}
+        along: graph.Attributes = {"axis": len(before)} if encoding.scale_shape else {}
         return graph.add_node(node, "DequantizeLinear", inputs, name, name, along)
 
     def _plain_gemm(self, node: ir.Node) -> None:
@@ -367,33 +380,3 @@ def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:
     """The smallest weight scales with which the bias still fits int32, with one bit to spare."""
     least = np.abs(bias.numpy().astype(np.float64)) / (x.scale * 2.0**30)
     return np.minimum(least, np.finfo(np.float32).max).astype(np.float32)
-
-
-def to_gemm(node: ir.Node, names: Names) -> ir.Node:
-    """A Gemm in the place of a MatMul on matrices, with the vector that is added behind it as its bias."""
-    weight = graph.constant(node.inputs[1])
-    assert weight is not None
-    last, bias = graph.added_vector(node) or (node, None)
-    tensor = graph.constant(bias)
-    if tensor is not None and tuple(tensor.shape.numpy()) != (weight.shape[1],):
-        last, bias = node, None
-    name, node.name = node.name or "", names.fresh(f"{node.name}_float")
-    inputs = [*node.inputs, *([] if bias is None else [bias])]
-    y = graph.add_node(node, "Gemm", inputs, name, names.fresh(f"{name}_out"))
-    graph.replace_value(last.outputs[0], y)
-    assert node.graph is not None
-    gemm = y.producer()
-    assert gemm is not None
-    node.graph.remove([node] if last is node else [last, node], safe=True)
-    return gemm
-
-
-def _keep_bias_apart(node: ir.Node, constants: WeightForms) -> None:
-    """Gives the vector that is added behind a MatMul of three or more dimensions as many as three."""
-    add, bias = graph.added_vector(node) or (node, None)
-    tensor = graph.constant(bias)
-    if bias is None or tensor is None:
-        return
-    rows = tensor.numpy().reshape(1, 1, -1)
-    other = constants.array(owner_of(node), f"{bias.name}_of_rows", rows, tensor.dtype)
-    add.replace_input_with(list(add.inputs).index(bias), other)

@@ -14,7 +14,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.types import Types
 from onnxq.passes.regions.group import Group, Tensor
-from onnxq.passes.regions.groups import Ranks, is_int8
+from onnxq.passes.regions.groups import Ranks, is_int8, rank_of
 from onnxq.passes.regions.islands import ENTRIES, Island
 from onnxq.passes.regions.step_names import name_steps
 from onnxq.planning import chains
@@ -151,11 +151,13 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: 
                 out = writer.output(dequantize.outputs[0], writer.copies[dequantize.outputs[0]])
                 whose = f"{group.last.inputs[0].name}_DequantizeLinear"  # type: ignore[union-attr]
                 writer.say("dequantize", whose, x=[writer.steps[group.made]], out=out)
+    # Only products make floats at once.
+    products = {group.last.outputs[0]: group.sources[0] for group in island.groups if group.does == "gemm"}
+    of_products = {out: rank_of(source, ranks) for out, source in products.items()}
     node = _node(writer, island.groups[-1].last)
     for old, new in zip(writer.outputs, node.outputs, strict=True):
         quantize = _quantize_of(old)
-        # Only a product makes floats at once.
-        _replace(old, new, 2 if quantize is None else ranks.get(old.name or ""))
+        _replace(old, new, of_products.get(old, ranks.get(old.name or "")))
         if quantize is not None:
             _quantize_again(new, quantize, names, lambda node: node not in inside and is_int8(node, ranks))
     return node

@@ -36,6 +36,8 @@ class Group:
     words: Words = field(default_factory=dict)
     #: What a table is of.
     chain: Chain | None = None
+    #: Whether what it reads lies as stacks of matrices (`forms.py`).
+    reads_stack: bool = False
 
     @property
     def last(self) -> ir.Node:

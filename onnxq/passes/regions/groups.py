@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,12 +10,16 @@ import onnx_ir as ir
 
 from onnxq import own_ops
 from onnxq.model import graph
+from onnxq.passes.regions.forms import Forms, forms_of
 from onnxq.passes.regions.group import Group, Tensor, Words, are_equal, is_number, is_quantize, source_of
 from onnxq.passes.regions.makers import MAKERS
 from onnxq.planning import chains, int8_regions, moves
+from onnxq.planning.absorbed import behind_product
 from onnxq.runtime import known
 
 Ranks = Mapping[str, int]
+#: Times that is asked how tensors lie, until steps ask for what they were found to be.
+_ROUNDS = 8
 
 
 def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[Tensor, Group]:
@@ -23,15 +28,26 @@ def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[Tensor, Group]:
     Args:
         ranks: number of dimensions of the values that are quantized, by the names that they had in float.
     """
+    forms = Forms()
+    for _ in range(_ROUNDS):
+        found = _groups_in(subgraph, ranks, forms)
+        now = forms_of(found, {node: _rank(node, ranks) for node in subgraph if is_quantize(node)}, forms.images)
+        if now == forms:
+            return found
+        forms = now
+    return _groups_in(subgraph, ranks, Forms(images=frozenset(node for node in subgraph if is_quantize(node))))
+
+
+def _groups_in(subgraph: ir.Graph, ranks: Ranks, forms: Forms) -> dict[Tensor, Group]:
     found: dict[Tensor, Group] = {}
     linked: set[ir.Node] = set()
     for node in subgraph:
-        chained = _chain_group(node, ranks)
+        chained = _chain_group(node, ranks, forms)
         if chained is not None:
             found[chained.last] = chained
             linked |= set(chained.nodes)
     for node in subgraph:
-        for group in _groups(node, ranks) if node not in linked else ():
+        for group in _groups(node, ranks, forms) if node not in linked else ():
             found[group.last] = group
     return {node: found[node] for node in subgraph if node in found}
 
@@ -64,10 +80,15 @@ def is_int8(node: ir.Node, ranks: Ranks) -> bool:
         is_linked = node.op_type in chains.FUNCTIONS | chains.ORDERS and use.node.op_type in chains.FUNCTIONS
         if is_quantize(use.node) or (is_linked and is_int8(use.node, ranks)):
             return True
-    return bool(_groups(node, ranks))
+    return bool(_groups(node, ranks, Forms()))
 
 
-def _chain_group(quantize: ir.Node, ranks: Ranks) -> Group | None:
+def rank_of(quantize: Tensor, ranks: Ranks) -> int | None:
+    """Of codes."""
+    return _rank(quantize, ranks) if isinstance(quantize, ir.Node) else None
+
+
+def _chain_group(quantize: ir.Node, ranks: Ranks, forms: Forms) -> Group | None:
     """The chain of functions, or of changes of shape and order, whose result is quantized here."""
     if not is_quantize(quantize) or quantize.inputs[0] is None or not _is_read_here(quantize):
         return None
@@ -80,26 +101,35 @@ def _chain_group(quantize: ir.Node, ranks: Ranks) -> Group | None:
     nodes = (*chain.nodes, quantize)
     if any(node.graph is not quantize.graph for node in nodes) or rank not in moves.RANKS:
         return None
+    reads_stack = forms.is_stack(source)
     if chain.is_function:
-        fits = chain.keeps_shape(rank)
-        return Group("table", (dequantize,), nodes, (source,), _codes(quantize), chain) if fits else None
+        fits = chain.keeps_shape(rank) and (chain.channels == 1 or not reads_stack)
+        codes = _codes(quantize)
+        return Group("table", (dequantize,), nodes, (source,), codes, chain, reads_stack) if fits else None
     move = moves.order_of(chain, rank)
     if move is None or not are_equal(quantize, source):
         return None
-    return Group(move.does, (dequantize,), nodes, (source,), dict(move.words))
+    words: Words = {**move.words, **({"stack": 1} if forms.is_stack(quantize) else {})}
+    return Group(move.does, (dequantize,), nodes, (source,), words, reads_stack=reads_stack)
 
 
-def _groups(node: ir.Node, ranks: Ranks) -> list[Group]:
+def _groups(node: ir.Node, ranks: Ranks, forms: Forms) -> list[Group]:
     if moves.is_move(node):
-        return _move_groups(node, ranks)
-    group = _group(node, ranks)
+        return _move_groups(node, ranks, forms)
+    group = _group(node, ranks, forms)
     return [] if group is None else [group]
 
 
-def _move_groups(node: ir.Node, ranks: Ranks) -> list[Group]:
+def _move_groups(node: ir.Node, ranks: Ranks, forms: Forms) -> list[Group]:
     """A step for each output whose codes are those that are read, or lie between them."""
     source = source_of(node.inputs[0])
-    made = None if source is None else moves.moves_of(node, _rank(source, ranks))
+    rank = None if source is None else _rank(source, ranks)
+    made = moves.moves_of(node, rank)
+    reads_stack = source is not None and forms.is_stack(source)
+    if made is not None and reads_stack:
+        stacked = [moves.in_stack(move, rank) for move in made]
+        made = [move for move in stacked if move is not None]
+        made = made if len(made) == len(stacked) else None
     dequantize = None if node.inputs[0] is None else node.inputs[0].producer()
     if made is None or source is None or dequantize is None:
         return []
@@ -110,7 +140,7 @@ def _move_groups(node: ir.Node, ranks: Ranks) -> list[Group]:
             continue
         if _is_read_here(quantize) and (move.makes_codes or are_equal(quantize, source)):
             words = {**move.words, **(_codes(quantize) if move.makes_codes else {})}
-            found.append(Group(move.does, (dequantize,), (node, quantize), (source,), words))
+            found.append(Group(move.does, (dequantize,), (node, quantize), (source,), words, None, reads_stack))
     return found
 
 
@@ -121,7 +151,7 @@ def _is_read_here(quantize: ir.Node) -> bool:
     return is_plain and not quantize.outputs[0].is_graph_output()
 
 
-def _group(node: ir.Node, ranks: Ranks) -> Group | None:
+def _group(node: ir.Node, ranks: Ranks, forms: Forms) -> Group | None:
     make = MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node)
     if made is None:
@@ -133,16 +163,16 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     if any(source is None for source in sources):
         return None
     found = tuple(source for source in sources if source is not None)
-    if does not in ("conv", "conv_transpose", "gemm") and not _have_one_rank(found, ranks):
+    if does == "gemm":
+        return _product(Group(does, read, (node,), found, words), node, ranks, forms)
+    if does not in ("conv", "conv_transpose") and not _have_one_rank(found, ranks):
         return None
-    end = _end(node)
-    quantize = graph.only_consumer(end)
-    is_int8 = is_quantize(quantize) and quantize is not None and end is quantize.inputs[0]
-    if quantize is None or not is_int8 or quantize.graph is not node.graph or not _is_read_here(quantize):
-        return Group(does, read, (node,), found, words) if does == "gemm" else None
-    if does == "gemm":  # whose result, or what a Relu or Clip leaves of it, somebody reads as codes
-        does = "product"
-    if does == "concat" and not _set_axis(words, graph.attribute_int(node, "axis", 0), _rank(found[0], ranks)):
+    end, reads_stack = int8_regions.final_output(node), forms.is_stack(found[0])
+    quantize = _quantize_behind(end)
+    if quantize is None:
+        return None
+    axis = graph.attribute_int(node, "axis", 0)
+    if does == "concat" and not _set_axis(words, axis, _rank(found[0], ranks), reads_stack):
         return None
     if does == "max_pool" and not are_equal(quantize, found[0]):
         return None
@@ -152,18 +182,52 @@ def _group(node: ir.Node, ranks: Ranks) -> Group | None:
     activation = [each for each in middle if each is not None]
     bounds = _bounds(activation[0]) if activation else {}
     if bounds is None:
-        return Group("gemm", read, (node,), found, words) if does == "product" else None
+        return None
     codes = {} if does == "max_pool" else _codes(quantize)
-    return Group(does, read, (node, *activation, quantize), found, {**words, **bounds, **codes})
+    nodes = (node, *activation, quantize)
+    return Group(does, read, nodes, found, {**words, **bounds, **codes}, reads_stack=reads_stack)
 
 
-def _end(node: ir.Node) -> ir.Value:
-    """What a kernel makes of `node`: behind the Relu or Clip that it computes too."""
-    out = node.outputs[0]
-    follower = graph.only_consumer(out) if node.op_type == "Gemm" else None
-    if follower is None or not graph.is_op(follower, "Relu", "Clip") or follower.graph is not node.graph:
-        return int8_regions.final_output(node)
-    return follower.outputs[0] if follower.inputs[0] is out else out
+def _product(plain: Group, node: ir.Node, ranks: Ranks, forms: Forms) -> Group | None:
+    """A product whose result, or what a Relu or Clip leaves of it, is quantized; or else the one that makes float.
+
+    Args:
+        plain: the step for `node` alone, without the Add that is its bias.
+    """
+    source = plain.sources[0]
+    rank = 2 if node.op_type == "Gemm" else rank_of(source, ranks)
+    assert isinstance(source, ir.Node)
+    if rank not in moves.RANKS or (rank > 2 and not forms.may_be_stack(source)):
+        return None
+    parts = behind_product(node)
+    added = [each for each in parts if each.op_type == "Add"]
+    if added and "bias" not in plain.words:
+        parts = added = []  # which is float
+    biases = [value.producer() for each in added for value in each.inputs if value is not None]
+    read = [each for each in biases if each is not None and graph.is_op(each, "DequantizeLinear")]
+    plain = dataclasses.replace(
+        plain,
+        operands=(*plain.operands, *read),
+        nodes=(node, *added),
+        reads_stack=forms.is_stack(source),
+    )
+    quantize = _quantize_behind([node, *parts][-1].outputs[0])
+    bounds: Words | None = {}
+    for activation in parts[len(added) :]:
+        bounds = _bounds(activation)
+    if quantize is None or bounds is None or (rank > 2 and not forms.may_be_stack(quantize)):
+        return plain
+    words = {**plain.words, **bounds, **_codes(quantize)}
+    return dataclasses.replace(plain, does="product", nodes=(node, *parts, quantize), words=words)
+
+
+def _quantize_behind(end: ir.Value) -> ir.Node | None:
+    """What alone reads this value, makes codes of it, and has readers in the same graph."""
+    quantize, maker = graph.only_consumer(end), end.producer()
+    is_int8 = is_quantize(quantize) and quantize is not None and end is quantize.inputs[0]
+    if quantize is None or not is_int8 or maker is None or quantize.graph is not maker.graph:
+        return None
+    return quantize if _is_read_here(quantize) else None
 
 
 def _codes(quantize: ir.Node) -> Words:
@@ -196,8 +260,8 @@ def _rank(quantize: ir.Node, ranks: Ranks) -> int | None:
     return next((ranks[value.name or ""] for value in values if value is not None and value.name in ranks), None)
 
 
-def _set_axis(words: Words, axis: int, rank: int | None) -> bool:
-    place = moves.place_of(axis, rank)
+def _set_axis(words: Words, axis: int, rank: int | None, is_stack: bool) -> bool:
+    place = moves.place_of(axis, rank, is_stack)
     if place is not None and place != 1:
         words["axis"] = place
     return place is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -31,13 +31,17 @@ class Island:
 def find_islands(subgraph: ir.Graph, groups: Mapping[Tensor, Group]) -> list[tuple[Group, ...]]:
     """Of the groups of a graph, by the tensor that each makes, islands that can be computed at once, each of them and
     all together; the largest first. Where two touch, the smaller one is left out: what it reads changes with the other.
+
+    Groups that read the same tensor from outside, as projections of an attention do, hang together: it is converted
+    once.
     """
     order = {node: number for number, node in enumerate(subgraph)}
     reach = _Reach(order)
     parts: dict[Group, _Part] = {}
+    makers: dict[Tensor, Group] = dict(groups)  # or the last that reads it
     for group in groups.values():
         mine = reach.part(group)
-        before = [parts[groups[source]] for source in group.sources if source in groups]
+        before = [parts[makers[source]] for source in group.sources if source in makers]
         for other in dict.fromkeys(before):
             if mine.with_(other).is_convex:
                 small, large = sorted((mine, other), key=lambda part: len(part.groups))
@@ -45,6 +49,7 @@ def find_islands(subgraph: ir.Graph, groups: Mapping[Tensor, Group]) -> list[tup
                 parts |= dict.fromkeys(small.groups, large)
                 mine = large
         parts[group] = mine
+        makers |= dict.fromkeys((source for source in group.sources if source not in groups), group)
     touching: dict[_Part, set[_Part]] = {}
     for group, part in parts.items():
         for other in {parts[groups[source]] for source in group.sources if source in groups} - {part}:
@@ -71,11 +76,17 @@ def _nodes(groups: Iterable[Group]) -> set[ir.Node]:
     return {node for group in groups for node in (*group.nodes, *group.dequantizers)}
 
 
-def _entries(found: Iterable[Group], entry: Callable[[Tensor], Group]) -> list[Group]:
+def _entries(found: tuple[Group, ...], entry: Callable[[Tensor], Group]) -> list[Group]:
     """What makes tensors for these groups and is none of them."""
     made = {group.made for group in found}
     outside = dict.fromkeys(source for group in found for source in group.sources if source not in made)
-    return [entry(source) for source in outside]
+    stacks = {source for group in found for source in group.sources if group.reads_stack}
+    return [_stacked(entry(source)) if source in stacks else entry(source) for source in outside]
+
+
+def _stacked(group: Group) -> Group:
+    """The same, of what lies as a stack of matrices."""
+    return replace(group, words={**group.words, "stack": 1})
 
 
 @dataclass(eq=False)

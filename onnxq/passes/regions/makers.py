@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.passes.regions.group import Words, source_of
 from onnxq.planning import int8_regions
+from onnxq.planning.absorbed import behind_product
 
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
 MOST_PRODUCTS = 1 << 15
@@ -133,6 +134,33 @@ def _gemm(node: ir.Node) -> Made:
     return "gemm", [node.inputs[0]], {**words, "transposed": turned}
 
 
+def _matmul(node: ir.Node) -> Made:
+    words = _weighted(node, 1)
+    weight = None if words is None else words["weight"]
+    if words is None or not isinstance(weight, ir.Value) or weight.shape is None:
+        return None
+    dims = weight.shape.numpy()
+    if len(dims) != 2 or dims[0] > MOST_PRODUCTS:
+        return None
+    added = next((each for each in behind_product(node) if each.op_type == "Add"), None)
+    of_weight, biases = _is_of(node.inputs[1], ir.DataType.INT8), [] if added is None else list(added.inputs)
+    for bias in (_is_of(value, ir.DataType.INT32) for value in biases):
+        if bias is not None and of_weight is not None:
+            if not _is_scaled(bias, of_weight, node.inputs[0]) or not _is_of_outputs(bias, int(dims[1])):
+                return None
+            words["bias"] = bias.inputs[0]
+    return "gemm", [node.inputs[0]], words
+
+
+def _is_of_outputs(bias: ir.Node, outputs: int) -> bool:
+    """Whether a bias has one number for each output, along its last axis, and one scale or as many."""
+    codes, scale = graph.constant(bias.inputs[0]), graph.constant(bias.inputs[1])
+    if codes is None or scale is None or codes.size != outputs or codes.shape[-1] != outputs:
+        return False
+    rank = len(codes.shape)
+    return rank < 4 and (scale.size == 1 or graph.attribute_int(bias, "axis", 1) % rank == rank - 1)
+
+
 def _binary(node: ir.Node) -> Made:
     return node.op_type.lower(), list(node.inputs), {}
 
@@ -192,6 +220,7 @@ MAKERS: dict[str, Callable[[ir.Node], Made]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "Gemm": _gemm,
+    "MatMul": _matmul,
     "Add": _binary,
     "Sub": _binary,
     "Mul": _binary,

@@ -1,0 +1,179 @@
+"""Blocks of transformers as exporters write them: what of them target onnxq makes regions of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import make_node
+from tiny import sqnr
+
+import onnxq
+from onnxq.plan import Method
+from onnxq.runtime import native
+
+ort = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("quick")
+WIDTH, HEADS = 32, 4
+GELUS = {
+    "erf": [
+        make_node("Div", ["f1", "root"], ["g0"]),
+        make_node("Erf", ["g0"], ["g1"]),
+        make_node("Add", ["g1", "one"], ["g2"]),
+        make_node("Mul", ["f1", "g2"], ["g3"]),
+        make_node("Mul", ["g3", "half"], ["g"]),
+    ],
+    "tanh": [
+        make_node("Pow", ["f1", "three"], ["g0"]),
+        make_node("Mul", ["g0", "cubed"], ["g1"]),
+        make_node("Add", ["f1", "g1"], ["g2"]),
+        make_node("Mul", ["g2", "slope"], ["g3"]),
+        make_node("Tanh", ["g3"], ["g4"]),
+        make_node("Add", ["g4", "one"], ["g5"]),
+        make_node("Mul", ["f1", "g5"], ["g6"]),
+        make_node("Mul", ["g6", "half"], ["g"]),
+    ],
+}
+NUMBERS = {
+    "root": 2**0.5,
+    "one": 1,
+    "half": 0.5,
+    "three": 3,
+    "cubed": 0.044715,
+    "slope": 0.7978846,
+    "two": 2,
+    "eps": 1e-5,
+}
+
+
+def normalized(x: str, y: str, whole: bool | None) -> list[onnx.NodeProto]:
+    """A normalization of rows, as one node or as older operator sets write it; or (None) by the mean of squares."""
+    if whole:
+        return [make_node("LayerNormalization", [x, "gamma", "beta"], [y], axis=-1)]
+    if whole is None:
+        return [
+            make_node("Pow", [x, "two"], [f"{y}_s"]),
+            make_node("ReduceMean", [f"{y}_s"], [f"{y}_v"], axes=[-1]),
+            make_node("Add", [f"{y}_v", "eps"], [f"{y}_e"]),
+            make_node("Sqrt", [f"{y}_e"], [f"{y}_d"]),
+            make_node("Div", [x, f"{y}_d"], [f"{y}_n"]),
+            make_node("Mul", [f"{y}_n", "gamma"], [y]),
+        ]
+    return [
+        make_node("ReduceMean", [x], [f"{y}_m"], axes=[-1]),
+        make_node("Sub", [x, f"{y}_m"], [f"{y}_c"]),
+        make_node("Pow", [f"{y}_c", "two"], [f"{y}_s"]),
+        make_node("ReduceMean", [f"{y}_s"], [f"{y}_v"], axes=[-1]),
+        make_node("Add", [f"{y}_v", "eps"], [f"{y}_e"]),
+        make_node("Sqrt", [f"{y}_e"], [f"{y}_d"]),
+        make_node("Div", [f"{y}_c", f"{y}_d"], [f"{y}_n"]),
+        make_node("Mul", [f"{y}_n", "gamma"], [f"{y}_g"]),
+        make_node("Add", [f"{y}_g", "beta"], [y]),
+    ]
+
+
+def projected(x: str, word: str, y: str, at: int) -> list[onnx.NodeProto]:
+    """A MatMul and its bias, which exporters put on either side."""
+    read = [f"b{word}", f"{y}_p"]
+    return [make_node("MatMul", [x, f"w{word}"], [f"{y}_p"], name=word), make_node("Add", read[:: 1 - 2 * at], [y])]
+
+
+def transformer(folder: Path, gelu: str = "erf", whole: bool | None = True) -> Path:
+    """One block: attention and feed-forward, each behind a normalization, each added to what was there."""
+    rng = np.random.default_rng(0)
+    sizes = dict.fromkeys("qkvo", (WIDTH, WIDTH)) | {"1": (WIDTH, 4 * WIDTH), "2": (4 * WIDTH, WIDTH)}
+    constants = {f"w{word}": rng.standard_normal(size) / size[0] ** 0.5 for word, size in sizes.items()}
+    constants |= {f"b{word}": rng.standard_normal(size[1]) / 4 for word, size in sizes.items()}
+    constants |= {"gamma": rng.uniform(0.5, 2, WIDTH), "beta": rng.standard_normal(WIDTH) / 4, **NUMBERS}
+    parted = [
+        node
+        for i, word in enumerate("qkv")
+        for node in (
+            *projected("n1", word, f"{word}0", i % 2),
+            make_node("Reshape", [f"{word}0", "heads"], [f"{word}1"]),
+            make_node("Transpose", [f"{word}1"], [f"{word}2"], perm=[0, 2, 3, 1] if word == "k" else [0, 2, 1, 3]),
+        )
+    ]
+    nodes = [
+        *normalized("x", "n1", whole),
+        *parted,
+        make_node("MatMul", ["q2", "k2"], ["s0"]),
+        make_node("Mul", ["s0", "half"], ["s1"]),
+        make_node("Softmax", ["s1"], ["s2"], axis=-1),
+        make_node("MatMul", ["s2", "v2"], ["a0"]),
+        make_node("Transpose", ["a0"], ["a1"], perm=[0, 2, 1, 3]),
+        make_node("Reshape", ["a1", "rows"], ["a2"]),
+        *projected("a2", "o", "a3", 1),
+        make_node("Add", ["x", "a3"], ["r"]),
+        *normalized("r", "n2", whole),
+        *projected("n2", "1", "f1", 1),
+        *GELUS[gelu],
+        *projected("g", "2", "f2", 0),
+        make_node("Add", ["r", "f2"], ["z"]),
+        *normalized("z", "n3", whole),
+        make_node("MatMul", ["n3", "wo"], ["y"]),
+    ]
+    initializers = [numpy_helper.from_array(np.asarray(w, np.float32), name) for name, w in constants.items()]
+    for name, shape in (("heads", [0, 0, HEADS, WIDTH // HEADS]), ("rows", [0, 0, WIDTH])):
+        initializers.append(numpy_helper.from_array(np.array(shape, np.int64), name))
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "t", WIDTH]) for name in "xy"]
+    graph = helper.make_graph(nodes, "block", values[:1], values[1:], initializers)
+    path = folder / "block.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def samples(count: int = 4) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(1)
+    return [{"x": rng.standard_normal((1, 9, WIDTH)).astype(np.float32)} for _ in range(count)]
+
+
+def regions_of(path: Path) -> list[list[str]]:
+    """The words of the steps of each."""
+    nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Region"]
+    texts = [next(a.s.decode() for a in node.attribute if a.name == "steps") for node in nodes]
+    return [[line.split()[0] for line in text.split("\n")[1:]] for text in texts]
+
+
+@pytest.mark.parametrize("whole", [True, False, None], ids=["normalization", "its parts", "by squares"])
+@pytest.mark.parametrize("gelu", GELUS)
+def test_projections_and_the_feed_forward_part_are_regions(tmp_path: Path, gelu: str, whole: bool | None) -> None:
+    path, out = transformer(tmp_path, gelu, whole), tmp_path / "out.onnx"
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    made = onnxq.quantize(path, out, recipe, target="onnxq", data=samples(), check=False)
+    assert sorted(regions_of(out)) == [
+        ["quantize", "gemm"],
+        ["quantize", "gemm"],
+        ["quantize", "gemm", "gemm", "gemm"],
+        ["quantize", "product", "table", "gemm"],
+    ]
+    # What a normalization of rows computes is not rounded on the way.
+    assert {c.op for c in made.plan.those(Method.STATIC)} == {"MatMul", "Mul"}
+    x = np.random.default_rng(2).standard_normal((3, 17, WIDTH)).astype(np.float32)
+    wanted = ort.InferenceSession(str(path)).run(None, {"x": x})[0]
+    body = ort.InferenceSession(str(out)).run(None, {"x": x})[0]
+    assert sqnr(wanted, body) > 28
+    if native.path() is not None:
+        found = onnxq.session(str(out)).run(None, {"x": x})[0]
+        assert sqnr(wanted, found) > 28 and sqnr(body, found) > 34
+
+
+@pytest.mark.usefixtures("twice_as_fast")
+def test_tuned_plans_have_them_too(tmp_path: Path) -> None:
+    path, out = transformer(tmp_path), tmp_path / "out.onnx"
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8"), target="onnxq", data=samples(8), check=False)
+    found = [step for region in regions_of(out) for step in region]
+    assert found.count("gemm") + found.count("product") >= 4
+    x = samples(1)[0]["x"]
+    wanted, body = (ort.InferenceSession(str(each)).run(None, {"x": x})[0] for each in (path, out))
+    assert sqnr(wanted, body) > 20
+
+
+def test_other_targets_keep_biases_as_they_are(tmp_path: Path) -> None:
+    path, out = transformer(tmp_path), tmp_path / "out.onnx"
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="ort-cpu", data=samples(), check=False)
+    biases = [each for each in onnx.load(out).graph.initializer if each.data_type == TensorProto.INT32]
+    assert not biases and not regions_of(out)
