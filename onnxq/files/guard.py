@@ -171,7 +171,9 @@ def _check_folder(path: Path) -> None:
         raise BadOutput(f"'{path}' is a folder; name a file in it")
     if not path.parent.is_dir():
         raise BadOutput(f"the folder '{path.parent}' does not exist")
-    if not os.access(path.parent, os.W_OK):
+    folder = os.stat(path.parent)
+    is_made_up = not folder.st_size and limits.is_of_the_kernel(folder.st_dev)  # to which root may write, so it is said
+    if is_made_up or not os.access(path.parent, os.W_OK):
         raise BadOutput(f"the folder '{path.parent}' cannot be written to; choose another place")
     if path.is_symlink() and path.suffix != ".onnx":  # a model takes the place of a link, all else that of its target
         target = os.path.realpath(path)

@@ -45,5 +45,9 @@ CASES = {
             ("page", "--html", "nowhere.html", ("check", "model.onnx", "model.onnx", "--by-layer")),
         )
     },
+    "report in a folder of the kernel": Hostile(
+        linked("quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--report", "/proc/self/r.json"),
+        "the folder '/proc/self' cannot be written to",
+    ),
     "weights at links in a circle": Hostile(circle, "'circle' cannot be read: Too many levels of symbolic links"),
 }
