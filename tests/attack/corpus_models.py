@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 import tiny
+from attack import mutate
 from attack.hostile import INSPECT, MATMUL, QUANTIZE, Hostile, W, changed, file, model, outside, pipe, save
 from onnx import TensorProto, helper
 
@@ -61,7 +62,7 @@ def everywhere(place: str) -> Callable[[Path], None]:
 def external(location: str, size: int = 64, **entries: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         (folder / "w.data").write_bytes(b"\0" * size)
-        (folder / "link.data").symlink_to("/etc/passwd")
+        (folder / "link.data").symlink_to(mutate.elsewhere(folder))
         os.mkfifo(folder / "pipe.data")
         changed(lambda p: p.graph.initializer.append(outside(location, **entries)))(folder)
 
