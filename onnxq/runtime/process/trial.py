@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from onnxq.runtime import supervisor
 
@@ -44,7 +45,7 @@ def signal_that_ends(work: Callable[[], object]) -> str:
     return signal.Signals(-code).name if supervisor.crash_of(code) else ""
 
 
-def _do(work: Callable[[], object], parent: int, mask: set[signal.Signals]) -> None:
+def _do(work: Callable[[], object], parent: int, mask: set[Any]) -> None:
     """Whatever it says is said by the process that it was forked off from, if at all. Signals end it at once: unwound
     like the other's, its stack would sweep what is the other's.
     """
