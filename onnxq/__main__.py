@@ -37,6 +37,14 @@ def _open_closed_streams() -> None:
 def work() -> None:
     """What the command line does, in this process."""
     try:
+        _told()
+    except SystemExit as end:
+        endings.not_wait_long(end.code)
+        raise
+
+
+def _told() -> None:
+    try:
         _work()
     except KeyboardInterrupt:  # while modules are being imported, which takes half a second
         print("onnxq: interrupted", file=sys.stderr)

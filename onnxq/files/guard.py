@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import unicodedata
@@ -63,6 +64,8 @@ class Guard:
                 limits.require_text_name(path, BadOutput)
             if path.exists() and not path.is_file():  # moving a file there would replace a device
                 raise BadOutput(f"'{path}' is not a file; choose another name with {option}")
+            if _is_printed_to(path):
+                raise BadOutput(f"'{path}' is where what is printed goes; choose another name with {option}")
             if mirror.is_there(path) and not self.force:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
             if os.path.lexists(path) and not self.force and not (path.exists() and may_replace(path)):
@@ -168,5 +171,20 @@ def _check_folder(path: Path) -> None:
         raise BadOutput(f"'{path}' is a folder; name a file in it")
     if not path.parent.is_dir():
         raise BadOutput(f"the folder '{path.parent}' does not exist")
-    if not os.access(path.parent, os.W_OK):
+    folder = os.stat(path.parent)
+    is_made_up = not folder.st_size and limits.is_of_the_kernel(folder.st_dev)  # to which root may write, so it is said
+    if is_made_up or not os.access(path.parent, os.W_OK):
         raise BadOutput(f"the folder '{path.parent}' cannot be written to; choose another place")
+    if path.is_symlink() and path.suffix != ".onnx":  # a model takes the place of a link, all else that of its target
+        target = os.path.realpath(path)
+        if os.path.islink(target) or not os.path.isdir(os.path.dirname(target)):
+            raise BadOutput(f"'{path}' is a link that leads nowhere; choose another place")
+
+
+def _is_printed_to(path: Path) -> bool:
+    """Whether this process prints into the file, which would lose it by being replaced."""
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(stream), os.stat(path)):
+                return True
+    return False

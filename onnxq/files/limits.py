@@ -57,12 +57,12 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
         raise error(f"{what}'{path}' cannot be read: {getattr(why, 'strerror', None) or why}") from None
     if not stat.S_ISREG(found.st_mode):
         raise error(f"{what}'{path}' is not a file")
-    if not found.st_size and _is_of_the_kernel(found.st_dev):  # whose reader may wait for ever
+    if not found.st_size and is_of_the_kernel(found.st_dev):  # whose reader may wait for ever
         raise error(f"{what}'{path}' is not a file: the kernel makes up what is in it")
     return found.st_size
 
 
-def _is_of_the_kernel(device: int) -> bool:
+def is_of_the_kernel(device: int) -> bool:
     """Whether a file system is one in which files say that they hold nothing, and reading them is a question to the
     kernel: some wait for an answer (/proc/kmsg), in others a question has consequences."""
     try:

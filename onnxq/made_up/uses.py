@@ -127,10 +127,16 @@ def _size(table: ir.Value | None, axis: int) -> int | None:
     return None
 
 
+#: Of constants that no number is compared with.
+_NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+
+
 def _compared(node: ir.Node, index: int) -> Iterator[int]:
     if node.op_type in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual") and not node.domain:
         other = graph.constant(node.inputs[1 - index])
-        if other is not None and other.size == 1 and float(other.numpy().reshape(())) % 1 == 0:
+        if other is None or other.dtype in _NO_NUMBERS:
+            return
+        if other.size == 1 and float(other.numpy().reshape(())) % 1 == 0:
             yield int(other.numpy().reshape(()))
 
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, TURNED
 from onnxq.model.weights import Weight, find_weights
@@ -34,8 +35,15 @@ class Rows:
     groups: int = 1
 
     def __call__(self, x: NDArray, samples: int = 1) -> NDArray:
-        """[rows, 1, K]: all there are, however many samples there will be."""
-        return (x if self.is_last or x.ndim == 1 else np.swapaxes(x, -1, -2)).reshape(-1, 1, self.k)
+        """[rows, 1, K]: all there are, however many samples there will be.
+
+        Raises:
+            BadModel: there are no such rows.
+        """
+        rows = x if self.is_last or x.ndim < 2 else np.swapaxes(x, -1, -2)
+        if rows.shape[-1:] != (self.k,):
+            raise BadModel(f"the model multiplies rows of {self.k} numbers of an array of shape {[*x.shape]}")
+        return rows.reshape(-1, 1, self.k)
 
 
 @dataclass(frozen=True)
@@ -63,13 +71,20 @@ class Patches:
 
         Args:
             samples: how many there are like this one: the more, the fewer places are taken from each.
+
+        Raises:
+            BadModel: it cannot be laid over them.
         """
         rank = len(self.kernel)
+        if x.ndim != 2 + rank or x.shape[1] != self.channels:
+            raise BadModel(f"a convolution of {self.channels} channels gets an array of shape {[*x.shape]}")
         if any(self.pads):
             x = np.pad(x, [(0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:], strict=True)])
         span = tuple((size - 1) * d + 1 for size, d in zip(self.kernel, self.dilations, strict=True))
         steps: list[Any] = [slice(None), slice(None), *(slice(None, None, s) for s in self.strides)]
         steps += (slice(None, None, d) for d in self.dilations)
+        if any(size < width for size, width in zip(x.shape[2:], span, strict=True)):
+            raise BadModel(f"a convolution over {[*span]} places gets an array of shape {[*x.shape]}")
         windows = sliding_window_view(x, span, axis=tuple(range(2, 2 + rank)))[tuple(steps)]
         places = windows.shape[2 : 2 + rank]
         most = -(-max(ROWS, TIMES_K * self.k) // (samples * max(1, len(x))))

@@ -38,7 +38,7 @@ class TensorDoor:
     def __init__(self, path: Path) -> None:
         self.path = path
         # A model may be a link into a store of files, its data another one into the same store.
-        self._folders = {path.parent.resolve(), path.resolve().parent}
+        self._folders = {Path(os.path.realpath(path.parent)), Path(os.path.realpath(path)).parent}
         self._sizes: dict[str, int] = {}
         self._external = 0
 
@@ -92,7 +92,8 @@ class TensorDoor:
             raise self._bad(f"{name} lies outside the model, but in no file that could be found")
         offset, length = (self._number(entries.get(key, ""), name, key) for key in ("offset", "length"))
         where = self.path.parent / location
-        inside = not os.path.isabs(location) and any(where.resolve().is_relative_to(folder) for folder in self._folders)
+        real = Path(os.path.realpath(where))  # `Path.resolve` fails where links go round in a circle
+        inside = not os.path.isabs(location) and any(real.is_relative_to(folder) for folder in self._folders)
         if not inside:
             raise self._bad(f"{name} lies in '{where}', outside the model's folder; move it there")
         if not os.path.lexists(where):

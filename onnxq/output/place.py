@@ -30,7 +30,7 @@ def check_destination(output: Path, source: Path, force: bool, report: str = REP
         BadOutput: the output is there already (without `force`, or not written by onnxq), is or holds the source, or
             lies in it.
     """
-    here, there = output.resolve(), source.resolve()
+    here, there = (Path(os.path.realpath(each)) for each in (output, source))
     if here == there or here.is_relative_to(there) or there.is_relative_to(here):
         raise BadOutput(f"of '{output}' and '{source}', one contains the other; choose another folder with -o")
     if not here.parent.is_dir():

@@ -7,6 +7,7 @@ tests/run/test_fusion.py and tests/run/test_passes.py run most of it again with 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 from pathlib import Path
 
@@ -75,28 +76,36 @@ _FLOAT8 = frozenset(
 #: Rules of its optimizer that take any zero point for the least code: a Relu in front of what rounds to float8 is lost,
 #: negative numbers with it, and where a Clip stands there the model is not opened (1.32).
 _OF_INTEGERS = ("ReluQuantRewrite", "ClipQuantRewrite")
+#: How the operator that rounds is called in a file.
+_ROUNDING = b"QuantizeLinear"
 
 
-def wrong_rules(model: ir.Model | str | Path) -> tuple[str, ...]:
+def wrong_rules(model: ir.Model | str | Path | bytes) -> tuple[str, ...]:
     """Rules of onnxruntime's optimizer that would change what a model computes: for `disabled_optimizers`.
 
     Args:
-        model: one in memory, or the path of one; a file that cannot be read has none.
+        model: one in memory, also as bytes, or the path of one; what cannot be read has none.
     """
     if not isinstance(model, ir.Model):
         try:
-            if not Path(model).is_file() or not _names_rounding(Path(model)):
+            if isinstance(model, bytes):
+                if _ROUNDING not in model:
+                    return ()
+                model = ir.from_proto(onnx.load_model_from_string(model))
+            elif not Path(model).is_file() or not _names_rounding(Path(model)):
                 return ()
-            model = ir.from_proto(onnx.load(model, load_external_data=False))
+            else:
+                model = ir.from_proto(onnx.load(model, load_external_data=False))
         except Exception:  # onnxruntime says what is wrong with it
             return ()
-    return _OF_INTEGERS if any(map(_rounds_to_float8, model.graph.all_nodes())) else ()
+    nodes = [model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values())]
+    return _OF_INTEGERS if any(map(_rounds_to_float8, itertools.chain(*nodes))) else ()
 
 
 def _names_rounding(path: Path) -> bool:
     """Whether the operator may be in the file: most have none, and weights are long to read."""
     with path.open("rb") as file, contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as raw:
-        return raw.find(b"QuantizeLinear") >= 0
+        return raw.find(_ROUNDING) >= 0
 
 
 def _rounds_to_float8(node: ir.Node) -> bool:
@@ -108,6 +117,8 @@ def _rounds_to_float8(node: ir.Node) -> bool:
         types.add(zero.const_value.dtype)
     said = node.attributes.get("output_dtype")
     if said is not None and said.type is ir.AttributeType.INT and said.as_int() in {int(kind) for kind in _FLOAT8}:
+        return True
+    if zero is not None and types == {None}:  # of a Constant, a Cast, an input of a function: nobody says what it is
         return True
     return not _FLOAT8.isdisjoint(types)
 

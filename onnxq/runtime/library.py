@@ -83,8 +83,9 @@ def session(
     if isinstance(source, str):
         limits.require_text_name(source)
     try:
-        wrong = known.wrong_rules(source) if isinstance(source, str) else ()
-        return ort.InferenceSession(source, options, providers=list(providers), disabled_optimizers=wrong)
+        return ort.InferenceSession(
+            source, options, providers=list(providers), disabled_optimizers=known.wrong_rules(source)
+        )
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise BadModel(f"onnxruntime refuses the model: {runtime.reason(error)}") from None
 

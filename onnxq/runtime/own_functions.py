@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxq.errors import BadData, OnnxqError, first_line
 from onnxq.runtime import supervisor
-from onnxq.runtime.process.endings import Ended
+from onnxq.runtime.process.endings import Ended, calls_the_users
 
 _NAME = r"[^\W\d]\w*"
 _WORD = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
@@ -61,6 +61,7 @@ def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
     """
     process, folder, streams = os.getpid(), _folder(), (sys.stdout, sys.stderr)
     supervisor.calling(what)
+    calls_the_users()
     try:
         with np.errstate():
             yield

@@ -88,9 +88,12 @@ def supervised(work: Callable[[], None]) -> None:
     child = os.fork()
     if child == 0:
         die_with(parent)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             work()
+        except KeyboardInterrupt:  # pressed before anybody listened
+            _say("interrupted")
+            os._exit(128 + signal.SIGINT)
         finally:
             _page[_END] = 1
         return

@@ -48,6 +48,8 @@ OUTPUTS = re.compile(
     r"|bundle(/adapter_(config\.json|model\.safetensors))?",  # named as a page, or a folder
     re.DOTALL,
 )
+#: How files end that the same command goes on from.
+PROGRESS = (".partial", ".search", ".training")
 #: Options that name a file to write.
 WRITING = ("-o", "--output", "--html", "--json", "--report")
 #: What Python says to programmers.
@@ -218,7 +220,7 @@ def _one(case: Case, folder: Path) -> Outcome:
     # A trace is of use where something failed.
     made_in = () if "--trace" in words else ("out/",)
     made = [name for name in after if name == "out.onnx" or name.startswith(made_in)]
-    kept = code == 1 and any(name not in before for name in made)
+    kept = code == 1 and any(name not in before and not name.endswith(PROGRESS) for name in made)
     lines = [line for line in said.splitlines() if line.strip()]
     if lost or left or kept:
         return Outcome(code, said, "files", f"changed {lost}, left {left}, kept {kept} by {words[0]}", took)

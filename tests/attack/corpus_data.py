@@ -15,6 +15,7 @@ import folder_models
 import numpy as np
 import onnx
 import tiny
+from attack import mutate
 from attack.hostile import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
 from numpy.typing import NDArray
 
@@ -383,6 +384,8 @@ CASES: dict[str, Hostile] = {
         models(configured({"model": {"embedding": {"filename": "a.onnx"}}}), "-t", "onnxq"), "", code=0
     ),
     "pipe beside the models": Hostile(models(lambda p: os.mkfifo(p / "x.json")), "is not a file"),
-    "link out of the folder": Hostile(models(lambda p: (p / "x.txt").symlink_to("/etc/passwd")), "outside the folder"),
+    "link out of the folder": Hostile(
+        models(lambda p: (p / "x.txt").symlink_to(mutate.elsewhere(p.parent))), "outside the folder"
+    ),
     "folder that is a link": Hostile(models(lambda p: (p / "sub").symlink_to("/etc")), "is a link to a folder"),
 }

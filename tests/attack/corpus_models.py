@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 import tiny
+from attack import mutate
 from attack.hostile import INSPECT, MATMUL, QUANTIZE, Hostile, W, changed, file, model, outside, pipe, save
 from onnx import TensorProto, helper
 
@@ -58,10 +59,17 @@ def everywhere(place: str) -> Callable[[Path], None]:
     return changed(change)
 
 
+def text_that_is_compared(folder: Path) -> None:
+    """Inputs are made up by what they are compared with."""
+    head = "g (float[1, 64] x, string[1] s) => (float[1, 64] y)"
+    text = f'{head} {{ k = Constant <value_strings = ["a"]> ()  q = Equal (s, k)  c = Cast <to = 1> (q)'
+    model(folder, f"{text}  m = MatMul (x, w)  y = Add (m, c) }}", opset=19)
+
+
 def external(location: str, size: int = 64, **entries: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         (folder / "w.data").write_bytes(b"\0" * size)
-        (folder / "link.data").symlink_to("/etc/passwd")
+        (folder / "link.data").symlink_to(mutate.elsewhere(folder))
         os.mkfifo(folder / "pipe.data")
         changed(lambda p: p.graph.initializer.append(outside(location, **entries)))(folder)
 
@@ -260,6 +268,7 @@ CASES: dict[str, Hostile] = {
     "unknown type of a value": Hostile(
         changed(lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 99)), "does not know"
     ),
+    "text that is compared": Hostile(text_that_is_compared, "", ("doctor", "model.onnx"), 0),
     "null character in a name": Hostile(changed(lambda p: setattr(p.graph.node[0], "name", "a\0b")), "null character"),
     "endless name": Hostile(changed(lambda p: setattr(p.graph.node[0], "name", "n" * 99999)), "has 99999 characters"),
     "name that is no text": Hostile(

@@ -9,6 +9,7 @@ from attack import (
     corpus_functions,
     corpus_models,
     corpus_names,
+    corpus_places,
     corpus_quantized,
     corpus_tables,
 )
@@ -21,6 +22,7 @@ PARTS = (
     corpus_tables.CASES,
     corpus_functions.CASES,
     corpus_names.CASES,
+    corpus_places.CASES,
     corpus_quantized.CASES,
 )
 CASES = {name: case for part in PARTS for name, case in part.items()}

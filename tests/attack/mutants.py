@@ -111,7 +111,7 @@ def _model(mutant: Mutant, folder: Path) -> list[str]:
         mutate.spoil_model(proto, random.Random(seed))
     _write(folder, proto)
     _feeds(mutant, folder)
-    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "link").symlink_to(mutate.elsewhere(folder))
     os.mkfifo(folder / "pipe")
     return _MODEL_COMMANDS[mutant.command % len(_MODEL_COMMANDS)]
 
@@ -350,7 +350,7 @@ OPTIONS = {
 def _options(mutant: Mutant, folder: Path) -> list[str]:
     _write(folder, odd.MODELS[mutant.base].proto())
     _feeds(mutant, folder)
-    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "link").symlink_to(mutate.elsewhere(folder))
     os.mkfifo(folder / "pipe")
     command = "quantize"
     words = {"--output": "out.onnx"}

@@ -55,7 +55,7 @@ def _spoil_bundle(place: Path, r: random.Random, case: Case) -> None:
         name = r.choice(names)
         (place / name).unlink()
         kinds: list[Callable[[], object]] = [
-            lambda: (place / name).symlink_to("/etc/passwd"),
+            lambda: (place / name).symlink_to(mutate.elsewhere(place.parent)),
             lambda: os.mkfifo(place / name),
             lambda: (place / name).mkdir(),
             lambda: (place / name).symlink_to(name),

@@ -52,7 +52,7 @@ def spoil(case: Case, path: Path) -> None:
 
 
 def _traps(folder: Path) -> None:
-    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "link").symlink_to(mutate.elsewhere(folder))
     os.mkfifo(folder / "pipe")
 
 
@@ -305,7 +305,7 @@ def _spoil_folder(case: Case, place: Path, config: Path, r: random.Random) -> No
         name = r.choice(["a.onnx", "sub/b.data", "tokenizer.json", "\x1b[2Jx", "a\nb.onnx", "-o", "sub/c.onnx"])
         (place / name).unlink(missing_ok=True)
         make: Callable[[Path], object] = r.choice(
-            [os.mkfifo, lambda p: p.symlink_to(r.choice(["/etc/passwd", "a.onnx"]))]
+            [os.mkfifo, lambda p: p.symlink_to(r.choice([mutate.elsewhere(place.parent), "a.onnx"]))]
         )
         make(place / name)
     elif how == 3:

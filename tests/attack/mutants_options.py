@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tiny
+from attack import mutate
 from attack.mutants_data import Case
 from numpy.typing import NDArray
 
@@ -45,7 +46,7 @@ def sound_model(folder: Path, **arrays: NDArray) -> None:
 
 
 def traps(folder: Path) -> None:
-    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "link").symlink_to(mutate.elsewhere(folder))
     os.mkfifo(folder / "pipe")
     (folder / "out").mkdir()
 

@@ -190,7 +190,7 @@ def _entry(path: Path, r: random.Random) -> None:
     elif how == 3:
         path.write_bytes(content)
     elif how == 4:
-        path.symlink_to(r.choice(["/etc/passwd", "/dev/zero", path.name]))
+        path.symlink_to(r.choice([mutate.elsewhere(path.parent), "/dev/zero", path.name]))
     else:
         os.mkfifo(path)
 

@@ -353,6 +353,15 @@ def spoil_numbers(content: bytes, r: Random) -> bytes:
     return bytes(raw)
 
 
+def elsewhere(folder: Path) -> Path:
+    """A file outside of a case's folder, for links out of it to lead to. Not one of the system's: another mutation may
+    write through the link, and a command may be told to.
+    """
+    path = folder.parent / "elsewhere.txt"
+    path.write_text("of somebody else\n")
+    return path
+
+
 def spoil_file(path: Path, r: Random) -> None:
     """The file's bytes, or the numbers in them, are others."""
     path.write_bytes(r.choice([spoil_bytes, spoil_numbers])(path.read_bytes(), r))

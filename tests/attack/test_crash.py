@@ -25,14 +25,15 @@ TEXT = """g (float[n, 64] x) => (float[n, 64] y) {
     least = Constant<value_ints = [-9223372036854775808]>()  minus = Constant<value_ints = [-1]>()
     a = Add(zero, least)  b = Add(zero, minus)  d = Div(a, b)  f = Cast<to = 1>(d)
     h = MatMul(x, w)  y = Add(h, f) }"""
+MATMUL = "g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }"
 #: What the working folder may hold: modules that onnxq and its processes import, but not from there.
 STRANGERS = ("onnxruntime", "numpy", "onnx_ir", "msgspec")
 
 
-def onnxq_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def onnxq_in(folder: Path, *words: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
     """As the installed command does it: Python does not look for modules in the working folder."""
     room = Path(onnxq.__file__).parents[1]
-    script = f"import sys; sys.path.insert(0, {str(room)!r}); from onnxq.__main__ import run; run()"
+    script = f"import sys; sys.path.insert(0, {str(room)!r}); {before}; from onnxq.__main__ import run; run()"
     return subprocess.run(
         [sys.executable, "-P", "-c", script, *words], cwd=folder, capture_output=True, text=True, timeout=120
     )
@@ -68,6 +69,30 @@ def test_a_process_that_measures_reads_no_modules_of_the_working_folder(tmp_path
     done = onnxq_in(tmp_path, *["bench", "model.onnx", "--seconds", "0.1"])
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "stranger").exists()
+
+
+@pytest.mark.parametrize(
+    ("begun", "fails"),
+    [
+        ("threading.Thread(target=time.sleep, args=[99]).start()", False),
+        ("threading.Thread(target=time.sleep, args=[99]).start()", True),
+        ("multiprocessing.get_context('fork').Process(target=time.sleep, args=[99]).start()", False),
+        ("atexit.register(time.sleep, 99)", False),
+    ],
+)
+def test_what_a_function_leaves_running_is_not_waited_for(begun: str, fails: bool, tmp_path: Path) -> None:
+    """Python would wait for it when all is done."""
+    tiny.save(
+        tiny.model("g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path
+    )
+    head = "import atexit, multiprocessing, threading, time, numpy as np\n"
+    last = "raise ValueError('end')" if fails else "return [{'x': np.ones((1, 64), np.float32)}] * 4"
+    (tmp_path / "fns.py").write_text(f"{head}def f():\n {begun}\n {last}\n")
+    words = ["calibrate", "model.onnx", "-s", "w8a8", "--data", "fns:f", "-o", "out.ranges"]
+    done = onnxq_in(tmp_path, *words, before="from onnxq.runtime.process import endings; endings.GRACE = 0.3")
+    said = "onnxq: what a function of yours began still runs, and is not waited for\n"
+    assert done.returncode == fails and done.stderr.endswith(said), done.stderr
+    assert (tmp_path / "out.ranges").exists() != fails
 
 
 @pytest.mark.parametrize("journal", ["pipe", "deep", "names"])

@@ -101,6 +101,27 @@ def test_run_py_needs_nothing_of_onnxq(model: Path, tmp_path: Path) -> None:
     assert "agrees  identical" in done.stdout and re.search(r"time    \d+\.\d+ ms", done.stdout)
 
 
+def test_a_bundle_of_float8_computes_what_sessions_of_onnxq_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules of onnxruntime's optimizer would drop the Relu: by `run.py` and the lines of the README they do not."""
+    rounding = "r = Relu(x) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z)"
+    text = f"g (float[2, 16] x) => (float[2, 16] y) {{ {rounding} }}"
+    zero = np.array(0, ml_dtypes.float8_e4m3fn)
+    model = tiny.save(tiny.model(text, {"s": np.array(0.1, np.float32), "z": zero}, opset=21), tmp_path)
+    export(model, tmp_path / "b")
+    done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path / "b", capture_output=True, text=True, check=False)
+    assert "agrees  identical" in done.stdout, done.stderr
+    assert verify(tmp_path / "b").agrees
+    text = (tmp_path / "b" / "README.md").read_text()
+    blocks = re.findall(r"^```(?:python|cpp|csharp|java|js)\n([\s\S]*?)^```", text, re.MULTILINE)
+    assert len(blocks) == 5 and all("disable_specified_optimizers" in each for each in blocks)
+    monkeypatch.chdir(tmp_path / "b")
+    names: dict[str, Any] = {}
+    exec(compile(blocks[0], "README.md", "exec"), names)
+    x = tiny.normal(2, 16)
+    for session in (names["session"], onnxq.session(model), onnxq.session(model.read_bytes())):
+        assert session.run(None, {"x": x})[0].min() == 0
+
+
 @needs_library
 def test_the_lines_of_its_readme_load_it(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = quantized(model, "w4a16", "onnxq")

@@ -77,6 +77,39 @@ def test_a_trial_tells_what_ended_it_and_changes_nothing(monkeypatch: pytest.Mon
     assert signal_that_ends(lambda: os.kill(os.getpid(), signal.SIGKILL)) == ""  # no crash: somebody ended it
 
 
+def test_who_interrupts_just_when_the_trial_is_over_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is gone already, and cannot be ended again."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    waitpid = os.waitpid
+
+    def interrupted(process: int, options: int) -> None:
+        waitpid(process, options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "waitpid", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        signal_that_ends(lambda: None)
+
+
+def test_a_trial_that_is_interrupted_does_not_unwind_what_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    read, write = os.pipe()
+    fork = os.fork
+
+    def forked() -> int:
+        if child := fork():
+            return child
+        os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C, before anything of the trial began
+        return child
+
+    monkeypatch.setattr(os, "fork", forked)
+    try:
+        assert signal_that_ends(lambda: None) == ""
+    finally:
+        os.write(write, f"{os.getpid()} ".encode())
+    assert os.read(read, 99) == f"{os.getpid()} ".encode()
+
+
 def test_a_program_with_threads_of_its_own_is_not_forked() -> None:
     program = (
         "import threading, time; from onnxq.runtime.process.trial import signal_that_ends;"

@@ -169,6 +169,14 @@ def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
         assert process.wait(timeout=30) == 9
 
 
+def test_who_interrupts_before_anybody_listens_is_heard() -> None:
+    command = supervised("pass")
+    early = "import onnxq.runtime.supervisor as s; s.die_with = lambda parent: os.kill(os.getpid(), signal.SIGINT)"
+    command[-1] = command[-1].replace("supervised(work)", f"{early}; supervised(work)")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "onnxq: interrupted\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_does_not_hear_of_its_end_is_ended(number: signal.Signals) -> None:
     """As a model that never ends does not, inside onnxruntime; under nohup SIGHUP is no end."""

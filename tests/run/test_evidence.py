@@ -20,10 +20,10 @@ from onnxq import Recipe, quantize
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.cli import main
-from onnxq.errors import BadOutput, BadRecipe, OnnxqError
+from onnxq.errors import BadModel, BadOutput, BadRecipe, OnnxqError
 from onnxq.folders.options_of_part import recipe_of
 from onnxq.job import Job, open_job
-from onnxq.model.layer_inputs import Patches, layer_inputs
+from onnxq.model.layer_inputs import Patches, Rows, layer_inputs
 from onnxq.planning.unused_options import UnusedOption
 from onnxq.recipe import parse_set
 from onnxq.summaries.evidence import Evidence
@@ -159,6 +159,16 @@ def test_patches_times_the_kernel_are_the_convolution(shape: tuple[int, ...], at
     got = np.einsum("rgk,gok->rgo", found.rows(x), w).reshape(-1, shape[0])
     wanted = np.moveaxis(run(tmp_path / "model.onnx", {"x": x}), 1, -1).reshape(-1, shape[0])
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(), (64,), (3, 16), (1, 2, 9, 9), (1, 3, 9), (1, 3, 2, 9)])
+@pytest.mark.parametrize(
+    "rows", [Rows(32), Rows(32, is_last=False), Patches(3, (3, 3), (1, 1), (1, 1), (0, 0, 0, 0), 1)]
+)
+def test_an_array_that_a_layer_cannot_multiply_is_refused(rows: Rows | Patches, shape: tuple[int, ...]) -> None:
+    """Shapes that a model declares hide it until it is run."""
+    with pytest.raises(BadModel, match=re.escape(f"array of shape {[*shape]}")):
+        rows(np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnxq"])

@@ -19,6 +19,7 @@ import pytest
 import tiny
 from click.testing import CliRunner
 
+import onnxq
 from onnxq.calibration import find_ranges
 from onnxq.calibration.observations import Observations
 from onnxq.cli import main
@@ -55,6 +56,19 @@ def run(*words: str | Path, code: int = 0) -> str:
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == code, result.output
     return result.output
+
+
+def test_where_what_is_printed_goes_is_no_output(folder: Path) -> None:
+    """`>> log` and the log, or /dev/stdout, as the page: it would take the place of what is in the log."""
+    Path("log").write_text("precious\n")
+    script = f"import sys; sys.path.insert(0, {str(Path(onnxq.__file__).parents[1])!r})\n"
+    script += "from onnxq.__main__ import run; run()"
+    for place in ("log", "/dev/stdout"):
+        words = ["plan", "in.onnx", "-f", "-o", place]
+        with Path("log").open("a") as log:
+            done = subprocess.run([sys.executable, "-c", script, *words], stdout=log, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1 and f"'{place}' is where what is printed goes" in done.stderr
+        assert Path("log").read_text() == "precious\n"
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -88,6 +88,30 @@ def test_a_plan_from_a_file_and_data(tmp_path: Path) -> None:
     assert [choice.label for choice in again.plan] == [choice.label for choice in done.plan]
 
 
+ROUNDED = "r = Relu(x)  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z)"
+FUNCTION = f'<domain: "local", opset_import: ["" : 21]> f (x, s, z) => (y) {{ {ROUNDED} }}'
+
+
+@pytest.mark.parametrize(
+    ("body", "zero"),
+    [
+        (f"z = Cast <to = 17> (zero)  {ROUNDED}", np.float32),
+        (f"c = Identity (zero)  z = Reshape (c, flat)  {ROUNDED}", ml_dtypes.float8_e4m3fn),
+        ("y = local.f (x, s, zero)", ml_dtypes.float8_e4m3fn),
+    ],
+)
+def test_a_zero_point_whose_type_nobody_says_may_be_of_float8(body: str, zero: type, tmp_path: Path) -> None:
+    """Then too a Relu in front would be lost: a cast one, one that is computed, one in a function."""
+    constants: dict[str, NDArray] = {"s": np.array(0.1, np.float32), "zero": np.array(0, zero)}
+    if "flat" in body:
+        constants["flat"] = np.zeros(0, np.int64)
+    text = f"g (float[2, 16] x) => (float[2, 16] y) {{ {body} }}"
+    model = tiny.save(tiny.model(text, constants, opset=21, functions=FUNCTION), tmp_path)
+    feed = {"x": normal(2, 16)}
+    for got in (Session(model).run(feed), *(session(each).run(None, feed) for each in (model, model.read_bytes()))):
+        assert got[0].min() == 0
+
+
 DEEP = """g (float[1, 8, 12, 12] x) => (float[1, 8, 12, 12] y) {
     a = Conv <pads = [1, 1, 1, 1]> (x, k)  r = ACTIVATION
     c = Conv <pads = [1, 1, 1, 1]> (r, l)  y = Sub (c, x) }"""

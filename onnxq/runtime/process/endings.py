@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
+import os
 import signal
 import sys
 import threading
@@ -14,6 +16,12 @@ from typing import Any
 AGAIN = 5.0
 #: After so many seconds a finalizer is over.
 SOON = 0.05
+
+
+#: Seconds that what functions of the user's own began has to end when the work is done.
+GRACE = 10.0
+
+_has_called = False
 
 
 class Ended(SystemExit):
@@ -42,6 +50,33 @@ class _Listener:
         timer = threading.Timer(SOON, _thread.interrupt_main, (number,))
         timer.daemon = True
         timer.start()
+
+
+def calls_the_users() -> None:
+    """Note that a function of the user's own was called, which may begin threads and processes that never end."""
+    global _has_called
+    _has_called = True
+
+
+def not_wait_long(code: object) -> None:
+    """Let this process end with `code`, as `sys.exit` takes it, some seconds from now: Python waits for threads and for
+    processes of `multiprocessing` before it ends, but the work is done.
+    """
+    if _has_called:
+        timer = threading.Timer(GRACE, _leave, (code if isinstance(code, int) else int(code is not None),))
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError, MemoryError):
+            timer.start()
+
+
+def _leave(code: int) -> None:
+    with contextlib.suppress(Exception):  # whoever reads has left
+        print("onnxq: what a function of yours began still runs, and is not waited for", file=sys.stderr)
+        sys.stdout.flush()
+    with contextlib.suppress(Exception):
+        for child in sys.modules["multiprocessing"].active_children():
+            child.terminate()
+    os._exit(code)
 
 
 def listen() -> None:

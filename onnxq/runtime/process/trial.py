@@ -9,8 +9,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from onnxq.runtime import supervisor
+
+#: Signals that ask a process to end, and Ctrl-C also the one that is forked off.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def signal_that_ends(work: Callable[[], object]) -> str:
@@ -21,24 +25,36 @@ def signal_that_ends(work: Callable[[], object]) -> str:
     """
     if not hasattr(os, "fork") or (threading.active_count() > 1 and not supervisor.is_at_work()):
         return ""
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        _do(work, parent)
+    parent, child = os.getpid(), 0
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
+        child = os.fork()
+        if child == 0:
+            _do(work, parent, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _, status = os.waitpid(child, 0)
     except BaseException:  # who asks this process to end is not kept waiting, nor left with a process that still runs
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it had just ended
+            if child:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
         raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = os.waitstatus_to_exitcode(status)
     return signal.Signals(-code).name if supervisor.crash_of(code) else ""
 
 
-def _do(work: Callable[[], object], parent: int) -> None:
-    """Whatever it says is said by the process that it was forked off from, if at all."""
-    faulthandler.disable()  # it is expected to crash
+def _do(work: Callable[[], object], parent: int, mask: set[Any]) -> None:
+    """Whatever it says is said by the process that it was forked off from, if at all. Signals end it at once: unwound
+    like the other's, its stack would sweep what is the other's.
+    """
     try:
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        faulthandler.disable()  # it is expected to crash
         supervisor.die_with(parent)
         gc.freeze()  # sessions that nobody holds any more would wait for threads that are not in this process
         null = os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,53 @@
+"""Cases of places that are no places: links in circles or to nowhere, where what is printed goes (`every.py`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from attack import scenes
+from attack.hostile import Hostile, changed, outside
+
+LINKS = {"loop": "loop", "nowhere": "no/such/place"}
+
+
+def linked(*words: str) -> Callable[[Path], list[str]]:
+    """A sound model, and links that lead in a circle or to nowhere, whatever their suffix."""
+
+    def make(folder: Path) -> list[str]:
+        scenes.put(folder, "model")
+        suffix = Path(words[-1]).suffix
+        for name, target in LINKS.items():
+            os.symlink(target + suffix * (name == "loop"), folder / (name + suffix))
+        return [*words[:1], "-f", *words[1:]]
+
+    return make
+
+
+def circle(folder: Path) -> None:
+    """Weights of a file that is a link to itself."""
+    changed(lambda proto: proto.graph.initializer.append(outside("circle")))(folder)
+    os.symlink("circle", folder / "circle")
+
+
+NO_PLACE = "is a link that leads nowhere; choose another place"
+CASES = {
+    "bundle at links in a circle": Hostile(
+        linked("export", "model.onnx", "-o", "loop"), "'loop' is not a folder; choose another name with -o"
+    ),
+    **{
+        f"{word} {option} at a link: {name}": Hostile(linked(*said, option, name), f"'{name}' {NO_PLACE}")
+        for word, option, name, said in (
+            ("ranges", "-o", "loop.ranges", ("calibrate", "model.onnx", "-s", "w8a8", "--data", "data.npz")),
+            ("ranges", "-o", "nowhere.ranges", ("calibrate", "model.onnx", "-s", "w8a8", "--data", "data.npz")),
+            ("plan", "-o", "nowhere.json", ("plan", "model.onnx")),
+            ("page", "--html", "nowhere.html", ("check", "model.onnx", "model.onnx", "--by-layer")),
+        )
+    },
+    "report in a folder of the kernel": Hostile(
+        linked("quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--report", "/proc/self/r.json"),
+        "the folder '/proc/self' cannot be written to",
+    ),
+    "weights at links in a circle": Hostile(circle, "'circle' cannot be read: Too many levels of symbolic links"),
+}
