@@ -28,7 +28,7 @@ class onnxq(Target):
     def opset_for(self, scheme: str) -> int:
         if scheme in INTEGER_SCHEMES or weight_format(scheme) == "float16":
             return super().opset_for(scheme)
-        if scheme not in SCHEMES and formats.get(scheme).kernel is None and super().opset_for(scheme):
+        if scheme not in SCHEMES and formats.get(scheme).multiplied_as is None and super().opset_for(scheme):
             return super().opset_for(scheme)
         return own_ops.OPSET
 
@@ -39,8 +39,11 @@ class onnxq(Target):
         format = formats.get(wish.format or "")
         if wish.method is Method.DYNAMIC and wish.op == "LSTM":
             return in_float(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
-        if wish.method is Method.PACKED and format.kernel is None:
+        if wish.method is Method.PACKED and format.multiplied_as is None:
             return in_float(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
+        is_short = weight.shape[weight.role.contraction] < (wish.block or 0)
+        if wish.method is Method.PACKED and format.kernel is None and is_short:  # tiles would be filled up to blocks
+            return in_float(wish, "its rows are shorter than a block: unpacked when the model loads")
         if wish.method in (Method.STORED, Method.HALF) and format.is_dense and is_plain_matmul(weight):
             is_float = weight.tensor.dtype is ir.DataType.FLOAT  # products in other types stay what they are
             is_worth_it = format.name != "float16" or weight.elements >= LARGE
