@@ -101,7 +101,8 @@ def from_few_bits_tiles(tiles: Bytes, *, signed: bool) -> Bytes:
     """
     if tiles.ndim != 4 or tiles.shape[3] not in (2, 3):
         raise ValueError(f"tiles of 2 or 3 bits are [tiles, Kp/8, 16, 2 or 3], not {list(tiles.shape)}")
-    low = np.stack([tiles[..., :2], tiles[..., :2] >> np.uint8(2)], axis=-1).reshape(*tiles.shape[:3], 4) & 0x33
+    pairs = np.stack([tiles[..., :2], tiles[..., :2] >> np.uint8(2)], axis=-1)
+    low: Bytes = pairs.reshape(*tiles.shape[:3], 4) & np.uint8(0x33)
     if not signed:
         return low
     if tiles.shape[3] == 2:

@@ -64,7 +64,8 @@ class ChannelTrial:
                 wanted = x @ w.swapaxes(1, 2)
                 noise = self._rounded(x / along, factors) @ q.swapaxes(1, 2) - wanted
                 power, error = (np.square(y, dtype=np.float64).sum(axis=(1, 2)) for y in (wanted, noise))
-                errors[kind] += float((error[power > 0] / power[power > 0]).sum()) / max(1, np.count_nonzero(power))
+                has_power = power > 0
+                errors[kind] += float((error[has_power] / power[has_power]).sum()) / max(1, int(has_power.sum()))
         return tuple(errors)
 
     def _coded(
