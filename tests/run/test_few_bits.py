@@ -76,12 +76,14 @@ def test_what_is_loaded_has_four_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["int2", "int3", "uint2"])
-def test_rows_that_fill_no_block_become_floats(word: str, tmp_path: Path) -> None:
-    text = "g (float[N, 64] x) => (float[N, 32] y) { y = MatMul(x, w) }"
-    path = tiny.save(tiny.model(text, {"w": tiny.normal(64, 32)}), tmp_path)
-    recipe = Recipe(word, block_size=256, min_sqnr=float("-inf"))
-    (choice,) = onnxq.quantize(path, tmp_path / "q.onnx", recipe, target="onnxq", check=False).plan
-    assert choice.method is Method.STORED and "shorter than a block" in choice.reason
+def test_rows_that_leave_much_of_their_blocks_empty_become_floats(word: str, tmp_path: Path) -> None:
+    for k, is_packed in ((64, False), (384, False), (500, True)):
+        text = f"g (float[N, {k}] x) => (float[N, 32] y) {{ y = MatMul(x, w) }}"
+        path = tiny.save(tiny.model(text, {"w": tiny.normal(k, 32)}), tmp_path)
+        recipe = Recipe(word, block_size=256, min_sqnr=float("-inf"))
+        (choice,) = onnxq.quantize(path, tmp_path / f"{k}.onnx", recipe, target="onnxq", check=False).plan
+        assert (choice.method is Method.PACKED) == is_packed
+        assert is_packed or "blocks would be filled up" in choice.reason
 
 
 def widened(word: str, tiles: NDArray[np.uint8]) -> NDArray[np.uint8]:
