@@ -204,7 +204,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
             if request.budget is not None:
                 remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
-    notes = (*_notes(request, signature), *balance, *corrected.notes, *learned.notes, *_what_data_chose(job))
+    doubts = [drafts.score.doubt] if drafts.score is not None and drafts.score.doubt else []
+    notes = (*_notes(request, signature), *balance, *corrected.notes, *learned.notes, *_what_data_chose(job), *doubts)
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
 

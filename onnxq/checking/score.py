@@ -16,6 +16,8 @@ from onnxq.runtime.own_functions import call, import_function, shown
 
 #: Takes the path of a model, or, if that is what its parameter is called, a `session`; the higher, the better.
 Evaluate = Callable[..., float]
+#: Share of a score by which rounding does not make a model better.
+RISE = 0.02
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,17 @@ class Score:
     def is_good(self) -> bool:
         # What was written as 0.005 is not missed by how 0.81 - 0.805 comes out in binary.
         return self.allowed is None or self.drop <= self.allowed + 1e-9 * max(1.0, abs(self.in_float))
+
+    @property
+    def doubt(self) -> str:
+        """What makes it look like a loss, which users may give by mistake: a sentence, or nothing."""
+        rise, noise = self.quantized - self.in_float, max(self.allowed or 0.0, RISE * abs(self.in_float))
+        if self.metric or rise <= noise:
+            return ""
+        return (
+            f"the score rose from {self.in_float:.6g} to {self.quantized:.6g}: if it is a loss, of which less is "
+            "better, let the function return minus it"
+        )
 
     def require_good(self) -> None:
         """
@@ -111,6 +124,8 @@ def _imported(word: str) -> Evaluate:
 def _finite(found: object) -> float | None:
     """A number as Python's own; None: it is none, or too large for that."""
     try:
+        if not isinstance(found, Real) and callable(getattr(found, "item", None)):
+            found = found.item()  # type: ignore[attr-defined]  # an array or tensor of one number; others refuse
         number = float(found) if isinstance(found, Real) else math.nan
     except Exception:  # an integer beyond all floats; or of a class that is the user's
         return None

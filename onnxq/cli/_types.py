@@ -87,6 +87,20 @@ class Size(_Word):
         return int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(unit or " "))
 
 
+class Share(_Word):
+    """A number, or one of a hundred: 0.005, 0.5%."""
+
+    name = "float"
+    what, example = "number", "examples: 0.005, 0.5%"
+
+    def meaning(self, text: str) -> float | None:
+        number, is_share = text.strip().removesuffix("%"), text.strip().endswith("%")
+        try:
+            return float(number) / (100 if is_share else 1)
+        except ValueError:
+            return None
+
+
 class ShardSize(Size):
     """Bytes of a file of data, or `layer`: a file for each."""
 

@@ -35,6 +35,7 @@ from onnxq.cli._options import (
     sampling_of,
 )
 from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
+from onnxq.cli._types import Share
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
 from onnxq.plan import load_plan
@@ -114,12 +115,15 @@ Schemes:
 @click.option(
     "--evaluate",
     metavar="MODULE:FUNCTION",
-    help="Your own score: a function of a model's path (or of a parameter called session), the higher the better.",
+    help="Your own score: a function of a model's path (or of a parameter called session), the higher the better; "
+    "also file.py:function.",
 )
 @click.option(
     "--max-drop",
-    type=float,
-    help="How far that score may fall. Longer formats are tried until it does not, or nothing is written.",
+    type=Share(),
+    metavar="FLOAT",
+    help="How far that score may fall, 1% being 0.01. Longer formats are tried until it does not, or nothing is "
+    "written.",
 )
 @METRIC_OPTIONS
 @click.option(

@@ -16,6 +16,7 @@ class int3(Format):
     code_type = np.dtype(np.int8)
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 32
+    widened: str | None = "int4"
     rule = Rule(Fit.EXTREME, 3)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:

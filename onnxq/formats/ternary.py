@@ -21,6 +21,7 @@ class ternary(Format):
     lowest = -1
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 64
+    widened: str | None = "int4"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:
         return mean_magnitude(w, granularity), None

@@ -21,6 +21,7 @@ class tq2_0(Format):
     scale_type: np.dtype | None = np.dtype(np.float16)
     default_block: int | None = 256
     has_fixed_block = True
+    widened: str | None = "int4"
     gguf: str | None = "TQ2_0"
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, None]:

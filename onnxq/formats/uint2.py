@@ -17,6 +17,7 @@ class uint2(Format):
     scale_type: np.dtype | None = np.dtype(np.float32)
     default_block: int | None = 32
     offset_type: np.dtype | None = code_type
+    widened: str | None = "int4"
     rule = Rule(Fit.RANGE, 3)
 
     def fit(self, w: FloatArray, granularity: Granularity) -> tuple[FloatArray, CodeArray]:

@@ -63,6 +63,55 @@ def onnxq_tiles(q: QuantizedTensor) -> Bytes:
     return np.ascontiguousarray(packed.transpose(0, 2, 1, 3))
 
 
+@layout(np.uint8, lambda w: (_tiles(w), w.blocks * w.block // 8, ROWS, w.format.bits))
+def few_bits_tiles(q: QuantizedTensor) -> Bytes:
+    """The same tiles of codes of 2 or 3 bits, [T, Kp/8, 16, 2 or 3]: of 4-bit codes a to h, which are k = 0 to 7, those
+    bits that tell what they are.
+
+        byte 0   f f e e b b a a    (bits 1 and 0 of each)
+        byte 1   h h g g d d c c
+        byte 2   h g f e d c b a    (bit 2)
+
+    With 8 added, bits 2 and 3 follow from bit 1 where codes have 2 bits, and bit 3 from bit 2 where they have 3.
+
+    Raises:
+        ValueError: other blocks, or codes of other widths.
+    """
+    bits = q.format.bits
+    if bits not in (2, 3) or (bits == 3 and q.codes.dtype.kind == "u"):
+        raise ValueError(f"{q.format.name} has codes of {bits} bits; these tiles hold 2, or 3 with a sign")
+    wide = onnxq_tiles(q)
+    low = wide & np.uint8(0x33)
+    packed = np.empty((*wide.shape[:3], bits), np.uint8)
+    packed[..., :2] = low[..., ::2] | (low[..., 1::2] << np.uint8(2))
+    if bits == 3:
+        packed[..., 2] = np.bitwise_or.reduce(((wide >> 2) & 0x11) << np.arange(4, dtype=np.uint8), axis=3)
+    return packed
+
+
+def from_few_bits_tiles(tiles: Bytes, *, signed: bool) -> Bytes:
+    """The tiles of 4-bit codes that `few_bits_tiles` shortened.
+
+    Args:
+        tiles: [T, Kp/8, 16, 2 or 3].
+        signed: whether codes had 8 added.
+
+    Raises:
+        ValueError: another shape.
+    """
+    if tiles.ndim != 4 or tiles.shape[3] not in (2, 3):
+        raise ValueError(f"tiles of 2 or 3 bits are [tiles, Kp/8, 16, 2 or 3], not {list(tiles.shape)}")
+    pairs = np.stack([tiles[..., :2], tiles[..., :2] >> np.uint8(2)], axis=-1)
+    low: Bytes = pairs.reshape(*tiles.shape[:3], 4) & np.uint8(0x33)
+    if not signed:
+        return low
+    if tiles.shape[3] == 2:
+        negative = (low & 0x22) >> np.uint8(1)
+    else:
+        negative = (tiles[..., 2:] >> np.arange(4, dtype=np.uint8)) & 0x11
+    return np.asarray(low | negative << np.uint8(2) | (negative ^ 0x11) << np.uint8(3), np.uint8)
+
+
 def dense_tiles(rows: NDArray) -> NDArray:
     """Numbers of 16 bits, [N, K], as [T, Kp/2, 16, 2], zeros behind N and K.
 

@@ -6,6 +6,7 @@ layer before, a factor), and every weight that reads it takes the factors into i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -56,12 +57,21 @@ class ChannelPlace:
         channels: how many there are.
         makers: the constants that are divided by the factors.
         readers: the weights that are multiplied by them.
+        low, high: between which a Clip in front keeps it, as networks with ReLU6 do; it does so with what is divided
+            too. Then a model computes the same as long as numbers do not come that far.
     """
 
     value: str
     channels: int
     makers: tuple[Scaled, ...]
     readers: tuple[Reader, ...]
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether what a model computes stays only as long as numbers stay between the bounds."""
+        return math.isfinite(self.high) or (math.isfinite(self.low) and self.low < 0)
 
 
 def channel_places(model: ir.Model) -> list[ChannelPlace]:
@@ -85,8 +95,33 @@ def _place(value: ir.Value, weights: list[tuple[Weight, LayerInput]]) -> Channel
     readers = [reader for reader in made if reader is not None]
     if len(readers) != len(value.uses()) or value.is_graph_output():
         return None
-    makers = _makers(value, channels, -1 - len(first.kernel) if isinstance(first, Patches) else -1)
-    return None if makers is None else ChannelPlace(value.name or "", channels, tuple(makers), tuple(readers))
+    found, low, high = _unclipped(value)
+    makers = _makers(found, channels, -1 - len(first.kernel) if isinstance(first, Patches) else -1)
+    if makers is None or not low <= 0 <= high:
+        return None
+    return ChannelPlace(value.name or "", channels, tuple(makers), tuple(readers), low, high)
+
+
+def _unclipped(value: ir.Value) -> tuple[ir.Value | None, float, float]:
+    """What is cut off to become `value`, and between which numbers; `value` itself where nothing is.
+
+    Only where nothing comes between them: what is known of the size of `value` has to hold for what is cut off.
+    """
+    node = value.producer()
+    cut = None if node is None else node.inputs[0]
+    if node is None or cut is None or not graph.is_op(node, "Clip") or graph.only_consumer(cut) is None:
+        return value, -math.inf, math.inf
+    low, high = _bound(node, 1, "min", -math.inf), _bound(node, 2, "max", math.inf)
+    return (None, 0.0, 0.0) if low is None or high is None else (cut, low, high)
+
+
+def _bound(node: ir.Node, index: int, name: str, default: float) -> float | None:
+    """Of a Clip: where it is one number for all, and known."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    tensor = graph.constant(value)
+    if value is None:
+        return graph.attribute_float(node, name, default)
+    return float(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
 
 
 def _reader(weight: Weight, seen: LayerInput, channels: int, kind: type) -> Reader | None:

@@ -3,9 +3,9 @@
 `MatMulNBits`, `DenseMatMul`, `GatherNBits` and `Attention` are compiled kernels where their library is registered.
 Where it is not, a runtime calls the function of the same domain, name and overload, so that the file opens in any
 onnxruntime.
-`DequantizeNBits` and `NestedScales` are functions everywhere: runtimes fold them when they load the model. One body
-serves all shapes: sizes come from the attributes of the node and the shapes of its inputs. The overload names the
-variant:
+`DequantizeNBits`, `NestedScales` and `WidenTiles` are functions everywhere: runtimes fold them when they load the
+model. One body serves all shapes: sizes come from the attributes of the node and the shapes of its inputs. The
+overload names the variant:
 
     MatMulNBits        FORMAT[_zp][_bias][_exact]
     DenseMatMul        FORMAT[_bias][_plus|_times][_exact][_relu|_gelu|_gelu_tanh|_silu]
@@ -13,6 +13,7 @@ variant:
     Attention          softmax[_mask][_exact][_turnedRANK|_joinedPARTS]
     DequantizeNBits    FORMAT[_turned|_shaped|_scales|_minima]
     NestedScales       FORMAT
+    WidenTiles         FORMAT
 
 Spelling and bytes of all are defined here and in `layouts` alone.
 """
@@ -32,7 +33,7 @@ from onnxq.formats import Format
 
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
-DENSE, ATTENTION = "DenseMatMul", "Attention"
+DENSE, ATTENTION, WIDEN = "DenseMatMul", "Attention", "WidenTiles"
 #: Bits of an attention's attribute `joined`: of what the heads of a row lie side by side.
 JOINED = {"q": 1, "k": 2, "v": 4, "y": 8}
 #: Their bodies are islands of models (`passes/regions`).
@@ -46,6 +47,7 @@ _FILES = {
     ATTENTION: "_attention",
     DEQUANTIZE: "_dequantize",
     NESTED: "_nested",
+    WIDEN: "_widen",
 }
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
+import importlib.util
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,12 +23,14 @@ from onnxq.runtime.process.endings import Ended, calls_the_users
 
 _NAME = r"[^\W\d]\w*"
 _WORD = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+_IN_FILE = re.compile(rf"(.+\.py):({_NAME})", re.DOTALL)
 #: Parameters that a message lists, and characters of a value.
 LISTED, SHOWN = 8, 40
 
 
 def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -> Callable[..., Any]:
-    """The function that `module:function` names; modules of the current folder are found first.
+    """The function that `module:function` names, or `path/of/file.py:function`; modules of the current folder are found
+    first.
 
     Args:
         what: how messages call it: the option and its word.
@@ -32,23 +38,47 @@ def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -
     Raises:
         the given kind of error: there is none, or its module fails.
     """
-    found = _WORD.fullmatch(source)
-    if found is None:
+    in_file = _IN_FILE.fullmatch(source)
+    matched = _WORD.fullmatch(source) if in_file is None else in_file
+    if matched is None:
         raise error(f"{what} is not spelled module:function, the names of a module and of a function in it")
-    module, name = found.groups()
-    sys.path.insert(0, "")
+    module, name = matched.groups()
+    if in_file is not None and not Path(module).is_file():
+        raise error(f"{what}: there is no file '{module}'")
+    folder = "" if in_file is None else str(Path(module).resolve().parent)
+    sys.path.insert(0, folder)
     try:
         with failing(what, error):
-            imported = importlib.import_module(module)
+            imported = importlib.import_module(module) if in_file is None else _run_file(Path(module).resolve())
             function = getattr(imported, name, None)
+            names = [each for each in vars(imported) if not each.startswith("_")]
     finally:
         with contextlib.suppress(ValueError):  # it was removed meanwhile
-            sys.path.remove("")
+            sys.path.remove(folder)
     if function is None:
-        raise error(f"{what}: '{module}' has no '{name}'")
+        near = difflib.get_close_matches(name, names, 1)
+        raise error(f"{what}: '{module}' has no '{name}'{f'; it has {near[0]!r}' if near else ''}")
     if not callable(function):
         raise error(f"{what} is not a function")
     return function
+
+
+def _run_file(path: Path) -> ModuleType:
+    """The module that a file holds, whatever else of its name is installed; once in a process."""
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # it ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # by which its classes are found, where nothing else has the name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if sys.modules.get(path.stem) is module:
+            del sys.modules[path.stem]
+        raise
+    return module
 
 
 @contextlib.contextmanager

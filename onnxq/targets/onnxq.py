@@ -13,6 +13,8 @@ from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
 #: Numbers from which on a weight in float16 is multiplied by as it lies: it is read from memory then, half as many
 #: bytes as of float32, and stays in the file's mapping. Smaller ones stay in caches, where unpacking them takes longer.
 LARGE = 1 << 22
+#: Times the codes of a row that its tiles may take, which hold whole blocks, where codes have few bits to be small.
+MOST_PADDED = 1.125
 
 
 class onnxq(Target):
@@ -29,7 +31,7 @@ class onnxq(Target):
     def opset_for(self, scheme: str) -> int:
         if scheme in INTEGER_SCHEMES or weight_format(scheme) == "float16":
             return super().opset_for(scheme)
-        if scheme not in SCHEMES and formats.get(scheme).kernel is None and super().opset_for(scheme):
+        if scheme not in SCHEMES and formats.get(scheme).multiplied_as is None and super().opset_for(scheme):
             return super().opset_for(scheme)
         return own_ops.OPSET
 
@@ -40,8 +42,12 @@ class onnxq(Target):
         format = formats.get(wish.format or "")
         if wish.method is Method.DYNAMIC and wish.op == "LSTM":
             return in_float(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
-        if wish.method is Method.PACKED and format.kernel is None:
+        if wish.method is Method.PACKED and format.multiplied_as is None:
             return in_float(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
+        k, block = weight.shape[weight.role.contraction], wish.block or 1
+        is_wasteful = -(-k // block) * block > MOST_PADDED * k
+        if wish.method is Method.PACKED and format.kernel is None and is_wasteful:
+            return in_float(wish, "blocks would be filled up with too many codes: unpacked when the model loads")
         if wish.method in (Method.STORED, Method.HALF) and format.is_dense and is_plain_matmul(weight):
             is_float = weight.tensor.dtype is ir.DataType.FLOAT  # products in other types stay what they are
             is_worth_it = format.name != "float16" or weight.elements >= LARGE

@@ -12,6 +12,7 @@ from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe, twin
 from onnxq.samples.trials import GIVEN
 from onnxq.schemes import SCHEMES
+from onnxq.tuning.costs import NOISIER
 from onnxq.tuning.harm import harm, sharing
 from onnxq.tuning.plan_bench import PlanBench
 
@@ -132,12 +133,14 @@ def _is_named(choice: Choice, recipe: Recipe) -> bool:
 
 
 def _finer(bench: PlanBench, choice: Choice, recipe: Recipe) -> Choice | None:
-    found = finer(choice, HALF_REASON if choice.method is Method.HALF else REASON)
+    # That a node is in float for its noise says more than how long its weights are then.
+    reason = HALF_REASON if choice.method is Method.HALF else NOISIER if choice.reason == NOISIER else REASON
+    found = finer(choice, reason)
     if found is not None and found.format is not None and recipe.symmetric is False:
         found = dataclasses.replace(found, format=twin(found.format, symmetric=False))
     if found is None or found.format != "float16" or choice.node not in bench.unfit_for_half:
         return found
-    return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=REASON)
+    return Choice(choice.node, choice.op, Method.KEEP, elements=choice.elements, reason=reason)
 
 
 def _fewest(plan: Plan, ranked: Sequence[Choice], enough: Callable[[Plan], bool]) -> int:

@@ -20,7 +20,7 @@ from onnxq.recipe import Recipe
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
 from onnxq.samples.trials import GIVEN
-from onnxq.tuning.costs import Costs, cheapest, predicted_seconds, unfused
+from onnxq.tuning.costs import NOISIER, SLOWER, Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.halves import HalfCosts
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
@@ -143,12 +143,10 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         costs = replace(costs, halves=HalfCosts())
     if recipe.keep_slow:
         costs = costs.optimistic()
-    of_float = (
-        "costs more accuracy than it gives speed" if targets.get(plan.target).consumer else "float is faster here"
-    )
-    float_plan = _back(bench, plan, plan.those(*COMPUTING), of_float)
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), NOISIER if targets.get(plan.target).consumer else SLOWER)
     start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
     best = _best_bargain(terms, plan, costs, [start, float_plan])
+    best = None if best is None else _with_reasons(best, start)
     if best is None:
         return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.aim:g} dB at the outputs")
     if bench.there is not None:
@@ -179,6 +177,14 @@ def _best_there(terms: Terms, timings: Timings, there: There, plans: Sequence[Pl
         full = plans[2]
         return _back(terms.bench, full, full.those(*COMPUTING), f"float is faster in {there.consumer}")
     return best
+
+
+def _with_reasons(best: Plan, fastest: Plan) -> Plan:
+    """`best`, in which nodes are in float for their time if they are so in the fastest plan too, and else for their
+    noise."""
+    was = {choice.node: choice for choice in fastest.those(*COMPUTING)}
+    back = [c for c in best if c.method not in COMPUTING and c.reason in (SLOWER, NOISIER)]
+    return best.replacing(replace(c, reason=NOISIER if c.node in was else SLOWER) for c in back)
 
 
 def _as_short(plan: Plan, asked: Plan) -> Plan:

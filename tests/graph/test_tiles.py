@@ -94,3 +94,45 @@ def test_eight_bits_of_counting_data() -> None:
     assert tiles.shape == (1, 4, 16, 4)
     assert tiles[0, 0, 0].tolist() == [0, 1, 2, 3]
     assert tiles[0, 3, 2].tolist() == [44, 45, 46, 47]
+
+
+@shapes
+@pytest.mark.parametrize("name", ["int2", "int3", "uint2", "ternary", "tq2_0"])
+@looped("axis", [1, 0])
+@looped("block", [16, 32, 256])
+def test_codes_of_2_and_3_bits_become_those_of_4(name: str, n: int, k: int, axis: int, block: int) -> None:
+    w = np.random.default_rng(n + k).standard_normal((n, k)).astype(np.float32)
+    format = formats.get(name)
+    q = format.encode(np.ascontiguousarray(w if axis else w.T), Granularity(axis, block))
+    short = layouts.few_bits_tiles(q)
+    assert (short.shape, short.dtype) == ((-(-n // 16), -(-k // block) * block // 8, 16, format.bits), np.uint8)
+    assert short.flags.c_contiguous
+    wide = layouts.from_few_bits_tiles(short, signed=format.code_type.kind == "i")
+    zeros = None if q.zero_points is None else layouts.onnxq_zero_points(q)
+    back = layouts.from_onnxq_tiles(format, wide, layouts.onnxq_scales(q), zeros, n=n, k=k, block=block)
+    np.testing.assert_array_equal(back.codes, q.codes if axis else q.codes.T)
+    if format.code_type.kind == "i":  # what fills up rows and tiles is the same too
+        np.testing.assert_array_equal(wide, layouts.onnxq_tiles(q))
+
+
+def test_every_code_of_2_and_3_bits_lies_where_the_drawing_says() -> None:
+    codes = np.tile(np.arange(-4, 4, dtype=np.int8), 2).reshape(1, 16)
+    q = QuantizedTensor(formats.get("int3"), Granularity(1, 16), codes, np.ones((1, 1), np.float32))
+    a, b, c, d, e, f, g, h = (code & 7 for code in range(-4, 4))
+    low = [code & 3 for code in (a, b, c, d, e, f, g, h)]
+    high = sum((code >> 2) << place for place, code in enumerate((a, b, c, d, e, f, g, h)))
+    wanted = [
+        low[0] | low[4] << 4 | low[1] << 2 | low[5] << 6,
+        low[2] | low[6] << 4 | low[3] << 2 | low[7] << 6,
+        high,
+    ]
+    np.testing.assert_array_equal(layouts.few_bits_tiles(q)[0, 0, 0], wanted)
+
+
+@pytest.mark.parametrize("name", ["int4", "uniform3", "q8_0"])
+def test_codes_of_other_widths_are_no_few_bits(name: str) -> None:
+    q = formats.quantize(np.ones((2, 32), np.float32), name, Granularity(1, 32))
+    with pytest.raises(ValueError, match=r"codes of|tiles hold"):
+        layouts.few_bits_tiles(q)
+    with pytest.raises(ValueError, match="tiles of 2 or 3 bits are"):
+        layouts.from_few_bits_tiles(np.zeros((1, 2, 16, 4), np.uint8), signed=True)

@@ -86,7 +86,14 @@ PLACES = [
 NONE = [
     pytest.param("h = Mul(x, G) a = MatMul(h, V) b = Abs(h) c = MatMul(b, V) y = Add(a, c)", id="other-reader"),
     pytest.param("a = MatMul(x, W) s = Sigmoid(a) y = MatMul(s, V)", id="not-homogeneous"),
-    pytest.param("a = MatMul(x, W) c = Clip(a, zero, six) y = MatMul(c, V)", id="clip"),
+    pytest.param("a = MatMul(x, W) c = Clip(a, one, six) y = MatMul(c, V)", id="clip-above-zero"),
+    pytest.param(
+        "a = MatMul(x, W) t = ReduceMax(x) s = Squeeze(t) c = Clip(a, zero, s) y = MatMul(c, V)", id="clip-computed"
+    ),
+    pytest.param(
+        "a = MatMul(x, W) c = Clip(a, zero, six) b = Abs(a) d = MatMul(b, V) e = MatMul(c, V) y = Add(d, e)",
+        id="clip-beside-others",
+    ),
     pytest.param("a = MatMul(x, W) b = Add(a, x) y = MatMul(b, V)", id="residual"),
     pytest.param("a = MatMul(x, W) r = Relu(a) b = MatMul(r, V) c = MatMul(a, V) y = Add(b, c)", id="maker-read-twice"),
     pytest.param("h = LayerNormalization <axis = 0> (x, T) y = MatMul(h, V)", id="norm-of-all"),
@@ -271,3 +278,96 @@ def test_readers_with_other_kernels_see_other_rows(tmp_path: Path) -> None:
     assert (place.value, len(place.readers)) == ("r", 3)
     made = balanced(job)
     assert made.ways["smoothquant"] >= 1 and made.error < 0.8
+
+
+EXPAND, DEPTHWISE, PROJECT = (
+    tiny.normal(64, 8, 1, 1),
+    tiny.normal(64, 1, 3, 3, seed=1),
+    tiny.normal(16, 64, 1, 1, seed=2),
+)
+
+
+def block_with_relu6(clip: str = "Clip(a, zero, six)") -> onnx.ModelProto:
+    """A block as those of MobileNetV2: of 64 channels two reach the 6, one is always 0, and others are small."""
+    sizes = np.exp2(np.random.default_rng(0).uniform(-3, 1, 64)).astype(np.float32)
+    sizes[[3, 4]], sizes[5] = 40, 0
+    expand, depthwise = EXPAND * sizes.reshape(-1, 1, 1, 1), np.abs(DEPTHWISE) / 9
+    project = PROJECT / np.sqrt(np.maximum(sizes, 0.1)).reshape(1, -1, 1, 1)
+    text = f"""m (float[1, 8, 12, 12] x) => (float[1, 16, 12, 12] y) {{
+        a = Conv (x, K) c = {clip} b = Conv <group = 64, pads = [1, 1, 1, 1]> (c, D) d = Clip(b, zero, six)
+        y = Conv (d, P) }}"""
+    constants = {"K": expand, "D": depthwise, "P": project, "zero": np.float32(0), "six": np.float32(6)}
+    return tiny.model(text, constants)
+
+
+def images(count: int, seed: int = 0) -> list[dict[str, NDArray]]:
+    return [{"x": tiny.normal(1, 8, 12, 12, seed=seed + i)} for i in range(count)]
+
+
+def test_channels_are_scaled_through_a_clip_that_stays_out_of_their_way(tmp_path: Path) -> None:
+    path = tiny.save(block_with_relu6(), tmp_path)
+    job = open_job(path, Recipe("w8a8", keep_slow=True), "onnx", images(24))
+    assert [(each.value, each.low, each.high, each.is_bounded) for each in channel_places(job.model)] == [
+        ("c", 0.0, 6.0, True),
+        ("d", 0.0, 6.0, True),
+    ]
+    made = balanced(job)
+    assert dict(made.ways) == {"smoothquant": 2} and made.error < 0.5
+    # What the float model computes is the same, where channels are full too.
+    write.save(made.job.model, tmp_path / "scaled.onnx", lambda _: None)
+    for feed in images(8, seed=100):
+        before, after = (run(each, feed) for each in (path, tmp_path / "scaled.onnx"))
+        np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5 * np.abs(before).max())
+    constants = {name: value.const_value.numpy() for name, value in made.job.model.graph.initializers.items()}
+    gains = np.abs(constants["K"]).max(axis=(1, 2, 3)) / np.maximum(np.abs(EXPAND).max(axis=(1, 2, 3)), 1e-9)
+    assert gains[3] == gains[4] == 40 and gains[5] == 0  # they reach the clip, or are nothing
+    others = np.delete(gains, [3, 4, 5])
+    assert others.max() / others.min() < 2.0**3  # of 2^4 before
+    # Numbers twice as large as any that calibration saw still pass.
+    hidden = tiny.model(
+        "m (float[1, 8, 12, 12] x) => (float[1, 64, 12, 12] a) { a = Conv (x, K) }", {"K": constants["K"]}
+    )
+    tiny.save(hidden, tmp_path, "hidden.onnx")
+    assert job.data is not None
+    seen, _ = job.data.split(job.sampling.held_back)
+    largest = np.max([run(tmp_path / "hidden.onnx", feed).max(axis=(0, 2, 3)) for feed in seen], axis=0)
+    assert (np.delete(largest, [3, 4]) <= 3.01).all()
+
+
+def test_networks_with_relu6_gain_by_it_on_what_they_did_not_see(tmp_path: Path) -> None:
+    path, found = tiny.save(block_with_relu6(), tmp_path), {}
+    for balance in (False, True):
+        recipe = Recipe("w8a8", keep_slow=True, balance=balance, effort="quick")
+        plan = open_job(path, recipe, "ort-cpu", images(24)).plan
+        result = quantize(path, tmp_path / f"{balance}.onnx", recipe, data=images(24), plan=plan, check=False)
+        found[balance] = np.mean([tiny.sqnr(run(path, f), run(result.output, f)) for f in images(8, seed=100)])
+        assert any("smoothquant at 2 places" in note for note in result.notes) == balance
+    assert found[True] > found[False] + 4
+
+
+@pytest.mark.parametrize("scheme", ["w8a8-dynamic", "int4"])
+def test_channels_in_float_are_not_scaled_through_a_clip(scheme: str, tmp_path: Path) -> None:
+    """Larger numbers than samples have would be cut off there that now pass."""
+    text = "m (float[N, 64] x) => (float[N, 48] y) { a = MatMul(x, W) c = Clip(a, zero, six) y = MatMul(c, V) }"
+    w = tiny.normal(64, 64) * np.where(np.arange(64) < 2, np.float32(0.5), np.float32(0.001))
+    proto = tiny.model(text, {"W": w, "V": tiny.normal(64, 48), "zero": np.float32(0), "six": np.float32(6)})
+    job = open_job(tiny.save(proto, tmp_path), Recipe(scheme, algorithm=None), "ort-cpu", outliers())
+    assert [place.is_bounded for place in channel_places(job.model)] == [True]
+    assert not balanced(job).ways
+    assert balanced(open_job(tmp_path / "model.onnx", Recipe("w8a8"), "ort-cpu", outliers())).ways
+
+
+def test_both_ends_of_a_clip_are_kept_away_from(tmp_path: Path) -> None:
+    text = "m (float[N, 64] x) => (float[N, 48] y) { a = MatMul(x, W) c = Clip(a, low, high) y = MatMul(c, V) }"
+    w = tiny.normal(64, 64) * np.exp2(np.random.default_rng(3).uniform(-9, -3, 64)).astype(np.float32)
+    constants = {"W": w, "V": tiny.normal(64, 48), "low": np.float32(-2), "high": np.float32(50)}
+    path = tiny.save(tiny.model(text, constants), tmp_path)
+    job = open_job(path, Recipe("w8a8"), "ort-cpu", outliers())
+    made = balanced(job)
+    assert dict(made.ways) == {"smoothquant": 1}
+    scaled = made.job.model.graph.initializers["W"].const_value.numpy()
+    lowest = min((feed["x"] @ scaled).min() for feed in outliers())
+    assert lowest > -1.3  # some way from -2, also on samples held back
+    write.save(made.job.model, tmp_path / "scaled.onnx", lambda _: None)
+    feed = outliers(200, 1, seed=9)[0]
+    np.testing.assert_allclose(run(tmp_path / "scaled.onnx", feed), run(path, feed), rtol=1e-3, atol=1e-5)

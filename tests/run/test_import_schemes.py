@@ -46,7 +46,7 @@ def save(path: Path, tensors: dict[str, NDArray]) -> Path:
     [
         ("gptq4_ordered", "ort-cpu", "uint4 b32", 1e-6),
         ("gptq4_ordered", "onnxq", "uint4 b32", 1e-6),
-        ("gptq2_symmetric", "onnxq", "int4 b32", 1e-6),
+        ("gptq2_symmetric", "onnxq", "int2 b32", 1e-6),
         ("awq", "onnx", "uint4 b32 stored", 1e-6),
         ("compressed_pack3_affine", "ort-cpu", "uint4 b32", 1e-6),
         ("compressed_mxfp4", "onnxq", "mxfp4 b32", 1e-6),

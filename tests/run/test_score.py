@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -131,6 +133,65 @@ def test_on_the_command_line(model: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "score" in done.output and "0.75 → 0.5" in done.output and "0.25 lower" in done.output
     assert CliRunner().invoke(main, [*line[:-1], "my_score:none", "-f"]).exit_code == 1
     assert CliRunner().invoke(main, [*line, "--max-drop", "0.1", "-f"]).exit_code == 1
+
+
+def test_a_score_lies_in_a_file_too_and_may_fall_by_a_share(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    folder = model.parent / "mine"
+    folder.mkdir()
+    (folder / "beside_it.py").write_text("WORST = 0.5\n")
+    # A name that the standard library has too, and a neighbour that it imports.
+    (folder / "json.py").write_text(
+        "from beside_it import WORST\ndef score(path):\n    return 0.75 if 'model' in path else WORST\n"
+    )
+    line = ["quantize", "model.onnx", "-w", "int4", "-o", "o.onnx", "--evaluate", "mine/json.py:score"]
+    done = CliRunner().invoke(main, [*line, "--max-drop", "25%"])
+    assert done.exit_code == 0, done.output
+    assert "0.25 lower, may be 0.25 lower" in done.output
+    assert "__file__" in vars(json) and Path(json.__file__).parent != folder
+    refused = CliRunner().invoke(main, [*line, "--max-drop", "little", "-f"])
+    assert refused.exit_code == 1 and "--max-drop: invalid number 'little'; examples: 0.005, 0.5%" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("gone.py:score", "there is no file 'gone.py'"),
+        ("there.py:scores", "'there.py' has no 'scores'; it has 'score'"),
+        ("there:other", "'there' has no 'other'$"),
+        ("broken.py:score", "failed with SyntaxError"),
+        ("there.py", "is not spelled module:function"),
+    ],
+)
+def test_a_word_for_a_score_that_is_wrong_says_what(
+    model: Path, monkeypatch: pytest.MonkeyPatch, word: str, said: str
+) -> None:
+    monkeypatch.chdir(model.parent)
+    (model.parent / "there.py").write_text("def score(path):\n    return 1.0\n")
+    (model.parent / "broken.py").write_text("def score(path)\n")
+    with pytest.raises(BadRecipe, match=said):
+        made(model, evaluate=word)
+    assert "broken" not in sys.modules
+
+
+@pytest.mark.parametrize("one", [np.array(0.5), np.array([0.5]), np.float32(0.5), np.int64(2)], ids=repr)
+def test_an_array_of_one_number_is_a_score(model: Path, one: Any) -> None:
+    result = made(model, evaluate=lambda path: one)
+    assert result.score is not None and result.score.quantized == float(one.item())
+
+
+@pytest.mark.parametrize("several", [np.zeros(2), np.array("good"), np.array(None)], ids=repr)
+def test_arrays_of_others_are_none(model: Path, several: Any) -> None:
+    with pytest.raises(BadRecipe, match="gave something of type ndarray for"):
+        made(model, evaluate=lambda path: several)
+
+
+@pytest.mark.parametrize(
+    ("in_float", "quantized", "is_told"), [(0.1, 0.2, True), (0.5, 0.505, False), (0.2, 0.1, False)]
+)
+def test_a_score_that_rises_may_be_a_loss(model: Path, in_float: float, quantized: float, is_told: bool) -> None:
+    result = made(model, evaluate=lambda path: in_float if Path(path) == model else quantized)
+    assert is_told == any("if it is a loss" in note for note in result.notes)
 
 
 @given(st.floats(0, 100), st.floats(0, 60))

@@ -155,7 +155,7 @@ def test_a_rank_is_given_to_the_layer_that_gains_by_it(folder: Path, tmp_path: P
     found = quantized(
         *(folder, tmp_path / "o.onnx"),
         data=tmp_path / "flat.npz",
-        recipe=onnxq.Recipe(effort="quick"),
+        recipe=onnxq.Recipe(effort="quick", accuracy_level=0),  # rounded activations hide what a rank gains
         budget="bits=4.2",
         formats=("int3/32+mse", "int3/32+mse+rank2", "uint4/32+gptq"),
     )

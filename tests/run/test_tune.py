@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from onnxq.encoding.lazy import Encoding
 from onnxq.encoding.memo import forget, remembering
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.job import open_job
-from onnxq.plan import Method
+from onnxq.plan import COMPUTING, Method, Plan
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import Recipe
 from onnxq.runtime.kernel_times import Kernel
@@ -28,8 +29,9 @@ pytestmark = pytest.mark.usefixtures("quick")
 LAYERS = 12
 
 
-def encoder(folder: Path) -> Path:
-    """Residual layers with activations that a few channels rule, of which one layer suffers more than the others."""
+def encoder(folder: Path, *, head: int = 64) -> Path:
+    """Residual layers with activations that a few channels rule, of which one layer suffers more than the others; and a
+    product with another number of outputs behind them."""
     rng = np.random.default_rng(0)
     body, constants = "t = Gather<axis=0>(table, ids)  x0 = Mul(t, gain0)  ", {"table": tiny.normal(500, 64)}
     for i in range(LAYERS):
@@ -41,7 +43,10 @@ def encoder(folder: Path) -> Path:
         weight[gain > 1] /= gain[gain > 1].max()
         constants |= {f"w{i}": weight, f"gain{i}": gain}
     constants[f"gain{LAYERS}"] = np.ones(64, np.float32)
-    text = f"g (int64[N, T] ids) => (float[N, T, 64] y) {{ {body} y = Identity(x{LAYERS}) }}"
+    last = f"y = Identity(x{LAYERS})"
+    if head != 64:
+        last, constants["v"] = f"[head] y = MatMul(x{LAYERS}, v)", tiny.normal(64, head)
+    text = f"g (int64[N, T] ids) => (float[N, T, {head}] y) {{ {body} {last} }}"
     return tiny.save(tiny.model(text, constants), folder)
 
 
@@ -59,6 +64,24 @@ def test_preferences_trade_speed_for_accuracy(tmp_path: Path, twice_as_fast: Non
     assert 20 <= checks["speed"] < checks["balanced"] + 1 < checks["accuracy"]
     assert converted(found["balanced"]) >= LAYERS / 2
     assert found["size"].bytes_after <= min(result.bytes_after for result in found.values()) * 1.01
+
+
+def test_nodes_are_in_float_for_their_time_or_for_their_noise(
+    tmp_path: Path, twice_as_fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, slow = PlanBench.kernels, "head"
+
+    def kernels(bench: PlanBench, plan: Plan | None, *, timed: bool = True) -> list[Kernel]:
+        is_int8 = plan is not None and plan.method(slow) in COMPUTING
+        found = fast(bench, plan, timed=timed)
+        return [dataclasses.replace(k, seconds=2.0) if is_int8 and k.name == slow else k for k in found]
+
+    monkeypatch.setattr(PlanBench, "kernels", kernels)
+    recipe = Recipe("w8a8-dynamic", prefer="accuracy")
+    plan = onnxq.quantize(encoder(tmp_path, head=96), tmp_path / "q.onnx", recipe).plan
+    back = {c.node: c.reason for c in plan if c.op == "MatMul" and c.method not in COMPUTING}
+    assert back.pop(slow) == "float is faster here"
+    assert back and set(back.values()) == {"costs more accuracy than it gives speed"}
 
 
 @pytest.mark.parametrize("word", ["balanced", "accuracy"])

@@ -1,7 +1,8 @@
 """The committed table of algorithms: `python tests/zoo/accuracy.py [--write] [--by ALGORITHM …] [-- MODEL …]`.
 
 Quantizes shared models to few bits by the weights alone and by data, next to onnxruntime's own tool, and scores what
-comes out on data that none of them saw. Nothing is given back to a longer format, whatever it costs.
+comes out on data that none of them saw. Nothing is given back to a longer format, whatever it costs. With `--int8` it
+tells instead which nodes `w8a8` keeps in float for accuracy, and what it would cost to have them in integers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ from tables import TableRow, read_rows
 
 import onnxq
 from onnxq.job import open_job
+from onnxq.plan import COMPUTING, Plan
 from onnxq.recipe import Rule
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
@@ -49,27 +51,20 @@ FORMATS = {"charlm": ("int4", "nf4", "int3", "uint2")}
 OURS = ("rtn", "mse", "hqq", "awq", "importance", "gptq", "gptaq", "adaround")
 #: What is compared with what.
 PAIRS = (("gptq", "rtn"), ("gptq", "mse"), ("gptaq", "gptq"), ("adaround", "gptq"), ("awq", "mse"))
-#: What is said below the tables.
-BOUNDS = (
-    "## What limits it",
-    "",
-    "* Scales that are tried on the outputs came last. Measured since: `gptq` and `gptaq` of gpt_nano_sort and",
-    "  both tiny-random models, `gptq` of stories260k_llama, deeplabv3_mnv2, mobilenetv2_cifar10 and",
-    "  mlperf_ic_resnet8 (`adaround` too), and charlm in `int3` by `gptaq`, which had 1.4305 nats and 23.8 dB",
-    "  before. rxn_albert was measured without the next line's rule. At a layer of charlm (384 × 384, rows held",
-    "  back) `int3` went from 31.2 to 32.0 dB, `uint2` from 24.4 to 25.4.",
-    "* Trying scales needs four rows of data for each input. With 64 rows for the 64 inputs of its last layer",
-    "  mlperf_ic_resnet8 fell from 17.1 to 14.7 dB; where such layers keep the scales of their weights it has",
-    "  20.5.",
-    "* tiny-random-lfm2-fp32_decoder gains least: the 32 inputs of its one product are random embeddings, which",
-    "  spread evenly in all directions. No input makes up for another, and only scales are left to gain by. 25",
-    "  of them in the place of six, and four times the sweeps, took that layer from 22.9 to 23.0 dB; ÷ 1.5 would",
-    "  take 23.1.",
-    "* Nodes that `w8a8` keeps in float for accuracy were not taken back, and GPTQ of a model of 3.8 GB was not",
-    "  run.",
-    "* Later layers that make up for errors of the residual stream, and outputs that count by what the loss owes",
-    "  to them, were not tried.",
+#: What is said below the tables, by hand: it stays as it is there.
+BOUNDS = "## What limits it"
+#: Nodes in float for their noise, and models that had some at one time or another.
+NOISY = "costs more accuracy than it gives speed"
+INTEGERS = (
+    "mobilenetv2_cifar10",
+    "deeplabv3_mnv2",
+    "nsnet2",
+    "ultraface_rfb320",
+    "yunet_n_dynamic",
+    "basic_pitch_nmp",
+    "silero_vad_op18_ifless",
 )
+INT8_HEADER = ("model", "metric", "float", "int8", "float for time", "for accuracy", "score · dB", "int8 there too")
 #: What codes are chosen by where channels are scaled before.
 ALGORITHMS = {"awq": "mse"}
 
@@ -87,6 +82,38 @@ class Row(TableRow):
     sqnr: str
     size: str
     seconds: str
+
+
+@dataclass(frozen=True)
+class Int8Row(TableRow):
+    """One line of the table of `w8a8`, as text."""
+
+    model: str
+    metric: str
+    in_float: str
+    integers: str
+    slow: str
+    noisy: str
+    result: str
+    without: str
+
+
+def in_integers(zoo: ModuleType, name: str, folder: Path) -> Int8Row:
+    """What becomes of a model in `w8a8`, and of the same with all nodes in int8 that are in float for accuracy."""
+    path, data, entry = zoo.model_path(name), zoo.calibration(name, 64), zoo.MODELS[name]
+
+    def figures(plan: Plan | None) -> tuple[Plan, str]:
+        output = folder / "int8.onnx"
+        made = onnxq.quantize(path, output, "w8a8", data=data, limit=None, plan=plan, force=True).plan
+        return made, f"{zoo.score(name, output):.4f} · {zoo.sqnr(name, output):.1f}"
+
+    plan, result = figures(None)
+    full = open_job(path, "w8a8", "ort-cpu", data).plan.those(*COMPUTING)
+    back = {choice.node: choice for choice in full if choice.node not in {c.node for c in plan.those(*COMPUTING)}}
+    noisy = [choice for choice in back.values() if plan.choices[choice.node].reason == NOISY]
+    counts = len(full) - len(back), len(back) - len(noisy), len(noisy)
+    without = figures(plan.replacing(noisy))[1] if noisy else "–"
+    return Int8Row(name, entry.metric, f"{entry.float_score:.4f}", *map(str, counts), result, without)
 
 
 def ours(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) -> None:
@@ -175,7 +202,7 @@ def gains(rows: list[Row]) -> Iterator[str]:
         yield f"| {model} | {word} | {' | '.join(shown)} |"
 
 
-def render(rows: list[Row]) -> str:
+def render(rows: list[Row], integers: list[Int8Row], below: str) -> str:
     return "\n".join(
         [
             "# Algorithms, by the weights alone and by data",
@@ -203,10 +230,27 @@ def render(rows: list[Row]) -> str:
             "|---" * (len(PAIRS) + 2) + "|",
             *gains(rows),
             "",
-            *BOUNDS,
+            "## Nodes that `w8a8` keeps in float for accuracy",
             "",
+            "Made by `python tests/zoo/accuracy.py --int8 --write`: with 64 samples for calibration on `ort-cpu`, how",
+            "many nodes compute in int8, how many stay in float because that is faster, and how many because the noise",
+            "that they add is not worth the time that they save; and the same with all of those in int8.",
+            "",
+            f"| {' | '.join(INT8_HEADER)} |",
+            "|---" * len(INT8_HEADER) + "|",
+            *map(str, integers),
+            "",
+            below,
         ]
     )
+
+
+def write(rows: Iterable[Row], integers: Iterable[Int8Row]) -> None:
+    """Put all rows into the document, those of each model where they were."""
+    order = {name: i for i, name in enumerate((*PRODUCTS, *CONVOLUTIONS))}
+    below = BOUNDS + TABLE.read_text(encoding="utf-8").partition(BOUNDS)[2]
+    known = sorted(rows, key=lambda row: order[row.model]), sorted(integers, key=lambda row: INTEGERS.index(row.model))
+    TABLE.write_text(render(*known, below), encoding="utf-8")
 
 
 def main() -> None:
@@ -215,18 +259,23 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help="only these models")
     parser.add_argument("--by", nargs="+", choices=OURS, help="only these algorithms")
     parser.add_argument("--formats", nargs="+", help="only these formats")
+    parser.add_argument("--int8", action="store_true", help="the table of w8a8 instead")
     options, zoo = start(parser)
     rows = {(row.model, row.word, row.algorithm): row for row in read_rows(TABLE, Row, HEADER)}
-    order = {name: i for i, name in enumerate((*PRODUCTS, *CONVOLUTIONS))}
+    integers = {row.model: row for row in read_rows(TABLE, Int8Row, INT8_HEADER)}
     with tempfile.TemporaryDirectory() as folder:
-        for name in options.models or order:
+        for name in (options.models or INTEGERS) if options.int8 else ():
+            integers[name] = in_integers(zoo, name, Path(folder))
+            print(integers[name], flush=True)
+            if options.write:
+                write(rows.values(), integers.values())
+        for name in () if options.int8 else options.models or (*PRODUCTS, *CONVOLUTIONS):
             for word in options.formats or FORMATS.get(name, ("int4",)):
                 for row in measure(zoo, name, word, Path(folder), options.by):
                     rows[row.model, row.word, row.algorithm] = row
                     print(row, flush=True)
                     if options.write:
-                        known = sorted(rows.values(), key=lambda row: order[row.model])
-                        TABLE.write_text(render(known), encoding="utf-8")
+                        write(rows.values(), integers.values())
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from onnxq.summaries.gram import finite_rows, spread_out
 ROWS, SAMPLES = 512, 32
 #: Share of the error that has to remain at most, on both kinds of rows, for a place to be scaled.
 GAIN = 0.8
+#: Times the largest number that was seen of a channel up to which a Clip lets numbers pass after it was scaled.
+HEADROOM = 2.0
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ def balanced(job: Job, memory: int | None = None) -> Balanced:
                 continue
             bits = 8 if ways[place] == "smoothquant" else None
             trial = _trial(job, place, seen, bits)
-            found = _best(trial, ways[place], seen)
+            found = _best(trial, ways[place], seen, place)
             if found is not None and any(by_gptq := [reader.weight in by_data for reader in place.readers]):
-                found = _best(dataclasses.replace(trial, by_data=by_gptq), ways[place], seen, few=True)
+                found = _best(dataclasses.replace(trial, by_data=by_gptq), ways[place], seen, place, few=True)
             if found is not None:
                 factors[place] = found[0]
                 left.append(found[1])
@@ -101,6 +103,8 @@ def _way(job: Job, place: ChannelPlace) -> str:
     named = [choice.algorithm_by(job.recipe) for choice in choices]
     if len(choices) < len(place.readers) or algorithms.PLAIN in named:
         return ""  # who names rtn wants the codes of these very weights
+    if place.is_bounded and not all(choice.method is Method.STATIC for choice in choices):
+        return ""  # what reads integers of fixed ranges does not get any larger numbers, as it is
     if all(choice.method in (Method.STATIC, Method.DYNAMIC) for choice in choices):
         return "smoothquant"
     if any(choice.method in (Method.STATIC, Method.DYNAMIC) for choice in choices):
@@ -193,7 +197,9 @@ def _trial(job: Job, place: ChannelPlace, seen: _Seen, bits: int | None) -> Chan
     return ChannelTrial(place.channels, matrices, weight_formats, rows, (seen.low, seen.high), bits)
 
 
-def _best(trial: ChannelTrial, way: str, seen: _Seen, *, few: bool = False) -> tuple[NDArray[np.float32], float] | None:
+def _best(
+    trial: ChannelTrial, way: str, seen: _Seen, place: ChannelPlace, *, few: bool = False
+) -> tuple[NDArray[np.float32], float] | None:
     """The factors of least error on the worse kind of rows, and what is left of it; None: none is worth it.
 
     Args:
@@ -204,8 +210,25 @@ def _best(trial: ChannelTrial, way: str, seen: _Seen, *, few: bool = False) -> t
     before = trial.errors(np.ones(trial.channels, np.float32))
     best: tuple[NDArray[np.float32], float] | None = None
     for strength in strengths[::-3] if few else strengths:
-        tried = factors(sizes, strength)
+        tried = _within(place, factors(sizes, strength), seen)
         left = max(after / old if old else 1.0 for after, old in zip(trial.errors(tried), before, strict=True))
         if left < (GAIN if best is None else best[1]):
             best = tried, left
     return best
+
+
+def _within(place: ChannelPlace, factors: NDArray[np.float32], seen: _Seen) -> NDArray[np.float32]:
+    """The factors with which a Clip in front of the place cuts off nothing else than before: 1 for channels of which it
+    does cut, or nearly, and for those that were never anything but 0."""
+    if not place.is_bounded:
+        return factors
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sides = [
+            np.maximum(x, 0) / bound for x, bound in ((-seen.low, -place.low), (seen.high, place.high)) if bound > 0
+        ]
+    filled = np.max(sides, axis=0)  # the part of the Clip's range that each channel takes
+    is_free = (filled > 0) & (filled * HEADROOM <= 1)
+    if not is_free.any():
+        return np.ones_like(factors)
+    scaled = factors * ((filled / factors)[is_free].max() / filled.max())
+    return np.where(is_free, np.maximum(scaled, HEADROOM * filled), 1).astype(np.float32)

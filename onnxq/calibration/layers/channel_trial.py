@@ -46,7 +46,11 @@ class ChannelTrial:
         return np.max(sizes, axis=0).astype(np.float64)
 
     def errors(self, factors: NDArray[np.float32]) -> tuple[float, ...]:
-        """The sum over the layers of noise to signal at their outputs, on each kind of rows."""
+        """The sum over the layers of noise to signal at their outputs, on each kind of rows.
+
+        Of a layer in groups that is the mean over these: how large one is beside another says nothing of what it is
+        worth to the layers behind, as a normalization that was there before it was folded made them alike.
+        """
         errors = [0.0, 0.0]
         ways = self.by_data or [False] * len(self.weights)
         for every, how, both, by_data in zip(self.weights, self.formats, self.rows, ways, strict=True):
@@ -59,8 +63,9 @@ class ChannelTrial:
                 x = rows.transpose(1, 0, 2)
                 wanted = x @ w.swapaxes(1, 2)
                 noise = self._rounded(x / along, factors) @ q.swapaxes(1, 2) - wanted
-                power = float(np.square(wanted, dtype=np.float64).sum())
-                errors[kind] += float(np.square(noise, dtype=np.float64).sum()) / power if power else 0.0
+                power, error = (np.square(y, dtype=np.float64).sum(axis=(1, 2)) for y in (wanted, noise))
+                has_power = power > 0
+                errors[kind] += float((error[has_power] / power[has_power]).sum()) / max(1, int(has_power.sum()))
         return tuple(errors)
 
     def _coded(

@@ -157,6 +157,9 @@ class Format:
     #: What the kernels of the onnxq domain call its codes; None: they read none. Formats that differ in how their
     #: scales are chosen have one name, any other has that of the format; without scales the product is DenseMatMul.
     kernel: str | None = None
+    #: Of codes of 2 or 3 bits, the kernel's word for the 4 bits that they become when a model is loaded; None: they
+    #: become floats, or have a kernel of their own.
+    widened: str | None = None
     #: `quant_type` of onnxruntime's MatMulBnb4; None: it does not multiply by it.
     bnb4: int | None = None
     #: GGUF's own name of it; None: it has none.
@@ -179,6 +182,11 @@ class Format:
     def has_minimum(self) -> bool:
         """Whether code 0 stands for a floating-point number of its own in each group."""
         return self.offset_type is not None and self.offset_type.kind == "f"
+
+    @property
+    def multiplied_as(self) -> str | None:
+        """What the kernels of the onnxq domain that multiply by its codes, as they are or widened, call them."""
+        return self.kernel or self.widened
 
     @property
     def is_dense(self) -> bool:

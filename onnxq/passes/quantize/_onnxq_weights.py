@@ -74,6 +74,18 @@ def nested_scales(constants: WeightForms, weight: ir.Value, encoding: Encoding) 
     return constants.once((id(weight), "nested", key), made)
 
 
+def widened_tiles(constants: WeightForms, weight: ir.Value, encoding: Encoding) -> ir.Value:
+    """What a node there makes of codes of 2 or 3 bits: those of 4 that kernels read, [T, Kp/8, 16, 4]."""
+    key = (encoding.format.name, encoding.granularity)
+
+    def made() -> ir.Value:
+        word = encoding.format.name
+        codes = constants.value(weight, f"_{word}", (*key, "few"), encoding.part(layouts.few_bits_tiles))
+        return constants.call(owner_of(weight), Variant(own_ops.WIDEN, word), [codes], f"{weight.name}_tiles", {})
+
+    return constants.once((id(weight), "widened", key), made)
+
+
 def scale_rows(constants: WeightForms, weight: ir.Value, encoding: Encoding, *, minima: bool = False) -> ir.Value:
     """What a node there makes of the scales, or minima, of a format of two levels: [rows, blocks]."""
     format, outline = encoding.format, encoding.outline

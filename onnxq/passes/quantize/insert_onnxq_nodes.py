@@ -17,7 +17,7 @@ from onnxq.own_ops import Variant
 from onnxq.passes.low_rank import beside
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import read_product
-from onnxq.passes.quantize._onnxq_weights import nested_scales
+from onnxq.passes.quantize._onnxq_weights import nested_scales, widened_tiles
 from onnxq.passes.quantize._weight_forms import WeightForms
 from onnxq.plan import Choice, Method, Plan
 
@@ -116,9 +116,12 @@ def _pack(
     granularity, groups = Granularity(k_axis, block), choice.groups(2, k_axis)
     encoding = constants.encoding(weight, format, granularity, "MatMul", groups=groups, prefer_half=True)
     key = (format.name, block, k_axis)
-    assert format.kernel is not None
-    variant = Variant(op, format.kernel, format.offset_type is not None, exact=exact)
-    packed = [constants.value(weight, f"_{format.name}", key, encoding.part(layouts.onnxq_tiles))]
+    assert format.multiplied_as is not None
+    variant = Variant(op, format.multiplied_as, format.offset_type is not None, exact=exact)
+    if format.kernel is None:
+        packed = [widened_tiles(constants, weight, encoding)]
+    else:
+        packed = [constants.value(weight, f"_{format.name}", key, encoding.part(layouts.onnxq_tiles))]
     if format.base is not None:
         packed.append(nested_scales(constants, weight, encoding))
     else:

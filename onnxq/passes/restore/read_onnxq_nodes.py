@@ -43,7 +43,7 @@ class ReadOnnxqNodes(RestorePass):
 
 def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
     """A product, or lookup, whose codes, scales and zero points are its inputs from `first` on."""
-    source, stored = input_of(node, first), _stored(node, first)
+    source, stored = _source_of(node, first), _stored(node, first)
     if source is None or stored is None:
         return False
     scales = input_of(node, first + 1)
@@ -60,23 +60,45 @@ def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
 
 def _stored(node: ir.Node, first: int) -> Stored | None:
     n, k, block = (graph.attribute_int(node, word, 0) for word in ("N", "K", "block_size"))
-    word, found = graph.attribute_string(node, "format", ""), constants_of(node, first, first + 2)
+    word, found = graph.attribute_string(node, "format", ""), constants_of(node, first + 2)
+    codes = _source_of(node, first)
     if min(n, k) < 1 or block < 16 or block % 16 or not formats.is_known(word) or not found:
         return None
-    (weight, zeros), scales = found, input_of(node, first + 1)
+    (zeros,), weight, scales = found, graph.constant(codes), input_of(node, first + 1)
     if weight is None or scales is None:
         return None
     format, steps, sizes = formats.get(word), graph.constant(scales), {"n": n, "k": k, "block": block}
     if steps is None:
         nested = scales.producer()
         return None if nested is None or zeros is not None else _nested(weight, nested, **sizes)
-    if zeros is not None:
+    short = _widened(node, first)
+    if short is not None:
+        format = formats.get(short.overload)
+    elif zeros is not None:
         format = formats.get(f"uint{layouts.onnxq_width(format.bits)}")
 
     def read() -> QuantizedTensor:
-        return layouts.from_onnxq_tiles(format, weight.numpy(), steps.numpy(), array_of(zeros), **sizes)
+        tiles = weight.numpy()
+        if short is not None:
+            tiles = layouts.from_few_bits_tiles(tiles, signed=format.code_type.kind == "i")
+        return layouts.from_onnxq_tiles(format, tiles, steps.numpy(), array_of(zeros), **sizes)
 
     return Stored(format, Granularity(1, block), (n, k), read, steps.dtype is ir.DataType.FLOAT16)
+
+
+def _widened(node: ir.Node, index: int) -> ir.Node | None:
+    """The node that makes what is read there of codes of 2 or 3 bits; None: it is no such one."""
+    value = input_of(node, index)
+    made = None if value is None else value.producer()
+    if made is None or made.domain != own_ops.DOMAIN or made.op_type != own_ops.WIDEN:
+        return None
+    return made if formats.is_known(made.overload) and formats.get(made.overload).widened else None
+
+
+def _source_of(node: ir.Node, index: int) -> ir.Value | None:
+    """What the node reads there; of codes that are widened before, those."""
+    short = _widened(node, index)
+    return input_of(node, index) if short is None else input_of(short, 0)
 
 
 def _nested(weight: ir.TensorProtocol, made: ir.Node, *, n: int, k: int, block: int) -> Stored | None:
