@@ -75,7 +75,7 @@ def get(name: str, levels: ArrayLike | None = None) -> Format:
 def _named(name: str) -> Format:
     if name in names():
         return _class(name)()
-    word, digits = re.fullmatch(r"(.*?)(\d{0,9})", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    word, digits = re.fullmatch(r"(.*?)(\d{0,4000})", name, re.DOTALL).groups()  # type: ignore[union-attr]
     if digits and word in names() and (allowed := _class(word).parameters):
         if int(digits) not in allowed:
             what = _class(word).parameter

@@ -28,4 +28,7 @@ class nvfp4(SuperBlocks):
         least, _ = self.stored_scales.fit(np.asarray(scales, np.float32), shared)
         assert least is not None
         mantissas, exponents = np.frexp(np.asarray(least, np.float32))
-        return np.ldexp(np.float32(1), exponents - (mantissas == 0.5)).astype(np.float32)
+        power = np.ldexp(np.float32(1), exponents - (mantissas == 0.5)).astype(np.float32)
+        with np.errstate(over="ignore"):  # of the largest numbers, whose scales might be rounded up
+            is_finite = np.isfinite(power * np.float32(448 * self.levels.max()))
+        return np.where(is_finite, power, least)

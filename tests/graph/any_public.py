@@ -122,7 +122,8 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "rank": st.integers(0, 4),
     **dict.fromkeys(("size", "n", "k", "count"), sizes),
     **dict.fromkeys(
-        ("symmetric", "has_data", "widen", "powers_of_two", "rounding", "higher_is_better", "thorough"), st.booleans()
+        ("symmetric", "signed", "has_data", "widen", "powers_of_two", "rounding", "higher_is_better", "thorough"),
+        st.booleans(),
     ),
     **dict.fromkeys(("threshold", "percent", "slack", "in_float", "quantized", "scale", "sqnr"), numbers),
     "factors": st.none() | st.lists(numbers, max_size=2),
