@@ -173,7 +173,8 @@ def test_who_interrupts_before_anybody_listens_is_heard() -> None:
     command = supervised("pass")
     early = "import onnxq.runtime.supervisor as s; s.die_with = lambda parent: os.kill(os.getpid(), signal.SIGINT)"
     command[-1] = command[-1].replace("supervised(work)", f"{early}; supervised(work)")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - whatever started the tests
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=heard)
     assert (done.returncode, done.stderr) == (130, "onnxq: interrupted\n")
 
 
