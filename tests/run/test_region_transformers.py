@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import tiny
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 from tiny import sqnr
@@ -177,3 +178,29 @@ def test_other_targets_keep_biases_as_they_are(tmp_path: Path) -> None:
     onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="ort-cpu", data=samples(), check=False)
     biases = [each for each in onnx.load(out).graph.initializer if each.data_type == TensorProto.INT32]
     assert not biases and not regions_of(out)
+
+
+def test_products_in_a_branch_read_matrices_around_it(tmp_path: Path) -> None:
+    """What the branches multiply is made codes of outside of them; it is no image there either."""
+    text = """m (float[b, t, 32] x, bool c) => (float[b, t, 32] y) {
+        h = Relu (x)
+        y = If (c) <
+            then_branch = one () => (float[b, t, 32] p) { f = MatMul (h, u)  g = Relu (f)  p = MatMul (g, v) },
+            else_branch = two () => (float[b, t, 32] q) { q = MatMul (h, w) }>
+    }"""
+    weights = {"u": tiny.normal(32, 48), "v": tiny.normal(48, 32, seed=1), "w": tiny.normal(32, 32, seed=2)}
+    path = tiny.save(tiny.model(text, weights), tmp_path)
+    rng = np.random.default_rng(0)
+    data = [
+        {"x": rng.standard_normal((2, 5, 32)).astype(np.float32), "c": np.array(number % 2 == 0)} for number in range(8)
+    ]
+    result = onnxq.quantize(
+        path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False
+    )
+    options = ort.SessionOptions()
+    session, in_float = onnxq.session(result.output, options), ort.InferenceSession(path)
+    for feed in data[:2]:
+        assert sqnr(in_float.run(None, feed)[0], session.run(None, feed)[0]) > 25
+    branches = [a.g for node in onnx.load(result.output).graph.node for a in node.attribute if a.HasField("g")]
+    if native.path() is not None:
+        assert any(node.op_type == "Region" for branch in branches for node in branch.node)

@@ -31,7 +31,9 @@ def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[Tensor, Group]:
     forms = Forms()
     for _ in range(_ROUNDS):
         found = _groups_in(subgraph, ranks, forms)
-        now = forms_of(found, {node: _rank(node, ranks) for node in subgraph if is_quantize(node)}, forms.images)
+        outside = (source for group in found.values() for source in group.sources if isinstance(source, ir.Node))
+        quantizes = {*filter(is_quantize, subgraph), *outside}  # of graphs around a branch too
+        now = forms_of(found, {node: _rank(node, ranks) for node in quantizes}, forms.images)
         if now == forms:
             return found
         forms = now
