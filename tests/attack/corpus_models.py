@@ -12,6 +12,20 @@ from attack import mutate
 from attack.hostile import INSPECT, MATMUL, QUANTIZE, Hostile, W, changed, file, model, outside, pipe, save
 from onnx import TensorProto, helper
 
+BY_LAYER = ("check", "model.onnx", "model.onnx", "--by-layer")
+
+
+def no_tensor(op: str, kind: Callable[[onnx.TypeProto], onnx.TypeProto]) -> Callable[[Path], None]:
+    """A model with an output, beside its own, that is no tensor but has one in it."""
+
+    def make(folder: Path) -> None:
+        proto = tiny.model(MATMUL, W)
+        proto.graph.node.append(helper.make_node(op, ["y"], ["no_tensor"]))
+        proto.graph.output.append(helper.make_value_info("no_tensor", kind(proto.graph.output[0].type)))
+        save(proto, folder)
+
+    return make
+
 
 def in_body_of_function(location: str) -> Callable[[Path], None]:
     """The tensor is an initializer of an If body in a local function."""
@@ -297,4 +311,10 @@ CASES: dict[str, Hostile] = {
     "model that is a pipe": Hostile(pipe("inspect", "pipe"), "is not a file"),
     "model that is a device": Hostile(pipe("inspect", "/dev/zero"), "is not a file"),
     "output that is no .onnx": Hostile(pipe("quantize", "model.onnx", "-o", "out.json"), "must end in .onnx"),
+    "layers of an output that is optional": Hostile(
+        no_tensor("Optional", helper.make_optional_type_proto), "", BY_LAYER, 0
+    ),
+    "layers of an output that is a sequence": Hostile(
+        no_tensor("SequenceConstruct", helper.make_sequence_type_proto), "", BY_LAYER, 0
+    ),
 }

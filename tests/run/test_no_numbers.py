@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
+from onnx import helper
 
 from onnxq.bundles import measure
 from onnxq.checking.layers.difference import difference
@@ -107,3 +110,19 @@ def test_a_manifest_whose_error_is_no_number_is_damaged(folder: Path) -> None:
         manifest["measured"]["sqnr"] = x
         (folder / "b" / "manifest.json").write_text(json.dumps(manifest))
         assert "is damaged: measured.sqnr" in run("verify", "b", code=1)
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [("Optional", helper.make_optional_type_proto), ("SequenceConstruct", helper.make_sequence_type_proto)],
+)
+def test_layers_are_compared_beside_outputs_that_are_no_tensors(
+    folder: Path, op: str, kind: Callable[[onnx.TypeProto], onnx.TypeProto]
+) -> None:
+    proto = tiny.model(TEXT, CONSTANTS, opset=18)
+    proto.graph.node.append(helper.make_node(op, ["y"], ["other"]))
+    proto.graph.output.append(helper.make_value_info("other", kind(proto.graph.output[0].type)))
+    tiny.save(proto, folder, "other.onnx")
+    said = run("check", "other.onnx", "other.onnx", "--by-layer")
+    assert "4 layers compared" in said
+    assert "OptionalType" not in said

@@ -35,6 +35,8 @@ from onnxq.samples.trials import Trials
 _BYTES = 32
 #: Operators whose values lie in blocks of channels, as onnxruntime's optimizer writes them for the machine at hand.
 BLOCKED = "com.microsoft.nchwc"
+#: Types whose values have no elements to compare, nor a number of them: what is in them is a value of its own.
+NOT_TENSORS = (ir.OptionalType, ir.SequenceType, ir.SparseTensorType)
 #: Values paired by the order of execution alone are the same if they look like it.
 _GUESSED = 0.5
 NO_VALUES = "no sample could be made up: give --data"
@@ -119,6 +121,8 @@ def _rows(one: Side, other: Side, pairs: Sequence[Pair]) -> list[_Row]:
     rows, types = [], infer_types(one.model, guess=True)
     for pair in pairs:
         x, y = one.stand(pair.a), other.stand(pair.b)
+        if any(value is not None and isinstance(value.type, NOT_TENSORS) for value in (x, y)):
+            continue
         if x is not None and (types.of(x).dtype or ir.DataType.FLOAT) not in graph.FLOATS:
             continue
         if y is not None and getattr(y.producer(), "domain", "") == BLOCKED:
