@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnxq.errors import BadOutput
 from onnxq.files.guard import Guard
 from onnxq.output.write import make_folder
 
@@ -16,12 +17,19 @@ class Trace:
 
     Args:
         folder: where; None: nothing is written.
+
+    Raises:
+        BadOutput: a file has that name, or one of an earlier run may not be replaced.
     """
 
     def __init__(self, folder: str | Path | None, guard: Guard) -> None:
         self.folder, self._guard = None if folder is None else Path(folder), guard
         self._numbers = itertools.count(1)
-        if self.folder is not None and self.folder.is_dir():
+        if self.folder is None:
+            return
+        if self.folder.exists() and not self.folder.is_dir():
+            raise BadOutput(f"--trace '{self.folder}' is a file; name a folder")
+        if self.folder.is_dir():
             for path in self.folder.glob("[0-9]*-*.onnxtxt"):
                 guard.writes(path, "--trace")  # of an earlier run: rather now than in the middle of it
 

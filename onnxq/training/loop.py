@@ -170,8 +170,19 @@ class Loop:
             where = what or self._explain(batch)
             raise BadRecipe(
                 f"training stopped at step {self.history.done + 1}: {where} is not finite, {self._in_row} steps in a "
-                "row; give a lower --rate, or keep that layer (--keep)"
+                f"row; {self._advice()}"
             )
+
+    def _advice(self) -> str:
+        """What helps where steps end in nothing."""
+        advice = "give a lower --rate, or keep that layer (--keep)"
+        if self._kept is None:
+            return advice
+        if self.settings.loss is None:
+            # From it a run with these settings comes here again, and one with others refuses it.
+            self._kept.remove()
+            return advice
+        return f"mend the loss and go on, or delete the checkpoint '{self._kept.path}' and {advice}"
 
     def _look(self, step: int) -> None:
         """The loss on samples held back; and whether it is still worth going on."""

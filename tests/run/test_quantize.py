@@ -195,6 +195,13 @@ def test_a_trace_has_the_graph_after_every_step(tmp_path: Path) -> None:
     assert "MatMulNBits" not in texts["1-prepared.onnxtxt"]
 
 
+def test_a_file_where_the_trace_was_to_be_is_told_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text("mine")
+    with pytest.raises(onnxq.OnnxqError, match=r"--trace '.*trace' is a file; name a folder"):
+        onnxq.quantize(DIGITS, tmp_path / "q.onnx", "w4a16", trace=tmp_path / "trace")
+    assert (tmp_path / "trace").read_text() == "mine" and not (tmp_path / "q.onnx").exists()
+
+
 def test_models_without_weights_have_nothing_to_quantize(tmp_path: Path) -> None:
     path = tiny.save(tiny.model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), tmp_path)
     with pytest.raises(NothingToDo, match="holds no floating-point weights"):

@@ -229,6 +229,35 @@ def test_losses_that_are_not_finite_are_skipped_and_then_stop_it_with_the_layers
         train(path, tmp_path / "c.onnx", "int4", data=samples(), settings=short, check=False)
 
 
+def test_after_losses_that_are_not_finite_what_is_advised_works(path: Path, tmp_path: Path) -> None:
+    factor = float("nan")
+    kept = tmp_path / "kept"
+
+    def own(outputs: Any, labels: Any, feed: Any) -> Any:
+        is_step = outputs["y"].requires_grad
+        return outputs["y"].square().mean() * (factor if is_step else 1.0)
+
+    settings = dataclasses.replace(SETTINGS, loss=own, checkpoint=kept)
+    with pytest.raises(BadRecipe, match=r"mend the loss and go on, or delete the checkpoint '.*kept' and give"):
+        train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+    factor = 1.0  # mended
+    train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+    assert not kept.exists()
+
+
+def test_settings_that_lead_nowhere_leave_no_checkpoint(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distance = Distillation.__call__
+    monkeypatch.setattr(Distillation, "__call__", lambda *of: distance(*of) * float("nan"))
+    settings = dataclasses.replace(SETTINGS, checkpoint=tmp_path / "kept")
+    with pytest.raises(BadRecipe, match="in a row; give a lower --rate, or keep"):
+        train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+    monkeypatch.undo()
+    lower = dataclasses.replace(settings, rate=settings.rate / 10)
+    train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=lower, check=False)
+
+
 def test_too_little_memory_is_told_before_it_starts(path: Path, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, memory=1000)
     with pytest.raises(OutOfMemory, match=r"training takes about .* --batch"):
