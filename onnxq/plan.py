@@ -266,7 +266,7 @@ def load_plan(path: str | Path) -> Plan:
     """
     text = limits.read_text(path, "the plan ")
     try:
-        table: Any = schemas.checked(limits.parse_json(text), _PlanFile)
+        table: Any = schemas.checked(limits.parse_json(text, strict=True), _PlanFile)
         return plan_from(table.scheme, table.target, map(msgspec.structs.asdict, table.choices), regions=table.regions)
     except BadRecipe as error:
         raise BadRecipe(f"the plan '{path}': {error}") from None
@@ -283,10 +283,14 @@ def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]], *, re
 
     Raises:
         ValueError: a word in it is unknown.
-        BadRecipe: it cannot be carried out.
+        BadRecipe: it cannot be carried out, or says twice what a node becomes.
     """
-    choices = [_choice(row, target) for row in rows]
-    return Plan(scheme, target, {choice.node: choice for choice in choices}, regions)
+    choices: dict[str, Choice] = {}
+    for choice in (_choice(row, target) for row in rows):
+        if choice.node in choices:
+            raise BadRecipe(f"node '{choice.node}' is there twice")
+        choices[choice.node] = choice
+    return Plan(scheme, target, choices, regions)
 
 
 def _formats_of(method: Method, given: str | None) -> Sequence[str | None]:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,8 @@ def parse_json(text: str, *, strict: bool = False) -> Any:
 def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        raise ValueError("an object says something twice")
+        word, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object says {word!r:.80} twice")
     return table
 
 

@@ -132,7 +132,7 @@ def load_profile(path: str | Path, threads: int | None = None) -> MachineProfile
     """
     text = limits.read_text(path, "the profile ")
     try:
-        table = limits.parse_json(text)
+        table = limits.parse_json(text, strict=True)
         version = table.get("onnxq_profile") if isinstance(table, dict) else None
         if version is None:
             raise ValueError("it has no 'onnxq_profile'")

@@ -92,7 +92,7 @@ def load_ranges(path: str | Path, *, model: str, data: str, method: str) -> Rang
     """
     text = limits.read_text(path, "the ranges ", limits.RANGES_BYTES)
     try:
-        table = schemas.checked(limits.parse_json(text), schemas.RangesFile)
+        table = schemas.checked(limits.parse_json(text, strict=True), schemas.RangesFile)
         values = {name: Range(low, high) for name, (low, high) in table.values.items()}
         if not all(-math.inf < r.low <= r.high < math.inf for r in values.values()):
             raise ValueError

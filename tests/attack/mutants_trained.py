@@ -185,6 +185,8 @@ def _spoil_members(path: Path, r: random.Random) -> None:
             members = {info.filename: found.read(info) for info in found.infolist()}
     except Exception:  # spoiled before
         return
+    if not members:  # cut off before
+        return
     name = r.choice(list(members))
     how = r.randrange(4)
     if how == 0:

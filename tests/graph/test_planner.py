@@ -310,6 +310,18 @@ def test_a_plan_survives_being_written_down(tmp_path: Path) -> None:
         load_plan(path)
 
 
+def test_a_plan_that_says_two_things_is_refused(tmp_path: Path) -> None:
+    """Edited by hand: which of the two was meant is not ours to say."""
+    text, path = planned_model(layers(), Recipe("w4a16")).to_json(), tmp_path / "plan.json"
+    path.write_text(text.replace('"scheme": "w4a16"', '"scheme": "nf4", "scheme": "w4a16"'))
+    with pytest.raises(BadRecipe, match="an object says 'scheme' twice"):
+        load_plan(path)
+    table = json.loads(text)
+    path.write_text(json.dumps(table | {"choices": table["choices"] * 2}))
+    with pytest.raises(BadRecipe, match=r"node '.*' is there twice"):
+        load_plan(path)
+
+
 def test_a_plan_with_a_rank_where_there_is_none_is_refused(tmp_path: Path) -> None:
     choice = Plan("w4a16", "onnxq").to_json()
     row = {"node": "t", "op": "Gather", "method": "packed", "format": "int4", "block": 32, "rank": 4}
