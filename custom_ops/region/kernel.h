@@ -117,6 +117,13 @@ struct Lookup {
   bool by_channel;
 };
 
+// Each code times the factor of its channel, and more by where that starts: steps of y.
+struct Affine {
+  Image x, y;  // of one size
+  Codes codes;
+  const float *factor, *start;  // of each channel
+};
+
 // Between float32 [N, C, H, W] and codes.
 struct Border {
   Image codes;
@@ -138,6 +145,7 @@ struct RegionKernel {
   void (*binary)(const Binary&, int64_t first, int64_t last);
   void (*pool)(const Pool&, int64_t first, int64_t last);
   void (*lookup)(const Lookup&, int64_t first, int64_t last);
+  void (*affine)(const Affine&, int64_t first, int64_t last);
   void (*interpolate)(const Interpolation&, int64_t first, int64_t last);
   void (*quantize)(const Border&, int64_t first, int64_t last);
   void (*dequantize)(const Border&, int64_t first, int64_t last);

@@ -87,7 +87,8 @@ class Planner {
         break;
       case Does::kAffine:
         for (const size_t size : {stage.factors.size(), stage.starts.size()}) {
-          if (size > 1 && size != static_cast<size_t>(made.C)) {
+          const bool is_for_all = stage.step.scale == kNone && size < 2;  // in bf16
+          if (!is_for_all && size != static_cast<size_t>(made.C)) {
             refuse_stage(number, "has numbers for " + std::to_string(size) + " channels of " + std::to_string(made.C));
           }
         }

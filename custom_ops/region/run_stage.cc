@@ -74,7 +74,8 @@ class Runner {
       case Does::kFlatten:
         flatten();
         break;
-      case Does::kAffine:  // of bf16 alone: steps.cc
+      case Does::kAffine:
+        affine();
         break;
     }
   }
@@ -273,6 +274,11 @@ class Runner {
       to.data += stage_.step.does == Does::kConcat ? parts[stage_.step.axis] : 0;
       in_rows(p.x.N * p.x.H, bytes(p.x), [&](int64_t first, int64_t last) { kernel_.lookup(p, first, last); });
     }
+  }
+
+  void affine() const {
+    const Affine p = {image(x()), y(), stage_.codes, stage_.factors.data(), stage_.starts.data()};
+    in_rows(p.x.N * p.x.H, bytes(p.x), [&](int64_t first, int64_t last) { kernel_.affine(p, first, last); });
   }
 
   // Of this and the following ones, for the order of channels last.

@@ -234,6 +234,10 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
       }
       break;
     }
+    case Does::kAffine:
+      stage.factors = read.values<float>(step.weight, kFloat, "weight");
+      stage.starts = read.values<float>(step.bias, kFloat, "bias");
+      break;
     case Does::kConcat:
       for (size_t i = 0; i < step.x.size(); ++i) {
         stage.tables.push_back(rescaled(source(i), stage));

@@ -53,7 +53,8 @@ struct Stage {
   std::vector<uint8_t> constant;             // in the order of the definition
   Binary binary{};
 
-  // Of bf16: packed weights, or `factors` of depthwise convolutions and of each channel; biases in the same order.
+  // Of each channel: what codes, or numbers of bf16, are multiplied with, and what is added.
+  // Of bf16: packed weights, or `factors` of depthwise convolutions; biases in the same order.
   std::vector<Line> lines, dense_lines;  // NumberConv::dense_weight
   std::vector<float> factors, starts;
   Act act{};

@@ -106,6 +106,7 @@ constexpr Operator kOperators[] = {
     {"sub", Does::kSub, 2, 2, " x scale zero | relu low high "},
     {"mul", Does::kMul, 2, 2, " x scale zero | relu low high "},
     {"table", Does::kTable, 1, 1, " x table scale zero |"},
+    {"affine", Does::kAffine, 1, 1, " x weight bias scale zero | relu low high "},
     {"max_pool", Does::kMaxPool, 1, 1, " x kernel | strides dilations pads same ceil "},
     {"average_pool", Does::kAveragePool, 1, 1, " x kernel scale zero | strides pads same counts_pads "},
     {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x scale zero | keeps "},

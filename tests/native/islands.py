@@ -249,6 +249,20 @@ def _by_channel(net: Net, x: str) -> str:
     return net.node("PRelu", [net.node("Add", [scaled, slopes]), slopes])
 
 
+def _line(bounded: str) -> Callable[[Net, str], str]:
+    """A factor and a summand for each channel, as of a normalization, and perhaps bounds."""
+
+    def made(net: Net, x: str) -> str:
+        shape = [net.shapes[x][1], *[1] * (len(net.shapes[x]) - 2)]
+        factor, summand = (net.constant(net.rng.normal(size=shape).astype(np.float32)) for _ in range(2))
+        y = net.node("Add", [net.node("Mul", [x, factor]), summand])
+        if bounded == "Clip":
+            return net.node("Clip", [y, net.constant(np.float32(-0.25)), net.constant(np.float32(0.5))])
+        return net.node(bounded, [y]) if bounded else y
+
+    return made
+
+
 def _hard_swish(net: Net, x: str) -> str:
     shifted = net.node("Add", [x, net.constant(np.float32(3))])
     bounded = net.node("Clip", [shifted, net.constant(np.float32(0)), net.constant(np.float32(6))])
@@ -268,6 +282,9 @@ FUNCTIONS: dict[str, Function] = {
     "swish": lambda net, x: net.node("Mul", [x, net.node("Sigmoid", [x])]),
     "hard swish": _hard_swish,
     "by channel": _by_channel,
+    "line": _line(""),
+    "line from 0 on": _line("Relu"),
+    "line between bounds": _line("Clip"),
     "relu of sum": _relu_of_sum,
 }
 

@@ -44,6 +44,6 @@ struct YmmPairs {
 
 extern const RegionKernel region_avx2;
 constexpr RegionKernel region_avx2 = {"avx2",        kAvx2,         plan_dots<YmmPairs>, conv_dots<YmmPairs>, depthwise_simple,
-                                      binary_simple, pool_simple,   lookup_simple, interpolate_simple,       quantize_turned,     dequantize_turned};
+                                      binary_simple, pool_simple,   lookup_simple, affine_simple, interpolate_simple,       quantize_turned,     dequantize_turned};
 
 }  // namespace onnxq

@@ -33,6 +33,6 @@ struct YmmDots {
 
 extern const RegionKernel region_avx_vnni;
 constexpr RegionKernel region_avx_vnni = {"avx_vnni",    kAvxVnniNeeds, plan_dots<YmmDots>, conv_dots<YmmDots>, depthwise_simple,
-                                          binary_simple, pool_simple, lookup_simple, interpolate_simple,      quantize_turned,    dequantize_turned};
+                                          binary_simple, pool_simple, lookup_simple, affine_simple, interpolate_simple,      quantize_turned,    dequantize_turned};
 
 }  // namespace onnxq

@@ -1,5 +1,5 @@
-// Sums and products of two tensors, 16 codes at once. What has one pixel, or one channel, is made float once for all that
-// it goes with.
+// Sums and products of two tensors, and of one with a number for each channel, 16 codes at once. What has one pixel, or one
+// channel, is made float once for all that it goes with.
 
 #ifndef ONNXQ_REGION_BINARY_ZMM_H_
 #define ONNXQ_REGION_BINARY_ZMM_H_
@@ -72,6 +72,24 @@ inline void binary_zmm(const Binary& p, int64_t first, int64_t last) {
   const auto lines = p.multiplies ? (p.divides ? binary_lines<true, true> : binary_lines<true, false>)
                                   : (p.divides ? binary_lines<false, true> : binary_lines<false, false>);
   lines(p, first, last);
+}
+
+inline void affine_zmm(const Affine& p, int64_t first, int64_t last) {
+  const ToCodes codes(p.codes);
+  const int64_t C = p.x.C, size = p.x.W * C;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t n = row / p.x.H, y = row % p.x.H;
+    const uint8_t* const x = row_of(p.x, n, y);
+    uint8_t* const to = p.y.data + n * p.y.image + y * p.y.row;
+    for (int64_t c = 0; c < C; c += 16) {
+      const __mmask16 mask = first_lanes(C - c);
+      const __m512 factor = _mm512_maskz_loadu_ps(mask, p.factor + c), start = _mm512_maskz_loadu_ps(mask, p.start + c);
+      for (int64_t i = c; i < size; i += C) {
+        const __m512 number = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, x + i)));
+        store_some(to + i, mask, codes(_mm512_add_ps(_mm512_mul_ps(number, factor), start)));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -199,6 +199,25 @@ inline void lookup_simple(const Lookup& p, int64_t first, int64_t last) {
   }
 }
 
+inline void affine_simple(const Affine& p, int64_t first, int64_t last) {
+  constexpr int64_t kChannels = 64;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t n = row / p.x.H, y = row % p.x.H, C = p.x.C;
+    const uint8_t* x = p.x.data + n * p.x.image + y * p.x.row;
+    uint8_t* to = p.y.data + n * p.y.image + y * p.y.row;
+    for (int64_t ox = 0; ox < p.x.W; ++ox, x += C, to += C) {
+      for (int64_t c = 0; c < C; c += kChannels) {
+        const int64_t channels = C - c < kChannels ? C - c : kChannels;
+        uint8_t codes[kChannels];  // which no factor can be: compilers need not ask
+        for (int64_t i = 0; i < channels; ++i) {
+          codes[i] = to_code(static_cast<float>(x[c + i]) * p.factor[c + i] + p.start[c + i], p.codes);
+        }
+        memcpy(to + c, codes, static_cast<size_t>(channels));
+      }
+    }
+  }
+}
+
 // --- pools ---------------------------------------------------------------------------------------------------------------
 
 // Positions of a window inside [from, to): steps [first, last) of `size`.

@@ -17,6 +17,7 @@ from onnxq.passes.regions.group import Group, Tensor
 from onnxq.passes.regions.groups import Ranks, is_int8, rank_of
 from onnxq.passes.regions.islands import ENTRIES, Island
 from onnxq.passes.regions.step_names import name_steps
+from onnxq.passes.regions.tables import line_of
 from onnxq.planning import chains
 
 #: By operator, the first line of attribute `steps`: its version.
@@ -130,7 +131,7 @@ def _whose(group: Group) -> str:
         return f"{entering.name}_{'QuantizeLinear' if group.makes_tensor and group.does == 'quantize' else 'read'}"
     nodes = [node for node in group.nodes if node.op_type != "QuantizeLinear"]
     is_chain = bool(nodes) and nodes[0].op_type in chains.FUNCTIONS | chains.ORDERS and group.does not in OWN_KERNELS
-    return (nodes[-1 if is_chain else 0].name if nodes else group.last.name) or ""
+    return (nodes[-1 if is_chain or group.chain is not None else 0].name if nodes else group.last.name) or ""
 
 
 def _spelt(value: int | list[int]) -> str:
@@ -142,8 +143,7 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: 
     writer = _Writer(model, names, own_ops.REGION)
     inside = island.nodes
     for group in island.groups:
-        table = {} if group.chain is None else {"table": tables[group]}
-        writer.group(replace(group, words={**table, **group.words}))
+        writer.group(group if group.chain is None else _as_numbers(group, tables[group]))
     for group in island.groups:
         for dequantize in group.dequantizers if group.does not in ENTRIES else ():
             if _is_read(dequantize.outputs[0], inside):
@@ -161,6 +161,18 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: 
         if quantize is not None:
             _quantize_again(new, quantize, names, lambda node: node not in inside and is_int8(node, ranks))
     return node
+
+
+def _as_numbers(group: Group, table: NDArray) -> Group:
+    """A function by its table; where it has one for each channel, as lines if it can be."""
+    scale, zero = (graph.constant(value) for value in group.last.inputs[1:])
+    assert scale is not None and zero is not None
+    line = line_of(table, zero.numpy().item()) if table.ndim > 1 else None
+    if line is None:
+        return replace(group, words={"table": table, **group.words})
+    bounds = [(word, code) for word, code, end in (("low", line.low, 0), ("high", line.high, 255)) if code != end]
+    words = {word: np.asarray((code - zero.numpy().item()) * scale.numpy(), np.float32) for word, code in bounds}
+    return replace(group, does="affine", words={"weight": line.factor, "bias": line.start, **group.words, **words})
 
 
 def insert_bf16(model: ir.Model, island: Island, names: Names, types: Types) -> ir.Node:
