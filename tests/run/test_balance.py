@@ -357,6 +357,16 @@ def test_channels_in_float_are_not_scaled_through_a_clip(scheme: str, tmp_path: 
     assert balanced(open_job(tmp_path / "model.onnx", Recipe("w8a8"), "ort-cpu", outliers())).ways
 
 
+@pytest.mark.parametrize("bounds", [(0, 0), (-1, 0), (0, -1)])
+def test_channels_behind_a_clip_that_leaves_hardly_anything_are_left_alone(
+    bounds: tuple[float, float], tmp_path: Path
+) -> None:
+    text = "m (float[N, 64] x) => (float[N, 48] y) { a = MatMul(x, W) c = Clip(a, low, high) y = MatMul(c, V) }"
+    constants = {name: np.float32(x) for name, x in zip(("low", "high"), bounds, strict=True)}
+    path = tiny.save(tiny.model(text, constants | {"W": tiny.normal(64, 64), "V": tiny.normal(64, 48)}), tmp_path)
+    assert not balanced(open_job(path, Recipe("w8a8"), "ort-cpu", outliers())).ways
+
+
 def test_both_ends_of_a_clip_are_kept_away_from(tmp_path: Path) -> None:
     text = "m (float[N, 64] x) => (float[N, 48] y) { a = MatMul(x, W) c = Clip(a, low, high) y = MatMul(c, V) }"
     w = tiny.normal(64, 64) * np.exp2(np.random.default_rng(3).uniform(-9, -3, 64)).astype(np.float32)

@@ -226,6 +226,8 @@ def _within(place: ChannelPlace, factors: NDArray[np.float32], seen: _Seen) -> N
         sides = [
             np.maximum(x, 0) / bound for x, bound in ((-seen.low, -place.low), (seen.high, place.high)) if bound > 0
         ]
+    if not sides:  # it leaves nothing but 0
+        return np.ones_like(factors)
     filled = np.max(sides, axis=0)  # the part of the Clip's range that each channel takes
     is_free = (filled > 0) & (filled * HEADROOM <= 1)
     if not is_free.any():
