@@ -117,11 +117,13 @@ struct Lookup {
   bool by_channel;
 };
 
-// Each code times the factor of its channel, and more by where that starts: steps of y.
+// Each code times the factor of its channel, and more by where that starts: steps of y. Where lines have a knee, those
+// behind them are for the codes from it on.
 struct Affine {
   Image x, y;  // of one size
   Codes codes;
-  const float *factor, *start;  // of each channel
+  const float *factor, *start;  // [lines][C]
+  const float* knee;            // [C], or null: there is one line
 };
 
 // Between float32 [N, C, H, W] and codes.

@@ -86,12 +86,7 @@ class Planner {
         made.C = 0;
         break;
       case Does::kAffine:
-        for (const size_t size : {stage.factors.size(), stage.starts.size()}) {
-          const bool is_for_all = stage.step.scale == kNone && size < 2;  // in bf16
-          if (!is_for_all && size != static_cast<size_t>(made.C)) {
-            refuse_stage(number, "has numbers for " + std::to_string(size) + " channels of " + std::to_string(made.C));
-          }
-        }
+        affine(number, stage, static_cast<size_t>(made.C));
         break;
       case Does::kTable:
         if (const size_t codes = stage.tables[0].size(); codes != 256 && codes / 256 != static_cast<size_t>(made.C)) {
@@ -240,6 +235,22 @@ class Planner {
   Placed& source(const Step& step, size_t i) { return plan_.tensors[static_cast<size_t>(step.x[i])]; }
 
   static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image() / t.width, t.pitch() / t.width, t.is_rows()}; }
+
+  void affine(size_t number, const Stage& stage, size_t channels) const {
+    const auto refuse = [&](size_t size) {
+      refuse_stage(number, "has numbers for " + std::to_string(size) + " channels of " + std::to_string(channels));
+    };
+    const size_t lines = stage.step.knee == kNone ? 1 : 2;
+    for (const size_t size : {stage.factors.size(), stage.starts.size()}) {
+      const bool is_for_all = stage.step.scale == kNone && size < 2;  // in bf16
+      if (!is_for_all && size != lines * channels) {
+        refuse(size);
+      }
+    }
+    if (lines == 2 && stage.knees.size() != channels) {
+      refuse(stage.knees.size());
+    }
+  }
 
   void concat(size_t number, const Step& step, Placed& made) {
     const size_t axis = static_cast<size_t>(step.axis);

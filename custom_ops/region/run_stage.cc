@@ -277,7 +277,8 @@ class Runner {
   }
 
   void affine() const {
-    const Affine p = {image(x()), y(), stage_.codes, stage_.factors.data(), stage_.starts.data()};
+    const float* const knee = stage_.knees.empty() ? nullptr : stage_.knees.data();
+    const Affine p = {image(x()), y(), stage_.codes, stage_.factors.data(), stage_.starts.data(), knee};
     in_rows(p.x.N * p.x.H, bytes(p.x), [&](int64_t first, int64_t last) { kernel_.affine(p, first, last); });
   }
 

@@ -237,6 +237,9 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
     case Does::kAffine:
       stage.factors = read.values<float>(step.weight, kFloat, "weight");
       stage.starts = read.values<float>(step.bias, kFloat, "bias");
+      if (step.knee != kNone) {
+        stage.knees = read.values<float>(step.knee, kFloat, "knee");
+      }
       break;
     case Does::kConcat:
       for (size_t i = 0; i < step.x.size(); ++i) {

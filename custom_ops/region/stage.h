@@ -57,11 +57,12 @@ struct Stage {
   // Of bf16: packed weights, or `factors` of depthwise convolutions; biases in the same order.
   std::vector<Line> lines, dense_lines;  // NumberConv::dense_weight
   std::vector<float> factors, starts;
+  std::vector<float> knees;  // Affine::knee
   Act act{};
 
   // Bytes of all that grows with constants. Every plan has a number for each quad.
   int64_t nbytes() const {
-    const size_t numbers = bias.size() + dot_bias.size() + scales.size() + dot_scales.size() + factors.size() + starts.size();
+    const size_t numbers = bias.size() + dot_bias.size() + scales.size() + dot_scales.size() + factors.size() + starts.size() + knees.size();
     int64_t inside = 0;
     for (const Stage& phase : phases) {
       inside += phase.nbytes();

@@ -47,7 +47,7 @@ struct Step {
   std::vector<int64_t> x;
   // Numbers of inputs and outputs of the node.
   int64_t in = kNone, out = kNone, weight = kNone, weight_scale = kNone, bias = kNone, scale = kNone, zero = kNone;
-  int64_t table = kNone, low = kNone, high = kNone, codes = kNone, sizes = kNone, ratios = kNone;
+  int64_t table = kNone, knee = kNone, low = kNone, high = kNone, codes = kNone, sizes = kNone, ratios = kNone;
   int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
   int64_t act = 0;   // ActKind
   int64_t keeps = 1;  // what is averaged as rank 3 or 4 (1), or as matrix (0)

@@ -45,6 +45,7 @@ LINES = (
     "flatten x=N",
     "affine x=N weight=C bias=C act=2",
     "affine x=N weight=C bias=C scale=1 zero=2 relu=1 high=C",
+    "affine x=N weight=C bias=C knee=C scale=1 zero=2",
     "conv x=N,N weight=C bias=C act=5 low=C high=C",
 )
 NUMBERS = (0, 1, 2, 3, 4, 7, 16, 64, 255, 4096, 4097, 1 << 20, 1 << 24, 999999999, -1, -9)

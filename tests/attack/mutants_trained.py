@@ -283,12 +283,14 @@ def _spoil_progress(path: Path, r: random.Random) -> None:
             arrays = {name: found[name] for name in found.files}
     except Exception:  # spoiled before
         return
-    name = r.choice([*arrays, "progress"])
-    if name == "progress":
-        value = mutate.spoil_json(json.loads(bytes(arrays[name]).decode()), r)
-        arrays[name] = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    else:
-        with contextlib.suppress(IndexError, ValueError):
+    if not arrays:
+        return
+    name = r.choice([*arrays, *({"progress"} & arrays.keys())])
+    with contextlib.suppress(IndexError, ValueError):  # what was spoiled before may be no text any more
+        if name == "progress":
+            value = mutate.spoil_json(json.loads(bytes(arrays[name]).decode()), r)
+            arrays[name] = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        else:
             arrays[name] = _other(arrays[name], r)
     np.savez(path, **arrays)
 

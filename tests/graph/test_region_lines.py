@@ -1,4 +1,4 @@
-"""Tables of a code that are lines: two numbers for each channel make exactly the same codes, or there are none."""
+"""Tables of a code that are lines: a few numbers for each channel make exactly the same codes, or there are none."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_lines_are_found(
 def test_hardly_any_line_is_missed() -> None:
     rng = np.random.default_rng(0)
     found = 0
-    for _ in range(100):
+    for _ in range(50):
         factor, start = rng.normal(size=64), rng.normal(size=64)
         read, made = (np.float32(10 ** rng.uniform(-3, 0)) for _ in range(2))
-        tables = table_of(factor, start, (read, int(rng.integers(256))), (made, 128))
-        found += line_of(tables, 128) is not None
-    assert found >= 98
+        line = line_of(table_of(factor, start, (read, int(rng.integers(256))), (made, 128)), 128)
+        found += line is not None and line.knee is None
+    assert found >= 49
 
 
 @pytest.mark.parametrize("steps", [0.5, 0.25, 1.0, 2.0])
@@ -64,7 +64,21 @@ def test_bounds_are_those_of_the_table() -> None:
     np.testing.assert_array_equal(line.codes(30), tables)
 
 
-def test_what_is_bent_is_no_line() -> None:
+@pytest.mark.parametrize("shifted", [False, True])
+def test_lines_may_have_a_knee_of_each_channel(shifted: bool) -> None:
+    """As a PRelu makes it, with something in front that moves the knee, or nothing."""
+    rng = np.random.default_rng(5)
+    x = (np.arange(256, dtype=np.float32) - 90) * np.float32(0.037)
+    y = x + (rng.normal(size=(50, 1)).astype(np.float32) if shifted else np.zeros((50, 1), np.float32))
+    y = np.where(y < 0, y * rng.uniform(-0.3, 1.4, (50, 1)).astype(np.float32), y)
+    tables = np.clip(np.rint(y / np.float32(0.02)) + 70, 0, 255).astype(np.uint8)
+    line = line_of(tables, 70)
+    assert line is not None and line.knee is not None and line.factor.shape == line.start.shape == (2, 50)
+    np.testing.assert_array_equal(line.codes(70), tables)
+    assert len(np.unique(line.knee)) == 1 or shifted
+
+
+def test_what_is_bent_twice_is_no_line() -> None:
     codes = np.arange(256)
-    bent = np.where(codes < 128, codes // 2, codes - 64)
-    assert line_of(np.stack([codes, bent]).astype(np.uint8), 64) is None
+    curve = np.rint(255 / (1 + np.exp((128 - codes) / 30.0)))
+    assert line_of(np.stack([codes, curve]).astype(np.uint8), 64) is None

@@ -249,6 +249,11 @@ def _by_channel(net: Net, x: str) -> str:
     return net.node("PRelu", [net.node("Add", [scaled, slopes]), slopes])
 
 
+def _curve(net: Net, x: str) -> str:
+    shape = [net.shapes[x][1], *[1] * (len(net.shapes[x]) - 2)]
+    return net.node("Tanh", [net.node("Mul", [x, net.constant(net.rng.normal(size=shape).astype(np.float32))])])
+
+
 def _line(bounded: str) -> Callable[[Net, str], str]:
     """A factor and a summand for each channel, as of a normalization, and perhaps bounds."""
 
@@ -282,6 +287,7 @@ FUNCTIONS: dict[str, Function] = {
     "swish": lambda net, x: net.node("Mul", [x, net.node("Sigmoid", [x])]),
     "hard swish": _hard_swish,
     "by channel": _by_channel,
+    "curve by channel": _curve,
     "line": _line(""),
     "line from 0 on": _line("Relu"),
     "line between bounds": _line("Clip"),

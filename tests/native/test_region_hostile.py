@@ -33,7 +33,8 @@ def honest() -> onnx.ModelProto:
 def of_all_kinds() -> onnx.ModelProto:
     """What is moved, pooled, looked up by channel, added with a convolution, joined by rows, and multiplied."""
     net = Net(15, (1, 8, 6, 6))
-    a = net.function(net.conv(net.x, 8, (3, 3), pads=[1, 1, 1, 1]), "by channel")
+    bent = net.function(net.conv(net.x, 8, (3, 3), pads=[1, 1, 1, 1]), "by channel")
+    a = net.function(bent, "curve by channel")
     b = net.binary("Add", net.conv(a, 8, (1, 1), group=8), net.conv(a, 8, (1, 1)), "Relu")
     ends = [net.constant(np.array(each, np.int64)) for each in ([1], [5], [3])]
     c = net.moved("Slice", b, (1, 8, 6, 4), ends)
@@ -45,7 +46,7 @@ def of_all_kinds() -> onnx.ModelProto:
     net.outputs += [net.gemm(net.activated(f, "Clip", 0.5), 4, 0), b]
     made = with_regions(net.model())
     (region,) = (node for node in made.graph.node if node.op_type == "Region")
-    assert {"table", "slice", "concat", "product", "gemm"} <= {line.split()[0] for line in said(region)}
+    assert {"affine", "table", "slice", "concat", "product", "gemm"} <= {line.split()[0] for line in said(region)}
     return made
 
 

@@ -24,11 +24,12 @@ def test_functions_are_tables(word: str) -> None:
     made = require_equal(net)
     assert operators(made) == ["Region"]
     (region,) = made.graph.node
-    made_by = "affine" if word.startswith("line") else "table"  # two numbers a channel, where those do it
+    is_line = word == "by channel" or word.startswith("line")  # with a knee or without
+    made_by = "affine" if is_line else "table"
     assert [step.split()[0] for step in said(region)] == ["quantize", "conv", made_by, "conv", "dequantize"]
 
 
-@pytest.mark.parametrize("word", ["by channel", "line from 0 on"])
+@pytest.mark.parametrize("word", ["by channel", "curve by channel", "line from 0 on"])
 @pytest.mark.parametrize("rank", [2, 3, 4])
 def test_constants_by_channel_in_any_rank(rank: int, word: str) -> None:
     net = Net(22, (3, 7, 5, 4)[:rank] if rank > 2 else (3, 7, 5, 4))
@@ -155,6 +156,8 @@ HOSTILE = {
     "affine x=0 weight=2 bias=1 scale=1 zero=2": "reads input 2 as its weight",
     "affine x=0 weight=1 scale=1 zero=2": "bias",
     "affine x=0 weight=1 bias=1": "scale",
+    "affine x=0 weight=1 bias=1 scale=1 zero=2 knee=1": "has numbers for 1 channels of",
+    "affine x=0 weight=1 bias=1 scale=1 zero=2 knee=2": "reads input 2 as its knee",
     "slice x=0 starts=0,0,0,0 stops=1,1,1,1 steps=1,1,1,0": "in steps of 0",
     "pad x=0 before=0,-9,0,0 behind=0,0,0,0": "more than its input allows",
     "pad x=0 before=0,0,9,0 behind=0,0,0,0 mode=1": "more than its input allows",

@@ -74,7 +74,8 @@ inline void binary_zmm(const Binary& p, int64_t first, int64_t last) {
   lines(p, first, last);
 }
 
-inline void affine_zmm(const Affine& p, int64_t first, int64_t last) {
+template <bool is_bent>
+void affine_lines(const Affine& p, int64_t first, int64_t last) {
   const ToCodes codes(p.codes);
   const int64_t C = p.x.C, size = p.x.W * C;
   for (int64_t row = first; row < last; ++row) {
@@ -83,13 +84,23 @@ inline void affine_zmm(const Affine& p, int64_t first, int64_t last) {
     uint8_t* const to = p.y.data + n * p.y.image + y * p.y.row;
     for (int64_t c = 0; c < C; c += 16) {
       const __mmask16 mask = first_lanes(C - c);
-      const __m512 factor = _mm512_maskz_loadu_ps(mask, p.factor + c), start = _mm512_maskz_loadu_ps(mask, p.start + c);
+      const auto at = [&](const float* numbers) { return _mm512_maskz_loadu_ps(mask, numbers + c); };
+      const __m512 factor = at(p.factor), start = at(p.start);
+      const __m512 factor2 = is_bent ? at(p.factor + C) : factor, start2 = is_bent ? at(p.start + C) : start;
+      const __m512 knee = is_bent ? at(p.knee) : start;
       for (int64_t i = c; i < size; i += C) {
         const __m512 number = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, x + i)));
-        store_some(to + i, mask, codes(_mm512_add_ps(_mm512_mul_ps(number, factor), start)));
+        const __mmask16 behind = is_bent ? _mm512_cmp_ps_mask(number, knee, _CMP_GE_OQ) : __mmask16{0};
+        const __m512 slope = _mm512_mask_blend_ps(behind, factor, factor2);
+        const __m512 sum = _mm512_add_ps(_mm512_mul_ps(number, slope), _mm512_mask_blend_ps(behind, start, start2));
+        store_some(to + i, mask, codes(sum));
       }
     }
   }
+}
+
+inline void affine_zmm(const Affine& p, int64_t first, int64_t last) {
+  (p.knee ? affine_lines<true> : affine_lines<false>)(p, first, last);
 }
 
 }  // namespace

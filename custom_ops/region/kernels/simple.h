@@ -199,7 +199,8 @@ inline void lookup_simple(const Lookup& p, int64_t first, int64_t last) {
   }
 }
 
-inline void affine_simple(const Affine& p, int64_t first, int64_t last) {
+template <bool is_bent>
+void affine_rows(const Affine& p, int64_t first, int64_t last) {
   constexpr int64_t kChannels = 64;
   for (int64_t row = first; row < last; ++row) {
     const int64_t n = row / p.x.H, y = row % p.x.H, C = p.x.C;
@@ -210,12 +211,20 @@ inline void affine_simple(const Affine& p, int64_t first, int64_t last) {
         const int64_t channels = C - c < kChannels ? C - c : kChannels;
         uint8_t codes[kChannels];  // which no factor can be: compilers need not ask
         for (int64_t i = 0; i < channels; ++i) {
-          codes[i] = to_code(static_cast<float>(x[c + i]) * p.factor[c + i] + p.start[c + i], p.codes);
+          const float number = static_cast<float>(x[c + i]);
+          const bool is_behind = is_bent && number >= p.knee[c + i];
+          const float factor = is_behind ? p.factor[C + c + i] : p.factor[c + i];
+          const float start = is_behind ? p.start[C + c + i] : p.start[c + i];
+          codes[i] = to_code(number * factor + start, p.codes);
         }
         memcpy(to + c, codes, static_cast<size_t>(channels));
       }
     }
   }
+}
+
+inline void affine_simple(const Affine& p, int64_t first, int64_t last) {
+  (p.knee ? affine_rows<true> : affine_rows<false>)(p, first, last);
 }
 
 // --- pools ---------------------------------------------------------------------------------------------------------------

@@ -172,7 +172,9 @@ def _as_numbers(group: Group, table: NDArray) -> Group:
         return replace(group, words={"table": table, **group.words})
     bounds = [(word, code) for word, code, end in (("low", line.low, 0), ("high", line.high, 255)) if code != end]
     words = {word: np.asarray((code - zero.numpy().item()) * scale.numpy(), np.float32) for word, code in bounds}
-    return replace(group, does="affine", words={"weight": line.factor, "bias": line.start, **group.words, **words})
+    knee = {} if line.knee is None else {"knee": line.knee}
+    numbers = {"weight": line.factor, "bias": line.start, **knee}
+    return replace(group, does="affine", words={**numbers, **group.words, **words})
 
 
 def insert_bf16(model: ir.Model, island: Island, names: Names, types: Types) -> ir.Node:

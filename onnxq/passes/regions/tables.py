@@ -18,6 +18,8 @@ CODES = 256
 HALVINGS = 42
 #: The steepest line, and what stands for no bound on its height: more than any code.
 STEEPEST, FAR = 512.0, 1e6
+#: Channels of which it is asked where they bend, before all are.
+SOME = 8
 #: Where codes lie on halves, only a slope that has few bits gives them.
 FEW_BITS = 4096.0
 
@@ -80,51 +82,100 @@ class Line:
     """clip(round(code · factor + start) + zero point, low, high), rounded half to even, in float32.
 
     Attributes:
-        factor: float32, [channels].
-        start: float32, [channels].
+        factor, start: float32, [channels]; or [2, channels], of which the second is for codes from the knee on.
+        knee: float32, [channels]; None: there is one line.
     """
 
     factor: NDArray
     start: NDArray
     low: int
     high: int
+    knee: NDArray | None = None
 
     def codes(self, zero: int) -> NDArray:
         """uint8, [channels, 256]: of every code."""
-        numbers = np.arange(CODES, dtype=np.float32) * self.factor[:, None] + self.start[:, None]
+        code = np.arange(CODES, dtype=np.float32)
+        numbers = code * self.factor[..., None] + self.start[..., None]
+        if self.knee is not None:
+            numbers = np.where(code < self.knee[:, None], *numbers)
         return np.clip(np.rint(numbers) + zero, self.low, self.high).astype(np.uint8)
 
 
 def line_of(tables: NDArray, zero: int) -> Line | None:
-    """What makes exactly these codes; None where no line was found that does.
-
-    Of each channel the line is wanted that lies farthest inside of what rounds to its codes: for a given slope the room
-    is between two of the codes, and which two they are says where there is more of it.
+    """What makes exactly these codes; None where no line was found that does, with a knee or without.
 
     Args:
         tables: uint8, [channels, 256].
         zero: the zero point of the codes that are made.
     """
-    low, high = int(tables.min()), int(tables.max())
-    steps = tables.astype(np.float64) - zero
-    # What is clipped may be anywhere beyond.
-    least = np.where(tables > low, steps - 0.5, -FAR)
-    most = np.where(tables < high, steps + 0.5, FAR)
-    flattest, steepest = (np.full(len(tables), bound) for bound in (-STEEPEST, STEEPEST))
-    for _ in range(HALVINGS):
-        slope = (flattest + steepest) / 2
-        by_most, by_least = _tightest(slope, least, most)
-        flattest = np.where(by_least > by_most, slope, flattest)
-        steepest = np.where(by_least < by_most, slope, steepest)
-        settled = by_least == by_most
-        flattest, steepest = np.where(settled, slope, flattest), np.where(settled, slope, steepest)
-    exact = _through((flattest + steepest) / 2, least, most, low, high)
-    round_ = _through(np.rint(exact.factor * FEW_BITS) / FEW_BITS, least, most, low, high, FEW_BITS)
-    is_exact, is_round = ((line.codes(zero) == tables).all(axis=1) for line in (exact, round_))
-    if not (is_exact | is_round).all():
-        return None
-    factor, start = (np.where(is_exact, a, b) for a, b in ((exact.factor, round_.factor), (exact.start, round_.start)))
-    return Line(factor, start, low, high)
+    wanted = _Wanted(tables, zero)
+    whole = wanted.line(np.zeros(len(tables)), np.full(len(tables), CODES))
+    if whole.is_right.all():
+        return Line(whole.factor, whole.start, wanted.low, wanted.high)
+    # Mostly it is the same code in all channels, that of 0: an activation function bends there. A line may go on for a
+    # few codes more.
+    same = np.full(len(tables), wanted.knees(np.flatnonzero(~whole.is_right)[:SOME]).min())
+    for knee in (same, wanted.knees(np.arange(len(tables)))):
+        before, behind = wanted.line(np.zeros(len(tables)), knee), wanted.line(knee, np.full(len(tables), CODES))
+        if (before.is_right & behind.is_right).all():
+            factor, start = np.stack([before.factor, behind.factor]), np.stack([before.start, behind.start])
+            return Line(factor, start, wanted.low, wanted.high, knee.astype(np.float32))
+    return None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """By channel, a line through some of its codes, and whether it gives these."""
+
+    factor: NDArray
+    start: NDArray
+    is_right: NDArray
+
+
+class _Wanted:
+    """What lines are to give.
+
+    Of each channel the line is wanted that lies farthest inside of what rounds to its codes: for a given slope the room
+    is between two of the codes, and which two they are says where there is more of it.
+    """
+
+    def __init__(self, tables: NDArray, zero: int) -> None:
+        self.tables, self.zero = tables, zero
+        self.low, self.high = int(tables.min()), int(tables.max())
+        steps = tables.astype(np.float64) - zero
+        # What is clipped may be anywhere beyond.
+        self._least = np.where(tables > self.low, steps - 0.5, -FAR)
+        self._most = np.where(tables < self.high, steps + 0.5, FAR)
+
+    def line(self, first: NDArray, last: NDArray, channels: NDArray | slice = slice(None)) -> _Part:
+        """Through the codes [first, last) of some channels."""
+        is_asked = (np.arange(CODES) >= first[:, None]) & (np.arange(CODES) < last[:, None])
+        least = np.where(is_asked, self._least[channels], -FAR)
+        most = np.where(is_asked, self._most[channels], FAR)
+        flattest, steepest = (np.full(len(least), bound) for bound in (-STEEPEST, STEEPEST))
+        for _ in range(HALVINGS):
+            slope = (flattest + steepest) / 2
+            by_most, by_least = _tightest(slope, least, most)
+            flattest = np.where(by_least >= by_most, slope, flattest)
+            steepest = np.where(by_least <= by_most, slope, steepest)
+        found = []
+        for slope, bits in (((flattest + steepest) / 2, 0.0), (np.rint(steepest * FEW_BITS) / FEW_BITS, FEW_BITS)):
+            factor, start = _through(slope, least, most, bits)
+            codes = Line(factor, start, self.low, self.high).codes(self.zero)
+            found.append(_Part(factor, start, ((codes == self.tables[channels]) | ~is_asked).all(axis=1)))
+        exact, short = found
+        factor = np.where(exact.is_right, exact.factor, short.factor)
+        start = np.where(exact.is_right, exact.start, short.start)
+        return _Part(factor, start, exact.is_right | short.is_right)
+
+    def knees(self, channels: NDArray) -> NDArray:
+        """Of each of these channels, how many of its first codes are on one line."""
+        least, most = np.zeros(len(channels), int), np.full(len(channels), CODES)
+        while (most - least > 1).any():
+            half = (least + most + 1) // 2
+            is_right = self.line(np.zeros(len(channels)), half, channels).is_right
+            least, most = np.where(is_right, half, least), np.where(is_right, most, half)
+        return np.asarray(np.where(self.line(np.zeros(len(channels)), most, channels).is_right, most, least))
 
 
 def _tightest(slope: NDArray, least: NDArray, most: NDArray) -> tuple[NDArray, NDArray]:
@@ -133,9 +184,9 @@ def _tightest(slope: NDArray, least: NDArray, most: NDArray) -> tuple[NDArray, N
     return (most - rise).argmin(axis=1), (least - rise).argmax(axis=1)
 
 
-def _through(slope: NDArray, least: NDArray, most: NDArray, low: int, high: int, bits: float = 0) -> Line:
-    """Lines of these slopes, in the middle of the room that there is."""
+def _through(slope: NDArray, least: NDArray, most: NDArray, bits: float) -> tuple[NDArray, NDArray]:
+    """Slopes and starts, in float32, of lines in the middle of the room that there is; starts of few bits."""
     rise = slope[:, None] * np.arange(CODES)
     start = ((most - rise).min(axis=1) + (least - rise).max(axis=1)) / 2
     start = np.rint(start * bits) / bits if bits else start
-    return Line(slope.astype(np.float32), start.astype(np.float32), low, high)
+    return slope.astype(np.float32), start.astype(np.float32)
