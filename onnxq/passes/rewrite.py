@@ -16,6 +16,7 @@ from onnxq.model.weights import find_weights
 from onnxq.passes.fusing.fuse_attention import FuseAttention
 from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
 from onnxq.passes.fusing.keep_in_float import KeepInFloat
+from onnxq.passes.fusing.keep_pools import KeepPoolsInFloat
 from onnxq.passes.fusing.part_gemms import PartGemms
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
@@ -70,6 +71,8 @@ def rewrite(
         behind.append(MakeBf16Regions(types(), _in_bfloat16(model, plan, recipe)))
     if regions and plan.those(Method.STATIC):
         behind.append(MakeRegions(ranges.ranks))
+    if not target.consumer:
+        behind.append(KeepPoolsInFloat())  # of codes that no region reads
     behind += [StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     try:
         return PassManager([*_of_target(work, model), *behind])(model.clone()).model

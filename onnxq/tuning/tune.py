@@ -30,6 +30,9 @@ from onnxq.tuning.timings import Timings
 
 #: A quantized model must beat the float one by this factor to be worth its noise and its conversions.
 WORTHWHILE = 0.97
+#: Where a plan takes so many times as long as its kernels did one by one, something happens between them that costs do
+#: not know: the plan that they were timed in is looked at too.
+SURPRISE = 1.3
 #: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
 AS_SMALL = 1.01
 #: Prices of the total noise of a plan that are tried, in runs of the float model: a thousandth to a hundred.
@@ -156,6 +159,11 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         return best
     terms.progress.start("timing against float")
     speed = timings.speed(best, costs, plan, WORTHWHILE)
+    thought = predicted_seconds(best, costs, plan) / costs.total_float if costs.total_float else 1.0
+    if speed.ratio > SURPRISE * thought and plan_key(best) != plan_key(plan):
+        other = timings.speed(plan, costs, plan, WORTHWHILE)
+        if terms.regret(bench.quality(plan), other.ratio) < terms.regret(bench.quality(best), speed.ratio):
+            best, speed = plan, other
     return best if _is_worthwhile(bench, best, float_plan, speed) else float_plan
 
 

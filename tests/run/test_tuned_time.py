@@ -1,0 +1,44 @@
+"""Plans that take longer than their kernels did one by one: what happens between kernels no cost says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from tiny import normal
+
+from onnxq import quantize
+from onnxq.plan import Method, Plan, in_float
+from onnxq.recipe import Recipe
+from onnxq.runtime.profile import PlanTime
+from onnxq.tuning import tune
+from onnxq.tuning.timings import Timings
+
+pytestmark = pytest.mark.usefixtures("twice_as_fast")
+TEXT = "g (float[1, 16, 12, 12] x) => (float[1, 16, 8, 8] y) { a = Conv(x, w)  r = Relu(a)  y = Conv(r, v) }"
+
+
+@pytest.mark.parametrize(("between", "gives_way"), [(0.6, False), (3.0, True)], ids=["as thought", "slower"])
+def test_the_plan_that_was_timed_takes_its_place(
+    between: float, gives_way: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cheapest plan by costs has one convolution in float; measured as a whole it may take longer than float."""
+
+    def cheapest(model: Any, plan: Plan, *_: Any) -> Plan:
+        first = next(choice for choice in plan if choice.op == "Conv")
+        return plan.replacing([in_float(first, tune.SLOWER)])
+
+    def speed(timings: Timings, plan: Plan, *_: Any) -> PlanTime:
+        whole = len(plan.those(Method.STATIC)) == 2
+        return PlanTime(0.5 if whole else between, 0.01)
+
+    monkeypatch.setattr(tune, "cheapest", cheapest)
+    monkeypatch.setattr(tune, "predicted_seconds", lambda plan, costs, full: 0.55 * costs.total_float)
+    monkeypatch.setattr(tune, "_best_bargain", lambda terms, plan, costs, candidates: candidates[0])
+    monkeypatch.setattr(Timings, "speed", speed)
+    path = tiny.save(tiny.model(TEXT, {"w": normal(16, 16, 3, 3), "v": normal(16, 16, 3, 3)}), tmp_path)
+    data = [{"x": normal(1, 16, 12, 12, seed=i)} for i in range(8)]
+    made = quantize(path, tmp_path / "q.onnx", Recipe("w8a8"), data=data)
+    assert (made.plan["a"].method is Method.STATIC) == gives_way
