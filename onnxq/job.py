@@ -16,6 +16,7 @@ from onnxq import algorithms, formats, targets
 from onnxq.cluster import Engine, open_engine
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
+from onnxq.files.staging import scratch
 from onnxq.model.load import external_tensors, is_quantized, load_model
 from onnxq.model.types import Types, infer_types, types_of
 from onnxq.output import write
@@ -30,6 +31,7 @@ from onnxq.planning.unused_options import UnusedOption, unused_options
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 from onnxq.runtime import work
+from onnxq.runtime.consumers import Consumer, open_in
 from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
 from onnxq.samples.sampling import Sampling
@@ -167,6 +169,25 @@ class Job:
         if key not in self.traces:
             self.traces[key] = work.trace(self.model, feed)
         return self.traces[key]
+
+    def open_there(self) -> Consumer | None:
+        """The float model in the runtime that the target is for; None where that is not installed, or onnxruntime.
+
+        Where it does not take the file that the user gave, it gets the prepared model, which has no functions, and
+        operators as newer opsets have them.
+
+        Raises:
+            BadModel: it takes neither.
+        """
+        if not self.target.consumer:
+            return None
+        try:
+            return open_in(self.target.consumer, self.path, self.threads)
+        except BadModel:
+            with scratch() as folder:
+                path = Path(folder) / "float.onnx"
+                write.save(self.model, path)
+                return open_in(self.target.consumer, path, self.threads)
 
     def rewritten(self, plan: Plan, ranges: Ranges, *, is_final: bool = False) -> ir.Model:
         """A copy of the model in which `plan` is carried out.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxq.errors import BadModel
 from onnxq.quality import compare_outputs
-from onnxq.runtime.consumers import in_order, open_in, version_of
+from onnxq.runtime.consumers import Consumer, in_order, open_in, version_of
 from onnxq.runtime.session import Session
 from onnxq.runtime.timing import race
 from onnxq.samples.trials import Trials
@@ -56,18 +56,20 @@ class Elsewhere:
         return found
 
 
-def run_elsewhere(consumer: str, in_float: Path, quantized: Path, trials: Trials, threads: int) -> Elsewhere:
+def run_elsewhere(
+    consumer: str, theirs: Consumer | None, reference: Session, quantized: Path, trials: Trials, threads: int
+) -> Elsewhere:
     """Both models in that runtime, on `trials`.
 
     Args:
         consumer: a file of `runtime/consumers`.
+        theirs: the float model there.
+        reference: the float model in onnxruntime.
     """
     name = f"{consumer} {version_of(consumer)}".strip()
     ours = open_in(consumer, quantized, threads)
-    if ours is None or not trials.feeds:
+    if ours is None or theirs is None or not trials.feeds:
         return Elsewhere(name)
-    theirs, reference = open_in(consumer, in_float, threads), Session(in_float, threads=threads)
-    assert theirs is not None
     wanted = [reference.run(feed) for feed in trials.feeds]
     compared = functools.partial(compare_outputs, reference.outputs, wanted, labels=trials.labels)
     run_ours, run_theirs = in_order(ours, reference.outputs), in_order(theirs, reference.outputs)

@@ -68,7 +68,7 @@ def check_saved(
     found = dataclasses.replace(found, notes=(*found.notes, *notes))
     if not job.target.consumer:
         return found
-    there = run_elsewhere(job.target.consumer, job.path, staged, trials, job.threads)
+    there = run_elsewhere(job.target.consumer, job.open_there(), _reference(job), staged, trials, job.threads)
     return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *there.notes))
 
 

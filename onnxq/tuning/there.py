@@ -59,7 +59,7 @@ def there_of(job: Job, ranges: Ranges) -> There | None:
     if not consumer:
         return None
     with contextlib.suppress(BadModel):
-        session = open_in(consumer, job.path, job.threads)
+        session = job.open_there()
         if session is not None:
             run = in_order(session, [value.name or "" for value in job.model.graph.outputs])
             return There(consumer, job.threads, lambda plan: job.rewritten(plan, ranges, is_final=True), run)

@@ -144,6 +144,25 @@ def test_openvino_computes_what_onnxruntime_does(tmp_path: Path) -> None:
     assert tiny.sqnr(Session(model).run(feed)[0], opened.run(feed)[0]) > 20
 
 
+def test_a_float_model_that_openvino_refuses_is_run_as_it_was_prepared(tmp_path: Path) -> None:
+    """It has no functions with attributes of their own; what is written for it has none."""
+    pytest.importorskip("openvino")
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[n, 8, 12, 12] x) => (float[n, 8, h, v] y) {
+            a = own.block <pads = [1, 1, 1, 1]> (x, k)  y = own.block <pads = [0, 0, 0, 0]> (a, l)
+        }
+        <opset_import: ["" : 17], domain: "own">
+        block <pads> (x, w) => (y) { c = Conv <pads : ints = @pads> (x, w)  y = Relu (c) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(KERNELS[word], word) for word in "kl")
+    path = tiny.save(proto, tmp_path)
+    x = np.random.default_rng(0).standard_normal((8, 1, 8, 12, 12)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    done = quantize(path, tmp_path / "q.onnx", Recipe("w8a8"), target="openvino", data=tmp_path / "data.npz")
+    there = done.check and done.check.elsewhere
+    assert there and there.was_run and there.sqnr > 20 and there.float_sqnr > 20
+
+
 @pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
 def test_recurrent_layers_beside_int8_ones(tmp_path: Path, op: str, gates: int) -> None:
     """OpenVINO refuses codes there as soon as something else computes in int8."""

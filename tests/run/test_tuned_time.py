@@ -41,4 +41,4 @@ def test_the_plan_that_was_timed_takes_its_place(
     path = tiny.save(tiny.model(TEXT, {"w": normal(16, 16, 3, 3), "v": normal(16, 16, 3, 3)}), tmp_path)
     data = [{"x": normal(1, 16, 12, 12, seed=i)} for i in range(8)]
     made = quantize(path, tmp_path / "q.onnx", Recipe("w8a8"), data=data)
-    assert (made.plan["a"].method is Method.STATIC) == gives_way
+    assert (made.plan.choices["a"].method is Method.STATIC) == gives_way
