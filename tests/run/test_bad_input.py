@@ -337,9 +337,11 @@ def test_what_is_written_is_never_written_over(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.onnx/inner"])
-def test_traces_need_a_folder(name: str, tmp_path: Path) -> None:
-    assert_refused(text(MATMUL, tmp_path), "cannot be written", "--trace", tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "words"), [("model.onnx", "is a file; name a folder"), ("model.onnx/inner", "cannot be written")]
+)
+def test_traces_need_a_folder(name: str, words: str, tmp_path: Path) -> None:
+    assert_refused(text(MATMUL, tmp_path), words, "--trace", tmp_path / name)
 
 
 def test_the_folder_of_the_output_is_there(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import os
 import statistics
 import tempfile
 import time
@@ -24,7 +23,7 @@ from typing import Any
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from started import parser_for, start
+from started import parser_for, processor, start
 
 import onnxq
 from onnxq.quality import compare_outputs
@@ -211,17 +210,6 @@ def kept_rows(table: Path, head: list[str]) -> dict[str, list[str]]:
     if lines[: len(head)] != head:
         return {}
     return {name: [line for line in lines if line.startswith(f"| {name} |")] for name in MODELS}
-
-
-def processor() -> str:
-    """Its name, and the instructions that the kernels know."""
-    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if os.name == "posix" else ""
-    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    known = {name.strip(): value.split() for name, value in fields.items()}
-    kinds = [
-        flag for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_bf16") if flag in known.get("flags", [])
-    ]
-    return f"{' '.join(known.get('model name', ['unknown']))} ({', '.join(kinds)})"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -30,3 +31,14 @@ def start(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, ModuleTy
     if zoo is None:
         raise SystemExit(f"no shared models in {SHARED}; ONNXQ_SHARED says where they are")
     return options, zoo
+
+
+def processor() -> str:
+    """Its name, and the instructions that the kernels know."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if os.name == "posix" else ""
+    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    known = {name.strip(): value.split() for name, value in fields.items()}
+    kinds = [
+        flag for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_bf16") if flag in known.get("flags", [])
+    ]
+    return f"{' '.join(known.get('model name', ['unknown']))} ({', '.join(kinds)})"
