@@ -20,6 +20,10 @@ namespace onnxq {
 #include "bf16_regions.inc"
 #undef ONNXQ_REGION
 
+#define ONNXQ_REGION(name) extern const RowKernel rows_##name;
+#include "row_regions.inc"
+#undef ONNXQ_REGION
+
 namespace {
 
 using namespace ort;
@@ -32,6 +36,12 @@ constexpr const RegionKernel* kRegionKernels[] = {
 constexpr const NumberKernel* kNumberKernels[] = {
 #define ONNXQ_REGION(name) &bf16_region_##name,
 #include "bf16_regions.inc"
+#undef ONNXQ_REGION
+};
+
+constexpr const RowKernel* kRowKernels[] = {
+#define ONNXQ_REGION(name) &rows_##name,
+#include "row_regions.inc"
 #undef ONNXQ_REGION
 };
 
@@ -53,6 +63,11 @@ struct Bf16 {
   static Stage stage(const Step& step, const std::vector<Stage>& before, const Constants& constants, const Kernel&) {
     return make_bf16_stage(step, before, constants);
   }
+};
+
+struct Rows {
+  using Kernel = RowKernel;
+  static constexpr const auto& kernels = kRowKernels;
 };
 
 // Those that run here, from the one that is forced on, or where it has none the next best.
@@ -107,6 +122,7 @@ class Region {
 
   void prepare(const OrtKernelInfo* info) {
     kernels_ = kernels_here<E>();
+    rows_ = kernels_here<Rows>().front();
     // Steps may share a weight: a small file must not take all memory.
     int64_t taken = 0, most = kMostBytes;
     Constants constants;
@@ -129,14 +145,14 @@ class Region {
 
   void run(OrtKernelContext* context) {
     const Place place(api_, context);
-    Memory memory{nullptr, std::vector<const float*>(inputs_), std::vector<float*>(outputs_)};
+    Memory memory{nullptr, std::vector<const float*>(inputs_), std::vector<float*>(outputs_), rows_};
     std::vector<Dims> shapes(inputs_);
     for (const Stage& stage : stages_) {
-      if (stage.step.does == Does::kQuantize) {
+      if (stage.step.does == Does::kQuantize || stage.step.does == Does::kRead) {
         const size_t in = static_cast<size_t>(stage.step.in);
         const Tensor x = given_input(api_, context, in);
         if (x.type != kFloat || !is_aligned(x)) {
-          throw Refusal("input " + std::to_string(in) + " is quantized, and must be float32, aligned as its elements");
+          throw Refusal("input " + std::to_string(in) + " is read, and must be float32, aligned as its elements");
         }
         shapes[in] = x.shape;
         memory.inputs[in] = static_cast<const float*>(x.data);
@@ -173,6 +189,7 @@ class Region {
   std::string name_;
   size_t inputs_ = 0, outputs_ = 0;
   std::vector<const typename E::Kernel*> kernels_;
+  const RowKernel* rows_ = nullptr;
   std::vector<Stage> stages_;
   Profile profile_;
   std::mutex mutex_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "row_stage.h"
 #include "shapes.h"
 #include "transposed.h"
 
@@ -15,7 +16,9 @@ constexpr bool moves_elements(Does does) {
   return does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
 }
 // By a constant weight.
-constexpr bool multiplies(Does does) { return does == Does::kConv || does == Does::kGemm || does == Does::kProduct; }
+constexpr bool multiplies(Does does) {
+  return does == Does::kConv || does == Does::kGemm || does == Does::kProduct || does == Does::kSums;
+}
 
 class Planner {
  public:
@@ -42,6 +45,7 @@ class Planner {
         break;
       case Does::kGemm:
       case Does::kProduct:
+      case Does::kSums:
         if (!made.is_rows()) {
           refuse_stage(number, "multiplies what is no matrix, and no stack of them");
         }
@@ -54,6 +58,9 @@ class Planner {
         if (step.does == Does::kGemm) {
           plan_.outputs[static_cast<size_t>(step.out)] = dims(made);
           made.C = 0;  // no codes
+        }
+        if (step.x.size() > 1 && (step.does == Does::kSums) && dims(source(step, 1)) != dims(made)) {
+          refuse_stage(number, "adds a tensor whose shape is not that of its sums");
         }
         break;
       case Does::kConstant:
@@ -110,11 +117,17 @@ class Planner {
       case Does::kArrange:
         made = of_shape(number, arranged(number, step, dims(made)), step.stack);
         break;
+      default:
+        made = row_shape(number, stage, sources(step), plan_);
+        break;
     }
     if (makes_tensor(step.does) && ((made.rank < 4 && made.H != 1) || (made.rank < 3 && made.N != 1))) {
       refuse_stage(number, "makes rows or images of what has none");  // which its output would have no room for
     }
-    made.width = width_;
+    if (stage.floats && !made.is_rows()) {
+      refuse_stage(number, "makes float32 that is no matrix, and no stack of them");
+    }
+    made.width = stage.floats ? 4 : width_;
     product(number, {made.N, made.H, made.W, made.pixel()});
     product(number, {made.W, made.pixel()});  // of none, too
     plan_.pads.resize(number + 1, step.pads);
@@ -191,7 +204,7 @@ class Planner {
     // The later one is nearer.
     const int64_t made = std::max(step.x[0], step.x[1]);
     const Stage& stage = stages_[static_cast<size_t>(made)];
-    if (multiplies(stage.step.does) && !stage.is_depthwise && plan_.tensors[static_cast<size_t>(made)].readers == 1) {
+    if (multiplies(stage.step.does) && !stage.floats && !stage.is_depthwise && plan_.tensors[static_cast<size_t>(made)].readers == 1) {
       plan_.joins[number] = made;
       plan_.joins[static_cast<size_t>(made)] = static_cast<int64_t>(number);
       source(stage.step, 0).last = std::max(source(stage.step, 0).last, static_cast<int64_t>(number));
@@ -202,36 +215,50 @@ class Planner {
 
   // Tensors whose lives do not meet share bytes: each is put into the first gap that it fits.
   void place() {
-    std::vector<size_t> placed;
     for (size_t step = 0; step < plan_.tensors.size(); ++step) {
       const bool is_within = plan_.tensors[step].within != kNone;
       const size_t i = is_within ? static_cast<size_t>(plan_.tensors[step].within) : step;
       Placed& tensor = plan_.tensors[i];
-      if (!makes_tensor(stages_[i].step.does) || tensor.is_empty() || tensor.bytes || is_joined(i)) {
+      if (step < plan_.scratch.size() && plan_.scratch[step].bytes) {
+        plan_.scratch[step].last = static_cast<int64_t>(step);
+        put(plan_.scratch[step], step);
+      }
+      const bool is_elsewhere = tensor.in != kNone || tensor.out != kNone;
+      if (!makes_tensor(stages_[i].step.does) || tensor.is_empty() || tensor.bytes || is_joined(i) || is_elsewhere) {
         continue;
       }
       const int64_t images = product(i, {tensor.N, tensor.top + tensor.H + tensor.bottom, tensor.W + tensor.side, tensor.pixel()});
       tensor.bytes = (images + tensor.side * tensor.pixel() + tensor.behind + 63) / 64 * 64;
-      int64_t at = 0;
-      for (const size_t other : placed) {  // in order of offsets
-        const Placed& there = plan_.tensors[other];
-        if (there.last < static_cast<int64_t>(step)) {
-          continue;
-        }
-        if (at + tensor.bytes <= there.offset) {
-          break;
-        }
-        at = std::max(at, there.offset + there.bytes);
-      }
-      tensor.offset = at;
-      plan_.workspace = std::max(plan_.workspace, at + tensor.bytes);
-      placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
-                                     [&](size_t a, size_t b) { return plan_.tensors[a].offset < plan_.tensors[b].offset; }),
-                    i);
+      put(tensor, step);
     }
   }
 
  private:
+  void put(Placed& tensor, size_t step) {
+    int64_t at = 0;
+    for (const Placed* const there : placed_) {  // in order of offsets
+      if (there->last < static_cast<int64_t>(step)) {
+        continue;
+      }
+      if (at + tensor.bytes <= there->offset) {
+        break;
+      }
+      at = std::max(at, there->offset + there->bytes);
+    }
+    tensor.offset = at;
+    plan_.workspace = std::max(plan_.workspace, at + tensor.bytes);
+    const auto is_before = [](const Placed* a, const Placed* b) { return a->offset < b->offset; };
+    placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), &tensor, is_before), &tensor);
+  }
+
+  std::vector<Placed*> sources(const Step& step) {
+    std::vector<Placed*> found;
+    for (size_t i = 0; i < step.x.size(); ++i) {
+      found.push_back(&source(step, i));
+    }
+    return found;
+  }
+
   Placed& source(const Step& step, size_t i) { return plan_.tensors[static_cast<size_t>(step.x[i])]; }
 
   static Layout layout(const Placed& t) { return {sizes(t), t.rank, t.image() / t.width, t.pitch() / t.width, t.is_rows()}; }
@@ -354,6 +381,7 @@ class Planner {
 
   const std::vector<Stage>& stages_;
   Plan& plan_;
+  std::vector<const Placed*> placed_;  // what has its place
   const int64_t width_;  // bytes of an element
 };
 

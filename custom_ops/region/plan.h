@@ -4,8 +4,10 @@
 #define ONNXQ_REGION_PLAN_H_
 
 #include <array>
+#include <memory>
 #include <vector>
 
+#include "products.h"
 #include "resize.h"
 
 namespace onnxq {
@@ -24,6 +26,9 @@ struct Placed {
   // Where it lies among the channels of what a later step joins: the number of that step, and its first channel there.
   int64_t within = kNone, channel = 0;
   int64_t readers = 0;
+
+  // Of float32: the input or output of the node that it is, in the place of workspace.
+  int64_t in = kNone, out = kNone;
 
   // All in bytes.
   int64_t pixel() const { return C * width; }
@@ -46,6 +51,8 @@ struct Plan {
   // Of each sum or product of two tensors, the convolution that is computed with it, as nobody else reads its codes; of
   // that, the other one; else none.
   std::vector<int64_t> joins;
+  std::vector<std::shared_ptr<const Products>> products;  // of each step, where it multiplies tensors
+  std::vector<Placed> scratch;                            // memory that each step has for itself
   int64_t workspace = 0;
 };
 

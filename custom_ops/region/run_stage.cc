@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "run_moves.h"
+#include "run_rows.h"
 #include "transposed.h"
 
 namespace onnxq {
@@ -23,7 +24,9 @@ class Runner {
       if (plan_.tensors[number_].is_empty()) {
         return;  // of any number of images or channels
       }
-      fill_margin(plan_.tensors[number_], memory_.workspace, stage_.codes.zero);
+      if (!stage_.floats) {
+        fill_margin(plan_.tensors[number_], memory_.workspace, stage_.codes.zero);
+      }
     }
     switch (step.does) {
       case Does::kQuantize:
@@ -45,6 +48,12 @@ class Runner {
       case Does::kGemm:
         conv(number_, nullptr);
         break;
+      case Does::kSums:
+        conv(number_, nullptr);
+        if (step.x.size() > 1) {
+          run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
+        }
+        break;
       case Does::kConstant:
         constant();
         break;
@@ -52,6 +61,10 @@ class Runner {
       case Does::kPad:
       case Does::kResize:
       case Does::kArrange:
+        if (stage_.floats) {
+          run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
+          break;
+        }
         run_moves(place_, plan_.moves[number_], image(x()), y(), stage_.codes.zero);
         break;
       case Does::kResizeLinear:
@@ -72,10 +85,17 @@ class Runner {
         lookup();
         break;
       case Does::kFlatten:
+        if (stage_.floats) {
+          run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
+          break;
+        }
         flatten();
         break;
       case Does::kAffine:
         affine();
+        break;
+      default:
+        run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
         break;
     }
   }
@@ -123,7 +143,7 @@ class Runner {
     }
     Conv c = problem(stage_, plan_.offsets[number_].data());
     c.x = image(from);
-    const bool is_product = step.does == Does::kGemm;
+    const bool is_product = step.does == Does::kGemm || step.does == Does::kSums;
     if (is_product) {  // of all matrices at once
       c.x = line(c.x);
     }
@@ -143,7 +163,9 @@ class Runner {
     c.step_x = step.strides[1] * c.x.C;
     c.step_y = step.strides[0] * c.x.row;
     c.pixel = c.y.C;
-    c.floats = is_product ? memory_.outputs[static_cast<size_t>(step.out)] : nullptr;
+    c.floats = step.does == Does::kSums ? floats_of(to, memory_)
+               : is_product             ? memory_.outputs[static_cast<size_t>(step.out)]
+                                        : nullptr;
     by_first(c);
   }
 

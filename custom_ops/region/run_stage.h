@@ -15,6 +15,7 @@ struct Memory {
   uint8_t* workspace;
   std::vector<const float*> inputs;
   std::vector<float*> outputs;
+  const RowKernel* rows;  // of codes
 };
 
 // `kernels`: best first; the last takes every problem. All but convolutions run on the first.

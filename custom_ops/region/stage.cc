@@ -7,7 +7,7 @@
 
 #include "../abi/weight.h"
 #include "pack.h"
-#include "reader.h"
+#include "row_stage.h"
 #include "transposed.h"
 
 namespace onnxq {
@@ -196,6 +196,7 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
     stage.scale = source(0).scale;
     stage.codes.zero = source(0).codes.zero;
   }
+  check_elements(stage, number, before);
   bound(stage, read);
   switch (step.does) {
     case Does::kConv:
@@ -210,6 +211,7 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
     }
     case Does::kGemm:
     case Does::kProduct:
+    case Does::kSums:
       make_gemm(stage, number, source(0), read);
       break;
     case Does::kConstant: {
@@ -247,6 +249,7 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
       }
       break;
     default:
+      make_row_stage(stage, number, before, read);
       break;
   }
   return stage;

@@ -60,6 +60,11 @@ struct Stage {
   std::vector<float> knees;  // Affine::knee
   Act act{};
 
+  // Of rows: whether float32 is made; a normalization's epsilon; the zero point of the second tensor of a product.
+  bool floats = false;
+  float epsilon = 0.0f;
+  int32_t second_zero = 0;
+
   // Bytes of all that grows with constants. Every plan has a number for each quad.
   int64_t nbytes() const {
     const size_t numbers = bias.size() + dot_bias.size() + scales.size() + dot_scales.size() + factors.size() + starts.size() + knees.size();

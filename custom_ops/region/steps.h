@@ -37,6 +37,19 @@ enum class Does {
   kArrange,
   kDequantize,
   kAffine,
+  kInstanceNorm,
+  // Of rows (row_stage.h): what makes or reads float32, or computes in it.
+  kRead,
+  kWrite,
+  kEncode,
+  kDecode,
+  kSums,  // as kGemm, for others to read
+  kPlus,
+  kNorm,
+  kSoftmax,
+  kRotary,
+  kMatMul,  // of two tensors
+  kAttention,
 };
 
 constexpr int64_t kNone = -1;
@@ -48,6 +61,7 @@ struct Step {
   // Numbers of inputs and outputs of the node.
   int64_t in = kNone, out = kNone, weight = kNone, weight_scale = kNone, bias = kNone, scale = kNone, zero = kNone;
   int64_t table = kNone, knee = kNone, low = kNone, high = kNone, codes = kNone, sizes = kNone, ratios = kNone;
+  int64_t epsilon = kNone, factor = kNone;
   int64_t group = 1, relu = 0, ceil = 0, counts_pads = 0, transposed = 0;
   int64_t act = 0;   // ActKind
   int64_t keeps = 1;  // what is averaged as rank 3 or 4 (1), or as matrix (0)
@@ -61,6 +75,11 @@ struct Step {
   std::array<int64_t, 4> starts{}, stops{}, steps{}, before{}, behind{};
   int64_t block = 0, to_depth = 0;  // DepthToSpace, and back
   int64_t mode = 0, coordinates = 0, nearest = 0;
+  int64_t centred = 1;   // of a normalization: the mean is taken off
+  int64_t heads = 0;     // whose numbers lie together in what is `joined`
+  std::array<int64_t, 2> width{};   // numbers of a head of q and k, and of v
+  std::array<int64_t, 4> joined{};  // of an attention: q, k, v and what it makes
+  std::array<int64_t, 3> first{};   // of q, k and v, where their channels begin
   std::vector<int64_t> split, perm, shape;  // dimensions as Reshape takes them, and as Transpose
 };
 
@@ -71,7 +90,9 @@ std::vector<Step> read_steps(const std::string& text, size_t inputs, size_t outp
 std::vector<std::string> lines_of(const std::string& text);
 
 // Whether a step makes a tensor that others may read.
-constexpr bool makes_tensor(Does does) { return does != Does::kDequantize && does != Does::kGemm; }
+constexpr bool makes_tensor(Does does) {
+  return does != Does::kDequantize && does != Does::kGemm && does != Does::kWrite;
+}
 
 }  // namespace onnxq
 

@@ -1,0 +1,257 @@
+#include "run_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "row_stage.h"
+#include "run_moves.h"
+#include "shapes.h"
+
+namespace onnxq {
+namespace {
+
+// Of run_moves: as Image, in elements.
+struct FloatImage {
+  float* data;
+  int64_t N, H, W, C, row, image;
+};
+
+class RowRunner {
+ public:
+  RowRunner(const std::vector<const RegionKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
+            size_t number, const Memory& memory, const Place& place)
+      : kernels_(kernels), plan_(plan), stage_(stages[number]), stages_(stages), number_(number), memory_(memory),
+        place_(place), rows_(*memory.rows) {}
+
+  void run() const {
+    switch (stage_.step.does) {
+      case Does::kWrite:
+        write();
+        break;
+      case Does::kEncode:
+      case Does::kDecode:
+        convert();
+        break;
+      case Does::kPlus:
+        plus(x(1));
+        break;
+      case Does::kSums:  // what is added to them
+        plus(x(1));
+        break;
+      case Does::kNorm:
+        norm();
+        break;
+      case Does::kSoftmax:
+        in_rows(count(), 16 * bytes(), [&, p = Softmax{in(), out(), y().C}](int64_t first, int64_t last) {
+          rows_.softmax(p, first, last);
+        });
+        break;
+      case Does::kRotary:
+        rotary();
+        break;
+      case Does::kMatMul:
+      case Does::kAttention:
+        multiply();
+        break;
+      case Does::kInstanceNorm:
+        instance_norm();
+        break;
+      case Does::kSlice:
+      case Does::kPad:
+      case Does::kArrange:
+        run_moves(place_, plan_.moves[number_], float_image(x(0)), float_image(y()), 0);
+        break;
+      case Does::kFlatten:
+        copy(floats_of(x(0), memory_), floats_of(y(), memory_));
+        break;
+      default:  // kRead: it is there
+        break;
+    }
+  }
+
+ private:
+  const Placed& x(size_t i) const { return plan_.tensors[static_cast<size_t>(stage_.step.x[i])]; }
+  const Placed& y() const { return plan_.tensors[number_]; }
+  const Stage& source(size_t i) const { return stages_[static_cast<size_t>(stage_.step.x[i])]; }
+
+  uint8_t* scratch() const { return memory_.workspace + plan_.scratch[number_].offset; }
+  uint8_t* codes_of(const Placed& t) const { return memory_.workspace + t.offset + t.first(); }
+  int64_t count() const { return y().N * y().H * y().W; }
+  // Of float32, of what is made.
+  int64_t bytes() const { return 4 * count() * y().C; }
+
+  // work(first, last) for pieces of `rows`, which take as long as so many bytes that are moved.
+  template <typename Work>
+  void in_rows(int64_t rows, int64_t bytes, const Work& work) const {
+    onnxq::in_rows(place_, rows, bytes, work);
+  }
+
+  RowsIn in() const {
+    const Stage& from = source(0);
+    return {from.floats ? nullptr : codes_of(x(0)), from.floats ? floats_of(x(0), memory_) : nullptr, from.scale, from.codes.zero};
+  }
+  RowsOut out() const {
+    return {stage_.floats ? nullptr : codes_of(y()), stage_.floats ? floats_of(y(), memory_) : nullptr, stage_.scale, stage_.codes};
+  }
+  static const float* or_null(const std::vector<float>& numbers) { return numbers.empty() ? nullptr : numbers.data(); }
+
+  FloatImage float_image(const Placed& t) const {
+    return {floats_of(t, memory_), t.N, t.H, t.W, t.C, t.W * t.C, t.H * t.W * t.C};
+  }
+
+  void copy(const float* from, float* to) const {
+    const int64_t size = bytes() / 4;
+    in_rows(size, bytes(), [&](int64_t first, int64_t last) {
+      std::memcpy(to + first, from + first, static_cast<size_t>(4 * (last - first)));
+    });
+  }
+
+  void write() const {
+    const Placed& from = x(0);
+    float* const to = memory_.outputs[static_cast<size_t>(stage_.step.out)];
+    if (from.out == stage_.step.out || from.is_empty()) {
+      return;  // made there
+    }
+    const int64_t size = from.N * from.H * from.W * from.C;
+    in_rows(size, 4 * size, [&](int64_t first, int64_t last) {
+      std::memcpy(to + first, floats_of(from, memory_) + first, static_cast<size_t>(4 * (last - first)));
+    });
+  }
+
+  void convert() const {
+    const bool encodes = stage_.step.does == Does::kEncode;
+    const Stage& of = encodes ? stage_ : source(0);
+    const Placed& t = encodes ? y() : x(0);
+    const Image line = {codes_of(t), count(), 1, t.C, 1, t.C, t.C};
+    const Border p = {line, floats_of(encodes ? x(0) : y(), memory_), of.scale, of.codes.zero};
+    const RegionKernel& kernel = *kernels_.front();
+    in_rows(line.N, bytes(), [&](int64_t first, int64_t last) { (encodes ? kernel.quantize : kernel.dequantize)(p, first, last); });
+  }
+
+  static void sizes_to(const Placed& t, int64_t (&to)[4]) {
+    to[0] = t.N;
+    to[1] = t.H;
+    to[2] = t.W;
+    to[3] = t.C;
+  }
+
+  // What is made of the first tensor, or there is already, and `b`.
+  void plus(const Placed& b) const {
+    const bool is_there = stage_.step.does == Does::kSums;
+    Plus p{floats_of(is_there ? y() : x(0), memory_), floats_of(b, memory_), floats_of(y(), memory_), {}, {}, {}};
+    sizes_to(is_there ? y() : x(0), p.a_sizes);
+    sizes_to(b, p.b_sizes);
+    sizes_to(y(), p.y_sizes);
+    in_rows(count(), 2 * bytes(), [&](int64_t first, int64_t last) { rows_.plus(p, first, last); });
+  }
+
+  void norm() const {
+    const Norm p = {in(), out(), or_null(stage_.factors), or_null(stage_.starts), y().C, stage_.epsilon,
+                    static_cast<int32_t>(stage_.step.centred)};
+    in_rows(count(), 4 * bytes(), [&](int64_t first, int64_t last) { rows_.norm(p, first, last); });
+  }
+
+  void rotary() const {
+    const Rotary p = {floats_of(x(0), memory_), floats_of(x(1), memory_), floats_of(x(2), memory_), out(), y().C, y().W};
+    in_rows(count(), 2 * bytes(), [&](int64_t first, int64_t last) { rows_.rotary(p, first, last); });
+  }
+
+  void multiply() const {
+    const RowsOut to = out();
+    ProductRun run = {place_, kernels_, rows_, stage_, *plan_.products[number_], {}, {}, nullptr, to.codes, to.floats, scratch()};
+    for (size_t i = 0; i < std::min<size_t>(stage_.step.x.size(), 3); ++i) {
+      run.sources[i] = &source(i);
+      run.x[i] = codes_of(x(i));
+    }
+    if (stage_.step.x.size() > 3) {
+      run.mask = floats_of(x(3), memory_);
+    }
+    (stage_.step.does == Does::kMatMul ? run_matmul : run_attention)(run);
+  }
+
+  // Of an image, each channel is a line: less the mean, divided by the deviation.
+  void instance_norm() const {
+    const Placed& from = x(0);
+    const Image codes = {codes_of(from), from.N, from.H, from.W, from.C, from.pitch(), from.image()};
+    Image to = {codes_of(y()), 1, y().H, y().W, y().C, y().pitch(), y().image()};
+    int64_t* const sums = reinterpret_cast<int64_t*>(scratch());
+    float* const lines = reinterpret_cast<float*>(sums + 2 * from.N * from.C);
+    moments(codes, sums, sums + 3 * from.N * from.C);
+    for (int64_t n = 0; n < from.N; ++n) {
+      float* const factor = lines + 2 * n * from.C;
+      lines_of(sums + 2 * n * from.C, from, factor);
+      const Image own = {codes.data + n * codes.image, 1, from.H, from.W, from.C, codes.row, codes.image};
+      const Affine p = {own, to, stage_.codes, factor, factor + from.C, nullptr};
+      in_rows(to.H, to.H * to.W * to.C, [&](int64_t first, int64_t last) { kernels_.front()->affine(p, first, last); });
+      to.data += to.image;
+    }
+  }
+
+  // Sums and squares of all channels of an image; of pieces of it first.
+  void moments(const Image& codes, int64_t* sums, int64_t* parts) const {
+    const int64_t C = codes.C, pieces = pieces_of_moments(codes.H);
+    std::memset(parts, 0, static_cast<size_t>(codes.N * pieces * 2 * C) * sizeof(int64_t));
+    onnxq::in_rows(place_, codes.N * pieces, 2 * codes.N * codes.H * codes.W * C, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        int64_t* const own = parts + i * 2 * C;
+        const int64_t n = i / pieces, piece = i % pieces;
+        rows_.moments({codes, n, own, own + C}, codes.H * piece / pieces, codes.H * (piece + 1) / pieces);
+      }
+    });
+    for (int64_t i = 0; i < codes.N * 2 * C; ++i) {
+      sums[i] = 0;
+      for (int64_t piece = 0; piece < pieces; ++piece) {
+        sums[i] += parts[(i / (2 * C) * pieces + piece) * 2 * C + i % (2 * C)];
+      }
+    }
+  }
+
+  // round(code · factor + start) for one image.
+  void lines_of(const int64_t* sums, const Placed& from, float* factor) const {
+    const int64_t C = from.C, size = C / stage_.step.group;
+    const double count = static_cast<double>(from.H * from.W * size), scale = source(0).scale;
+    for (int64_t group = 0; group < C; group += size) {
+      double sum = 0.0, squares = 0.0;
+      for (int64_t c = group; c < group + size; ++c) {
+        sum += static_cast<double>(sums[c]);
+        squares += static_cast<double>(sums[C + c]);
+      }
+      const double mean = sum / count, variance = std::max(squares / count - mean * mean, 0.0) * scale * scale;
+      const double slope = scale / std::sqrt(variance + static_cast<double>(stage_.epsilon)) / stage_.scale;
+      for (int64_t c = group; c < group + size; ++c) {
+        const double weight = stage_.factors[static_cast<size_t>(c)] * slope;
+        factor[c] = static_cast<float>(weight);
+        factor[C + c] = static_cast<float>(stage_.starts[static_cast<size_t>(c)] / stage_.scale - mean * weight);
+      }
+    }
+  }
+
+  const std::vector<const RegionKernel*>& kernels_;
+  const Plan& plan_;
+  const Stage& stage_;
+  const std::vector<Stage>& stages_;
+  const size_t number_;
+  const Memory& memory_;
+  const Place& place_;
+  const RowKernel& rows_;
+};
+
+}  // namespace
+
+float* floats_of(const Placed& t, const Memory& memory) {
+  if (t.in != kNone) {
+    return const_cast<float*>(memory.inputs[static_cast<size_t>(t.in)]);
+  }
+  if (t.out != kNone) {
+    return memory.outputs[static_cast<size_t>(t.out)];
+  }
+  return reinterpret_cast<float*>(memory.workspace + t.offset);
+}
+
+void run_row_stage(const std::vector<const RegionKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
+                   size_t number, const Memory& memory, const Place& place) {
+  RowRunner(kernels, stages, plan, number, memory, place).run();
+}
+
+}  // namespace onnxq
