@@ -31,6 +31,7 @@ from onnxq.passes.normalize.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.whole_softmax import WholeSoftmax
+from onnxq.passes.written_pads import WrittenPads
 from onnxq.runtime import known
 
 
@@ -71,6 +72,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             FoldConstants(),
             FoldBatchNorm(),
             HardSigmoids(),
+            WrittenPads(),
             FoldShapes(),
             DeduplicateHashedInitializersPass(size_limit=1 << 16),
             RemoveUnused(),

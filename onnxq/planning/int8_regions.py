@@ -20,7 +20,7 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import has_weights, weights_of
 from onnxq.plan import Choice, Method, Plan, in_float
-from onnxq.planning import chains, moves
+from onnxq.planning import chains, moves, norms
 from onnxq.planning.absorbed import behind_product, product_of, product_result
 from onnxq.planning.absorbed import final_output as final_output
 from onnxq.planning.absorbed import producer_of as producer_of
@@ -229,7 +229,7 @@ def activations(node: ir.Node) -> list[int]:
     if node.op_type == "MatMul" and not has_weights(node):
         return [0, 1]
     if (
-        node.op_type in CONVOLUTIONS | {"MatMul", "Gemm", "Clip", "ReduceMean"}
+        node.op_type in CONVOLUTIONS | {"MatMul", "Gemm", "Clip", "ReduceMean", "InstanceNormalization"}
         or node.op_type in known.SAME_SCALE | known.MOVED_IN_REGIONS
     ):
         return [0]
@@ -266,6 +266,8 @@ def _joins_region(node: ir.Node, chain: Chain | None, is_linked: bool, types: Ty
         return rank in moves.RANKS and all(value is not None and graph.constant(value) is None for value in node.inputs)
     if moves.is_move(node):
         return moves.moves_of(node, rank) is not None
+    if node.op_type == "InstanceNormalization":
+        return rank in (3, 4) and norms.has_constants(node)
     if node.op_type == "ReduceMean":
         value = node.inputs[0]
         rank = None if value is None else types.of(value).rank

@@ -31,7 +31,7 @@ MOVED_IN_REGIONS = frozenset({"Pad", "DepthToSpace", "SpaceToDepth"})
 #: Vanish into the int8 kernel before them, as the quantized range clips like them; and the kernels that take them.
 ABSORBED, ABSORBING = frozenset({"Relu", "Clip"}), frozenset({"Conv", "Add"})
 #: The same in our own regions only.
-ABSORBING_IN_REGIONS = frozenset({"ConvTranspose"})
+ABSORBING_IN_REGIONS = frozenset({"ConvTranspose", "InstanceNormalization"})
 #: Activation functions besides those that are fused into a Conv in float.
 FUSED_INTO_CONV = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 #: What runs in the place of an operator whose quantization was not fused.

@@ -23,7 +23,7 @@ from onnxq.planning import chains
 #: By operator, the first line of attribute `steps`: its version.
 FIRST_LINES = {own_ops.REGION: "region 1", own_ops.BF16_REGION: "bf16 region 1"}
 #: Steps of one operator, whatever is fused into it.
-OWN_KERNELS = ("conv", "conv_transpose", "gemm", "add", "sub", "mul", "affine")
+OWN_KERNELS = ("conv", "conv_transpose", "gemm", "add", "sub", "mul", "affine", "instance_norm")
 
 
 @dataclass

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.passes.regions.group import Words, source_of
-from onnxq.planning import int8_regions
+from onnxq.planning import int8_regions, norms
 from onnxq.planning.absorbed import behind_product
 
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
@@ -190,6 +190,17 @@ def _reduce_mean(node: ir.Node) -> Made:
     return "global_average_pool", [node.inputs[0]], {} if keeps else {"keeps": 0}
 
 
+def _instance_norm(node: ir.Node) -> Made:
+    epsilon = graph.attribute_float(node, "epsilon", 1e-5)
+    if not norms.has_constants(node) or not epsilon >= 0:
+        return None
+    weight = graph.constant(node.inputs[1])
+    assert weight is not None
+    words: Words = {"weight": node.inputs[1], "bias": node.inputs[2], "group": weight.size}
+    words["epsilon"] = np.array(epsilon, np.float32)
+    return "instance_norm", [node.inputs[0]], words
+
+
 def _concat(node: ir.Node) -> Made:
     return "concat", list(node.inputs), {}
 
@@ -229,4 +240,5 @@ MAKERS: dict[str, Callable[[ir.Node], Made]] = {
     "GlobalAveragePool": _global_average_pool,
     "ReduceMean": _reduce_mean,
     "Concat": _concat,
+    "InstanceNormalization": _instance_norm,
 }
