@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "places.h"
 #include "row_stage.h"
 #include "shapes.h"
 #include "transposed.h"
@@ -221,7 +222,7 @@ class Planner {
       Placed& tensor = plan_.tensors[i];
       if (step < plan_.scratch.size() && plan_.scratch[step].bytes) {
         plan_.scratch[step].last = static_cast<int64_t>(step);
-        put(plan_.scratch[step], step);
+        places_.put(plan_.scratch[step], static_cast<int64_t>(step));
       }
       const bool is_elsewhere = tensor.in != kNone || tensor.out != kNone;
       if (!makes_tensor(stages_[i].step.does) || tensor.is_empty() || tensor.bytes || is_joined(i) || is_elsewhere) {
@@ -229,28 +230,12 @@ class Planner {
       }
       const int64_t images = product(i, {tensor.N, tensor.top + tensor.H + tensor.bottom, tensor.W + tensor.side, tensor.pixel()});
       tensor.bytes = (images + tensor.side * tensor.pixel() + tensor.behind + 63) / 64 * 64;
-      put(tensor, step);
+      places_.put(tensor, static_cast<int64_t>(step));
     }
+    plan_.workspace = places_.end();
   }
 
  private:
-  void put(Placed& tensor, size_t step) {
-    int64_t at = 0;
-    for (const Placed* const there : placed_) {  // in order of offsets
-      if (there->last < static_cast<int64_t>(step)) {
-        continue;
-      }
-      if (at + tensor.bytes <= there->offset) {
-        break;
-      }
-      at = std::max(at, there->offset + there->bytes);
-    }
-    tensor.offset = at;
-    plan_.workspace = std::max(plan_.workspace, at + tensor.bytes);
-    const auto is_before = [](const Placed* a, const Placed* b) { return a->offset < b->offset; };
-    placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), &tensor, is_before), &tensor);
-  }
-
   std::vector<Placed*> sources(const Step& step) {
     std::vector<Placed*> found;
     for (size_t i = 0; i < step.x.size(); ++i) {
@@ -381,7 +366,7 @@ class Planner {
 
   const std::vector<Stage>& stages_;
   Plan& plan_;
-  std::vector<const Placed*> placed_;  // what has its place
+  Places places_;
   const int64_t width_;  // bytes of an element
 };
 

@@ -189,7 +189,7 @@ Stage make_stage(const Step& step, const std::vector<Stage>& before, const Const
   const auto source = [&](size_t i) -> const Stage& { return before[static_cast<size_t>(step.x[i])]; };
   Stage stage;
   stage.step = step;
-  if (step.scale != kNone) {
+  if (step.scale != kNone && step.zero != kNone) {
     stage.scale = read.scale(step.scale);
     stage.codes.zero = read.number<uint8_t>(step.zero, kUint8, "zero");
   } else if (!step.x.empty()) {

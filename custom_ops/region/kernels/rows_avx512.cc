@@ -1,5 +1,6 @@
 #include "../../cpu/kernel.h"
-#include "rows.h"
+#include "code_rows.h"
+#include "float_rows.h"
 
 namespace onnxq {
 
