@@ -1,4 +1,4 @@
-"""Writes the shape of a Reshape as a constant where what computes it only repeats dimensions of the input."""
+"""Writes shapes, and integers that are computed of shapes, as constants where they are the same for every input."""
 
 from __future__ import annotations
 
@@ -7,65 +7,85 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.passes.sizes import sizes_of
+from onnxq.passes.dims.dimensions import add
+from onnxq.passes.dims.known import Dims, Elements, Sizes
 
-#: Operators whose output has the shape of their first input, and those that keep the number of images, and channels.
-_SAME_SHAPE = (
-    *("Relu", "LeakyRelu", "Elu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Softplus", "Gelu", "Erf", "Clip"),
-    *("Cast", "BatchNormalization", "InstanceNormalization", "Softmax", "Neg", "Abs", "Sqrt", "Exp", "Log"),
-)
-_KEEPING = {"Conv": 1, "ConvTranspose": 1, "MaxPool": 2, "AveragePool": 2, "GlobalAveragePool": 2, "GlobalMaxPool": 2}
+#: Inputs of operators that say sizes, bounds or places, by their numbers.
+_SAYING = {"Slice": (1, 2, 3, 4), "Split": (1,), "Expand": (1,), "Tile": (1,), "Range": (0, 1, 2), "Gather": (1,)}
 
 
 class FoldShapes(ir.passes.InPlacePass):
     """Exporters compute the shape of a Reshape, by Shape, Gather, Unsqueeze and Concat, where batches have any size.
 
-    1. A dimension that is the input's at the same place is 0 in a constant shape, if the node has no `allowzero`. A
-       Transpose and functions of each element keep dimensions, convolutions and pools the number of images.
-    2. Others must be constants. A shape of which any other is computed stays.
+    1. A dimension that is the input's at the same place is 0 in a constant shape. `dims/` says which are
+       equal. Where a zero meant none (`allowzero`), all must be numbers; the attribute goes then.
+    2. Others must be numbers. A shape of which any other is computed stays.
+    3. So do bounds of Slice, Split and others: those of which all elements are numbers become constants.
 
     The shape is the same for every input, empty ones too: a zero stands for whatever is there.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        names, modified = Names(model), False
+        names, sizes, modified = Names(model), Sizes(), False
+        sizes.is_one_batch = _is_one_batch(model.graph)
+        for subgraph in graph.graphs(model):
+            sizes.add_inputs(subgraph)
         for node in list(graph.nodes(model)):
-            if not graph.is_op(node, "Reshape") or len(node.inputs) != 2 or graph.attribute_int(node, "allowzero", 0):
-                continue
-            shape = None if node.inputs[0] is None else _folded(node.inputs[0], node.inputs[1])
-            if shape is not None and isinstance(node.graph, ir.Graph):
-                constant = graph.add_constant(
-                    node.graph, names.fresh(f"{node.name}_shape"), ir.tensor(np.array(shape, np.int64))
-                )
-                node.replace_input_with(1, constant)
-                modified = True
+            if graph.is_op(node, "Reshape") and len(node.inputs) == 2:
+                modified = _fold_reshape(node, sizes, names) or modified
+            elif node.domain == "" and node.op_type in _SAYING:
+                modified = _fold_numbers(node, sizes, names) or modified
+            add(node, sizes)
         return ir.passes.PassResult(model, modified=modified)
 
 
-def _folded(data: ir.Value, shape: ir.Value | None) -> list[int] | None:
-    """The computed shape of a Reshape of `data` as numbers; None where it cannot be said, or is constant already."""
-    if shape is None or not graph.is_op(shape.producer(), "Concat"):
-        return None
+def _is_one_batch(main: ir.Graph) -> bool:
+    given = [value.shape for value in main.inputs if not value.is_initializer()]
+    first = {None if shape is None or not len(shape) else shape[0] for shape in given}
+    names = {dim if isinstance(dim, int) or dim is None else dim.value for dim in first}
+    return len(given) == 1 or (len(names) == 1 and None not in names)
+
+
+def _fold_reshape(node: ir.Node, sizes: Sizes, names: Names) -> bool:
+    asked, data = node.inputs[1], node.inputs[0]
+    if asked is None or data is None or graph.constant(asked) is not None or not isinstance(node.graph, ir.Graph):
+        return False
+    elements = sizes.elements_of(asked)
+    keeps = not graph.attribute_int(node, "allowzero", 0)
+    shape = None if elements is None else _folded(sizes.of(data), elements, keeps)
+    if shape is None:
+        return False
+    constant = ir.tensor(np.array(shape, np.int64))
+    node.replace_input_with(1, graph.add_constant(node.graph, names.fresh(f"{node.name}_shape"), constant))
+    node.attributes.pop("allowzero", None)
+    return True
+
+
+def _folded(data: Dims | None, asked: Elements, keeps: bool) -> list[int] | None:
+    """The computed shape of a Reshape as numbers; None where it cannot be said."""
     found: list[int] = []
-    for size in sizes_of(shape) or ():
-        if not isinstance(size, int) and _origin(*size) != _origin(data, len(found)):
+    for axis, size in enumerate(asked.sizes):
+        if isinstance(size, int):
+            if not keeps and size < 1:
+                return None
+            found.append(size)
+        elif data is not None and axis < len(data) and data[axis] == size:
+            found.append(0)
+        else:
             return None
-        found.append(size if isinstance(size, int) else 0)
     return found or None
 
 
-def _origin(value: ir.Value, axis: int) -> tuple[ir.Value, int]:
-    """The first dimension that this one is known to equal."""
-    while (node := value.producer()) is not None and node.domain == "" and value is node.outputs[0] and node.inputs:
-        source = node.inputs[0]
-        if source is None:
-            break
-        if node.op_type == "Transpose":
-            order = list(node.attributes.get_ints("perm", []))
-            if sorted(order) != list(range(len(order))) or axis >= len(order):
-                break
-            axis = order[axis]
-        elif node.op_type not in _SAME_SHAPE and axis >= _KEEPING.get(node.op_type, 0):
-            break
-        value = source
-    return value, axis
+def _fold_numbers(node: ir.Node, sizes: Sizes, names: Names) -> bool:
+    modified = False
+    for index in _SAYING[node.op_type]:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        found = None if graph.constant(value) is not None else sizes.elements_of(value)
+        numbers = None if found is None else found.numbers
+        if found is None or numbers is None or not isinstance(node.graph, ir.Graph):
+            continue
+        array = np.array(numbers, found.dtype.numpy())
+        constant = ir.tensor(array.reshape(()) if found.is_scalar else array)
+        node.replace_input_with(index, graph.add_constant(node.graph, names.fresh(f"{node.name}_numbers"), constant))
+        modified = True
+    return modified

@@ -28,10 +28,10 @@ FOLDED = {
     "second": f"""{HEAD}  s = Shape(x)  g = Gather(s, first)  h = Gather(s, three)  i = Unsqueeze(h, first)
                   b = Transpose<perm = [0, 3, 2, 1]>(x)  r = Relu(b)  c = Concat<axis = 0>(g, i, minus)
                   z = Reshape(r, c)  y = Identity(z)""",
+    "declared": f"{HEAD}  s = Shape(x)  g = Gather(s, one)  c = Concat<axis = 0>(minus, g, one)  y = Reshape(a, c)",
 }
 KEPT = {
     "another place": f"{HEAD}  s = Shape(t)  g = Gather(s, one)  c = Concat<axis = 0>(g, rest)  y = Reshape(t, c)",
-    "channels": f"{HEAD}  s = Shape(x)  g = Gather(s, one)  c = Concat<axis = 0>(minus, g, one)  y = Reshape(a, c)",
     "pixels": f"""{HEAD}  s = Shape(x)  g = Gather(s, three)  i = Unsqueeze(g, first)  c = Concat<axis = 0>(minus, i)
                   y = Reshape(t, c)""",
     "allowzero": f"{HEAD}  {BATCH}  c = Concat<axis = 0>(u, minus, eight)  y = Reshape<allowzero = 1>(t, c)",

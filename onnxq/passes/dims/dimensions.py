@@ -1,0 +1,260 @@
+"""Dimensions of what nodes make."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.passes.dims.elements import elements_of
+from onnxq.passes.dims.known import Dim, Dims, Least, Sizes
+
+_ALIKE = frozenset(
+    [
+        *("Abs", "BatchNormalization", "Cast", "Clip", "Dropout", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid"),
+        *("HardSwish", "Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "Mish", "Neg"),
+        *("Not", "Reciprocal", "Relu", "RMSNormalization", "SimplifiedLayerNormalization", "Sigmoid", "Softmax"),
+        *("Softplus", "Sqrt", "Swish", "Tanh", "GroupNormalization"),
+    ]
+)
+_BROADCAST = frozenset(
+    [
+        *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "And", "Or", "Equal", "Greater", "Less", "PRelu"),
+        *("GreaterOrEqual", "LessOrEqual"),
+    ]
+)
+_WINDOWS = {"Conv": 0, "ConvTranspose": 1, "MaxPool": None, "AveragePool": None}
+
+
+def add(node: ir.Node, sizes: Sizes) -> None:
+    """Note down what follows for the outputs of a node from what is known of its inputs."""
+    if node.domain not in ("", graph.MICROSOFT) or not node.outputs:
+        return
+    elements = elements_of(node, sizes)
+    if elements is not None:
+        sizes.elements[node.outputs[0]] = elements
+    maker = _MAKERS.get(node.op_type)
+    made = None if maker is None or not node.inputs else maker(node, sizes)
+    if made is not None:
+        sizes.dims[node.outputs[0]] = made
+    if node.op_type == "Split":
+        _split(node, sizes)
+
+
+def _alike(node: ir.Node, sizes: Sizes) -> Dims | None:
+    return sizes.of(node.inputs[0])
+
+
+def _new(node: ir.Node, axis: int) -> Dim:
+    return (node.outputs[0], axis)
+
+
+def _together(dims: Sequence[Dims], node: ir.Node) -> Dims:
+    """Of tensors that are repeated to fit each other."""
+    rank = max(map(len, dims))
+    made: list[Dim] = []
+    for axis in range(rank):
+        own = dict.fromkeys(each[axis - rank + len(each)] for each in dims if axis - rank + len(each) >= 0)
+        # What is cut off at a size fits that one where it is as long, or repeated.
+        others = [dim for dim in own if dim != 1 and not (isinstance(dim, Least) and dim.of in own)]
+        numbers = [dim for dim in others if isinstance(dim, int)]
+        made.append(numbers[0] if numbers else others[0] if len(others) == 1 else _new(node, axis) if others else 1)
+    return tuple(made)
+
+
+def _broadcast(node: ir.Node, sizes: Sizes) -> Dims | None:
+    found = [sizes.of(value) for value in node.inputs if value is not None]
+    known = [dims for dims in found if dims is not None]
+    scores = _scores(node, sizes)
+    if scores is not None and sizes.of(scores) is not None:
+        return sizes.of(scores)
+    return _together(known, node) if known and len(known) == len(found) else None
+
+
+def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:
+    """The product that a mask is added to, or put in the place of, in front of a Softmax, where all inputs are
+    declared as of one number of images. It is the mask that is repeated then, never the scores:
+    of one image, for masks of several."""
+    if not sizes.is_one_batch:
+        return None
+    if node.op_type not in ("Add", "Where") or not graph.is_op(graph.only_consumer(node.outputs[0]), "Softmax"):
+        return None
+    for value in node.inputs[node.op_type == "Where" :]:
+        made = None if value is None else value.producer()
+        while made is not None and graph.is_op(made, "Mul", "Div") and made.inputs[0] is not None:
+            made = made.inputs[0].producer()
+        if made is not None and graph.is_op(made, "MatMul"):
+            return value
+    return None
+
+
+def _matmul(node: ir.Node, sizes: Sizes) -> Dims | None:
+    a, b = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return None
+    before = _together([a[:-2], b[:-2]], node) if len(a) > 2 or len(b) > 2 else ()
+    return (*before, a[-2], b[-1])
+
+
+def _gemm(node: ir.Node, sizes: Sizes) -> Dims | None:
+    a, b = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return None
+    return (a[graph.attribute_int(node, "transA", 0)], b[1 - graph.attribute_int(node, "transB", 0)])
+
+
+def _transposed(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims = sizes.of(node.inputs[0])
+    perm = [] if dims is None else list(node.attributes.get_ints("perm", list(reversed(range(len(dims))))))
+    return None if dims is None or sorted(perm) != list(range(len(dims))) else tuple(dims[axis] for axis in perm)
+
+
+def _reshaped(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims, asked = sizes.of(node.inputs[0]), sizes.elements_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if asked is None:
+        return None
+    keeps = not graph.attribute_int(node, "allowzero", 0)
+    made: list[Dim] = []
+    for axis, size in enumerate(asked.sizes):
+        if size == 0 and keeps:
+            made.append(dims[axis] if dims is not None and axis < len(dims) else _new(node, axis))
+        else:
+            made.append(size)
+    if -1 in made:
+        left = None if dims is None or made.count(-1) > 1 else left_of(dims, [size for size in made if size != -1])
+        made[made.index(-1)] = _new(node, made.index(-1)) if left is None else left
+    return tuple(made)
+
+
+def left_of(whole: Sequence[Dim], parts: Sequence[Dim]) -> Dim | None:
+    """The one size that makes `parts` as many elements as `whole`; None if it is not known."""
+    names, taken = (Counter(dim for dim in dims if not isinstance(dim, int)) for dims in (whole, parts))
+    numbers = [math.prod(dim for dim in dims if isinstance(dim, int)) for dims in (whole, parts)]
+    if taken - names or numbers[1] <= 0:
+        return None
+    rest = list((names - taken).elements())
+    if not rest and numbers[0] % numbers[1] == 0:
+        return numbers[0] // numbers[1]
+    return rest[0] if len(rest) == 1 and numbers[0] == numbers[1] else None
+
+
+def _gather(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims, index = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+    axis = graph.attribute_int(node, "axis", 0)
+    if dims is None or index is None or not -len(dims) <= axis < len(dims):
+        return None
+    axis %= len(dims)
+    return (*dims[:axis], *index, *dims[axis + 1 :])
+
+
+def _concat(node: ir.Node, sizes: Sizes) -> Dims | None:
+    found = [sizes.of(value) for value in node.inputs]
+    parts = [dims for dims in found if dims is not None]
+    if len(parts) != len(found) or not parts or len({len(dims) for dims in parts}) != 1:
+        return None
+    axis = graph.attribute_int(node, "axis", 0) % len(parts[0])
+    own = [dims[axis] for dims in parts]
+    numbers = [size for size in own if isinstance(size, int)]
+    made = list(parts[0])
+    made[axis] = sum(numbers) if len(numbers) == len(own) else _new(node, axis)
+    return tuple(made)
+
+
+def _slice(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims = sizes.of(node.inputs[0])
+    if dims is None or len(node.inputs) < 3:
+        return None
+    given = [sizes.numbers(value) for value in (*node.inputs[1:], None, None)[:4]]
+    stop = sizes.elements_of(node.inputs[2])
+    axes = given[2] if len(node.inputs) > 3 and node.inputs[3] is not None else list(range(len(given[0] or ())))
+    if axes is None or (not axes and given[0] is None) or any(not -len(dims) <= axis < len(dims) for axis in axes):
+        return None
+    made = list(dims)
+    for number, axis in enumerate(each % len(dims) for each in axes):
+        size, steps = made[axis], given[3] or [1] * len(axes)
+        starts, stops = given[0], given[1]
+        if isinstance(size, int) and starts is not None and stops is not None and steps[number] > 0:
+            made[axis] = len(range(size)[starts[number] : stops[number] : steps[number]])
+            continue
+        end = None if stop is None or number >= len(stop.sizes) else stop.sizes[number]
+        is_cut = isinstance(size, int) and starts is not None and starts[number] == 0 and steps[number] == 1
+        made[axis] = Least(end) if is_cut and isinstance(end, tuple) else _new(node, axis)
+    return tuple(made)
+
+
+def _split(node: ir.Node, sizes: Sizes) -> None:
+    dims = sizes.of(node.inputs[0])
+    axis = graph.attribute_int(node, "axis", 0)
+    if dims is None or not -len(dims) <= axis < len(dims):
+        return
+    axis %= len(dims)
+    given = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("split", []))
+    size, count = dims[axis], len(node.outputs)
+    if not given and isinstance(size, int) and size % count == 0:
+        given = [size // count] * count
+    for number, out in enumerate(node.outputs):
+        own: Dim = given[number] if given and len(given) == count else (out, axis)
+        sizes.dims[out] = (*dims[:axis], own, *dims[axis + 1 :])
+
+
+def _reduced(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims = sizes.of(node.inputs[0])
+    axes = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
+    if dims is None or not axes or any(not -len(dims) <= axis < len(dims) for axis in axes):
+        return None
+    gone = {axis % len(dims) for axis in axes}
+    if graph.attribute_int(node, "keepdims", 1):
+        return tuple(1 if axis in gone else dim for axis, dim in enumerate(dims))
+    return tuple(dim for axis, dim in enumerate(dims) if axis not in gone)
+
+
+def _unsqueezed(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims = sizes.of(node.inputs[0])
+    axes = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
+    if dims is None or not axes:
+        return None
+    rank = len(dims) + len(axes) if node.op_type == "Unsqueeze" else len(dims)
+    if any(not -rank <= axis < rank for axis in axes):
+        return None
+    places = {axis % rank for axis in axes}
+    if node.op_type == "Squeeze":
+        return tuple(dim for axis, dim in enumerate(dims) if axis not in places)
+    left = iter(dims)
+    return tuple(1 if axis in places else next(left) for axis in range(rank))
+
+
+def _windows(node: ir.Node, sizes: Sizes) -> Dims | None:
+    """Images are as many as before, and where nothing is multiplied channels are."""
+    dims = sizes.of(node.inputs[0])
+    if dims is None or len(dims) < 3:
+        return None
+    channels: Dim = dims[1]
+    if node.op_type in ("Conv", "ConvTranspose"):
+        weight = sizes.of(node.inputs[1])
+        axis = 0 if node.op_type == "Conv" else 1
+        size = None if weight is None else weight[axis]
+        group = graph.attribute_int(node, "group", 1) if axis else 1
+        channels = size * group if isinstance(size, int) else _new(node, 1)
+    ones = "Global" in node.op_type
+    return (dims[0], channels, *(1 if ones else _new(node, axis) for axis in range(2, len(dims))))
+
+
+_MAKERS: dict[str, Callable[[ir.Node, Sizes], Dims | None]] = {
+    **dict.fromkeys(_ALIKE, _alike),
+    **dict.fromkeys(_BROADCAST, _broadcast),
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Transpose": _transposed,
+    "Reshape": _reshaped,
+    "Gather": _gather,
+    "Concat": _concat,
+    "Slice": _slice,
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), _reduced),
+    **dict.fromkeys(("Unsqueeze", "Squeeze"), _unsqueezed),
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _windows
+    ),
+}

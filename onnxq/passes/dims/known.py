@@ -1,0 +1,76 @@
+"""What is known of sizes so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+
+
+@dataclass(frozen=True)
+class Least:
+    """The smaller one of a size and of some number: as of a table that is cut off."""
+
+    of: tuple[ir.Value, int]
+
+
+#: A size: a number, or that of an axis of some value, the first one that is known to have it.
+Dim = int | tuple[ir.Value, int] | Least
+Dims = tuple[Dim, ...]
+#: Elements of a tensor of integers that is looked into.
+MOST = 16
+
+INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Of a tensor of integers with one dimension, or (scalar) with none."""
+
+    sizes: Dims
+    is_scalar: bool
+    dtype: ir.DataType
+
+    @property
+    def numbers(self) -> list[int] | None:
+        found = [size for size in self.sizes if isinstance(size, int)]
+        return found if len(found) == len(self.sizes) else None
+
+
+@dataclass
+class Sizes:
+    """By value, as far as it is known: its dimensions, and its elements."""
+
+    dims: dict[ir.Value, Dims] = field(default_factory=dict)
+    elements: dict[ir.Value, Elements] = field(default_factory=dict)
+    #: Whether the first dimension of all inputs of the model is declared as the same.
+    is_one_batch: bool = False
+
+    def of(self, value: ir.Value | None) -> Dims | None:
+        if value is None:
+            return None
+        tensor = graph.constant(value)
+        if tensor is not None:
+            return tuple(int(size) for size in tensor.shape.numpy())
+        return self.dims.get(value)
+
+    def elements_of(self, value: ir.Value | None) -> Elements | None:
+        tensor = graph.constant(value)
+        if value is None or tensor is None:
+            return None if value is None else self.elements.get(value)
+        if tensor.dtype not in INTEGERS or tensor.size > MOST or len(tensor.shape) > 1:
+            return None
+        sizes = tuple(int(each) for each in tensor.numpy().reshape(-1))
+        return Elements(sizes, len(tensor.shape) == 0, tensor.dtype)
+
+    def numbers(self, value: ir.Value | None) -> list[int] | None:
+        found = self.elements_of(value)
+        return None if found is None else found.numbers
+
+    def add_inputs(self, subgraph: ir.Graph) -> None:
+        for value in subgraph.inputs:
+            if value.shape is not None:
+                dims = enumerate(value.shape)
+                self.dims[value] = tuple(dim if isinstance(dim, int) else (value, axis) for axis, dim in dims)

@@ -1,0 +1,114 @@
+"""What is said of dimensions is so, whatever the sizes of inputs are."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import tiny
+from tiny import normal
+
+from onnxq.model import graph
+from onnxq.passes.dims.dimensions import add
+from onnxq.passes.dims.known import Least, Sizes
+from onnxq.passes.fold_shapes import FoldShapes
+
+CONSTANTS = {
+    "zero": np.array(0),
+    "one": np.array([1]),
+    "two": np.array([2]),
+    "three": np.array([3]),
+    "first": np.array([0]),
+    "last": np.array([-1]),
+    "huge": np.array([2**40]),
+    "pixels": np.array([2, 3]),
+    "flat": np.array([0, -1]),
+    "heads": np.array([0, 0, 2, 2]),
+    "w": normal(5, 4, 3, 3),
+    "v": normal(4, 5, 3, 3),
+    "m": normal(4, 6),
+    "row": normal(1, 4),
+    "table": normal(6, 4),
+    "table9": normal(1, 9, 4),
+}
+#: Of x [n, 4, h, v] and r [n, t, 4]; by what it is about.
+BODIES = {
+    "windows": """a = Conv(x, w)  b = ConvTranspose(x, v)  c = MaxPool<kernel_shape = [2, 2]>(a)
+                  y = GlobalAveragePool(c)""",
+    "elements": """s = Shape(x)  g = Gather(s, zero)  u = Unsqueeze(g, first)  k = Gather(s, one)  d = Add(k, three)
+                   e = Mul(d, two)  o = Div(e, three)  p = Sub(o, one)  c = Concat<axis = 0>(u, last)
+                   i = Slice(s, one, three, first)  j = Squeeze(u, first)  l = Cast<to = 6>(huge)  y = Reshape(x, c)""",
+    "shape": "s = Shape<start = 1>(x)  t = Shape<start = -2, end = -1>(x)  y = Identity(s)",
+    "turned": "a = Transpose<perm = [0, 2, 3, 1]>(x)  b = Transpose(a)  y = Relu(b)",
+    "products": "a = MatMul(r, m)  b = Transpose<perm = [0, 2, 1]>(r)  c = MatMul(r, b)  y = Softmax(c)",
+    "repeated": "a = Add(r, row)  b = Mul(row, r)  c = Sub(a, b)  y = Where(q, c, row)",
+    "reshaped": "a = Reshape(x, flat)  b = Reshape(r, heads)  y = Transpose<perm = [0, 2, 1, 3]>(b)",
+    "joined": "a = Concat<axis = -1>(r, r)  b = Concat<axis = 1>(r, r)  c, d = Split<axis = 2>(a)  y = Identity(b)",
+    "reduced": """a = ReduceMean<axes = [2, 3]>(x)  b = ReduceSum<keepdims = 0>(x, pixels)  c = Unsqueeze(b, last)
+                  y = Squeeze(c, last)""",
+    "cut": """s = Shape(r)  t = Slice(s, one, two, first)  a = Slice(table9, first, t, one)  b = Add(r, a)
+              c = Slice(x, one, three, one)  d = Slice(x, first, last, two)  y = Slice(r, last, huge, one)""",
+    "looked up": """s = Shape(r)  i = Cast<to = 7>(r)  z = Mul(i, first)  a = Gather(table, z)
+                    y = Gather<axis = 1>(x, zero)""",
+}
+
+
+def _model(word: str) -> tuple[ir.Model, list[str]]:
+    body = BODIES[word]
+    used = {name: value for name, value in CONSTANTS.items() if any(f"{name}{end}" in body for end in ",)")}
+    text = f"g (float[n, 4, h, v] x, float[n, t, 4] r, bool[n, t, 4] q) => (float[] y) {{ {body} }}"
+    made = tiny.read(tiny.model(text, used))
+    names = [out.name or "" for node in made.graph for out in node.outputs]
+    made.graph.outputs[:] = [out for node in made.graph for out in node.outputs]
+    for out in made.graph.outputs:
+        out.shape = None
+    return made, names
+
+
+@pytest.mark.parametrize("word", BODIES)
+def test_what_is_said_holds_for_all_sizes(word: str) -> None:
+    made, names = _model(word)
+    sizes = Sizes()
+    sizes.add_inputs(made.graph)
+    for node in made.graph:
+        add(node, sizes)
+    outputs = {out.name: out for node in made.graph for out in node.outputs}
+    said = 0
+    for n, h, v, t in ((2, 5, 4, 3), (1, 6, 7, 9), (3, 4, 4, 1)):
+        feed = {"x": normal(n, 4, h, v), "r": normal(n, t, 4), "q": normal(n, t, 4) > 0}
+        values = dict(feed) | dict(zip(names, tiny.evaluate(made, **feed), strict=True))
+
+        def is_right(claim: object, size: int) -> bool:
+            if isinstance(claim, Least):
+                table = 9  # which is cut off
+                return size == min(table, values[str(claim.of[0].name)].shape[claim.of[1]])  # noqa: B023
+            if isinstance(claim, tuple):
+                return size == values[claim[0].name].shape[claim[1]]  # noqa: B023
+            return size == claim
+
+        for name, out in outputs.items():
+            found, elements = sizes.dims.get(out), sizes.elements.get(out)
+            if found is not None:
+                shape = values[name].shape
+                assert len(shape) == len(found), name
+                assert all(map(is_right, found, shape)), (name, found, shape)
+                said += len(found)
+            if elements is not None:
+                assert all(map(is_right, elements.sizes, values[name].reshape(-1))), (name, elements)
+                assert (values[name].ndim == 0) == elements.is_scalar
+                said += len(elements.sizes)
+    assert said > 3
+
+
+MASKED = """s = Shape(x)  n = Gather(s, first)  t = Gather(s, one)  k = Transpose<perm = [0, 2, 1]>(x)  p = MatMul(x, k)
+            a = Add(p, mask)  w = Softmax(a)  b = MatMul(w, x)  c = Concat<axis = 0>(n, t, two, two)
+            y = Reshape(b, c)"""
+
+
+@pytest.mark.parametrize(("images", "folds"), [("n", True), ("other", False)])
+def test_masks_are_repeated_only_where_all_inputs_are_of_one_batch(images: str, folds: bool) -> None:
+    used = {name: CONSTANTS[name] for name in ("first", "one", "two")}
+    text = f"g (float[n, t, 4] x, float[{images}, u, t] mask) => (float[] y) {{ {MASKED} }}"
+    made = tiny.read(tiny.model(text, used))
+    FoldShapes()(made)
+    assert (graph.constant(tiny.find(made, "Reshape").inputs[1]) is not None) == folds
