@@ -18,7 +18,7 @@ from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
-from onnxq.passes.regions.region_times import RegionTime, region_times
+from onnxq.passes.regions.step_names import RegionTime, region_times
 from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
 from onnxq.runtime.kernel_times import Kernel

@@ -136,7 +136,7 @@ def rewritten(model: ir.Model, codes: Codes, target: Target, recipe: Recipe, *, 
     made = rewrite(model, codes.plan, NO_RANGES, recipe, target, is_final=is_final)
     if target.has_onnxq_ops:
         types = infer_types(made)
-        prepare.run([MakeRegions({name: found.rank for name, found in types.items() if found.rank is not None})], made)
+        prepare.run([MakeRegions({}, types)], made)
     sign(made, {"target": target.name, "converted": True})
     return made
 

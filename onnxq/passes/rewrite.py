@@ -70,7 +70,7 @@ def rewrite(
     if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
         behind.append(MakeBf16Regions(types(), _in_bfloat16(model, plan, recipe)))
     if regions and plan.those(Method.STATIC):
-        behind.append(MakeRegions(ranges.ranks))
+        behind.append(MakeRegions(ranges.ranks, types()))
     if not target.consumer:
         behind.append(KeepPoolsInFloat())  # of codes that no region reads
     behind += [StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]

@@ -34,7 +34,7 @@ def producer_of(value: ir.Value | None) -> ir.Node | None:
 def behind_product(node: ir.Node) -> list[ir.Node]:
     """What a region computes with a product by a constant matrix: the Add of a vector behind a MatMul, and a Relu or
     Clip with constant bounds; in order. In the model as it is, or once its constants are codes."""
-    outputs = _outputs_of(node)
+    outputs = outputs_of(node)
     if outputs is None:
         return []
     found: list[ir.Node] = []
@@ -60,12 +60,12 @@ def product_of(value: ir.Value | None) -> ir.Node | None:
     """The MatMul or Gemm by a constant matrix that makes `value` in a region."""
     node = None if value is None else value.producer()
     for _ in range(3):
-        if node is None or _outputs_of(node) is not None:
+        if node is None or outputs_of(node) is not None:
             break
         is_behind = graph.is_op(node, "Add", *known.ABSORBED)
         read = [each.producer() for each in node.inputs if each is not None and _stored(each) is None]
         node = read[0] if is_behind and len(read) == 1 else None
-    is_made = node is not None and _outputs_of(node) is not None and product_result(node) is value
+    is_made = node is not None and outputs_of(node) is not None and product_result(node) is value
     return node if is_made else None
 
 
@@ -81,7 +81,7 @@ def _stored(value: ir.Value | None) -> ir.TensorProtocol | None:
     return graph.constant(maker.inputs[0] if is_decoded and maker is not None else value)
 
 
-def _outputs_of(node: ir.Node) -> int | None:
+def outputs_of(node: ir.Node) -> int | None:
     """How many numbers a product by a constant matrix makes of a row; None if this is none."""
     if not graph.is_op(node, "MatMul", "Gemm") or len(node.inputs) < 2:
         return None

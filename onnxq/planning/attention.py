@@ -55,7 +55,7 @@ class Attention:
         """In which order the axes of the input of `turn` make [..., T, D]; None where there is no Transpose."""
         if self.turn is None:
             return None
-        axes = _axes(self.turn)
+        axes = axes_of(self.turn)
         return [*axes[:-2], axes[-1], axes[-2]]
 
 
@@ -73,16 +73,16 @@ def attention_at(node: ir.Node) -> Attention | None:
     weights, v = product.inputs
     if weights is not node.outputs[0] or v is None or graph.constant(v) is not None:
         return None
-    for scores, mask, below in _masked(node):
-        found = _product(scores, below or node)
-        if found is not None and _is_of_rows(node, found.turn):
+    for scores, mask, below in masked(node):
+        found = scaled_product(scores, below or node)
+        if found is not None and is_of_rows(node, found.turn):
             hides = below if graph.is_op(below, "Where") else None
             inner = (*found.nodes, *([] if below is None else [below]), node, product)
             return Attention(node, product, inner, found.q, found.k, v, found.turn, scores, mask, hides, found.scale)
     return None
 
 
-def _masked(softmax: ir.Node) -> list[tuple[ir.Value, ir.Value | None, ir.Node | None]]:
+def masked(softmax: ir.Node) -> list[tuple[ir.Value, ir.Value | None, ir.Node | None]]:
     """What may be the scores that `softmax` reads, what is added to them, and the node that masks them."""
     value = softmax.inputs[0]
     below = _inner(value, softmax)
@@ -104,7 +104,7 @@ def _inner(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
 
 
 @dataclass(frozen=True)
-class _Product:
+class ScaledProduct:
     """scale · q · kᵀ, and the nodes that compute it for one reader alone."""
 
     q: ir.Value
@@ -114,10 +114,10 @@ class _Product:
     nodes: tuple[ir.Node, ...]
 
 
-def _product(scores: ir.Value, reader: ir.Node) -> _Product | None:
+def scaled_product(scores: ir.Value, reader: ir.Node) -> ScaledProduct | None:
     scale, nodes = 1.0, list[ir.Node]()
     node = _inner(scores, reader)
-    while node is not None and (step := _factor(node)) is not None:
+    while node is not None and (step := factor_of(node)) is not None:
         scale *= step[1]
         nodes.insert(0, node)
         node = _inner(step[0], node)
@@ -128,16 +128,16 @@ def _product(scores: ir.Value, reader: ir.Node) -> _Product | None:
         return None
     (q, of_q), (k, of_k) = _stripped(q), _stripped(k)
     turn = k.producer()
-    if turn is not None and graph.is_op(turn, "Transpose") and len(_axes(turn)) > 1 and turn.inputs[0] is not None:
+    if turn is not None and graph.is_op(turn, "Transpose") and len(axes_of(turn)) > 1 and turn.inputs[0] is not None:
         k, before = _stripped(turn.inputs[0])
         of_k *= before
     else:
         turn = None
     scale *= of_q * of_k
-    return _Product(q, k, turn, scale, (node, *nodes)) if math.isfinite(scale) else None
+    return ScaledProduct(q, k, turn, scale, (node, *nodes)) if math.isfinite(scale) else None
 
 
-def _axes(transpose: ir.Node) -> list[int]:
+def axes_of(transpose: ir.Node) -> list[int]:
     """In which order it puts them; nothing where it does not say, and turns them all round."""
     found = transpose.attributes.get("perm")
     return [] if found is None else list(found.as_ints())
@@ -147,13 +147,13 @@ def _stripped(value: ir.Value) -> tuple[ir.Value, float]:
     """What is multiplied by single constants to make `value`, and their product."""
     scale = 1.0
     node = value.producer()
-    while node is not None and (step := _factor(node)) is not None:
+    while node is not None and (step := factor_of(node)) is not None:
         value, scale = step[0], scale * step[1]
         node = value.producer()
     return value, scale
 
 
-def _factor(node: ir.Node) -> tuple[ir.Value, float] | None:
+def factor_of(node: ir.Node) -> tuple[ir.Value, float] | None:
     """What a Mul or Div multiplies, and by which number."""
     if not graph.is_op(node, "Mul", "Div"):
         return None
@@ -180,7 +180,7 @@ def _hides(value: ir.Value | None) -> bool:
     return number is not None and number <= HIDDEN
 
 
-def _is_of_rows(softmax: ir.Node, turn: ir.Node | None) -> bool:
+def is_of_rows(softmax: ir.Node, turn: ir.Node | None) -> bool:
     """Whether it sums over the last axis alone; where the rank is not known, whether it may."""
     if "axis" not in softmax.attributes:
         assert isinstance(softmax.graph, ir.Graph)
@@ -188,7 +188,7 @@ def _is_of_rows(softmax: ir.Node, turn: ir.Node | None) -> bool:
     axis, shape = graph.attribute_int(softmax, "axis", -1), softmax.outputs[0].shape
     if axis == -1 or shape is not None:
         return axis == -1 or (shape is not None and axis == len(shape) - 1)
-    return turn is not None and axis >= max(1, len(_axes(turn)) - 1)  # q and the mask may have more dimensions than k
+    return turn is not None and axis >= max(1, len(axes_of(turn)) - 1)  # q and the mask may have more dimensions than k
 
 
 def with_attention(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, types: Types) -> Plan:

@@ -20,11 +20,13 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import has_weights, weights_of
 from onnxq.plan import Choice, Method, Plan, in_float
-from onnxq.planning import chains, moves, norms
+from onnxq.planning import chains, moves
 from onnxq.planning.absorbed import behind_product, product_of, product_result
 from onnxq.planning.absorbed import final_output as final_output
 from onnxq.planning.absorbed import producer_of as producer_of
 from onnxq.planning.chains import Chain
+from onnxq.planning.rows import norms
+from onnxq.planning.rows.int8_attention import fits, int8_attention_at, int8_attention_of
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
 
@@ -54,12 +56,15 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     if not any(choice.op in makers for choice in plan.those(Method.STATIC)):
         return plan
     in_chains = chains.chains(model) if regions else {}
+    attentions = {} if not regions else {n: found for n in graph.nodes(model) if (found := int8_attention_at(n))}
     linked = {node for chain in in_chains.values() for node in chain.nodes}
+    linked |= {node for found in attentions.values() for node in found.nodes}
     candidates = {
         node.name or ""
         for node in graph.nodes(model)
         if (
             _joins_region(node, in_chains.get(node.name or ""), node in linked, types)
+            or (node in attentions and fits(attentions[node], types))
             if regions
             else known.is_fused_in_int8(node)
         )
@@ -205,13 +210,19 @@ def int8_makers(model: ir.Model, plan: Plan) -> set[str]:
 
 def result_of(node: ir.Node, regions: bool) -> ir.Value:
     """The value that the int8 kernel of a node with one output makes."""
+    attention = int8_attention_at(node) if regions else None
+    if attention is not None:
+        return attention.result
     result = product_result(node) if regions else node.outputs[0]
     return final_output(node) if result is node.outputs[0] else result
 
 
 def parts_of(node: ir.Node, regions: bool) -> list[ir.Node]:
-    """Other nodes that the int8 kernel of a static node computes in regions: the rest of a chain, and what lies behind
-    a product."""
+    """Other nodes that the int8 kernel of a static node computes in regions: the rest of a chain or an attention, and
+    what lies behind a product."""
+    attention = int8_attention_at(node) if regions else None
+    if attention is not None:
+        return [each for each in attention.nodes if each is not node]
     chain = chains.chain_of(node) if regions else None
     if chain is not None:
         return [each for each in chain.nodes if each is not node]
@@ -221,6 +232,9 @@ def parts_of(node: ir.Node, regions: bool) -> list[ir.Node]:
 def maker_of(value: ir.Value | None, regions: bool) -> ir.Node | None:
     """The node whose int8 kernel would store `value`."""
     product = product_of(value) if regions else None
+    attention = int8_attention_of(value) if regions and product is None else None
+    if attention is not None:
+        return attention.softmax
     return producer_of(value) if product is None else product
 
 
@@ -240,8 +254,12 @@ def reads(node: ir.Node, regions: bool) -> list[tuple[ir.Node, int]]:
     """Where the int8 kernel of a static node reads activations: node and number of the input.
 
     Args:
-        regions: whether the kernel is a region's, which computes a whole chain for its last node.
+        regions: whether the kernel is a region's, which computes a whole chain for its last node, and a whole attention
+            for its Softmax.
     """
+    attention = int8_attention_at(node) if regions else None
+    if attention is not None:
+        return attention.reads
     chain = chains.chain_of(node) if regions else None
     return [(node, index) for index in activations(node)] if chain is None else chain.reads
 
@@ -301,9 +319,11 @@ def _between(model: ir.Model, plan: Plan, static: set[str], candidates: set[str]
     convolutions = {c.node for c in plan.those(Method.STATIC) if c.op in makers and not has_no_weights(c)}
     members = set(candidates)
     by_name = {node.name: node for node in graph.nodes(model) if node.name in candidates}
-    values = {name: [each.inputs[index] for each, index in reads(node, regions)] for name, node in by_name.items()}
+    read = {name: reads(node, regions) for name, node in by_name.items()}
+    values = {name: [each.inputs[index] for each, index in found] for name, found in read.items()}
     while True:
-        int8, readers = convolutions | members, static | members
+        first = {each.name or "" for name in members if by_name[name].op_type == "Softmax" for each, _ in read[name]}
+        int8, readers = convolutions | members, static | members | first
         lost = {name for name in members if not _is_between(by_name[name], values[name], int8, readers, plan)}
         if not lost:
             return members
@@ -319,6 +339,8 @@ def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], re
     one_is_enough = one_is_enough and not any(regions and product_of(value) for value in made)
     if node.op_type == "Conv" and not others:
         return True  # what it makes is smaller, or no larger, than what would have to be converted
+    if node.op_type == "Softmax":  # of an attention, which is worth the conversions
+        return any(_leads_to(use.node, readers) for use in result_of(node, regions).uses())
     if node.op_type != "Conv" and (len(others) == len(made) or (others and not one_is_enough)):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)

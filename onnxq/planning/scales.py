@@ -133,7 +133,7 @@ def _outputs(node: ir.Node, plan: Plan) -> list[ir.Value]:
         return []
     if len(node.outputs) > 1:
         return [output for output in node.outputs if output.name]
-    return [int8_regions.final_output(node)]
+    return [int8_regions.result_of(node, int8_regions.has_regions(plan))]
 
 
 def _tie(groups: _Groups, names: list[str], ranges: Ranges, producers: dict[str, ir.Node]) -> None:

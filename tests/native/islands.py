@@ -298,8 +298,7 @@ FUNCTIONS: dict[str, Function] = {
 def with_regions(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same with regions."""
     found = ir.serde.deserialize_model(model)
-    ranks = {name: each.rank for name, each in infer_types(found).items() if each.rank is not None}
-    MakeRegions(ranks)(found)
+    MakeRegions({}, infer_types(found))(found)
     return ir.serde.serialize_model(found)
 
 

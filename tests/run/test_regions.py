@@ -15,6 +15,7 @@ from tiny import sqnr
 
 import onnxq
 from onnxq.drafts.tuned import Drafts
+from onnxq.model.types import Types
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.regions.step_names import names_of, with_names
 from onnxq.plan import Choice, Method
@@ -140,7 +141,7 @@ def test_what_has_no_known_rank_stays_outside(tmp_path: Path) -> None:
     data = [{"x": np.zeros((1, 3, 16, 16), np.float32)}]
     onnxq.quantize(path, out, "w8a8", target="ort-cpu", data=data, check=False)
     model = ir.load(out)
-    MakeRegions({})(model)
+    MakeRegions({}, Types())(model)
     left = [node.op_type for node in model.graph]
     assert "Region" in left and {"Add", "GlobalAveragePool"} <= set(left)
 

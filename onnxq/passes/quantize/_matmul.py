@@ -12,6 +12,10 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.planning.absorbed import behind_product
+from onnxq.planning.rows.int8_attention import STEP, Int8Attention
+
+#: From this version of the standard operators on ReduceMax reads its axes.
+AXES_ARE_INPUTS = 18
 
 #: The Add behind a MatMul, and the vector that it adds.
 AddedBias = tuple[ir.Node, ir.Value] | None
@@ -173,3 +177,57 @@ def keep_bias_apart(node: ir.Node, constants: WeightForms) -> None:
     rows = tensor.numpy().reshape(1, 1, -1)
     other = constants.array(owner_of(node), f"{bias.name}_of_rows", rows, tensor.dtype)
     add.replace_input_with(list(add.inputs).index(bias), other)
+
+
+def weigh_in_codes(found: Int8Attention, constants: WeightForms, opset: int) -> None:
+    """Write the weights of an attention as `int8_attention_at` finds them again.
+
+    1. weights / largest, which is 1 at most, behind a QuantizeLinear and DequantizeLinear; what v is multiplied to,
+       times the largest.
+    2. A Where that hides scores becomes an Add of 0, or of the number that it puts there, which swallows any score.
+    """
+    softmax, product, names = found.softmax, found.product, constants.names
+    owner, name = owner_of(softmax), softmax.name or ""
+    if found.hides is not None:
+        _add_mask(found, constants)
+    axes: list[ir.Value | None] = []
+    attributes: graph.Attributes = {"keepdims": 1, "axes": [-1]}
+    if opset >= AXES_ARE_INPUTS:
+        axes, attributes = [constants.array(owner, "last_axis", np.array([-1], np.int64))], {"keepdims": 1}
+    weights = softmax.outputs[0]
+
+    def add(op: str, inputs: list[ir.Value | None], word: str, given: graph.Attributes | None = None) -> ir.Value:
+        made = names.fresh(f"{name}_{word}")
+        return graph.add_node(product, op, inputs, made, made, given or {})
+
+    largest = add("ReduceMax", [weights, *axes], "largest", attributes)
+    parameters = [constants.array(owner, "weight_step", np.float32(STEP)), constants.array(owner, "none", np.uint8(0))]
+    codes = add("QuantizeLinear", [add("Div", [weights, largest], "relative"), *parameters], "codes")
+    product.replace_input_with(0, add("DequantizeLinear", [codes, *parameters], "decoded"))
+    y = product.outputs[0]
+    node = ir.node("Mul", [y, largest], name=names.fresh(f"{name}_scaled"))
+    node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape = y.name, y.type, y.shape
+    y.name = names.fresh(f"{y.name}_relative")
+    y.replace_all_uses_with(node.outputs[0], replace_graph_outputs=True)
+    node.replace_input_with(0, y)
+    product.append(node)
+
+
+def _add_mask(found: Int8Attention, constants: WeightForms) -> None:
+    """Once for all attentions that hide the same scores by the same number."""
+    where = found.hides
+    assert where is not None
+    owner = owner_of(where)
+    zero = constants.array(owner, "seen", np.zeros((), np.float32))
+    inputs = [zero if value is found.scores else value for value in where.inputs]
+
+    def made() -> ir.Value:
+        name = constants.names.fresh(f"{where.name}_mask")
+        return graph.add_node(where, "Where", inputs, name, name)
+
+    mask = constants.once(("mask", owner, *inputs), made)
+    name = constants.names.fresh(f"{where.name}_masked")
+    y = graph.add_node(where, "Add", [found.scores, mask], name, name)
+    graph.replace_value(where.outputs[0], y)
+    assert where.graph is not None
+    where.graph.remove(where, safe=True)

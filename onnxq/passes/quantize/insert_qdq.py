@@ -17,10 +17,11 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import MIN_ELEMENTS, Weight, has_weights, weights_of
 from onnxq.passes.quantize import PlanPass, Work
-from onnxq.passes.quantize._matmul import AddedBias, added_bias, keep_bias_apart, read_product, to_gemm
+from onnxq.passes.quantize._matmul import AddedBias, added_bias, keep_bias_apart, read_product, to_gemm, weigh_in_codes
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
+from onnxq.planning.rows.int8_attention import int8_attention_at
 from onnxq.planning.scales import Scale, Scales
 from onnxq.targets import Target
 
@@ -44,6 +45,7 @@ class InsertQDQ(PlanPass):
        sizes, as in models that were exported with fixed ones; but not if what is added is no vector.
     7. In regions the vector behind a MatMul with more dimensions is a bias, as that of a Gemm; and what a product makes
        is int8 where an operator without weights reads it as codes: everybody reads that then.
+    8. An attention is called after its Softmax, whose result becomes codes too (`weigh_in_codes`).
 
     Args:
         ranks: number of dimensions of the activations, by name, as far as known.
@@ -67,6 +69,7 @@ class InsertQDQ(PlanPass):
         regions = int8_regions.has_regions(self.plan)
         read = {node: _Read.of(node, regions) for node in nodes}
         makers = int8_regions.int8_makers(model, self.plan)
+        attentions = {node: found for node in nodes if regions and (found := int8_attention_at(node)) is not None}
         gemms: dict[ir.Node, ir.Node] = {}
         for node in nodes:
             if node.graph is None:  # an Add that became a Gemm's bias, which a plan from a file may name too
@@ -80,6 +83,8 @@ class InsertQDQ(PlanPass):
             if bias is None and node.op_type == "MatMul" and self._may_be_fused_in_float(node):
                 keep_bias_apart(node, constants)
             writer.quantize_inputs(node, read[node], bias)
+            if node in attentions:
+                weigh_in_codes(attentions[node], constants, graph.opset(model))
         for node in (gemms.get(node, node) for node in nodes):
             if node.graph is not None and node.name in makers:
                 writer.quantize_outputs(node)

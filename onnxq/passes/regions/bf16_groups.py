@@ -26,9 +26,6 @@ RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1,
 class NumberGroup(Group):
     """A step of a bf16 region; its sources are values."""
 
-    #: Of the last node, the number of the output that it makes.
-    output: int = 0
-
     @property
     def made(self) -> Tensor:
         return self.last.outputs[self.output]

@@ -13,7 +13,7 @@ from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.types import Types
-from onnxq.passes.regions.group import Group, Tensor
+from onnxq.passes.regions.group import FloatGroup, Group, Tensor
 from onnxq.passes.regions.groups import Ranks, is_int8, rank_of
 from onnxq.passes.regions.islands import ENTRIES, Island
 from onnxq.passes.regions.step_names import name_steps
@@ -46,6 +46,8 @@ class _Writer:
     #: By tensor, the number of the step that makes it.
     steps: dict[Tensor, int] = field(default_factory=dict)
     constants: dict[bytes, ir.Value] = field(default_factory=dict)
+    #: The same where its codes are made float32 again.
+    floats: dict[ir.Node, int] = field(default_factory=dict)
     #: Of each step, for those who measure it.
     whose: list[str] = field(default_factory=list)
 
@@ -100,7 +102,8 @@ class _Writer:
             self.copy(node)
         words: dict[str, int | list[int]] = {}
         if group.sources:
-            words["x"] = [self.steps[source] for source in group.sources]
+            decodes = isinstance(group, FloatGroup) and group.decodes
+            words["x"] = [self.decoded(source) if decodes else self.steps[source] for source in group.sources]
         for node in group.nodes:
             self.copy(node)
         for name, value in group.words.items():
@@ -116,6 +119,15 @@ class _Writer:
             words["out"] = self.output(group.last.outputs[0], self.copies[group.last.outputs[0]])
         self.say(group.does, _whose(group), **words)
 
+    def decoded(self, source: Tensor) -> int:
+        """The step that makes float32 of a tensor, which may be that already."""
+        if isinstance(source, ir.Value):
+            return self.steps[source]
+        if source not in self.floats:
+            self.floats[source] = len(self.lines)
+            self.say("decode", f"{source.inputs[0].name}_DequantizeLinear", x=[self.steps[source]])  # type: ignore[union-attr]
+        return self.floats[source]
+
     def output(self, value: ir.Value, made: ir.Value) -> int:
         """The number of an output of the node, which is this value of the function."""
         self.outputs.append(value)
@@ -129,6 +141,8 @@ def _whose(group: Group) -> str:
     entering = group.words.get("in")
     if isinstance(entering, ir.Value):
         return f"{entering.name}_{'QuantizeLinear' if group.makes_tensor and group.does == 'quantize' else 'read'}"
+    if group.does == "attention":  # which is called after its Softmax
+        return next(node.name or "" for node in group.nodes if node.op_type == "Softmax")
     nodes = [node for node in group.nodes if node.op_type != "QuantizeLinear"]
     is_chain = bool(nodes) and nodes[0].op_type in chains.FUNCTIONS | chains.ORDERS and group.does not in OWN_KERNELS
     return (nodes[-1 if is_chain or group.chain is not None else 0].name if nodes else group.last.name) or ""
@@ -142,16 +156,22 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: 
     """Replace what others read of an island by the outputs of one new node, whose function goes to `model`."""
     writer = _Writer(model, names, own_ops.REGION)
     inside = island.nodes
+    read = {source for group in island.groups for source in group.sources}
     for group in island.groups:
-        writer.group(group if group.chain is None else _as_numbers(group, tables[group]))
+        made = group if group.chain is None else _as_numbers(group, tables[group])
+        writer.group(made if group.does != "gemm" else _as_floats(group, read))
     for group in island.groups:
+        if isinstance(group, FloatGroup) and (group.does != "gemm" or group.made in read):
+            value = group.made
+            if isinstance(value, ir.Value) and _is_read(value, inside):
+                out = writer.output(value, writer.copies[value])
+                writer.say("write", f"{value.name}_write", x=[writer.steps[value]], out=out)
         for dequantize in group.dequantizers if group.does not in ENTRIES else ():
             if _is_read(dequantize.outputs[0], inside):
                 writer.copy(dequantize)
                 out = writer.output(dequantize.outputs[0], writer.copies[dequantize.outputs[0]])
                 whose = f"{group.last.inputs[0].name}_DequantizeLinear"  # type: ignore[union-attr]
                 writer.say("dequantize", whose, x=[writer.steps[group.made]], out=out)
-    # Only products make floats at once.
     products = {group.last.outputs[0]: group.sources[0] for group in island.groups if group.does == "gemm"}
     of_products = {out: rank_of(source, ranks) for out, source in products.items()}
     node = _node(writer, island.groups[-1].last)
@@ -161,6 +181,13 @@ def insert(model: ir.Model, island: Island, names: Names, ranks: Ranks, tables: 
         if quantize is not None:
             _quantize_again(new, quantize, names, lambda node: node not in inside and is_int8(node, ranks))
     return node
+
+
+def _as_floats(group: Group, read: set[Tensor]) -> Group:
+    """A product that makes float32: for other steps, or for those outside alone."""
+    if group.made in read:
+        return replace(group, does="sums")
+    return Group(group.does, group.operands, group.nodes, group.sources, group.words)
 
 
 def _as_numbers(group: Group, table: NDArray) -> Group:

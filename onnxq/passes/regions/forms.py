@@ -14,6 +14,8 @@ from onnxq.passes.regions.group import Group, Tensor
 #: Steps whose tensors all lie in one way, whichever that is.
 _ALIKE = ("table", "add", "sub", "mul", "concat", "slice", "pad")
 _PRODUCTS = ("gemm", "product")
+#: What reads or makes rows, as stacks of matrices; what is float32 is always rows.
+_OF_ROWS = ("encode", "plus", "layer_norm", "softmax", "rotary", "attention", "matmul")
 #: What leaves one way for another, or begins with it; of both products are matrices of two dimensions.
 _FREE = ("arrange", "flatten", "quantize", "constant")
 
@@ -48,11 +50,11 @@ def forms_of(groups: Mapping[Tensor, Group], ranks: Mapping[ir.Node, int | None]
     as_stack: set[ir.Node] = set()
     as_image: set[ir.Node] = set()
     for group in groups.values():
-        made = [group.last] if group.makes_tensor else []
+        made = [group.made] if group.makes_tensor else []
         tensors = [each for each in (*group.sources, *made) if isinstance(each, ir.Node)]
         if group.does in _ALIKE:
             sets.join(tensors)
-        elif group.does in _PRODUCTS:
+        elif group.does in (*_PRODUCTS, *_OF_ROWS):
             as_stack |= set(tensors)
         elif group.does not in _FREE:
             as_image |= set(tensors)

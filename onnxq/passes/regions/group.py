@@ -38,6 +38,8 @@ class Group:
     chain: Chain | None = None
     #: Whether what it reads lies as stacks of matrices (`forms.py`).
     reads_stack: bool = False
+    #: Of the last node, the number of the output that is made.
+    output: int = 0
 
     @property
     def last(self) -> ir.Node:
@@ -58,6 +60,29 @@ class Group:
     def dequantizers(self) -> list[ir.Node]:
         """Who makes its codes float."""
         return [use.node for use in self.last.outputs[0].uses()] if self.makes_tensor else []
+
+
+@dataclass(frozen=True, eq=False)
+class FloatGroup(Group):
+    """A step that makes float32, which others may read.
+
+    Attributes:
+        decodes: whether what it reads that is codes has to be made float32 first, by a step of its own.
+    """
+
+    decodes: bool = False
+
+    @property
+    def made(self) -> Tensor:
+        return self.last.outputs[self.output]
+
+    @property
+    def makes_tensor(self) -> bool:
+        return True
+
+    @property
+    def dequantizers(self) -> list[ir.Node]:
+        return []
 
 
 def is_quantize(node: ir.Node | None) -> bool:

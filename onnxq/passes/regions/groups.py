@@ -10,9 +10,11 @@ import onnx_ir as ir
 
 from onnxq import own_ops
 from onnxq.model import graph
+from onnxq.model.types import Types
 from onnxq.passes.regions.forms import Forms, forms_of
 from onnxq.passes.regions.group import Group, Tensor, Words, are_equal, is_number, is_quantize, source_of
 from onnxq.passes.regions.makers import MAKERS
+from onnxq.passes.regions.rows import Rows, is_read_here, with_floats
 from onnxq.planning import chains, int8_regions, moves
 from onnxq.planning.absorbed import behind_product
 from onnxq.runtime import known
@@ -22,25 +24,27 @@ Ranks = Mapping[str, int]
 _ROUNDS = 8
 
 
-def groups_of(subgraph: ir.Graph, ranks: Ranks) -> dict[Tensor, Group]:
-    """By last node, every group of this graph, in its order.
+def groups_of(subgraph: ir.Graph, ranks: Ranks, types: Types) -> dict[Tensor, Group]:
+    """By the tensor that each makes, every group of this graph, in its order.
 
     Args:
         ranks: number of dimensions of the values that are quantized, by the names that they had in float.
+        types: of all values, as far as they are known.
     """
     forms = Forms()
     for _ in range(_ROUNDS):
-        found = _groups_in(subgraph, ranks, forms)
+        found = _groups_in(subgraph, ranks, types, forms)
         outside = (source for group in found.values() for source in group.sources if isinstance(source, ir.Node))
         quantizes = {*filter(is_quantize, subgraph), *outside}  # of graphs around a branch too
         now = forms_of(found, {node: _rank(node, ranks) for node in quantizes}, forms.images)
         if now == forms:
             return found
         forms = now
-    return _groups_in(subgraph, ranks, Forms(images=frozenset(node for node in subgraph if is_quantize(node))))
+    images = frozenset(node for node in subgraph if is_quantize(node))
+    return _groups_in(subgraph, ranks, types, Forms(images=images))
 
 
-def _groups_in(subgraph: ir.Graph, ranks: Ranks, forms: Forms) -> dict[Tensor, Group]:
+def _groups_in(subgraph: ir.Graph, ranks: Ranks, types: Types, forms: Forms) -> dict[Tensor, Group]:
     found: dict[Tensor, Group] = {}
     linked: set[ir.Node] = set()
     for node in subgraph:
@@ -50,8 +54,9 @@ def _groups_in(subgraph: ir.Graph, ranks: Ranks, forms: Forms) -> dict[Tensor, G
             linked |= set(chained.nodes)
     for node in subgraph:
         for group in _groups(node, ranks, forms) if node not in linked else ():
-            found[group.last] = group
-    return {node: found[node] for node in subgraph if node in found}
+            found[group.made] = group
+    order = {node: number for number, node in enumerate(subgraph)}
+    return dict(sorted(Rows(types, forms).find(subgraph, found).items(), key=lambda each: order[each[1].last]))
 
 
 def ranks_of(subgraph: ir.Graph, ranks: Ranks) -> dict[str, int]:
@@ -65,9 +70,28 @@ def ranks_of(subgraph: ir.Graph, ranks: Ranks) -> dict[str, int]:
 
 
 def entry(quantize: Tensor) -> Group:
-    """The step that quantizes what comes from outside."""
-    assert isinstance(quantize, ir.Node)
+    """The step that quantizes what comes from outside, or reads it as it is."""
+    if isinstance(quantize, ir.Value):
+        return _Entry("read", (), (), (), {"in": quantize})
     return Group("quantize", (), (quantize,), (), {"in": quantize.inputs[0], **_codes(quantize)})
+
+
+class _Entry(Group):
+    """What reads float32 that comes from outside."""
+
+    @property
+    def made(self) -> Tensor:
+        value = self.words["in"]
+        assert isinstance(value, ir.Value)
+        return value
+
+    @property
+    def makes_tensor(self) -> bool:
+        return True
+
+    @property
+    def dequantizers(self) -> list[ir.Node]:
+        return []
 
 
 def is_int8(node: ir.Node, ranks: Ranks) -> bool:
@@ -92,7 +116,7 @@ def rank_of(quantize: Tensor, ranks: Ranks) -> int | None:
 
 def _chain_group(quantize: ir.Node, ranks: Ranks, forms: Forms) -> Group | None:
     """The chain of functions, or of changes of shape and order, whose result is quantized here."""
-    if not is_quantize(quantize) or quantize.inputs[0] is None or not _is_read_here(quantize):
+    if not is_quantize(quantize) or quantize.inputs[0] is None or not is_read_here(quantize):
         return None
     chain = chains.chain_to(quantize.inputs[0])
     source = None if chain is None else source_of(chain.root)
@@ -140,17 +164,10 @@ def _move_groups(node: ir.Node, ranks: Ranks, forms: Forms) -> list[Group]:
         quantize = graph.only_consumer(out)
         if quantize is None or not is_quantize(quantize) or quantize.graph is not node.graph:
             continue
-        if _is_read_here(quantize) and (move.makes_codes or are_equal(quantize, source)):
+        if is_read_here(quantize) and (move.makes_codes or are_equal(quantize, source)):
             words = {**move.words, **(_codes(quantize) if move.makes_codes else {})}
             found.append(Group(move.does, (dequantize,), (node, quantize), (source,), words, None, reads_stack))
     return found
-
-
-def _is_read_here(quantize: ir.Node) -> bool:
-    """Whether codes become float again in the same graph, by whoever reads them."""
-    readers = [use.node for use in quantize.outputs[0].uses()]
-    is_plain = all(reader.op_type == "DequantizeLinear" and reader.graph is quantize.graph for reader in readers)
-    return is_plain and not quantize.outputs[0].is_graph_output()
 
 
 def _group(node: ir.Node, ranks: Ranks, forms: Forms) -> Group | None:
@@ -218,7 +235,7 @@ def _product(plain: Group, node: ir.Node, ranks: Ranks, forms: Forms) -> Group |
     for activation in parts[len(added) :]:
         bounds = _bounds(activation)
     if quantize is None or bounds is None or (rank > 2 and not forms.may_be_stack(quantize)):
-        return plain
+        return with_floats(plain)
     words = {**plain.words, **bounds, **_codes(quantize)}
     return dataclasses.replace(plain, does="product", nodes=(node, *parts, quantize), words=words)
 
@@ -229,7 +246,7 @@ def _quantize_behind(end: ir.Value) -> ir.Node | None:
     is_int8 = is_quantize(quantize) and quantize is not None and end is quantize.inputs[0]
     if quantize is None or not is_int8 or maker is None or quantize.graph is not maker.graph:
         return None
-    return quantize if _is_read_here(quantize) else None
+    return quantize if is_read_here(quantize) else None
 
 
 def _codes(quantize: ir.Node) -> Words:

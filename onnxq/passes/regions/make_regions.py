@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.types import Types
 from onnxq.passes import Pass
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.regions.body import insert
@@ -40,11 +41,13 @@ class MakeRegions(Pass):
 
     Args:
         ranks: number of dimensions of the values that are quantized, by the names that they had in float.
+        types: of all values, as far as they are known.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, types: Types) -> None:
         super().__init__()
-        self.ranks = dict(ranks)
+        known = {name: each.rank for name, each in types.items() if each.rank is not None}
+        self.ranks, self.types = {**known, **ranks}, types
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
@@ -54,7 +57,7 @@ class MakeRegions(Pass):
             subgraph.sort()
             self.ranks |= ranks_of(subgraph, self.ranks)
             while len(subgraph) <= MOST_NODES:
-                found = find_islands(subgraph, groups_of(subgraph, self.ranks))
+                found = find_islands(subgraph, groups_of(subgraph, self.ranks, self.types))
                 for groups in found:
                     island = island_of(groups)
                     insert(model, island, names, self.ranks, self._tables(model, island))

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.passes.regions.group import Words, source_of
-from onnxq.planning import int8_regions, norms
+from onnxq.planning import int8_regions
 from onnxq.planning.absorbed import behind_product
+from onnxq.planning.rows import norms
 
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
 MOST_PRODUCTS = 1 << 15

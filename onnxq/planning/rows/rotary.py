@@ -1,0 +1,95 @@
+"""Rows that are turned by angles of their position (Su et al. 2021, RoFormer), as models spell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """x · cos + turned · sin, where `turned` is the second half of each row, its sign changed, before the first.
+
+    Attributes:
+        nodes: in order.
+    """
+
+    x: ir.Value
+    cos: ir.Value
+    sin: ir.Value
+    nodes: tuple[ir.Node, ...]
+
+
+def rotary_at(add: ir.Node) -> Rotary | None:
+    """What the Add `add` makes of Slice or Split by constants, Neg, Concat and Mul, where nobody else reads what lies
+    between."""
+    if not graph.is_op(add, "Add"):
+        return None
+    products = [None if value is None else value.producer() for value in add.inputs]
+    if any(not graph.is_op(product, "Mul") for product in products):
+        return None
+    for straight, turned in (products, products[::-1]):
+        assert straight is not None and turned is not None
+        for index in (0, 1):
+            value, sin = turned.inputs[index], turned.inputs[1 - index]
+            join = None if value is None else value.producer()
+            halves = None if join is None else _halves(join)
+            if halves is None or join is None or sin is None:
+                continue
+            x, nodes = halves
+            others = [value for value in straight.inputs if value is not x]
+            if len(others) != 1 or others[0] is None or others[0] is sin:
+                continue
+            found = (*nodes, join, straight, turned, add)
+            return Rotary(x, others[0], sin, found) if _is_closed(found) else None
+    return None
+
+
+def _halves(join: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]] | None:
+    """What is turned, and the nodes that cut it and change a sign."""
+    if not graph.is_op(join, "Concat") or len(join.inputs) != 2 or graph.attribute_int(join, "axis", 0) not in (-1, 3):
+        return None
+    negative = None if join.inputs[0] is None else join.inputs[0].producer()
+    if negative is None or not graph.is_op(negative, "Neg") or negative.inputs[0] is None or join.inputs[1] is None:
+        return None
+    second, first = negative.inputs[0].producer(), join.inputs[1].producer()
+    if first is None or second is None:
+        return None
+    if first is second:
+        return _by_split(first, negative, join)
+    bounds = [_bounds(each) for each in (first, second)]
+    if bounds[0] is None or bounds[1] is None or first.inputs[0] is not second.inputs[0] or first.inputs[0] is None:
+        return None
+    (start, middle), (again, end) = bounds[0], bounds[1]
+    is_half = start == 0 and middle == again and (end == 2 * middle or end >= 1 << 31)
+    return (first.inputs[0], (first, second, negative)) if is_half else None
+
+
+def _by_split(split: ir.Node, negative: ir.Node, join: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]] | None:
+    if not graph.is_op(split, "Split") or len(split.outputs) != 2 or split.inputs[0] is None:
+        return None
+    tensor = graph.constant(split.inputs[1]) if len(split.inputs) > 1 else None
+    sizes = list(split.attributes.get_ints("split", [])) if tensor is None else tensor.numpy().tolist()
+    is_half = graph.attribute_int(split, "axis", 0) in (-1, 3) and (not sizes or sizes[0] == sizes[1])
+    is_turned = negative.inputs[0] is split.outputs[1] and join.inputs[1] is split.outputs[0]
+    return (split.inputs[0], (split, negative)) if is_half and is_turned else None
+
+
+def _bounds(node: ir.Node) -> tuple[int, int] | None:
+    """Of a Slice of the last axis."""
+    if not graph.is_op(node, "Slice") or len(node.inputs) < 4:
+        return None
+    read = [graph.constant(value) for value in node.inputs[1:]]
+    if any(tensor is None or tensor.size != 1 for tensor in read):
+        return None
+    start, end, axis, *step = (int(tensor.numpy().reshape(())) for tensor in read if tensor is not None)
+    return (start, end) if axis in (-1, 3) and step in ([], [1]) else None
+
+
+def _is_closed(nodes: tuple[ir.Node, ...]) -> bool:
+    inside, last = set(nodes), nodes[-1]
+    made = (out for node in nodes if node is not last for out in node.outputs)
+    return not any(out.is_graph_output() or any(use.node not in inside for use in out.uses()) for out in made)
