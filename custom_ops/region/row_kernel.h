@@ -53,7 +53,7 @@ struct Plus {
 struct Rotary {
   const float *x, *cos, *sin;
   RowsOut y;
-  int64_t C, period;  // rows of cos and sin, which begin again
+  int64_t C, cos_rows, sin_rows;  // which begin again
 };
 
 // Of a few rows of scores what each token weighs, as codes of 0…1 of the largest one of the row.

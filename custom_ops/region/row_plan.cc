@@ -20,12 +20,14 @@ void require_numbers(size_t number, size_t size, int64_t channels, const char* w
   }
 }
 
-// Rows of cos and sin begin again for each matrix, or for each image of them.
+// Rows of cos and sin begin again for each matrix, or are one for all.
 void rotary(size_t number, const std::vector<Placed*>& x) {
-  const Placed &rows = *x[0], &cos = *x[1];
-  const bool fits = cos.W == rows.W && cos.C == rows.C && cos.N == 1 && cos.H == 1;
-  if (!fits || dims(cos) != dims(*x[2]) || rows.C % 2) {
-    refuse_stage(number, "turns rows by numbers whose shape is not theirs");
+  const Placed& rows = *x[0];
+  for (const Placed* each : {x[1], x[2]}) {
+    const bool fits = (each->W == rows.W || each->W == 1) && each->C == rows.C && each->N == 1 && each->H == 1;
+    if (!fits || rows.C % 2) {
+      refuse_stage(number, "turns rows by numbers whose shape is not theirs");
+    }
   }
 }
 

@@ -153,7 +153,7 @@ class RowRunner {
   }
 
   void rotary() const {
-    const Rotary p = {floats_of(x(0), memory_), floats_of(x(1), memory_), floats_of(x(2), memory_), out(), y().C, y().W};
+    const Rotary p = {floats_of(x(0), memory_), floats_of(x(1), memory_), floats_of(x(2), memory_), out(), y().C, x(1).W, x(2).W};
     in_rows(count(), 2 * bytes(), [&](int64_t first, int64_t last) { rows_.rotary(p, first, last); });
   }
 

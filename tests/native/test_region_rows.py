@@ -230,6 +230,38 @@ def require_alike(model: onnx.ModelProto, made: onnx.ModelProto, x: NDArray) -> 
     assert np.square(first - expected).sum() <= 1e-4 * np.square(expected).sum() + 1e-6
 
 
+@pytest.mark.parametrize("act", ["", "Relu"])
+@pytest.mark.parametrize("shape", [(2, 8, 9, 12), (1, 20, 1, 1), (3, 37, 50)], ids=str)
+def test_normalizations_of_channels(shape: tuple[int, ...], act: str) -> None:
+    """Of codes, whose sums and sums of squares are integers."""
+    net = Rows(213, shape, declared=("n", *shape[1:]))
+    a = net.conv(net.x, 24, (1,) * (len(shape) - 2))
+    y = net.node("InstanceNormalization", [a, net.normal((24,)), net.normal((24,))], epsilon=1e-2)
+    net.shapes[y] = net.shapes[a]
+    net.outputs.append(net.activated(y, act, 0.031))
+    require_close(net, {"instance_norm"}, shape, (0, *shape[1:]), step=0.031)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("size", [2, 16, 34, 66])
+def test_turned_rows(size: int, alike: bool) -> None:
+    """Of heads that a product makes, by angles of as many rows as there are, or with one sine for all."""
+    net = Rows(214, (2, 9, 24))
+    heads = net.constant(np.array([0, 0, 3, size], np.int64))
+    made = net.matmul(net.x, 3 * size)
+    x = net.node("Transpose", [net.node("Reshape", [made, heads])], perm=[0, 2, 1, 3])
+    begin, half, end, axis, tokens = (net.constant(np.array([i], np.int64)) for i in (0, size // 2, size, 3, 9))
+    rows = net.constant(np.array([0], np.int64))
+    ends = (tokens, net.constant(np.array([1], np.int64)) if alike else tokens)
+    cos, sin = (net.node("Slice", [net.normal((30, size)), begin, last, rows]) for last in ends)
+    first, second = net.node("Slice", [x, begin, half, axis]), net.node("Slice", [x, half, end, axis])
+    turned = net.node("Concat", [net.node("Neg", [second]), first], axis=3)
+    y = net.node("Add", [net.node("Mul", [x, cos]), net.node("Mul", [turned, sin])])
+    net.shapes[y] = (2, 3, 9, size)
+    net.outputs += [net.matmul(net.codes(y, 0.5), 8), y]
+    require_close(net, {"sums", "arrange", "rotary", "encode"}, (2, 9, 24))
+
+
 def block(net: Rows, x: str, heads: int) -> str:
     size = net.shapes[x][-1]
     a = net.norm(net.plus(net.matmul(net.attention(x, heads), size), x))

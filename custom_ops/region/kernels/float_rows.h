@@ -123,7 +123,8 @@ void turn_rows(const Rotary& given, int64_t first, int64_t last) {
     for (int64_t part = 0; part < p.C; part += half) {
       const float* const own = x + part;
       const float* const other = x + (half - part);
-      const float *const cos = p.cos + row % p.period * p.C + part, *const sin = p.sin + row % p.period * p.C + part;
+      const float* const cos = p.cos + row % p.cos_rows * p.C + part;
+      const float* const sin = p.sin + row % p.sin_rows * p.C + part;
       to.at = row * p.C + part;
       each_vector(half, [&](int64_t i, auto whole, int64_t lanes) ONNXQ_INLINE {
         constexpr bool is_whole = decltype(whole)::value;

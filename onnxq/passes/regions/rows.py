@@ -37,10 +37,11 @@ class Rows:
 
     def find(self, subgraph: ir.Graph, found: Groups) -> Groups:
         """`found` with more steps."""
-        attentions = [group for node in subgraph if (group := self._attention(node)) is not None]
-        taken = {node for group in attentions for node in group.nodes}
+        # First what has moves of its own among its nodes.
+        whole = [group for node in subgraph if (group := self._attention(node) or self._rotary(node)) is not None]
+        taken = {node for group in whole for node in group.nodes}
         made = {key: group for key, group in found.items() if taken.isdisjoint(group.nodes)}
-        made |= {group.made: group for group in attentions}
+        made |= {group.made: group for group in whole}
         taken |= {node for group in made.values() for node in group.nodes}
         for node in subgraph:
             for group in self._groups(node, made) if node not in taken else ():
@@ -56,13 +57,7 @@ class Rows:
             return self._arranged(node, made)
         if moves.is_move(node):
             return self._moved(node, made)
-        group = (
-            self._norm(node)
-            or self._rotary(node)
-            or self._plus(node, made)
-            or self._softmax(node)
-            or self._matmul(node)
-        )
+        group = self._norm(node) or self._plus(node, made) or self._softmax(node) or self._matmul(node)
         return [] if group is None else [group]
 
     # --- what is known of values
@@ -150,9 +145,11 @@ class Rows:
         if found is None:
             return None
         values = (found.x, found.cos, found.sin)
-        ranks = [self.of(value).rank for value in values]
+        x, *others = (self.of(value).shape or () for value in values)
         is_known = all(self._is_rows(value) and source_of(value) is None for value in values)
-        if not is_known or ranks[1:] != [2, 2] or self.of(found.x).shape != self.of(node.outputs[0]).shape:
+        if not is_known or x != self.of(node.outputs[0]).shape:
+            return None
+        if any(len(shape) != 2 or not isinstance(x[-1], int) or shape[-1] != x[-1] for shape in others):
             return None
         return self._finished("rotary", found.nodes, values, {})
 
