@@ -27,6 +27,7 @@ from onnxq.planning.absorbed import producer_of as producer_of
 from onnxq.planning.chains import Chain
 from onnxq.planning.rows import norms
 from onnxq.planning.rows.int8_attention import fits, int8_attention_at, int8_attention_of
+from onnxq.planning.rows.rotary import rotary_at, turns_rows
 from onnxq.recipe import Recipe
 from onnxq.runtime import known
 
@@ -59,10 +60,14 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     attentions = {} if not regions else {n: found for n in graph.nodes(model) if (found := int8_attention_at(n))}
     linked = {node for chain in in_chains.values() for node in chain.nodes}
     linked |= {node for found in attentions.values() for node in found.nodes}
+    # Rows are turned in float32, in one step of a region.
+    turns = [turn for node in graph.nodes(model) if regions and (turn := rotary_at(node)) is not None]
+    turned = {node for turn in turns if turns_rows(turn, types) for node in turn.nodes}
     candidates = {
         node.name or ""
         for node in graph.nodes(model)
-        if (
+        if node not in turned
+        and (
             _joins_region(node, in_chains.get(node.name or ""), node in linked, types)
             or (node in attentions and fits(attentions[node], types))
             if regions

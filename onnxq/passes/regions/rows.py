@@ -14,7 +14,7 @@ from onnxq.passes.regions.group import FloatGroup, Group, Tensor, Words, is_quan
 from onnxq.planning import chains, moves
 from onnxq.planning.rows.int8_attention import Int8Attention, fits, int8_attention_at
 from onnxq.planning.rows.norms import RowNorm, row_norm_at
-from onnxq.planning.rows.rotary import rotary_at
+from onnxq.planning.rows.rotary import rotary_at, turns_rows
 
 Groups = dict[Tensor, Group]
 
@@ -145,11 +145,8 @@ class Rows:
         if found is None:
             return None
         values = (found.x, found.cos, found.sin)
-        x, *others = (self.of(value).shape or () for value in values)
-        is_known = all(self._is_rows(value) and source_of(value) is None for value in values)
-        if not is_known or x != self.of(node.outputs[0]).shape:
-            return None
-        if any(len(shape) != 2 or not isinstance(x[-1], int) or shape[-1] != x[-1] for shape in others):
+        is_read = all(self._is_rows(value) and source_of(value) is None for value in values)
+        if not is_read or not turns_rows(found, _Known(self)):
             return None
         return self._finished("rotary", found.nodes, values, {})
 

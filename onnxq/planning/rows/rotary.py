@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxq.model import graph
+from onnxq.model.types import Types
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,18 @@ def rotary_at(add: ir.Node) -> Rotary | None:
             found = (*nodes, join, straight, turned, add)
             return Rotary(x, others[0], sin, found) if _is_closed(found) else None
     return None
+
+
+def turns_rows(found: Rotary, types: Types) -> bool:
+    """Whether it is known to turn float32 rows by as long ones of matrices, and to make as many."""
+    x, made = (types.of(value) for value in (found.x, found.nodes[-1].outputs[0]))
+    angles = [types.of(value) for value in (found.cos, found.sin)]
+    shapes = [each.shape or () for each in angles]
+    is_float = {each.dtype for each in (x, *angles)} == {ir.DataType.FLOAT}
+    if not is_float or x.shape is None or x.shape != made.shape or len(x.shape) not in (2, 3, 4):
+        return False
+    size = x.shape[-1]
+    return isinstance(size, int) and size % 2 == 0 and all(len(shape) == 2 and shape[-1] == size for shape in shapes)
 
 
 def _halves(join: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]] | None:
