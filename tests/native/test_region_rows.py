@@ -7,13 +7,14 @@ and few of them. Sums of codes are exact, and those that nothing divides are equ
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from islands import Net, operators, with_regions
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from region_runs import (
     said,
     saying,
 )
+from test_region_hostile import spoiled
 
 import onnxq
 from onnxq.errors import BadModel
@@ -398,3 +400,39 @@ def test_steps_that_cannot_be_are_refused(honest: onnx.ModelProto, text: str) ->
 def _ran(model: onnx.ModelProto) -> None:
     session = onnxq.session(model.SerializeToString(), options(optimized=False))
     session.run(None, {"x": np.zeros((2, 6, 40), np.float32)})
+
+
+@pytest.fixture(scope="module")
+def transformer() -> onnx.ModelProto:
+    net = Rows(215, (2, 9, 32))
+    net.outputs.append(block(net, net.x, 4))
+    return with_regions(net.model())
+
+
+ROW_WORDS = (
+    "heads=4",
+    "width=8,8",
+    "width=1,16777216",
+    "joined=1,0,1,0",
+    "first=8,0,24",
+    "centred=0",
+    "epsilon=3",
+    "factor=2",
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_spoiled_steps_end_no_process(transformer: onnx.ModelProto, data: st.DataObject) -> None:
+    """They run, or are refused in a sentence."""
+    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    changed = spoiled(transformer, draw)
+    for attribute in changed.graph.node[0].attribute:
+        lines = attribute.s.decode().split("\n")
+        at = draw(1, len(lines) - 1)
+        lines[at] += " " + ROW_WORDS[draw(0, len(ROW_WORDS) - 1)]
+        attribute.s = "\n".join(lines if draw(0, 1) else lines[:at] + lines[at:][::-1]).encode()
+    with contextlib.suppress(BadModel, InvalidArgument):
+        onnxq.session(changed.SerializeToString(), options(threads=1)).run(
+            None, {"x": np.zeros((2, 9, 32), np.float32)}
+        )
