@@ -35,6 +35,7 @@ from onnxq.layouts._layout import Form, Layout, Outline, by_channel, column, fla
 from onnxq.layouts._linear4bit import from_linear4bit, group_size, linear4bit, linear4bit_groups
 from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
 from onnxq.layouts._plain import codes, scales, zero_points
+from onnxq.layouts._recurrent import from_recurrent_tiles, recurrent_scales, recurrent_tiles
 from onnxq.layouts._rows import block_rows, blocks_last, scales_by_row, zero_points_by_row
 from onnxq.layouts._stored_scales import (
     channel_factors,
@@ -90,6 +91,7 @@ __all__ = [
     "from_matmul_bnb4",
     "from_matmul_nbits",
     "from_onnxq_tiles",
+    "from_recurrent_tiles",
     "from_row_tiles",
     "gather_block",
     "gguf",
@@ -120,6 +122,8 @@ __all__ = [
     "onnxq_width",
     "onnxq_zero_points",
     "pack_codes",
+    "recurrent_scales",
+    "recurrent_tiles",
     "scale_code_tiles",
     "scale_codes",
     "scale_factor",
