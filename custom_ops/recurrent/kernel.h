@@ -40,7 +40,7 @@ struct Recurrent {
   float* y;                // [T, directions, B, H] or null
   float *last_h, *last_c;  // [directions, B, H] or null
   float clip;              // what goes into activation functions is at most that large; infinite: as large as it is
-  int32_t bits;            // of activations: 15, or 8 where speed counts more
+  int32_t bits;            // of activations: 15, or 8; each is a whole number of steps of its row's largest over 16256, or 127
 };
 
 struct Schedule;
@@ -50,6 +50,7 @@ struct Job;
 struct RecurrentKernel {
   const char* isa;
   uint64_t needs;  // of CpuFeature
+  int32_t bits;    // of activations, where speed counts: fewer than 15 where products of bytes take long
 
   // A job of a phase (schedule.h), on any thread and in any order within its phase.
   void (*run)(const Recurrent&, const Schedule&, const Phase&, const Job&, void* workspace);

@@ -58,7 +58,7 @@ class Layer {
     std::array<Tensor, kInputs> in;
     for (size_t i = 0; i < kInputs; ++i) {
       in[i] = constants_[i].type != kUndefined ? constants_[i] : given_[i] ? given_input(api_, context, i) : Tensor{};
-      if (i != kWeight && i != kRecurrence && !is_aligned(in[i])) {
+      if (i != kBias && !is_aligned(in[i])) {  // of the bias a copy is made
         refuse(std::string(kNames[i]) + " begins at an address that is no multiple of the size of its elements");
       }
     }
@@ -104,10 +104,11 @@ class Layer {
     if (H_ < 1 || I_ < 1 || H_ > kMostSummed || I_ > kMostSummed) {
       refuse("attributes hidden_size and input_size must be whole numbers from 1 to " + std::to_string(kMostSummed));
     }
-    bits_ = static_cast<int32_t>(int_attribute(api, info, "activation_bits", 15));
-    if (bits_ != 8 && bits_ != 15) {
-      refuse("attribute activation_bits must be 8 or 15");
+    const std::string activations = string_attribute(api, info, "activations", "fast");
+    if (activations != "exact" && activations != "fast") {
+      refuse("attribute activations is '" + activations + "', but must be fast or exact");
     }
+    bits_ = activations == "exact" ? 15 : kernel_->bits;
     if (OrtStatus* const missing = api->KernelInfoGetAttribute_float(info, "clip", &clip_)) {
       api->ReleaseStatus(missing);
       clip_ = std::numeric_limits<float>::infinity();

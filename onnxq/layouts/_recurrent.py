@@ -2,7 +2,7 @@
 number is done in registers.
 
 A weight of D directions and G gates is [D · G · H, K], rows of a direction one after the other, in ONNX's order of
-gates. T = ceil(H / 16).
+gates; of one direction also [1, G · H, K], as ONNX has it. T = ceil(H / 16).
 
     weight  [D, T, ceil(K/4), G, 16, 4]   codes with 128 added: 64 bytes hold four k of one gate
     scales  [D, T, G, 16]                 one for each row
@@ -11,6 +11,8 @@ Numbers behind H have scale 0; k behind K hold the code of zero.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,7 @@ def recurrent_tiles(directions: int, gates: int) -> Layout:
         return Form(np.dtype(np.uint8), _tiled(directions, gates, w.rows, w.k))
 
     def pack(q: QuantizedTensor) -> Bytes:
-        rows, k = q.codes.shape
+        rows, k = math.prod(q.codes.shape[:-1]), q.codes.shape[-1]
         shape = _tiled(directions, gates, rows, k)
         tiles = np.full((directions, gates, shape[1] * ROWS, shape[2] * 4), 1 << (WIDTH - 1), np.uint8)
         h = rows // directions // gates

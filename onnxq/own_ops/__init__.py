@@ -1,8 +1,8 @@
 """What the operators of the onnxq domain compute, in standard ONNX: the model-local functions that every file carries.
 
 `MatMulNBits`, `DenseMatMul`, `GatherNBits`, `Attention` and `Recurrent` are compiled kernels where their library is
-registered. Where it is not, a runtime calls the function of the same domain, name and overload, so that the file opens in any
-onnxruntime.
+registered. Where it is not, a runtime calls the function of the same domain, name and overload, so that the file opens
+in any onnxruntime.
 `DequantizeNBits`, `NestedScales` and `WidenTiles` are functions everywhere: runtimes fold them when they load the
 model. One body serves all shapes: sizes come from the attributes of the node and the shapes of its inputs. The
 overload names the variant:
@@ -11,7 +11,7 @@ overload names the variant:
     DenseMatMul        FORMAT[_bias][_plus|_times][_exact][_relu|_gelu|_gelu_tanh|_silu]
     GatherNBits        FORMAT[_zp]
     Attention          softmax[_mask][_exact][_turnedRANK|_joinedPARTS]
-    Recurrent          FORMAT_lstm|gru|rnn[_bias][_lens][_h][_c][_clip]
+    Recurrent          FORMAT[_exact]_lstm|gru|rnn[_bias][_lens][_h][_c][_clip]
     DequantizeNBits    FORMAT[_turned|_shaped|_scales|_minima]
     NestedScales       FORMAT
     WidenTiles         FORMAT
@@ -37,7 +37,9 @@ MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNB
 DENSE, ATTENTION, WIDEN, RECURRENT = "DenseMatMul", "Attention", "WidenTiles", "Recurrent"
 #: Bits of an attention's attribute `joined`: of what the heads of a row lie side by side.
 JOINED = {"q": 1, "k": 2, "v": 4, "y": 8}
-#: Inputs of a Recurrent behind its weights.
+#: What a Recurrent computes, in the words of standard operators.
+CELLS = ("LSTM", "GRU", "RNN")
+#: Its inputs behind the weights.
 RECURRENT_INPUTS = ("bias", "sequence_lens", "initial_h", "initial_c")
 #: Their bodies are islands of models (`passes/regions`).
 REGION, BF16_REGION = "Region", "Bf16Region"

@@ -25,7 +25,7 @@ def lines(v: Variant) -> list[str]:
     attributes = [f"{name}: int = @{name}" for name in kept] + ["direction: string = @direction"]
     if clips:
         attributes.append("clip: float = @clip")
-    names = [*kept, "direction", "input_size", "cell", "activation_bits", *["clip"] * clips]
+    names = [*kept, "direction", "input_size", "cell", "activations", *["clip"] * clips]
     formal = ["x", "weight", "weight_scales", "recurrence", "recurrence_scales", *_formal(given)]
     return [
         f"{RECURRENT} <{', '.join(names)}> ({', '.join(formal)}) => ({', '.join(outputs)}) {{",

@@ -33,32 +33,34 @@ class Problem(ctypes.Structure):
 
 @dataclass
 class Layer:
-    """A layer as ONNX has it, but for weights in codes: W [D, G·H, I], R [D, G·H, H], B [D, 2·G·H].
+    """A layer as ONNX has it, but for weights in codes.
 
     Attributes:
+        weight, recurrence: rows of a direction one after the other, [D · G · H, I] and [D · G · H, H].
+        both: biases, [D, 2 · G · H].
         backward: bit d: direction d begins with the last step.
     """
 
     cell: int
-    W: QuantizedTensor
-    R: QuantizedTensor
-    B: NDArray[np.float32]
+    weight: QuantizedTensor
+    recurrence: QuantizedTensor
+    both: NDArray[np.float32]
     backward: int = 0
     clip: float = np.inf
 
     @property
     def directions(self) -> int:
-        return len(self.B)
+        return len(self.both)
 
     @property
     def h(self) -> int:
-        return self.R.shape[1]
+        return self.recurrence.shape[1]
 
     @property
     def bias(self) -> NDArray[np.float32]:
         """As kernels read it: of gates, and of what is multiplied by the reset gate."""
         gates = GATES[self.cell]
-        of_x, of_h = self.B.reshape(self.directions, 2, gates, self.h).transpose(1, 0, 2, 3)
+        of_x, of_h = self.both.reshape(self.directions, 2, gates, self.h).transpose(1, 0, 2, 3)
         rows = of_x + of_h
         if self.cell == LINEAR_BEFORE_RESET:
             rows = np.concatenate([rows[:, :2], of_x[:, 2:], of_h[:, 2:]], axis=1)
@@ -67,7 +69,7 @@ class Layer:
         return np.ascontiguousarray(padded.reshape(*rows.shape[:2], -1, 16).transpose(0, 2, 1, 3))
 
 
-def layer(  # noqa: PLR0913
+def layer(
     cell: int,
     inputs: int,
     hidden: int,
@@ -85,8 +87,8 @@ def layer(  # noqa: PLR0913
         w = rng.standard_normal((rows, k)).astype(np.float32) / np.sqrt(np.float32(k))
         return formats.get("int8").encode(w, Granularity(0))
 
-    B = rng.standard_normal((directions, 2 * GATES[cell] * hidden)).astype(np.float32) / 4
-    return Layer(cell, codes(inputs), codes(hidden), B, directions - 1 << 1 if backward is None else backward, clip)
+    both = rng.standard_normal((directions, 2 * GATES[cell] * hidden)).astype(np.float32) / 4
+    return Layer(cell, codes(inputs), codes(hidden), both, 2 * (directions - 1) if backward is None else backward, clip)
 
 
 @dataclass
@@ -111,17 +113,17 @@ def run(  # noqa: PLR0913
     place: Callable[[NDArray], NDArray] = np.ascontiguousarray,
 ) -> Made:
     """By the kernel `isa`."""
-    (steps, batch, inputs), gates, D = x.shape, GATES[of.cell], of.directions
+    (steps, batch, inputs), gates, count = x.shape, GATES[of.cell], of.directions
     parts: list[NDArray] = []
-    for q in (of.W, of.R):
-        parts.append(place(layouts.recurrent_tiles(D, gates)(q)))
-        parts.append(place(layouts.recurrent_scales(D, gates)(q)))
+    for q in (of.weight, of.recurrence):
+        parts.append(place(layouts.recurrent_tiles(count, gates)(q)))
+        parts.append(place(layouts.recurrent_scales(count, gates)(q)))
     given = [None if each is None else place(each.astype(np.float32)) for each in (h, c)]
     short = None if lengths is None else place(np.array(lengths, np.int32))
     x, bias = place(x), place(of.bias)
-    y = place(np.full((steps, D, batch, of.h), np.nan, np.float32))
-    last = [place(np.full((D, batch, of.h), np.nan, np.float32)) for _ in range(2)]
-    p = Problem(steps, batch, inputs, of.h, D, of.cell, of.backward)
+    y = place(np.full((steps, count, batch, of.h), np.nan, np.float32))
+    last = [place(np.full((count, batch, of.h), np.nan, np.float32)) for _ in range(2)]
+    p = Problem(steps, batch, inputs, of.h, count, of.cell, of.backward)
     p.x, p.weight, p.weight_scales, p.recurrence, p.recurrence_scales = map(address, (x, *parts))
     p.bias, p.lengths, p.h, p.c = map(address, (bias, short, *given))
     p.y, p.last_h, p.last_c = map(address, (y, *last))
@@ -139,7 +141,7 @@ def kernel_for(isa: str) -> str:
     return found.onnxq_recurrent_kernel_for(isa.encode()).decode()
 
 
-# --- the reference ------------------------------------------------------------------------------------------------------
+# --- the reference ----------------------------------------------------------------------------------------------------
 
 #: What the unit roundoff of float32 is, and how far gates are from what they are by definition.
 ROUNDOFF, GATE = 2.0**-24, 2.0**-20
@@ -190,7 +192,7 @@ class Number:
         return Number(self.value[these], error)
 
 
-def reference(  # noqa: PLR0913
+def reference(
     of: Layer,
     x: NDArray[np.float32],
     h: NDArray[np.float32] | None = None,
@@ -198,19 +200,29 @@ def reference(  # noqa: PLR0913
     *,
     lengths: Sequence[int] | None = None,
     bits: int = 15,
+    after: Made | None = None,
 ) -> tuple[Made, Made]:
-    """In float64, by the definition of ONNX's operators, with the weights that codes stand for; and the bounds."""
+    """In float64, by the definition of ONNX's operators, with the weights that codes stand for; and the bounds.
+
+    Args:
+        after: what a kernel made. Each step begins with the h that the kernel had, so that bounds are those of a step:
+            those of many grow without one.
+    """
     steps, batch, _ = x.shape
     made, bound = (_empty(of, steps, batch) for _ in range(2))
     for d in range(of.directions):
         for b in range(batch):
             state = [Number(np.zeros(of.h) if each is None else each[d, b].astype(np.float64)) for each in (h, c)]
             length = steps if lengths is None else lengths[b]
+            if length == 0:
+                continue  # onnxruntime gives zeros
             times = range(length)[::-1] if of.backward >> d & 1 else range(length)
             for t in times:
                 state = _step(of, d, Number(x[t, b].astype(np.float64)), state, bits)
                 made.y[t, d, b], bound.y[t, d, b] = state[0].value, state[0].error
-            made.h[d, b], bound.h[d, b] = state[0].value, state[0].error
+                if after is not None:
+                    state[0] = Number(after.y[t, d, b].astype(np.float64))
+            made.h[d, b], bound.h[d, b] = made.y[t, d, b], bound.y[t, d, b]
             if made.c is not None and bound.c is not None:
                 made.c[d, b], bound.c[d, b] = state[1].value, state[1].error
     return made, bound
@@ -222,33 +234,28 @@ def _empty(of: Layer, steps: int, batch: int) -> Made:
 
 
 def _step(of: Layer, d: int, x: Number, state: list[Number], bits: int) -> list[Number]:
-    gates, H = GATES[of.cell], of.h
-    W, R = (q.dequantize(np.float64).reshape(of.directions, gates * H, -1)[d] for q in (of.W, of.R))
-    of_x, of_h = (Number(each.astype(np.float64)) for each in of.B[d].reshape(2, gates * H))
+    gates, size = GATES[of.cell], of.h
+    w, r = (q.dequantize(np.float64).reshape(of.directions, gates * size, -1)[d] for q in (of.weight, of.recurrence))
+    of_x, of_h = (Number(each.astype(np.float64)) for each in of.both[d].reshape(2, gates * size))
     h, c = state
 
     def gate(g: int) -> slice:
-        return slice(g * H, (g + 1) * H)
+        return slice(g * size, (g + 1) * size)
 
-    from_x = x.times(W, bits)
-    if of.cell == GRU:
-        from_h = h.times(R[: 2 * H], bits)
-        z, r = (
+    from_x = x.times(w, bits)
+    if of.cell in (GRU, LINEAR_BEFORE_RESET):
+        from_h = h.times(r[: 2 * size] if of.cell == GRU else r, bits)
+        update, reset = (
             (from_x.rows(gate(g)) + from_h.rows(gate(g)) + (of_x + of_h).rows(gate(g))).clipped(of.clip).sigmoid()
             for g in (0, 1)
         )
-        late = (r * h).times(R[2 * H :], bits)
-        n = (from_x.rows(gate(2)) + late + (of_x + of_h).rows(gate(2))).clipped(of.clip).tanh()
-        return [z * (h - n) + n, c]
-    from_h = h.times(R, bits)
-    if of.cell == LINEAR_BEFORE_RESET:
-        z, r = (
-            (from_x.rows(gate(g)) + from_h.rows(gate(g)) + (of_x + of_h).rows(gate(g))).clipped(of.clip).sigmoid()
-            for g in (0, 1)
-        )
-        late = r * (from_h.rows(gate(2)) + of_h.rows(gate(2)))
-        n = (from_x.rows(gate(2)) + of_x.rows(gate(2)) + late).clipped(of.clip).tanh()
-        return [z * (h - n) + n, c]
+        if of.cell == GRU:
+            sums = from_x.rows(gate(2)) + (reset * h).times(r[2 * size :], bits) + (of_x + of_h).rows(gate(2))
+        else:
+            sums = from_x.rows(gate(2)) + of_x.rows(gate(2)) + reset * (from_h.rows(gate(2)) + of_h.rows(gate(2)))
+        fresh = sums.clipped(of.clip).tanh()
+        return [update * (h - fresh) + fresh, c]
+    from_h = h.times(r, bits)
     sums = (from_x + from_h + (of_x + of_h)).clipped(of.clip)
     if of.cell == RNN:
         return [sums.tanh(), c]

@@ -23,6 +23,6 @@ struct Pairs : Half {
 }  // namespace
 
 extern const RecurrentKernel recurrent_avx2;
-constexpr RecurrentKernel recurrent_avx2 = {"avx2", kAvx2, run_job<Pairs>};
+constexpr RecurrentKernel recurrent_avx2 = {"avx2", kAvx2, 8, run_job<Pairs>};
 
 }  // namespace onnxq

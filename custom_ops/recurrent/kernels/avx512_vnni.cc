@@ -61,6 +61,6 @@ struct Wide : Zmm {
 }  // namespace
 
 extern const RecurrentKernel recurrent_avx512_vnni;
-constexpr RecurrentKernel recurrent_avx512_vnni = {"avx512_vnni", kAvx512 | kAvx512Vnni, run_job<Wide>};
+constexpr RecurrentKernel recurrent_avx512_vnni = {"avx512_vnni", kAvx512 | kAvx512Vnni, 15, run_job<Wide>};
 
 }  // namespace onnxq

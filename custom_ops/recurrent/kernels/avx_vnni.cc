@@ -15,6 +15,6 @@ struct Dots : Half {
 }  // namespace
 
 extern const RecurrentKernel recurrent_avx_vnni;
-constexpr RecurrentKernel recurrent_avx_vnni = {"avx_vnni", kAvxVnniNeeds, run_job<Dots>};
+constexpr RecurrentKernel recurrent_avx_vnni = {"avx_vnni", kAvxVnniNeeds, 15, run_job<Dots>};
 
 }  // namespace onnxq

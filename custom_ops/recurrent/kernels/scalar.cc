@@ -159,6 +159,6 @@ void run(const Recurrent& p, const Schedule& s, const Phase& phase, const Job& j
 }  // namespace
 
 extern const RecurrentKernel recurrent_scalar;
-constexpr RecurrentKernel recurrent_scalar = {"scalar", 0, run};
+constexpr RecurrentKernel recurrent_scalar = {"scalar", 0, 15, run};
 
 }  // namespace onnxq

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import formats, layouts
 from onnxq.model import graph
-from onnxq.passes.restore._restored import Restored, RestorePass, array_of, constants_of, input_of
+from onnxq.passes.restore._restored import (
+    Restored,
+    RestorePass,
+    array_of,
+    constants_of,
+    input_of,
+    replace_layer,
+)
 
 #: Attributes of QMoE that say how its weights lie.
 _OF_CODES = {"block_size", "expert_weight_bits", "quant_type", "weights_prepacked", "accuracy_level"}
@@ -44,7 +49,7 @@ def _lstm(node: ir.Node, restored: Restored) -> bool:
         for source, *parts in zip(sources, found[:2], found[2::2], found[3::2], strict=True)
     ]
     rest = [input_of(node, index) for index in range(3, 8)]
-    _replace(node, "LSTM", "", [node.inputs[0], *weights, *rest], (), restored)
+    replace_layer(node, "LSTM", "", [node.inputs[0], *weights, *rest], (), restored)
     return True
 
 
@@ -97,7 +102,7 @@ def _attention(node: ir.Node, restored: Restored) -> bool:
         parts = [value for value in (x, input_of(node, 3), input_of(node, 6)) if value is not None]
         in_float = graph.add_node(node, "DequantizeLinear", parts, name, restored.names.fresh(f"{name}_out"))
     inputs = [in_float, w, input_of(node, 2), input_of(node, 5), input_of(node, 8)]
-    _replace(node, "Attention", graph.MICROSOFT, inputs, (), restored)
+    replace_layer(node, "Attention", graph.MICROSOFT, inputs, (), restored)
     return True
 
 
@@ -119,7 +124,7 @@ def _experts(node: ir.Node, restored: Restored) -> bool:
             return False
         weights.append(w)
     inputs = [node.inputs[0], router, weights[0], input_of(node, 4), weights[1], input_of(node, 7)]
-    made = _replace(node, "MoE", graph.MICROSOFT, inputs, _OF_CODES, restored)
+    made = replace_layer(node, "MoE", graph.MICROSOFT, inputs, _OF_CODES, restored)
     made.attributes["normalize_routing_weights"] = ir.AttrInt64("normalize_routing_weights", int(given is None))
     return True
 
@@ -149,26 +154,3 @@ def _expert_weight(node: ir.Node, indices: tuple[int, int, int], number: int, re
         return q.dequantize().reshape(experts, n, k)
 
     return restored.floats(node, source, read, (experts, n, k), scales.dtype)
-
-
-def _replace(
-    node: ir.Node,
-    op: str,
-    domain: str,
-    inputs: Sequence[ir.Value | None],
-    without: Collection[str],
-    restored: Restored,
-) -> ir.Node:
-    """A node with these inputs, and the outputs and the other attributes of `node`, in its place."""
-    name, node.name = node.name or "", restored.names.fresh(f"{node.name}_quantized")
-    kept = [attribute for attribute in node.attributes.values() if attribute.name not in without]
-    last = max(index for index, value in enumerate(inputs) if value is not None)
-    made = ir.Node(domain, op, inputs[: last + 1], kept, num_outputs=len(node.outputs), name=name)
-    node.prepend(made)
-    for old, new in zip(node.outputs, made.outputs, strict=True):
-        new.name = restored.names.fresh(f"{name}_out") if old.name else ""
-        if old.name:
-            graph.replace_value(old, new)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    return made
