@@ -35,7 +35,6 @@ from onnxq.layouts._layout import Form, Layout, Outline, by_channel, column, fla
 from onnxq.layouts._linear4bit import from_linear4bit, group_size, linear4bit, linear4bit_groups
 from onnxq.layouts._nested import nested_codes, nested_factors, nested_offset
 from onnxq.layouts._plain import codes, scales, zero_points
-from onnxq.layouts._recurrent import from_recurrent_tiles, recurrent_scales, recurrent_tiles
 from onnxq.layouts._rows import block_rows, blocks_last, scales_by_row, zero_points_by_row
 from onnxq.layouts._stored_scales import (
     channel_factors,
@@ -55,11 +54,14 @@ from onnxq.layouts._tiles import (
     from_dense_tiles,
     from_few_bits_tiles,
     from_onnxq_tiles,
+    from_recurrent_tiles,
     from_row_tiles,
     onnxq_scales,
     onnxq_tiles,
     onnxq_width,
     onnxq_zero_points,
+    recurrent_scales,
+    recurrent_tiles,
 )
 
 __all__ = [

@@ -37,8 +37,8 @@ MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNB
 DENSE, ATTENTION, WIDEN, RECURRENT = "DenseMatMul", "Attention", "WidenTiles", "Recurrent"
 #: Bits of an attention's attribute `joined`: of what the heads of a row lie side by side.
 JOINED = {"q": 1, "k": 2, "v": 4, "y": 8}
-#: What a Recurrent computes, in the words of standard operators.
-CELLS = ("LSTM", "GRU", "RNN")
+#: What a Recurrent computes, in the words of standard operators, and how many gates a number of its state has.
+CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}
 #: Its inputs behind the weights.
 RECURRENT_INPUTS = ("bias", "sequence_lens", "initial_h", "initial_c")
 #: Their bodies are islands of models (`passes/regions`).

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnxq import formats, targets
-from onnxq.model import graph, recurrent
+from onnxq import formats, own_ops, targets
+from onnxq.model import graph
 from onnxq.model.origin import HALVES, ORIGIN, STORED_TYPE
 from onnxq.model.types import Types
 from onnxq.model.weights import (
@@ -106,8 +106,8 @@ def _choose(
     is_contrib = wish.method is Method.PACKED and graph.MICROSOFT in target.domains
     if opset_note and wish.method in COMPUTING and not is_contrib:
         wish = in_float(wish, opset_note)
-    if wish.method is Method.DYNAMIC and node.op_type in recurrent.OPERATORS and len(weights) != 2:
-        wish = in_float(wish, "its weights are not both constant, or few: unpacked when the model loads")
+    if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2 and not target.has_onnxq_ops:
+        wish = in_float(wish, "its weights are not both constant")
     if wish.method is Method.STATIC and reads_constant(node, weights):
         wish = in_float(wish, "what it reads is constant: unpacked when the model loads")
     if wish.method is Method.STATIC and node.op_type in int8_regions.CONVOLUTIONS and _computes_bias(node):

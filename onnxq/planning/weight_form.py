@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxq import formats
-from onnxq.model import recurrent
+from onnxq import formats, own_ops
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.recipe import Recipe, twin
@@ -28,7 +27,7 @@ def as_asked(choice: Choice, weights: Sequence[Weight], recipe: Recipe, target: 
     if format is None or format.scale_type is None or choice.method in (Method.KEEP, Method.HALF):
         return choice
     scheme = recipe.scheme_for(choice.node, choice.op)
-    if choice.op in recurrent.OPERATORS and choice.method in (Method.DYNAMIC, Method.PACKED):
+    if choice.op in own_ops.CELLS and choice.method in (Method.DYNAMIC, Method.PACKED):
         return _of_recurrent(choice, weights, recipe, target)
     if recipe.symmetric is not None and scheme in SCHEMES and choice.method in (Method.PACKED, Method.STORED):
         choice = dataclasses.replace(choice, format=twin(format.name, symmetric=recipe.symmetric))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq import formats, own_ops
-from onnxq.model import recurrent
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, weight_format
 from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
+from onnxq.targets._recurrent import why_no_kernel
 
 #: Numbers from which on a weight in float16 is multiplied by as it lies: it is read from memory then, half as many
 #: bytes as of float32, and stays in the file's mapping. Smaller ones stay in caches, where unpacking them takes longer.
@@ -25,13 +25,12 @@ class onnxq(Target):
     unpacks_wide_blocks = True
     float_types = ("float32", "float16")
     static = ("Conv", "ConvTranspose", "MatMul", "Gemm")
-    dynamic = ("MatMul", "Gemm", *recurrent.OPERATORS)
-    packed = ("MatMul", "Gemm", "Gather", *recurrent.OPERATORS)
+    dynamic = ("MatMul", "Gemm", *own_ops.CELLS)
+    packed = ("MatMul", "Gemm", "Gather", *own_ops.CELLS)
     domains = (own_ops.DOMAIN,)
     one_is_enough = True
     passes = (
         "insert_qdq",
-        "insert_recurrent",
         "quantize_dynamically",
         "insert_onnxq_nodes",
         "store_weights",
@@ -52,7 +51,7 @@ class onnxq(Target):
 
     def place(self, weight: Weight, wish: Choice) -> Choice:
         format = formats.get(wish.format or "")
-        if wish.op in recurrent.OPERATORS:
+        if wish.op in own_ops.CELLS:
             return _of_recurrent(weight, wish)
         if wish.method is Method.PACKED and format.multiplied_as is None:
             return in_float(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
@@ -73,7 +72,7 @@ def _of_recurrent(weight: Weight, wish: Choice) -> Choice:
     computes = wish.method in (Method.DYNAMIC, Method.PACKED)
     if not computes and not (is_int8 and wish.method is Method.STORED):
         return wish
-    reason = recurrent.why_no_kernel(weight.node) if is_int8 else f"no kernel of {wish.op} reads such codes"
+    reason = why_no_kernel(weight.node) if is_int8 else f"no kernel of {wish.op} reads such codes"
     if reason:
         return in_float(wish, f"{reason}: unpacked when the model loads")
     return wish if computes else wish.to(Method.PACKED, "int8", None, wish.reason)

@@ -1,4 +1,4 @@
-"""onnxruntime's operators that hold a whole layer in codes: DynamicQuantizeLSTM, QAttention and QMoE."""
+"""Operators that hold a whole layer in codes: onnxruntime's DynamicQuantizeLSTM, QAttention and QMoE, our Recurrent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import formats, layouts
+from onnxq import formats, layouts, own_ops
+from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.passes.restore._restored import (
     Restored,
     RestorePass,
+    Stored,
     array_of,
     constants_of,
     input_of,
@@ -20,6 +22,9 @@ from onnxq.passes.restore._restored import (
 #: Attributes of QMoE that say how its weights lie.
 _OF_CODES = {"block_size", "expert_weight_bits", "quant_type", "weights_prepacked", "accuracy_level"}
 _OF_CODES |= {f"fc{i}_expert_weight_bits" for i in (1, 2, 3)}
+
+#: Attributes that a layer of the standard does not have.
+_OF_RECURRENT = {"cell", "input_size", "activations"}
 
 
 class ReadLayers(RestorePass):
@@ -154,3 +159,39 @@ def _expert_weight(node: ir.Node, indices: tuple[int, int, int], number: int, re
         return q.dequantize().reshape(experts, n, k)
 
     return restored.floats(node, source, read, (experts, n, k), scales.dtype)
+
+
+def read_recurrent(node: ir.Node, restored: Restored) -> bool:
+    """Whether `node` is a recurrent layer now; weights of one direction keep their codes."""
+    cell, h = graph.attribute_string(node, "cell", ""), graph.attribute_int(node, "hidden_size", 0)
+    sizes = {1: graph.attribute_int(node, "input_size", 0), 3: h}
+    found = constants_of(node, 1, 2, 3, 4)
+    if cell not in own_ops.CELLS or min(sizes.values()) < 1 or found is None or None in found:
+        return False
+    weights = [_gates_in_tiles(node, index, (h, k), restored) for index, k in sizes.items()]
+    rest = [input_of(node, index) for index in range(5, 9)]
+    replace_layer(node, cell, "", [node.inputs[0], *weights, *rest], _OF_RECURRENT, restored)
+    return True
+
+
+def _gates_in_tiles(node: ir.Node, index: int, sizes: tuple[int, int], restored: Restored) -> ir.Value:
+    """[directions, gates · h, k] of the tiles that `node` reads at `index`, and of the scales behind them."""
+    source, (h, k) = input_of(node, index), sizes
+    tiles, scales = (graph.constant(input_of(node, each)) for each in (index, index + 1))
+    assert source is not None and tiles is not None and scales is not None
+    shape = tuple(tiles.shape.numpy())
+    directions, gates = (shape[0], shape[3]) if len(shape) == 6 else (1, 1)
+    wanted = (directions, gates * h, k)
+
+    def read() -> QuantizedTensor:
+        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k)
+        return QuantizedTensor(q.format, Granularity(1), q.codes.reshape(wanted), q.scales)
+
+    def floats() -> NDArray:
+        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k)
+        return q.dequantize().reshape(wanted)
+
+    if directions != 1:  # no format has scales of two axes
+        return restored.floats(node, source, floats, wanted, ir.DataType.FLOAT)
+    stored = Stored(formats.get("int8"), Granularity(1), wanted, read)
+    return restored.weight(node, source, stored, ir.DataType.FLOAT)

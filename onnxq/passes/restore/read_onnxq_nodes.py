@@ -15,7 +15,6 @@ from onnxq.formats.kinds.nested import NestedScales, unnest
 from onnxq.formats.kinds.super_blocks import StoredScales, sharing
 from onnxq.model import graph
 from onnxq.model.origin import HALVES
-from onnxq.passes.restore._recurrent import read_recurrent
 from onnxq.passes.restore._restored import (
     Restored,
     RestorePass,
@@ -25,6 +24,7 @@ from onnxq.passes.restore._restored import (
     input_of,
     read_instead,
 )
+from onnxq.passes.restore.read_layers import read_recurrent
 
 
 class ReadOnnxqNodes(RestorePass):

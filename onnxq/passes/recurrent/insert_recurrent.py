@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq import formats, layouts, own_ops
 from onnxq.formats import Granularity
-from onnxq.model import graph, recurrent
+from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
 from onnxq.own_ops import Variant
@@ -43,7 +43,7 @@ class InsertRecurrent(PlanPass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         constants = WeightForms(Names(model), self.codes)
         computing = self.plan.those(Method.DYNAMIC, Method.PACKED)
-        chosen = {choice.node for choice in computing if choice.op in recurrent.OPERATORS}
+        chosen = {choice.node for choice in computing if choice.op in own_ops.CELLS}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and has_weights(node)]
         for node in nodes:
             _batch_last(node, constants.names)
@@ -52,7 +52,7 @@ class InsertRecurrent(PlanPass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def _replace(self, node: ir.Node, constants: WeightForms) -> Variant:
-        weights = {weight.role.index: weight for weight in weights_of(node)}
+        weights = {weight.role.index: weight for weight in weights_of(node, least=1)}
         rest = [*node.inputs[3:7], *[None] * (7 - len(node.inputs))]
         inputs = [node.inputs[0], *_packed(node, weights[_W], constants), *_packed(node, weights[_R], constants), *rest]
         while inputs[-1] is None:
@@ -77,7 +77,7 @@ class InsertRecurrent(PlanPass):
     def _attributes(self, node: ir.Node, weight: Weight) -> graph.Attributes:
         found: dict[str, int | float | str] = {
             "cell": node.op_type,
-            "hidden_size": weight.shape[1] // recurrent.GATES[node.op_type],
+            "hidden_size": weight.shape[1] // own_ops.CELLS[node.op_type],
             "input_size": weight.shape[2],
             "direction": graph.attribute_string(node, "direction", "forward"),
             "activations": "exact" if self.exact else "fast",
@@ -97,7 +97,7 @@ def _packed(node: ir.Node, weight: Weight, constants: WeightForms) -> Sequence[i
     encoding = constants.new_encoding(
         weight.value, formats.get("int8"), Granularity(channel), node.op_type, tensor=tensor
     )
-    gates = recurrent.GATES[node.op_type]
+    gates = own_ops.CELLS[node.op_type]
     parts = {
         "_int8": encoding.part(layouts.recurrent_tiles(directions, gates)),
         "_scale": encoding.part(layouts.recurrent_scales(directions, gates), ir.DataType.FLOAT),
