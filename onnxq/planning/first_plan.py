@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnxq import formats, own_ops, targets
+from onnxq import formats, targets
 from onnxq.model import graph
 from onnxq.model.origin import HALVES, ORIGIN, STORED_TYPE
 from onnxq.model.types import Types
