@@ -55,7 +55,10 @@ class Dims:
         self._totals = {s: (self.past[0], one) for s in sums if (one := _present(symbols, sums)) is not None}
         self.symbols = [s for s in symbols if s not in self._totals]
         first = {symbol_of(i, 0) for i in inputs if i.shape and is_free(i.shape[0])}
-        self.batch = [s for s in self.symbols if s not in self.past and _is_batch(s, comes_first=s in first)]
+        numbered = _numbered_batches(inputs)
+        self.batch = [
+            s for s in self.symbols if s not in self.past and (_is_batch(s, comes_first=s in first) or s in numbered)
+        ]
 
     @property
     def rest(self) -> list[str]:
@@ -178,6 +181,28 @@ def _is_past(symbol: str) -> bool:
 def _is_batch(symbol: str, *, comes_first: bool) -> bool:
     low = symbol.lower()
     return "batch" in low or symbol.endswith(":0") or (comes_first and (low in _BATCH or low.startswith(_ANY)))
+
+
+def _numbered_batches(inputs: Sequence[Input]) -> set[str]:
+    """Batches among the names that torch gives to dimensions nobody named: `s0`, `s77`.
+
+    One comes first in pictures, tokens or sounds, and every input of any size has it. Not the first of [rows, features],
+    which may be steps, nor of [any, any, features], which recurrent models lay out both ways, unless there is an input
+    of one number for each.
+    """
+    moving = [i for i in inputs if any(map(is_free, i.shape or ()))]
+    everywhere = [{symbol_of(i, axis) for axis, dim in enumerate(i.shape or ()) if is_free(dim)} for i in moving]
+    shared = set.intersection(*everywhere) if everywhere else set()
+    several = [i for i in moving if len(i.shape or ()) > 1 and is_free((i.shape or ())[0])]
+    each = {symbol_of(i, 0) for i in moving if len(i.shape or ()) == 1}
+    found = {symbol_of(i, 0) for i in several if _tells_batch([is_free(dim) for dim in i.shape or ()])}
+    found |= each & {symbol_of(i, 0) for i in several}
+    return {s for s in shared & found if re.fullmatch(r"s\d+", s)}
+
+
+def _tells_batch(free: Sequence[bool]) -> bool:
+    """Whether the first dimension counts samples, by which of all are free."""
+    return len(free) > 3 or (len(free) == 2 and free[1]) or (len(free) == 3 and free[2] and not free[1])
 
 
 def _present(symbols: Sequence[str], sums: Sequence[str]) -> str | None:

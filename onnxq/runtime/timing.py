@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 #: Groups of turns in a round; rounds at most, each with twice the turns of the one before; turns of a group at most.
 GROUPS, ROUNDS, MOST_TURNS = 5, 3, 64
+#: Nor does it go on for more than so many times the seconds of a round: slow models take longer than those at once.
+LONGEST = 10
 #: A turn that takes less than so many seconds is taken at least so often in a group.
 QUICK_TURN, LEAST_TURNS = 0.25, 4
 #: How far the answer of this share of the groups is from that of all tells how far that is to be trusted.
@@ -69,8 +71,8 @@ def race(sessions: Sequence[Runnable], feeds: Sequence[Any], *, seconds: float, 
 
     Args:
         seconds: about what one round may take for each session; it sets the number of turns, in powers of two.
-        bound: go on, for `ROUNDS` rounds at most, until it is clear whether the second session takes less than `bound`
-            times as long as the first.
+        bound: go on, for `ROUNDS` rounds and `LONGEST` at most, until it is clear whether the second session takes less
+            than `bound` times as long as the first.
     """
     clock = clock_of({session.threads for session in sessions})
     runs = list(zip(sessions, feeds, strict=True))
@@ -79,15 +81,18 @@ def race(sessions: Sequence[Runnable], feeds: Sequence[Any], *, seconds: float, 
     once = sum(_timed(clock, session, feed) for session, feed in runs)
     turns = _turns(seconds * len(runs), once)
     groups: list[list[float]] = []
+    left = LONGEST * seconds * len(runs)
     while True:
         for _ in range(GROUPS):
             taken = [[_timed(clock, session, feed) for session, feed in runs] for _ in range(turns)]
             groups.append([min(times) for times in zip(*taken, strict=True)])
         found = _result(groups)
         rounds = len(groups) // GROUPS
-        if bound is None or len(runs) < 2 or rounds == ROUNDS or found.is_below(bound) is not None:
-            return found
+        left -= GROUPS * turns * once
         turns *= 2
+        is_over = rounds == ROUNDS or left < GROUPS * turns * once
+        if bound is None or len(runs) < 2 or is_over or found.is_below(bound) is not None:
+            return found
 
 
 def clock_of(threads: set[int]) -> Callable[[], float]:

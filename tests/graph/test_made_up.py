@@ -112,6 +112,16 @@ def test_names_that_are_no_sums(name: str) -> None:
         ([("N", 3, "h", "w")], ["N"]),
         ([(12, "batch", "n")], ["batch"]),
         ([("", 3)], ["x0:0"]),
+        ([("s77", 3, 32, 32)], ["s77"]),  # torch numbers dimensions that nobody named
+        ([("s77", 3, "s53", "s0"), ("s77",)], ["s77"]),
+        ([("s10", "s21"), ("s10", "s21")], ["s10"]),
+        ([("s23", "s27"), (2, "s23", 2, "s5", 16)], ["s23"]),
+        ([("s0", 40, "s71"), ("s0", 8)], ["s0"]),
+        ([("s0", "s26", 40), ("s0",)], ["s0"]),
+        ([("s0", "s26", 40)], []),  # steps or samples
+        ([("s37", 6)], []),
+        ([("s0",)], []),
+        ([("s77", "s3"), (2, "s26")], []),  # nodes, of which there are pairs in the other input
     ],
 )
 def test_what_any_dimension_may_be_called_is_a_batch_where_it_comes_first(
