@@ -293,19 +293,20 @@ def recurrent_scales(directions: int, gates: int) -> Layout:
     return Layout(pack, form)
 
 
-def from_recurrent_tiles(weight: Bytes, scales: NDArray[np.float32], *, n: int, k: int) -> QuantizedTensor:
+def from_recurrent_tiles(weight: Bytes, scales: NDArray[np.float32], *, n: int, k: int, gates: int) -> QuantizedTensor:
     """The [D · G · H, K] weight that the two layouts above packed.
 
     Args:
         weight, scales: as they pack them.
         n, k: numbers of the state, and those that are summed up.
+        gates: of the layer.
 
     Raises:
-        ValueError: arrays whose shapes are not those of `n` and `k`.
+        ValueError: arrays whose shapes are not those of `n`, `k` and `gates`.
     """
-    if arguments.raw("tiles", weight).ndim != 6 or min(n, k, *weight.shape) < 1:
+    if arguments.raw("tiles", weight).ndim != 6 or min(n, k, gates, *weight.shape) < 1:
         raise ValueError(f"tiles are [directions, tiles, fours of k, gates, 16, 4], not {list(weight.shape)}")
-    directions, gates = weight.shape[0], weight.shape[3]
+    directions = weight.shape[0]
     wanted = _recurrent_shape(directions, gates, directions * gates * n, k)
     arguments.require_shape("tiles", weight, wanted)
     arguments.require_shape("scales", scales, (directions, wanted[1], gates, ROWS))

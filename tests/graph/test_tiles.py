@@ -160,12 +160,12 @@ def test_tiles_of_recurrent_layers_by_their_formula(gates: int, directions: int,
         assert np.array_equal(lines[:k].astype(int) - 128, codes[row])
         assert np.all(lines[k:] == 128)
     assert np.count_nonzero(of_rows) == len(codes)
-    back = layouts.from_recurrent_tiles(packed, of_rows, n=n, k=k)
+    back = layouts.from_recurrent_tiles(packed, of_rows, n=n, k=k, gates=gates)
     np.testing.assert_array_equal(back.codes, codes)
     np.testing.assert_array_equal(back.scales, scales)
-    for wrong in ({"n": n + 16, "k": k}, {"n": n, "k": k + 4}, {"n": 0, "k": k}):
+    for wrong in ({"n": n + 16}, {"k": k + 4}, {"n": 0}, {"gates": gates + 1}, {"gates": 0}):
         with pytest.raises(ValueError, match="tiles"):
-            layouts.from_recurrent_tiles(packed, of_rows, **wrong)
+            layouts.from_recurrent_tiles(packed, of_rows, **({"n": n, "k": k, "gates": gates} | wrong))
     if gates == 3:
         with pytest.raises(ValueError, match="are not those of"):
             layouts.recurrent_tiles(directions, 7 * len(codes))(q)

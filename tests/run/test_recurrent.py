@@ -222,16 +222,31 @@ def test_converted(tmp_path: Path, target: str, directions: int) -> None:
     assert tiny.sqnr(of_file, Session(back).run(feed)[0]) > 100
 
 
-def test_a_node_that_nobody_can_read_back_stays(tmp_path: Path) -> None:
-    """Tiles of other sizes than the node says, and weights that are computed."""
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("hidden_size", 40, "the tiles have the shape"),
+        ("hidden_size", 2**62, "the tiles have the shape"),
+        ("input_size", 2**62, "the tiles have the shape"),
+        ("input_size", -1, "nothing in it is quantized|whole numbers from 1"),
+        ("cell", "GRU", "the tiles have the shape"),
+        ("cell", "lstm", "nothing in it is quantized|must be LSTM, GRU or RNN"),
+        ("cell", b"\xff", "attribute 'cell' is no text in UTF-8"),
+        ("direction", "bidirectional", "onnxruntime refuses the model"),
+    ],
+    ids=str,
+)
+def test_nodes_that_nobody_can_read_back(name: str, value: Any, reason: str, tmp_path: Path) -> None:
+    """Tiles of other sizes than the node says, and words that it cannot have."""
     proto = tiny.model(*LAYERS["few weights"])
     path = tiny.save(proto, tmp_path)
     made = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w4a16", keep_slow=True), target="onnxq").output
     spoilt = onnx.load(made)
     (node,) = (node for node in spoilt.graph.node if node.op_type == "Recurrent")
-    next(a for a in node.attribute if a.name == "hidden_size").i = 40
+    node.attribute.remove(next(a for a in node.attribute if a.name == name))
+    node.attribute.append(onnx.helper.make_attribute(name, value))
     onnx.save(spoilt, tmp_path / "s.onnx")
-    with pytest.raises(onnxq.OnnxqError):
+    with pytest.raises(onnxq.OnnxqError, match=reason):
         dequantize(tmp_path / "s.onnx", tmp_path / "f.onnx")
 
 

@@ -168,27 +168,27 @@ def read_recurrent(node: ir.Node, restored: Restored) -> bool:
     found = constants_of(node, 1, 2, 3, 4)
     if cell not in own_ops.CELLS or min(sizes.values()) < 1 or found is None or None in found:
         return False
-    weights = [_gates_in_tiles(node, index, (h, k), restored) for index, k in sizes.items()]
+    weights = [_gates_in_tiles(node, index, (own_ops.CELLS[cell], h, k), restored) for index, k in sizes.items()]
     rest = [input_of(node, index) for index in range(5, 9)]
     replace_layer(node, cell, "", [node.inputs[0], *weights, *rest], _OF_RECURRENT, restored)
     return True
 
 
-def _gates_in_tiles(node: ir.Node, index: int, sizes: tuple[int, int], restored: Restored) -> ir.Value:
+def _gates_in_tiles(node: ir.Node, index: int, sizes: tuple[int, int, int], restored: Restored) -> ir.Value:
     """[directions, gates · h, k] of the tiles that `node` reads at `index`, and of the scales behind them."""
-    source, (h, k) = input_of(node, index), sizes
+    source, (gates, h, k) = input_of(node, index), sizes
     tiles, scales = (graph.constant(input_of(node, each)) for each in (index, index + 1))
     assert source is not None and tiles is not None and scales is not None
     shape = tuple(tiles.shape.numpy())
-    directions, gates = (shape[0], shape[3]) if len(shape) == 6 else (1, 1)
+    directions = shape[0] if len(shape) == 6 else 1
     wanted = (directions, gates * h, k)
 
     def read() -> QuantizedTensor:
-        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k)
+        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k, gates=gates)
         return QuantizedTensor(q.format, Granularity(1), q.codes.reshape(wanted), q.scales)
 
     def floats() -> NDArray:
-        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k)
+        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k, gates=gates)
         return q.dequantize().reshape(wanted)
 
     if directions != 1:  # no format has scales of two axes
