@@ -189,6 +189,18 @@ def test_a_row_that_is_repeated_is_no_state(inputs: str) -> None:
     assert not JoinCells(INT8)(model).modified
 
 
+@pytest.mark.parametrize(("inputs", "hidden"), [(0, 5), (6, 0)])
+def test_nothing_to_multiply_is_no_cell(inputs: int, hidden: int) -> None:
+    """A sum of no products is legal where a layer of no numbers is not."""
+    shapes = f"float[B,{inputs}] x, float[B,{hidden}] h, float[B,{hidden}] c"
+    sizes = {"w": (inputs, 4 * hidden), "r": (hidden, 4 * hidden), "b": (4 * hidden,)}
+    used = {name: np.ones(size, np.float32) for name, size in sizes.items()}
+    whole = f"m ({shapes}) => (float[B,{hidden}] k, float[B,{hidden}] n) {{ {KERAS} }}"
+    model = tiny.read(tiny.model(whole, used, opset=18))
+    prepare(model)
+    assert not JoinCells(INT8)(model).modified
+
+
 RULES = {
     "keeps one product": (Rule("keep", "second"),),
     "keeps all products": (Rule("keep", ops=("MatMul",)),),

@@ -159,7 +159,7 @@ def _reads_sum(cell: _Cell, split: ir.Node, types: Types) -> bool:
             cell.inner.append(node)
     if len(cell.products) != 2 or cell.products[0].n != cell.products[1].n or cell.products[0].n % _GATES:
         return False
-    ways = [pair for pair in (cell.products, cell.products[::-1]) if pair[1].k == cell.h_size]
+    ways = [pair for pair in (cell.products, cell.products[::-1]) if pair[1].k == cell.h_size and pair[0].k * pair[1].k]
     if not ways or not all(_is_vector(bias, cell.products[0].n) for bias in cell.biases):
         return False
     cell.products = ways[0]
