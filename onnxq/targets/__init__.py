@@ -62,6 +62,8 @@ class Target:
     left_in_float: frozenset[str] = frozenset()
     #: Operators whose integer kernels read activations without a zero point other than 0.
     without_zero_points: frozenset[str] = frozenset()
+    #: Whether HardSigmoid is written in words that are fused into the kernel before it.
+    spells_hard_sigmoids: bool = False
     #: Formats of weights that are written in types for which onnxruntime may have no kernels.
     spelled: tuple[str, ...] = ()
     #: Whether blocks of those lie along the last axis, a Transpose behind what is multiplied the other way.

@@ -34,6 +34,7 @@ class openvino(Target):
     one_is_enough = True
     left_in_float = frozenset({"LeakyRelu", "Mul", "Sigmoid"})
     without_zero_points = frozenset({"ConvTranspose"})
+    spells_hard_sigmoids = True
     shares_tables = False
     passes = (
         "insert_qdq",
