@@ -134,6 +134,16 @@ struct Border {
   int32_t zero;
 };
 
+// Convolutions of 3×3 in squares of 4×4 outputs, by Winograd's transformation (kernels/winograd.h).
+struct WinogradKernel {
+  int64_t at_once;  // squares that are computed together, at most
+  float cost;       // of products of pairs of 16 bits that an instruction has, in those of `RegionKernel::conv`
+  // Transforms weights of quads of channels [first, last) of all blocks: `weight` has winograd_block (squares.h) numbers of each.
+  void (*transform)(const Conv&, int16_t* weight, int64_t first, int64_t last);
+  // Squares [first, last) of image n. `scratch` has winograd_scratch bytes.
+  void (*conv)(const Conv&, const int16_t* weight, uint8_t* scratch, int64_t n, int64_t first, int64_t last);
+};
+
 struct RegionKernel {
   const char* isa;
   uint64_t needs;  // of CpuFeature
@@ -151,6 +161,7 @@ struct RegionKernel {
   void (*interpolate)(const Interpolation&, int64_t first, int64_t last);
   void (*quantize)(const Border&, int64_t first, int64_t last);
   void (*dequantize)(const Border&, int64_t first, int64_t last);
+  const WinogradKernel* winograd;  // or null
 };
 
 }  // namespace onnxq

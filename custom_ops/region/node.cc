@@ -10,6 +10,7 @@
 #include "../cpu/isa.h"
 #include "profile.h"
 #include "run_stage.h"
+#include "winograd.h"
 
 namespace onnxq {
 
@@ -43,6 +44,14 @@ struct Int8 {
   static Stage stage(const Step& step, const std::vector<Stage>& before, const Constants& constants, const Kernel& simple) {
     return make_stage(step, before, constants, simple);
   }
+  static Plan plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs, const Kernel& kernel,
+                   WinogradUse use) {
+    Plan made = make_plan(stages, inputs, outputs, element);
+    if (kernel.winograd) {
+      plan_winograd(made, stages, *kernel.winograd, use);
+    }
+    return made;
+  }
 };
 
 struct Bf16 {
@@ -52,6 +61,9 @@ struct Bf16 {
 
   static Stage stage(const Step& step, const std::vector<Stage>& before, const Constants& constants, const Kernel&) {
     return make_bf16_stage(step, before, constants);
+  }
+  static Plan plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs, size_t outputs, const Kernel&, WinogradUse) {
+    return make_plan(stages, inputs, outputs, element);
   }
 };
 
@@ -107,6 +119,7 @@ class Region {
 
   void prepare(const OrtKernelInfo* info) {
     kernels_ = kernels_here<E>();
+    use_ = winograd_use();
     // Steps may share a weight: a small file must not take all memory.
     int64_t taken = 0, most = kMostBytes;
     Constants constants;
@@ -164,7 +177,7 @@ class Region {
         return plan;
       }
     }
-    plans_.push_front(std::make_shared<const Plan>(make_plan(stages_, shapes, outputs_, E::element)));
+    plans_.push_front(std::make_shared<const Plan>(E::plan(stages_, shapes, outputs_, *kernels_.front(), use_)));
     plans_.resize(std::min(plans_.size(), kPlans));
     return plans_.front();
   }
@@ -173,6 +186,7 @@ class Region {
   std::string name_;
   size_t inputs_ = 0, outputs_ = 0;
   std::vector<const typename E::Kernel*> kernels_;
+  WinogradUse use_ = WinogradUse::kWhereFaster;
   std::vector<Stage> stages_;
   Profile profile_;
   std::mutex mutex_;

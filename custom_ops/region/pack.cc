@@ -1,5 +1,7 @@
 #include "pack.h"
 
+#include "winograd.h"
+
 namespace onnxq {
 namespace {
 
@@ -12,6 +14,27 @@ constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) /
 int32_t begin(const int32_t* bias, int64_t output, int64_t sum, int32_t zero) {
   const int64_t given = bias ? bias[output] : 0;
   return static_cast<int32_t>(static_cast<uint32_t>(given) - static_cast<uint32_t>(sum * zero));
+}
+
+// How many pixels of a row are computed together.
+int64_t pixels_together(const Stage& stage) {
+  // What a register of sums takes until it is codes, in its dot products; and what has to be saved.
+  constexpr double kCodes = 4.5, kWorthwhile = 0.8;
+  constexpr int64_t kMostBytes = 1 << 22;
+  const Step& step = stage.step;
+  if (step.does != Does::kConv || step.group != 1 || stage.merged.groups > 1 || step.dilations[1] != 1) {
+    return 1;
+  }
+  const auto bytes = [&](int64_t pixels) { return (step.kernel[1] + (pixels - 1) * step.strides[1]) * stage.inputs; };
+  const auto cost = [&](int64_t pixels) {
+    const double dots = static_cast<double>(step.kernel[0] * cover(bytes(pixels), 4)) + kCodes;
+    return dots * static_cast<double>(cover(pixels * stage.outputs, 16)) / static_cast<double>(pixels);
+  };
+  int64_t best = 1;
+  for (int64_t pixels = 2; pixels * stage.outputs <= kBlock && step.kernel[0] * bytes(pixels) * kBlock <= kMostBytes; ++pixels) {
+    best = cost(pixels) < cost(best) && cost(pixels) < kWorthwhile * cost(1) ? pixels : best;
+  }
+  return best;
 }
 
 }  // namespace
@@ -50,22 +73,61 @@ void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const st
   stage.weight.assign(static_cast<size_t>(blocks * chunks * kBlockBytes), 0);
   stage.bias.assign(static_cast<size_t>(blocks * kBlock), 0);
   stage.scales.assign(static_cast<size_t>(blocks * kBlock), 0.0f);
+  stage.fits_squares = true;
   for (int64_t o = 0; o < stage.outputs; ++o) {
     const int64_t block = o / out * stage.blocks + o % out / kBlock, lane = o % out % kBlock;
     int8_t* to = stage.weight.data() + block * chunks * kBlockBytes + lane / 16 * (kBlockBytes / 2) + lane % 16 * 4;
-    int64_t sum = 0;
+    int64_t above = 0, below = 0;
     for (const Piece& piece : all) {
       for (int64_t byte = 0; byte < piece.pixels * in; ++byte) {
         const int8_t q = weight.at(o, byte % in, piece.y, piece.x + byte / in);
         to[byte / kChunk * kBlockBytes + byte % kChunk / 4 * 64 + byte % 4] = q;
-        sum += q;
+        (q > 0 ? above : below) += q;
       }
       to += cover(piece.pixels * in, kChunk) * kBlockBytes;
     }
     const size_t at = static_cast<size_t>(block * kBlock + lane);
-    stage.bias[at] = begin(bias, o, sum, x_zero);
+    stage.bias[at] = begin(bias, o, above + below, x_zero);
+    stage.fits_squares = stage.fits_squares && fits_squares(above, below);
     stage.scales[at] = scale[static_cast<size_t>(o)];
   }
+}
+
+void pack_together(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale, int32_t x_zero) {
+  const int64_t pixels = pixels_together(stage), outputs = stage.outputs;
+  if (pixels == 1) {
+    return;
+  }
+  const Step& step = stage.step;
+  Stage wide;
+  wide.step = step;
+  wide.step.kernel[1] += (pixels - 1) * step.strides[1];
+  wide.step.strides[1] *= pixels;
+  wide.scale = stage.scale;
+  wide.codes = stage.codes;
+  wide.rank = stage.rank;
+  wide.inputs = stage.inputs;
+  wide.outputs = pixels * outputs;
+  wide.blocks = 1;
+  const int64_t rows = step.kernel[0], columns = wide.step.kernel[1];
+  std::vector<int8_t> plain(static_cast<size_t>(wide.outputs * rows * columns * stage.inputs));
+  std::vector<int32_t> biases;
+  std::vector<float> scales;
+  for (int64_t o = 0; o < wide.outputs; ++o) {
+    int8_t* const to = plain.data() + (o * rows * columns + o / outputs * step.strides[1]) * stage.inputs;
+    for (int64_t y = 0; y < rows; ++y) {
+      for (int64_t x = 0; x < step.kernel[1]; ++x) {
+        for (int64_t i = 0; i < stage.inputs; ++i) {
+          to[(y * columns + x) * stage.inputs + i] = weight.at(o % outputs, i, y, x);
+        }
+      }
+    }
+    biases.push_back(bias ? bias[o % outputs] : 0);
+    scales.push_back(scale[static_cast<size_t>(o % outputs)]);
+  }
+  const PlainWeight packed = {plain.data(), rows * columns * stage.inputs, 1, columns * stage.inputs, stage.inputs, {}};
+  pack(wide, packed, biases.data(), scales, x_zero);
+  stage.phases.push_back(std::move(wide));
 }
 
 void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,

@@ -24,6 +24,11 @@ int64_t cut_windows(Stage& stage, int64_t width);
 // Fills weight, bias, scales and quads of `stage`, which knows its sizes. `bias` (int32, or null) and `scale` are of each
 // output; a scale is already that from sums to codes.
 void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale, int32_t x_zero);
+
+// Of few outputs, neighbouring pixels are computed together, where that is faster: as outputs of one window that holds all of
+// theirs. Makes a phase that does, for all columns but what is left of their number.
+void pack_together(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale, int32_t x_zero);
+
 void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias, const std::vector<float>& scale,
                     int32_t x_zero);
 

@@ -132,11 +132,11 @@ class Planner {
     std::vector<int64_t> found;
     const bool reads_windows = multiplies(stage.step.does) || stage.step.does == Does::kConvTranspose;
     if (reads_windows && !source(stage.step, 0).is_empty()) {  // whose pads nobody has looked at
+      if (stage.step.does != Does::kConvTranspose) {
+        add_offsets(stage, source(stage.step, 0), found);
+      }
       for (const Stage& phase : stage.phases) {
         add_offsets(phase, source(stage.step, 0), found);
-      }
-      if (stage.phases.empty()) {
-        add_offsets(stage, source(stage.step, 0), found);
       }
     }
     plan_.offsets.push_back(found);
@@ -297,7 +297,8 @@ class Planner {
       }
     }
     read_around(x, pads);
-    x.behind = std::max(x.behind, read_behind(product(number, {step.strides[1], x.pixel()})));
+    const Stage& widest = stage.phases.empty() ? stage : stage.phases.front();
+    x.behind = std::max(x.behind, read_behind(product(number, {widest.step.strides[1], x.pixel()})));
   }
 
   void conv_transpose(size_t number, const Stage& stage, Placed& made) {

@@ -36,6 +36,13 @@ struct Placed {
   bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
 };
 
+// Of a convolution that is computed so, bytes of its transformed weights and of what a task needs, and for how many tasks
+// that is there at once; else zeros.
+struct Winograd {
+  int64_t weight = 0, scratch = 0, parts = 0;
+  int64_t bytes() const { return weight + parts * scratch; }
+};
+
 struct Plan {
   std::vector<Dims> inputs, outputs;  // shapes; of inputs that no step reads none
   std::vector<Placed> tensors;        // of each step
@@ -46,7 +53,13 @@ struct Plan {
   // Of each sum or product of two tensors, the convolution that is computed with it, as nobody else reads its codes; of
   // that, the other one; else none.
   std::vector<int64_t> joins;
+  std::vector<Winograd> winograd;  // of each step, or empty
   int64_t workspace = 0;
+  int64_t scratch = 0;  // where in it the memory begins that convolutions share
+
+  const Winograd* winograd_of(size_t step) const {
+    return step < winograd.size() && winograd[step].parts ? &winograd[step] : nullptr;
+  }
 };
 
 // Throws Refusal where the inputs do not fit.

@@ -6,6 +6,7 @@
 
 #include "run_moves.h"
 #include "transposed.h"
+#include "winograd.h"
 
 namespace onnxq {
 namespace {
@@ -144,7 +145,37 @@ class Runner {
     c.step_y = step.strides[0] * c.x.row;
     c.pixel = c.y.C;
     c.floats = is_product ? memory_.outputs[static_cast<size_t>(step.out)] : nullptr;
+    if (const Winograd* const planned = plan_.winograd_of(number_)) {
+      return run_winograd(place_, *kernel_.winograd, c, *planned, memory_.workspace + plan_.scratch);
+    }
+    if (!join && !stage_.phases.empty()) {
+      together(c);
+    }
+    if (c.y.W) {
+      by_first(c);
+    }
+  }
+
+  // Of a convolution with few outputs, as many pixels as are computed together (pack.h), and leaves the rest.
+  void together(Conv& rest) const {
+    const Stage& phase = stage_.phases.front();
+    const int64_t pixels = phase.outputs / stage_.outputs, columns = rest.y.W / pixels, done = columns * pixels;
+    if (!columns) {
+      return;
+    }
+    Conv c = problem(phase, plan_.offsets[number_].data() + stage_.quads.size());
+    c.x = rest.x;
+    c.y = rest.y;
+    c.y.W = columns;
+    c.y.C = phase.outputs;
+    c.first = rest.first;
+    c.step_x = pixels * rest.step_x;
+    c.step_y = rest.step_y;
+    c.pixel = pixels * rest.pixel;
     by_first(c);
+    rest.first += done * rest.step_x;
+    rest.y.data += done * rest.pixel;
+    rest.y.W -= done;
   }
 
   // What a convolution takes of a stage, or of a phase of one.

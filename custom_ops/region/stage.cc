@@ -112,7 +112,11 @@ void make_conv(Stage& stage, size_t number, const Stage& x, const Reader& read, 
   }
   const std::vector<float> scale = factors(read, number, stage, x.scale, stage.scale);
   const PlainWeight plain = {static_cast<const int8_t*>(weight.data), size, taps, kernel_x, 1, stage.merged};
-  (stage.is_depthwise ? pack_depthwise : pack)(stage, plain, bias.empty() ? nullptr : bias.data(), scale, x.codes.zero);
+  const int32_t* const given = bias.empty() ? nullptr : bias.data();
+  (stage.is_depthwise ? pack_depthwise : pack)(stage, plain, given, scale, x.codes.zero);
+  if (!stage.is_depthwise) {
+    pack_together(stage, plain, given, scale, x.codes.zero);
+  }
 }
 
 void make_gemm(Stage& stage, size_t number, const Stage& x, const Reader& read) {

@@ -34,7 +34,7 @@ struct Stage {
 
   // Convolutions and products.
   int64_t inputs = 0, outputs = 0, blocks = 0;  // channels, all groups; blocks of a group
-  bool is_depthwise = false;
+  bool is_depthwise = false, fits_squares = false;  // winograd.h
   Merged merged;
   std::vector<int8_t> weight, dot_weight;
   std::vector<int32_t> bias, dot_bias;
@@ -43,6 +43,7 @@ struct Stage {
   int64_t rank = 0;
   // Of a transposed convolution, convolutions that make its pixels in turns (transposed.h); of one of these, the pixels it
   // makes, from `remainder` on, and the first pixel of x that the window of the first one has: y, x.
+  // Of a convolution, one that computes pixels together (pack.h), or none.
   std::vector<Stage> phases;
   std::array<int64_t, 2> remainder{}, origin{};
 

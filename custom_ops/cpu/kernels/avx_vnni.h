@@ -9,6 +9,7 @@
 
 #if defined(ONNXQ_EMULATE)  // the same operation in AVX512's encoding, for tests on processors without AVX-VNNI
 #define _mm256_dpbusd_avx_epi32 _mm256_dpbusd_epi32
+#define _mm256_dpwssd_avx_epi32 _mm256_dpwssd_epi32
 #define __AVXVNNI__ 1
 #endif
 

@@ -57,7 +57,9 @@ constexpr auto lookup_here = lookup_vbmi;
 }  // namespace
 
 extern const RegionKernel region_amx;
-constexpr RegionKernel region_amx = {"amx",      kNeeds,      plan_amx,    conv_amx, depthwise_dots,
-                                     binary_zmm, pool_zmm,    lookup_here, affine_zmm, interpolate_zmm, quantize_zmm,         dequantize_zmm};
+constexpr RegionKernel region_amx = {
+    "amx", kNeeds, plan_amx, conv_amx, depthwise_dots,
+    binary_zmm, pool_zmm, lookup_here, affine_zmm,
+    interpolate_zmm, quantize_zmm, dequantize_zmm, nullptr};
 
 }  // namespace onnxq

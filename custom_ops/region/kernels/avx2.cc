@@ -4,12 +4,13 @@
 #include "borders.h"
 #include "dot.h"
 #include "interpolate.h"
+#include "winograd_ymm.h"
 
 namespace onnxq {
 namespace {
 
 // Products of even and of odd bytes in 16 bits each, added in pairs to 32: nothing saturates, as vpmaddubsw would.
-struct YmmPairs {
+struct YmmPairs : YmmSquares {
   static constexpr int kLanes = 8, kVectors = 2, kPixels = 4;
   static constexpr bool kIsInOrder = true;
   using Problem = Conv;
@@ -38,12 +39,19 @@ struct YmmPairs {
     const I odd = _mm256_add_epi32(sum, _mm256_madd_epi16(x.odd, w.odd));
     return _mm256_add_epi32(odd, _mm256_madd_epi16(x.even, w.even));
   }
+
+  static I dot_pairs(I sum, const int16_t* x, I w) { return _mm256_add_epi32(sum, _mm256_madd_epi16(pair(x), w)); }
 };
+
+constexpr WinogradKernel kWinograd = {YmmPairs::kSquares, 0.5f, transform_weights<YmmPairs>,
+                                       convolve_by_squares<YmmPairs>};
 
 }  // namespace
 
 extern const RegionKernel region_avx2;
-constexpr RegionKernel region_avx2 = {"avx2",        kAvx2,         plan_dots<YmmPairs>, conv_dots<YmmPairs>, depthwise_simple,
-                                      binary_simple, pool_simple,   lookup_simple, affine_simple, interpolate_simple,       quantize_turned,     dequantize_turned};
+constexpr RegionKernel region_avx2 = {
+    "avx2", kAvx2, plan_dots<YmmPairs>, conv_dots<YmmPairs>, depthwise_simple,
+    binary_simple, pool_simple, lookup_simple, affine_simple,
+    interpolate_simple, quantize_turned, dequantize_turned, &kWinograd};
 
 }  // namespace onnxq

@@ -2,12 +2,13 @@
 #include "borders.h"
 #include "dot.h"
 #include "interpolate.h"
+#include "winograd_ymm.h"
 
 namespace onnxq {
 namespace {
 
 // 6 pixels and 16 outputs: 12 of 16 registers are sums, two are weights and one is a pixel.
-struct YmmDots {
+struct YmmDots : YmmSquares {
   static constexpr int kLanes = 8, kVectors = 2, kPixels = 6;
   static constexpr bool kIsInOrder = true;
   using Problem = Conv;
@@ -27,12 +28,19 @@ struct YmmDots {
     return _mm256_set1_epi32(four);
   }
   static I dot(I sum, X x, W w) { return _mm256_dpbusd_avx_epi32(sum, x, w); }
+
+  static I dot_pairs(I sum, const int16_t* x, I w) { return _mm256_dpwssd_avx_epi32(sum, w, pair(x)); }
 };
+
+constexpr WinogradKernel kWinograd = {YmmDots::kSquares, 1.0f, transform_weights<YmmDots>,
+                                       convolve_by_squares<YmmDots>};
 
 }  // namespace
 
 extern const RegionKernel region_avx_vnni;
-constexpr RegionKernel region_avx_vnni = {"avx_vnni",    kAvxVnniNeeds, plan_dots<YmmDots>, conv_dots<YmmDots>, depthwise_simple,
-                                          binary_simple, pool_simple, lookup_simple, affine_simple, interpolate_simple,      quantize_turned,    dequantize_turned};
+constexpr RegionKernel region_avx_vnni = {
+    "avx_vnni", kAvxVnniNeeds, plan_dots<YmmDots>, conv_dots<YmmDots>, depthwise_simple,
+    binary_simple, pool_simple, lookup_simple, affine_simple,
+    interpolate_simple, quantize_turned, dequantize_turned, &kWinograd};
 
 }  // namespace onnxq

@@ -90,6 +90,16 @@ struct Finish {
     mask1 = first_lanes(outputs - 16);
   }
 
+  // The same for 16 outputs of a block, which then are those of sums[…][1].
+  [[gnu::always_inline]] void begin_half(int64_t block, int64_t half) {
+    begin(block);
+    outputs -= 16 * half;
+    outputs = outputs < 16 ? outputs : 16;
+    channel += 16 * half;
+    scale0 = half ? scale1 : scale0;
+    mask0 = half ? mask1 : mask0;
+  }
+
   At place(int64_t y, int64_t x) const {
     return conv->floats ? (y * conv->y.W + x) * conv->y.C : y * conv->y.row + x * conv->pixel;
   }
@@ -239,6 +249,8 @@ struct FinishJoined {
 
   [[gnu::always_inline]] void begin(int64_t block) { own.begin(block); }
 
+  [[gnu::always_inline]] void begin_half(int64_t block, int64_t half) { own.begin_half(block, half); }
+
   static float most(const Binary& p) {
     const float a = 256 * fabsf(p.a_scale), b = 256 * fabsf(p.b_scale);
     return (p.multiplies ? a * b : a + b) / fabsf(p.scale);
@@ -354,6 +366,18 @@ struct ZmmDots {
     return _mm512_set1_epi32(four);
   }
   static I dot(I sum, X x, W w) { return _mm512_dpbusd_epi32(sum, x, w); }
+
+  // For winograd.h.
+  static constexpr int kSquares = 8;
+  using Words = uint32_t __attribute__((vector_size(64)));
+  using Signed = int32_t __attribute__((vector_size(64)));
+  static I weights_of_pairs(const int16_t* p) { return _mm512_loadu_si512(p); }
+  static I dot_pairs(I sum, const int16_t* x, I w) {
+    int32_t pair;
+    memcpy(&pair, x, 4);
+    return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(pair));
+  }
+
   // The same number, which the compiler takes for another one.
   ONNXQ_INLINE static void renew(I& sum) { asm("" : "+v"(sum)); }
 };
