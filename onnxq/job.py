@@ -235,8 +235,6 @@ def open_job(
     if not has_samples and rounding:
         bits = formats.get(place.activations_of(rounding[0])).bits
         raise BadRecipe(f"{rounding[0]} on {target} rounds activations to {bits} bits: give --data, or --scheme fp16")
-    if place.consumer:  # onnxruntime's times say nothing of it
-        wanted = replace(wanted, keep_slow=True)
     environment.progress.start("loading")
     loaded = load_model(model)
     # Now: where float types are changed or constants folded, weights are no longer seen to lie beside the model.

@@ -29,6 +29,7 @@ class Elsewhere:
         sqnr: dB of the worst output, against what onnxruntime makes of the float model.
         float_sqnr: the same of the float model there, which may compute in shorter types than float32.
         float_ms, quantized_ms: least milliseconds of a run of each, in turns.
+        spread: how far what one is of the other is to be trusted, plus or minus.
         types: how many convolutions and products of the written model compute in which type.
     """
 
@@ -39,6 +40,7 @@ class Elsewhere:
     float_ms: float = 0.0
     quantized_ms: float = 0.0
     types: dict[str, int] = field(default_factory=dict)
+    spread: float = 0.0
 
     @property
     def notes(self) -> list[str]:
@@ -76,9 +78,10 @@ def run_elsewhere(
     try:
         found = compared([run_ours(feed) for feed in trials.feeds])
         as_float = compared([run_theirs(feed) for feed in trials.feeds])
-        timing = race([theirs, ours], [trials.feeds[0]] * 2, seconds=SECONDS)
+        timing = race([theirs, ours], [trials.feeds[0]] * 2, seconds=SECONDS, bound=1.0)
     except BadModel:
         return Elsewhere(name)
     types: Counter[str] = ours.precisions()
-    milliseconds = [1e3 * seconds for seconds in timing.seconds]
-    return Elsewhere(name, True, found.sqnr, as_float.sqnr, milliseconds[0], milliseconds[1], dict(types))
+    float_ms, quantized_ms = (1e3 * seconds for seconds in timing.seconds)
+    spread = timing.spreads[1]
+    return Elsewhere(name, True, found.sqnr, as_float.sqnr, float_ms, quantized_ms, dict(types), spread)

@@ -14,4 +14,5 @@ from onnxq.tuning.there import there_of
 def bench_for(request: Request, job: Job, ranges: Ranges, trials: Trials) -> PlanBench:
     """Of the plans of `job`, whose activations have these ranges, on these samples."""
     known = (request.profile, job.trace, classes_of(job.model, request.logits), there_of(job, ranges))
-    return PlanBench(job.model, lambda plan: job.rewritten(plan, ranges), trials, job.threads, *known)
+    another = bool(job.target.consumer)
+    return PlanBench(job.model, lambda plan: job.rewritten(plan, ranges), trials, job.threads, *known, another)

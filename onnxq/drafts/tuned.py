@@ -46,6 +46,7 @@ class Drafts:
         self.job = job
         self._full, self._like = job.plan, request.like
         self._may_give_back = request.is_free and not job.recipe.keep_slow
+        self._is_for_another = bool(job.target.consumer)
         # A format that the user named is kept, whatever its speed; in which nodes it computes is ours to say.
         self._may_dissolve = request.is_free and not request.recipe.keep_slow
         self._bench: PlanBench | None = None
@@ -173,8 +174,9 @@ class Drafts:
         return None if timings is None or proof is None else timings.is_saved_faster(plan, _time_of(proof), bound)
 
     def _timings(self, proof: Check) -> Timings | None:
-        """What judges a measured time; None where there is none."""
-        return Timings(self._bench, self.job.recipe.accuracy_level) if self._bench and proof.float_ms else None
+        """What judges a measured time; None where there is none, or not of the runtime that the file is for."""
+        is_timed = proof.elsewhere is not None and proof.elsewhere.was_run if self._is_for_another else proof.float_ms
+        return Timings(self._bench, self.job.recipe.accuracy_level) if self._bench and is_timed else None
 
     def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""
@@ -188,4 +190,7 @@ class Drafts:
 
 
 def _time_of(proof: Check) -> PlanTime:
+    there = proof.elsewhere
+    if there is not None and there.was_run:
+        return PlanTime(there.quantized_ms / max(there.float_ms, 1e-9), there.spread)
     return PlanTime(proof.latency_ratio, proof.latency_spread)

@@ -18,6 +18,7 @@ from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
 from onnxq.passes.fusing.keep_in_float import KeepInFloat
 from onnxq.passes.fusing.keep_pools import KeepPoolsInFloat
 from onnxq.passes.fusing.part_gemms import PartGemms
+from onnxq.passes.fusing.spell_hard_sigmoids import SpellHardSigmoids
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
@@ -64,6 +65,8 @@ def rewrite(
         behind.append(FuseAttention(plan, types(), exact=exact))
     if target.has_onnxq_ops:
         behind.append(FuseEpilogues())
+    if target.spells_hard_sigmoids:
+        behind.append(SpellHardSigmoids())
     regions = int8_regions.has_regions(plan)
     if not target.consumer:  # what onnxruntime makes of the rest
         behind += [KeepInFloat(), *([] if regions else [PartGemms()])]

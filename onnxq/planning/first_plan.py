@@ -114,7 +114,8 @@ def _choose(
         wish = in_float(wish, "its bias is computed, so no int8 kernel takes it: unpacked when the model loads")
     if wish.method is Method.STATIC and target.has_integer_biases and (number := int8_regions.beyond_integers(node)):
         wish = in_float(wish, f"its bias holds {number}, which is no integer: unpacked when the model loads")
-    if wish.method is Method.STATIC and node.op_type == "ConvTranspose" and (reason := _why_no_step(node, weights)):
+    is_step = wish.method is Method.STATIC and node.op_type == "ConvTranspose" and target.has_onnxq_ops
+    if is_step and (reason := _why_no_step(node, weights)):
         wish = in_float(wish, f"{reason}: unpacked when the model loads")
     in_float64 = any(weight.tensor.dtype is ir.DataType.DOUBLE for weight in weights)
     if in_float64 and wish.method in (*COMPUTING, Method.HALF):

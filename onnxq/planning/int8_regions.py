@@ -71,7 +71,7 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
             _joins_region(node, in_chains.get(node.name or ""), node in linked, types)
             or (node in attentions and fits(attentions[node], types))
             if regions
-            else known.is_fused_in_int8(node)
+            else known.is_fused_in_int8(node) and node.op_type not in target.left_in_float
         )
         and types.of(node.outputs[0]).dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, None)
         and not _reads_infinity(node)

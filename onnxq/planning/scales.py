@@ -19,6 +19,9 @@ from onnxq.summaries.ranges import Grid, Range, Ranges
 #: others are for other targets. int8 and float8 are symmetric: their zero point is 0.
 CODES = {"uint8": (0, 255), "uint16": (0, 65535), "int8": (-127, 127), "float8_e4m3": (-448, 448)}
 
+#: The format of values that kernels without zero points read, where some of them are negative.
+CENTRED = "int8"
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -86,15 +89,23 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
             names = [value.name or "" for value in _activations(node, plan)]
             _tie(groups, names, ranges, producers)
     scales: Scales = {}
-    format = targets.get(plan.target).activations_of(plan.scheme)
+    usual, centred = targets.get(plan.target).activations_of(plan.scheme), _centred(model, plan)
     for name in values_to_observe(model, plan):
         members = groups.members(name)
         joint = ranges.values[members[0]]
         for member in members[1:]:
             joint = joint.union(ranges.values[member])
         clip = next((c for m in members if (c := _clip_of(producers.get(m))) is not None), None)
-        scales[name] = to_scale(joint, clip, format)
+        is_centred = joint.low < 0 and not centred.isdisjoint(members)
+        scales[name] = to_scale(joint, clip, CENTRED if is_centred else usual)
     return scales
+
+
+def _centred(model: ir.Model, plan: Plan) -> set[str]:
+    """Values that are read by kernels which know no zero point but 0."""
+    operators = targets.get(plan.target).without_zero_points
+    nodes = [node for node in _static_nodes(model, plan) if node.op_type in operators]
+    return {value.name or "" for node in nodes for value in _read(node, plan)}
 
 
 def to_scale(r: Range, clip: Range | None = None, format: str = "uint8") -> Scale:
@@ -123,9 +134,12 @@ def _static_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
 
 def _activations(node: ir.Node, plan: Plan) -> list[ir.Value]:
     """What the node's int8 kernel reads and makes, constants aside."""
+    return _read(node, plan) + _outputs(node, plan)
+
+
+def _read(node: ir.Node, plan: Plan) -> list[ir.Value]:
     read = [reader.inputs[index] for reader, index in int8_regions.reads(node, regions=int8_regions.has_regions(plan))]
-    found = [value for value in read if value is not None and graph.constant(value) is None]
-    return found + _outputs(node, plan)
+    return [value for value in read if value is not None and graph.constant(value) is None]
 
 
 def _outputs(node: ir.Node, plan: Plan) -> list[ir.Value]:

@@ -25,6 +25,7 @@ class Kernel:
 
     Attributes:
         region, step: of a step of a region: which one.
+        others: further nodes whose work it does, where the runtime tells.
     """
 
     op: str
@@ -33,6 +34,7 @@ class Kernel:
     runs: int
     region: str = ""
     step: int | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,19 @@ class Target:
     has_integer_biases: bool = True
     #: Whether what an integer kernel makes is rounded also where only floating-point operators read it.
     rounds_for_float: bool = True
+    #: Whether floating-point operators read what was rounded for an integer kernel beside them.
+    floats_read_codes: bool = True
     #: Whether products return integers, as convolutions do.
     rounds_products: bool = False
     #: Operators besides those of onnxruntime that compute in integers wherever they stand; those of its own need
     #: neighbours that do.
     rounded: frozenset[str] = frozenset()
+    #: Operators without weights that are not worth rounding for between integer kernels, though onnxruntime has them.
+    left_in_float: frozenset[str] = frozenset()
+    #: Operators whose integer kernels read activations without a zero point other than 0.
+    without_zero_points: frozenset[str] = frozenset()
+    #: Whether HardSigmoid is written in words that are fused into the kernel before it.
+    spells_hard_sigmoids: bool = False
     #: Formats of weights that are written in types for which onnxruntime may have no kernels.
     spelled: tuple[str, ...] = ()
     #: Whether blocks of those lie along the last axis, a Transpose behind what is multiplied the other way.

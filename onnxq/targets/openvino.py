@@ -16,18 +16,25 @@ UNREAD = "OpenVINO's recurrent layers read no codes"
 
 
 class openvino(Target):
-    """Rules of its plugin, version 2026: int8 as QuantizeLinear and DequantizeLinear, without a pair between a
-    convolution and the sum that it is fused with; weights in blocks of 4 and 8 bits as MatMulNBits, which it keeps
-    compressed, and GatherBlockQuantized, whose codes have to be a constant. Plans are made by these rules, by the noise
-    that is measured, and by times there where it is installed.
+    """Rules of its plugin, version 2026: int8 as QuantizeLinear and DequantizeLinear in front of what computes in
+    integers, and nowhere else. Kernels of convolutions and products compute what follows them in floats (sums,
+    activation functions, the next rounding) before they store anything, so that a pair behind them would cost time and
+    accuracy. Transposed convolutions want activations with a zero point of 0. Weights in blocks of 4 and 8 bits as
+    MatMulNBits, which it keeps compressed, and GatherBlockQuantized, whose codes have to be a constant. Plans are made
+    by these rules, by the noise that is measured, and by times there where it is installed.
     """
 
     name = "openvino"
-    static = ("Conv", "MatMul", "Gemm")
+    static = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     packed = ("MatMul", "Gemm", "Gather")
     domains = (graph.MICROSOFT,)
     consumer = "openvino"
+    rounds_for_float = False
+    floats_read_codes = False
     one_is_enough = True
+    left_in_float = frozenset({"LeakyRelu", "Mul", "Sigmoid"})
+    without_zero_points = frozenset({"ConvTranspose"})
+    spells_hard_sigmoids = True
     shares_tables = False
     passes = (
         "insert_qdq",

@@ -33,6 +33,7 @@ class Costs:
         float_seconds: in the float model, with the activation functions fused into the node.
         quantized_seconds: in the fully quantized model, without conversions at the borders.
         conversion: seconds to convert a value from float to int8 or back, by value name.
+        release: the same from int8 to float, where that is another time.
         conversion_rate: that an element takes of it; None where no conversion was seen.
         total_float: of the whole float model.
         halves: of convolutions in bfloat16, where the target has them.
@@ -44,6 +45,11 @@ class Costs:
     total_float: float = 0.0
     conversion_rate: float | None = None
     halves: HalfCosts = field(default_factory=HalfCosts)
+    release: dict[str, float] = field(default_factory=dict)
+
+    def released(self, value: str) -> float:
+        """Seconds to make floats of the codes of a value."""
+        return self.release.get(value, self.conversion.get(value, CONVERSION_SECONDS))
 
     def optimistic(self) -> Costs:
         """These costs if every quantized kernel took half its float time at most, and conversions none."""
@@ -59,7 +65,7 @@ def attribute_costs(
     Args:
         elements: of each activation that the plan quantizes, on the sample that was timed.
     """
-    owners = _owners(model, plan)
+    owners = owners_of(model, plan)
     in_float, quantized = list(in_float), list(quantized)
     costs = Costs(total_float=sum(kernel.seconds for kernel in in_float))
     for kernels, found in ((in_float, costs.float_seconds), (quantized, costs.quantized_seconds)):
@@ -78,7 +84,7 @@ def conversions(rate: float | None, elements: Mapping[str, int]) -> dict[str, fl
     return {name: CONVERSION_SECONDS + rate * n for name, n in elements.items()}
 
 
-def _owners(model: ir.Model, plan: Plan) -> dict[str, str]:
+def owners_of(model: ir.Model, plan: Plan) -> dict[str, str]:
     """The node of the plan that a kernel belongs to, by the name onnxruntime gives the kernel.
 
     That is the node's name, or the name of the value it makes, which for a fused activation function is the value
@@ -123,7 +129,7 @@ def _conversion_rate(quantized: Iterable[Kernel], elements: Mapping[str, int]) -
 
 def unfused(model: ir.Model, plan: Plan, quantized: Iterable[Kernel]) -> list[Choice]:
     """Nodes that should have become an integer kernel but ran in float behind their DequantizeLinear."""
-    owners = _owners(model, plan)
+    owners = owners_of(model, plan)
     ran = {(owners.get(kernel.name), kernel.op) for kernel in quantized}
     return [
         c for c in plan.those(Method.STATIC) if any((c.node, op) in ran for op in known.FLOAT_KERNELS.get(c.op, ()))
@@ -153,8 +159,10 @@ def borders(model: ir.Model, plan: Plan, costs: Costs) -> float:
         list(graph.nodes(model)), static, int8_regions.has_regions(plan)
     ):
         is_made = producer in int8_makers
-        if (readers and not is_made) or (is_made and others):
+        if readers and not is_made:
             seconds += costs.conversion.get(value.name or "", CONVERSION_SECONDS)
+        elif is_made and others:
+            seconds += costs.released(value.name or "")
     return seconds
 
 
@@ -187,6 +195,7 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
                 cut.apart(wanted, maker, price)
         if maker is not None:
             # Dequantized once, if the producer is int8 and any reader is not.
+            price = costs.released(value.name or "")
             if others:
                 cut.cost(maker, first=price, second=0)
             else:

@@ -83,6 +83,7 @@ class PlanBench:
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
         classes: outputs that are scores of classes.
         there: the runtime that plans are for, where that is another one and installed.
+        is_for_another: it is another one than onnxruntime on a processor, whose times say nothing of it.
     """
 
     model: ir.Model
@@ -93,6 +94,7 @@ class PlanBench:
     traced: Callable[[Feed], list[NodeRun]] | None = None
     classes: Mapping[str, Classes] = field(default_factory=dict)
     there: There | None = None
+    is_for_another: bool = False
 
     def __post_init__(self) -> None:
         self.profile = new_profile(self.threads) if self.known is None else self.known

@@ -65,7 +65,7 @@ def _refined_once(
     preference = preference_of(recipe.prefer, **kind)
     is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
     # Who names four bits, or a format, wants it for its size; who computes in float16 wants that wherever it will do.
-    bargains = not (four_bits or recipe.keep_slow or plan.those(Method.HALF))
+    bargains = not (four_bits or recipe.keep_slow or bench.is_for_another or plan.those(Method.HALF))
     aim, wanted = recipe.aim, float("-inf")
     bar = preference.bar_of(**kind)
     stricter = max(0.0, bar - preference.bar)

@@ -15,13 +15,15 @@ from onnxq.errors import BadModel
 from onnxq.job import Job
 from onnxq.output import write
 from onnxq.plan import Plan
-from onnxq.runtime.consumers import Consumer, in_order, open_in
+from onnxq.runtime.consumers import Consumer, in_order, kernels_in, open_in
+from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.session import Feed
 from onnxq.runtime.timing import race
 from onnxq.summaries.ranges import Ranges
 
-#: Seconds for which plans are timed there, each.
-SECONDS = 0.5
+#: Seconds for which plans are timed there, each, and for which the kernels of one are.
+SECONDS, KERNEL_SECONDS = 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,22 @@ class There:
 
     Attributes:
         run: gives the float model's outputs, in its order.
+        in_float: the float model, opened there.
     """
 
     consumer: str
     threads: int
     rewrite: Callable[[Plan], ir.Model]
     run: Callable[[Feed], Sequence[NDArray]]
+    in_float: Consumer | None = None
 
-    def seconds(self, plans: Sequence[Plan], feed: Feed) -> list[float] | None:
-        """The least time of a run of each of these plans as they would be written, in turns; None if one does not run
-        there."""
+    def ratios(self, plans: Sequence[Plan], feed: Feed) -> list[PlanTime] | None:
+        """The least time of a run of each of these plans as they would be written, by that of the float model, in
+        turns; None if one does not run there."""
+        if self.in_float is None:
+            return None
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(BadModel):
-            sessions: list[Consumer] = []
+            sessions: list[Consumer] = [self.in_float]
             for number, plan in enumerate(plans):
                 path = Path(folder) / f"{number}.onnx"
                 write.save(self.rewrite(plan), path)
@@ -49,7 +55,16 @@ class There:
                 if session is None:
                     return None
                 sessions.append(session)
-            return list(race(sessions, [feed] * len(sessions), seconds=SECONDS * len(sessions)).seconds)
+            found = race(sessions, [feed] * len(sessions), seconds=SECONDS)
+            return [PlanTime(found.ratio(index), found.spreads[index]) for index in range(1, len(sessions))]
+        return None
+
+    def kernels(self, plan: Plan, feed: Feed) -> list[Kernel] | None:
+        """The kernels that run for a plan as it would be written, with their times; None where that is not known."""
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(BadModel):
+            path = Path(folder) / "profiled.onnx"
+            write.save(self.rewrite(plan), path)
+            return kernels_in(self.consumer, path, self.threads, feed, KERNEL_SECONDS)
         return None
 
 
@@ -62,5 +77,5 @@ def there_of(job: Job, ranges: Ranges) -> There | None:
         session = job.open_there()
         if session is not None:
             run = in_order(session, [value.name or "" for value in job.model.graph.outputs])
-            return There(consumer, job.threads, lambda plan: job.rewritten(plan, ranges, is_final=True), run)
+            return There(consumer, job.threads, lambda plan: job.rewritten(plan, ranges, is_final=True), run, session)
     return None

@@ -22,6 +22,7 @@ from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
 from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, predicted_seconds
+from onnxq.tuning.costs_there import costs_there, made_in_floats
 from onnxq.tuning.halves import HalfCosts, all_in_half, conversion_rate, half_costs, seconds_in_half
 from onnxq.tuning.kernel_words import form_of, hash_of_plan, hash_of_trace, words_of
 from onnxq.tuning.plan_bench import PlanBench
@@ -118,15 +119,57 @@ class Timings:
             self._profile.plans[key] = PlanTime(race.ratio(), race.spreads[1])
         return self._profile.plan(key)
 
-    def ratios_there(self, there: There, plans: Sequence[Plan]) -> list[float] | None:
-        """Times of plans in the runtime that they are for, by that of the first; None where that is not known."""
-        keys = [f"{self._model} {hash_of_plan(plan, self._level)} {there.consumer}" for plan in plans]
+    def costs_there(self, there: There, plan: Plan, in_float: Plan, observed: Sequence[str]) -> Costs | None:
+        """What the nodes of `plan` cost in the runtime that it is for; None where that is not known.
+
+        Args:
+            in_float: the same with all of them in float.
+        """
+        bench, profile, model = self._bench, self._profile, self._model_there(there)
+        elements = calibrate.element_counts(bench.model, observed, bench.feeds[0])
+        noted = there_notes(self._model, there.consumer, list(elements))
+
+        def is_known() -> bool:
+            kernels = [rounding for rounding, _ in noted.values()]
+            has_kernels = all(key in profile.kernels for key in kernels) and not self._missing(plan, there.consumer)
+            return has_kernels and model in profile.models
+
+        if not is_known() and not profile.is_closed:
+            before, after = (there.kernels(each, bench.feeds[0]) for each in (in_float, plan))
+            if before and after:
+                self._note_there(plan, there, costs_there(bench.model, plan, before, after, elements), noted)
+        if not is_known():
+            return None
+        found = Costs(total_float=profile.model(model) or 0.0, release=made_in_floats(bench.model, plan))
+        self._look_up_kernels(found, plan, there.consumer)
+        for name, (rounding, unpacking) in noted.items():
+            found.conversion[name] = profile.kernel(rounding) or 0.0
+            if (seconds := profile.kernel(unpacking)) is not None:
+                found.release[name] = seconds
+        return found
+
+    def _note_there(self, plan: Plan, there: There, measured: Costs, noted: Mapping[str, tuple[str, str]]) -> None:
+        profile = self._profile
+        self._note_kernels(plan, measured, there.consumer)
+        profile.models.setdefault(self._model_there(there), measured.total_float)
+        for name, (rounding, unpacking) in noted.items():
+            profile.kernels.setdefault(rounding, measured.conversion[name])
+            if name in measured.release:
+                profile.kernels.setdefault(unpacking, measured.release[name])
+
+    def _model_there(self, there: There) -> str:
+        return f"{self._model} {there.consumer}"
+
+    def ratios_there(self, there: There, plans: Sequence[Plan]) -> list[PlanTime] | None:
+        """Times of plans in the runtime that they are for, by that of the float model; None where that is not
+        known."""
+        keys = [f"{self._model} {hash_of_plan(plan, self._level)} by float in {there.consumer}" for plan in plans]
         if not self._profile.is_closed and not all(key in self._profile.plans for key in keys):
-            seconds = there.seconds(plans, self._bench.feeds[0])
-            for key, own in zip(keys, seconds or (), strict=False):
-                self._profile.plans[key] = PlanTime(own / seconds[0] if seconds else 1.0, 0.0)
-        found = [self._profile.plan(key) for key in keys]
-        return [each.ratio for each in found if each is not None] if all(found) else None
+            for key, found in zip(keys, there.ratios(plans, self._bench.feeds[0]) or (), strict=False):
+                self._profile.plans[key] = found
+        known = [self._profile.plan(key) for key in keys]
+        times = [each for each in known if each is not None]
+        return times if len(times) == len(keys) else None
 
     def is_saved_slower(self, plan: Plan, seen: PlanTime, bound: float) -> bool:
         """Whether the saved file of `plan` clearly takes more than `bound` times as long as the float model.
@@ -153,43 +196,56 @@ class Timings:
             self._profile.plans.setdefault(key, seen)
         return self._profile.plan(key)
 
-    def _missing(self, plan: Plan) -> list[str]:
-        """Entries that the profile lacks for those nodes of `plan` that may compute in another way than in float."""
+    def _missing(self, plan: Plan, consumer: str = "") -> list[str]:
+        """Entries that the profile lacks for those nodes of `plan` that may compute in another way than in float.
+
+        Args:
+            consumer: another runtime whose kernels are meant.
+        """
         known = self._profile.kernels
-        keys = (key for c in plan.those(*COMPUTING) for key in self._keys(c, plan.kernels_of))
+        keys = (key for c in plan.those(*COMPUTING) for key in self._keys(c, plan.kernels_of, consumer))
         return list(dict.fromkeys(key for key in keys if key not in known))
 
     def _note(self, plan: Plan, costs: Costs) -> None:
         """Enter what was measured, where there is no entry yet."""
+        self._note_kernels(plan, costs)
+        if costs.conversion_rate is not None:
+            self._profile.kernels.setdefault(self._conversion, costs.conversion_rate)
+        self._profile.models.setdefault(self._model, costs.total_float)
+
+    def _note_kernels(self, plan: Plan, costs: Costs, consumer: str = "") -> None:
         seen: dict[str, list[float]] = {}
         for choice in plan.those(*COMPUTING):
-            if keys := self._keys(choice, plan.kernels_of):
+            if keys := self._keys(choice, plan.kernels_of, consumer):
                 times = (costs.float_seconds.get(choice.node, 0.0), costs.quantized_seconds.get(choice.node, 0.0))
                 for key, seconds in zip(keys, times, strict=True):
                     seen.setdefault(key, []).append(seconds)
-        if costs.conversion_rate is not None:
-            seen[self._conversion] = [costs.conversion_rate]
         for key, each in seen.items():
             self._profile.kernels.setdefault(key, statistics.fmean(each))
-        self._profile.models.setdefault(self._model, costs.total_float)
 
     def _looked_up(self, plan: Plan, elements: Mapping[str, int]) -> Costs:
         found = Costs(conversion_rate=self._profile.kernel(self._conversion))
-        for choice in plan.those(*COMPUTING):
-            if keys := self._keys(choice, plan.kernels_of):
-                in_float, quantized = (self._profile.kernel(key) for key in keys)
-                found.float_seconds[choice.node] = in_float or 0.0
-                found.quantized_seconds[choice.node] = quantized or 0.0
+        self._look_up_kernels(found, plan)
         total = self._profile.model(self._model)
         found.total_float = sum(found.float_seconds.values()) if total is None else total
         _fill_in(found, plan)
         found.conversion = conversions(found.conversion_rate, elements)
         return found
 
-    def _keys(self, choice: Choice, kernels_of: str) -> tuple[str, ...]:
+    def _look_up_kernels(self, costs: Costs, plan: Plan, consumer: str = "") -> None:
+        for choice in plan.those(*COMPUTING):
+            if keys := self._keys(choice, plan.kernels_of, consumer):
+                in_float, quantized = (self._profile.kernel(key) for key in keys)
+                costs.float_seconds[choice.node] = in_float or 0.0
+                costs.quantized_seconds[choice.node] = quantized or 0.0
+
+    def _keys(self, choice: Choice, kernels_of: str, consumer: str = "") -> tuple[str, ...]:
         """(key of the float kernel, of the quantized one); nothing for a node that did not run."""
         words = self._words_of(choice)
-        return () if words is None else (f"{words} | float", f"{words} | {form_of(choice, kernels_of, self._level)}")
+        if words is None:
+            return ()
+        where = f" | in {consumer}" if consumer else ""
+        return f"{words} | float{where}", f"{words} | {form_of(choice, kernels_of, self._level)}{where}"
 
     def _words_of(self, choice: Choice) -> str | None:
         if choice.method is not Method.FUSED:
@@ -220,6 +276,15 @@ class Timings:
     def _half_conversion(self) -> str:
         """The same to bfloat16 or back."""
         return f"conversion of an element to bfloat16 | {self._model}"
+
+
+def there_notes(model: str, consumer: str, values: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """By value, what a profile calls the time that another runtime takes to round it, and to make floats of its codes.
+
+    Such a time depends on the kernels around it: it is one model's, whose values are told by their number.
+    """
+    of = {name: f"of value {number} of {len(values)} | {model} in {consumer}" for number, name in enumerate(values)}
+    return {name: (f"rounding {word}", f"unpacking {word}") for name, word in of.items()}
 
 
 def _fill_in(costs: Costs, plan: Plan) -> None:

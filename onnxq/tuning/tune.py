@@ -7,10 +7,10 @@ need a finer format to reach the quality that was asked for, or repay its bytes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from onnxq import targets
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.preference import SEARCHES, Preference, preference_of
@@ -33,6 +33,8 @@ WORTHWHILE = 0.97
 #: Where a plan takes so many times as long as its kernels did one by one, something happens between them that costs do
 #: not know: the plan that they were timed in is looked at too.
 SURPRISE = 1.3
+#: A model that computes in float as before may take so many times as long once it is written by a plan.
+SPOILT = 1.05
 #: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
 AS_SMALL = 1.01
 #: Prices of the total noise of a plan that are tried, in runs of the float model: a thousandth to a hundred.
@@ -51,7 +53,7 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
         progress: told what is being measured, and how much of it is left.
     """
     terms = Terms.of(bench, recipe, progress)
-    if plan.those(*COMPUTING) and (not recipe.keep_slow or plan.those(Method.STATIC, Method.DYNAMIC)):
+    if plan.those(*COMPUTING) and (not terms.keeps_slow or plan.those(Method.STATIC, Method.DYNAMIC)):
         plan = _as_short(_bargain(terms, with_whole_bytes(plan), observed), plan)
     refined = refine(bench, plan, recipe, terms.measurements, progress)
     # Each convolution in float among others in bfloat16 parts a region in two: it costs time too, not bytes alone.
@@ -100,6 +102,7 @@ class Terms:
             near a threshold, only a real sequence shows. Where another runtime will run the model, which computes its
             floats in shorter types, what is left of them there is enough.
         measurements: plans that may be measured to find out which nodes do harm.
+        keeps_slow: integers are wanted whatever time they take: by the recipe, or as no time is known.
     """
 
     bench: PlanBench
@@ -108,18 +111,25 @@ class Terms:
     bar: float
     measurements: int
     progress: Progress
+    keeps_slow: bool
 
     @classmethod
     def of(cls, bench: PlanBench, recipe: Recipe, progress: Progress) -> Terms:
         kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
         preference = preference_of(recipe.prefer, **kind)
-        if recipe.keep_slow:  # integers are wanted: noise well above the bar costs nothing
+        keeps_slow = recipe.keep_slow or bench.is_for_another
+        if keeps_slow:  # integers are wanted: noise well above the bar costs nothing
             preference = replace(preference, clear=0.0)
         bar = preference.bar_of(**kind)
         if bench.floor is not None:  # what float itself loses there
             bar = min(bar, bench.floor.contrast_for(GIVEN, max(0.0, bar - preference.bar)))
         measurements = SEARCHES[recipe.effort].measurements(bench.cost)
-        return cls(bench, recipe, preference, bar, measurements, progress)
+        return cls(bench, recipe, preference, bar, measurements, progress, keeps_slow)
+
+    def with_times(self) -> Terms:
+        """The same where the times of plans are known after all."""
+        kind = {"is_recurrent": self.bench.is_recurrent, "is_detector": self.bench.is_detector}
+        return replace(self, preference=preference_of(self.recipe.prefer, **kind), keeps_slow=False)
 
     def noise_price(self, quality: Quality) -> float:
         """What a plan's noise is worth, in runs of the float model."""
@@ -133,29 +143,32 @@ class Terms:
 
 def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     """The best plan between `plan` and the one with every kernel in float."""
-    bench, recipe = terms.bench, terms.recipe
-    timings = Timings(bench, recipe.accuracy_level)
+    bench = terms.bench
+    timings = Timings(bench, terms.recipe.accuracy_level)
     terms.progress.start("timing every kernel")
+    if bench.there is not None and plan.those(Method.STATIC) and not terms.recipe.keep_slow:
+        float_plan = _back(bench, plan, plan.those(*COMPUTING), NOISIER)
+        known = timings.costs_there(bench.there, plan, float_plan, observed)
+        if known is not None:
+            return _bargain_there(terms.with_times(), timings, bench.there, plan, known)
     kernels = timings.kernels(plan)
     not_fused = unfused(bench.model, plan, kernels)
-    if not_fused and not targets.get(plan.target).consumer:  # another runtime fuses other nodes
+    if not_fused and not bench.is_for_another:  # another runtime fuses other nodes
         plan = _back(bench, plan, not_fused, "onnxruntime does not fuse it to an int8 kernel")
         kernels = timings.kernels(plan)
     costs = timings.costs(plan, kernels, observed)
-    if recipe.prefer == "size":  # bfloat16 takes twice the bytes of int8
+    if terms.recipe.prefer == "size":  # bfloat16 takes twice the bytes of int8
         costs = replace(costs, halves=HalfCosts())
-    if recipe.keep_slow:
+    if terms.keeps_slow:
         costs = costs.optimistic()
-    float_plan = _back(bench, plan, plan.those(*COMPUTING), NOISIER if targets.get(plan.target).consumer else SLOWER)
-    start = plan if recipe.keep_slow else cheapest(bench.model, plan, costs, {})
-    best = _best_bargain(terms, plan, costs, [start, float_plan])
-    best = None if best is None else _with_reasons(best, start)
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), NOISIER if bench.is_for_another else SLOWER)
+    best = _reaching(terms, plan, costs, float_plan)
     if best is None:
-        return _back(bench, plan, plan.those(*COMPUTING), f"would miss {recipe.aim:g} dB at the outputs")
-    if bench.there is not None:
+        return _in_float(terms, plan)
+    if bench.there is not None and not terms.recipe.keep_slow:
         best = _best_there(terms, timings, bench.there, [float_plan, best, plan])
     computes = best.those(*COMPUTING) or int8_regions.in_bfloat16(best)
-    if not computes or recipe.keep_slow:
+    if not computes or terms.keeps_slow:
         return best
     terms.progress.start("timing against float")
     speed = timings.speed(best, costs, plan, WORTHWHILE)
@@ -167,24 +180,61 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
     return best if _is_worthwhile(bench, best, float_plan, speed) else float_plan
 
 
+def _reaching(terms: Terms, plan: Plan, costs: Costs, float_plan: Plan) -> Plan | None:
+    """The best plan by these costs, with reasons; None if none reaches the quality that was asked for."""
+    start = plan if terms.keeps_slow else cheapest(terms.bench.model, plan, costs, {})
+    best = _best_bargain(terms, plan, costs, [start, float_plan])
+    return None if best is None else _with_reasons(best, start)
+
+
+def _in_float(terms: Terms, plan: Plan) -> Plan:
+    reason = f"would miss {terms.recipe.aim:g} dB at the outputs"
+    return _back(terms.bench, plan, plan.those(*COMPUTING), reason)
+
+
+def _bargain_there(terms: Terms, timings: Timings, there: There, plan: Plan, costs: Costs) -> Plan:
+    """The same by the times of kernels in the runtime that the plan is for, and of the best plans in the end."""
+    bench = terms.bench
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), f"float is faster in {there.consumer}")
+    best = _reaching(terms, plan, costs, float_plan)
+    if best is None:
+        return _in_float(terms, plan)
+    fastest = cheapest(bench.model, plan, costs, {})
+    return _best_there(terms, timings, there, [float_plan, best, _with_reasons(fastest, fastest), plan])
+
+
 def _best_there(terms: Terms, timings: Timings, there: There, plans: Sequence[Plan]) -> Plan:
-    """The best of three plans, timed in the runtime that they are for: the one in float; that which stays where
-    they cannot be timed; and the one with every kernel in integers."""
+    """The best of some plans, timed in the runtime that they are for: the first is in float, the second the one that
+    stays where they cannot be timed, the last has every kernel in integers.
+
+    Where times are known, integers have to be worth their noise and their conversions; and where the float model as it
+    was is clearly faster than what is written of it in float, nothing is.
+    """
     distinct = list({plan_key(plan): plan for plan in plans}.values())
     terms.progress.start(f"timing {len(distinct)} plans in {there.consumer}")
-    ratios = timings.ratios_there(there, distinct) if len(distinct) > 1 else None
-    if ratios is None:
+    times = timings.ratios_there(there, distinct) if len(distinct) > 1 or not terms.keeps_slow else None
+    if times is None:
         return plans[1]
-    best, least = plans[1], float("inf")
-    for plan, ratio in zip(distinct, ratios, strict=True):
-        quality = terms.bench.quality(with_finest_weights(plan))
-        found = terms.regret(quality, ratio)
+    bound = math.inf if terms.keeps_slow else WORTHWHILE * min(1.0, times[0].ratio)
+    best, least = None, float("inf")
+    for plan, time in zip(distinct, times, strict=True):
+        is_slow = time.ratio > bound if plan.those(*COMPUTING) else _is_spoilt(terms, time)
+        if is_slow:
+            continue
+        found = terms.regret(terms.bench.quality(with_finest_weights(plan)), time.ratio)
         if found < least:
             best, least = plan, found
-    if best is distinct[0] and min(ratios[1:]) >= 1:
-        full = plans[2]
-        return _back(terms.bench, full, full.those(*COMPUTING), f"float is faster in {there.consumer}")
-    return best
+    full, reason = plans[-1], f"float is faster in {there.consumer}"
+    if best is None and not terms.keeps_slow:
+        return full.replacing(Choice(c.node, c.op, Method.KEEP, elements=c.elements, reason=reason) for c in full)
+    if best is distinct[0] and min((time.ratio for time in times[1:]), default=math.inf) >= 1:
+        return _back(terms.bench, full, full.those(*COMPUTING), reason)
+    return plans[1] if best is None else best
+
+
+def _is_spoilt(terms: Terms, time: PlanTime) -> bool:
+    """Whether a model that computes in float as before takes clearly longer than before."""
+    return not terms.keeps_slow and is_below(time.ratio, time.spread, SPOILT) is False
 
 
 def _with_reasons(best: Plan, fastest: Plan) -> Plan:

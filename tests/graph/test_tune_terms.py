@@ -18,7 +18,8 @@ from onnxq.tuning.tune import Terms, _is_worthwhile
 
 
 def bench(**known: Any) -> Any:
-    return SimpleNamespace(floor=None, **({"is_recurrent": False, "is_detector": False, "cost": 0.1} | known))
+    usual = {"is_recurrent": False, "is_detector": False, "is_for_another": False, "cost": 0.1}
+    return SimpleNamespace(floor=None, **(usual | known))
 
 
 def terms(prefer: str, **known: Any) -> Terms:

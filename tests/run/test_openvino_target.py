@@ -16,6 +16,8 @@ from onnxq.conversion.convert import convert
 from onnxq.pipeline import Result
 from onnxq.plan import Choice, Method, Plan
 from onnxq.progress import QUIET
+from onnxq.runtime.consumers import open_in
+from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trials
 from onnxq.tuning.plan_bench import PlanBench
@@ -42,7 +44,8 @@ PRODUCTS = "g (float[n, 128] x) => (float[n, 64] y) { h = MatMul (x, a)  r = Rel
 @pytest.fixture(autouse=True)
 def by_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are those of the rules, and not of the times of so small a model."""
-    monkeypatch.setattr(There, "seconds", lambda self, plans, feed: None)
+    monkeypatch.setattr(There, "ratios", lambda self, plans, feed: None)
+    monkeypatch.setattr(There, "kernels", lambda self, plan, feed: None)
 
 
 def net(folder: Path) -> tuple[Path, Result]:
@@ -80,11 +83,11 @@ def test_plans_follow_the_times_of_the_runtime_where_it_is_installed(
     pytest.importorskip("openvino")
     timed: list[list[str]] = []
 
-    def seconds(self: There, plans: list[Plan], feed: object) -> list[float]:
+    def ratios(self: There, plans: list[Plan], feed: object) -> list[PlanTime]:
         timed.append([choice.label for plan in plans for choice in plan if choice.op == "Conv"])
-        return [of_int8 if plan.those(Method.STATIC) else 1.0 for plan in plans]
+        return [PlanTime(of_int8 if plan.those(Method.STATIC) else 1.0, 0.01) for plan in plans]
 
-    monkeypatch.setattr(There, "seconds", seconds)
+    monkeypatch.setattr(There, "ratios", ratios)
     _, done = net(tmp_path)
     assert len(timed) == 1 and {"int8", "int8 stored"} == set(timed[0])
     assert bool(done.plan.those(Method.STATIC)) == is_int8
@@ -98,11 +101,17 @@ def test_plans_are_timed_as_they_would_be_written(tmp_path: Path, monkeypatch: p
     texts = ["y = Relu (x)", "y = MatMul (x, x)", "y = local.What (x)"]
     models = [tiny.read(tiny.model(f"g (float[64, 64] x) => (float[64, 64] y) {{ {text} }}")) for text in texts]
     plans = [Plan("w8a8", "openvino", {"n": Choice("n", "MatMul", Method.KEEP, reason=str(i))}) for i in range(3)]
-    there_is = There("openvino", 1, lambda plan: models[int(plan.choices["n"].reason)], lambda feed: [])
+    path = tiny.save(tiny.model(f"g (float[64, 64] x) => (float[64, 64] y) {{ {texts[0]} }}"), tmp_path)
+    in_float = open_in("openvino", path, 1)
+    rewritten = lambda plan: models[int(plan.choices["n"].reason)]  # noqa: E731
+    there_is = There("openvino", 1, rewritten, lambda feed: [], in_float)
     feed = {"x": normal(64, 64)}
-    seconds = there_is.seconds(plans[:2], feed)
-    assert seconds is not None and len(seconds) == 2 and min(seconds) > 0
-    assert there_is.seconds(plans, feed) is None
+    ratios = there_is.ratios(plans[:2], feed)
+    assert ratios is not None and len(ratios) == 2 and min(found.ratio for found in ratios) > 0
+    assert there_is.ratios(plans, feed) is None
+    kernels = there_is.kernels(plans[1], feed)
+    assert kernels and any("FullyConnected" in kernel.op or kernel.op == "MatMul" for kernel in kernels)
+    assert there_is.kernels(plans[2], feed) is None
 
 
 def test_noise_that_float_has_there_is_no_reason_to_stay_in_float(tmp_path: Path) -> None:
@@ -132,8 +141,6 @@ def test_says_that_it_was_not_run_where_there_is_none(tmp_path: Path, monkeypatc
 
 def test_openvino_computes_what_onnxruntime_does(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    from onnxq.runtime.consumers import open_in
-
     model, done = net(tmp_path)
     there = done.check and done.check.elsewhere
     assert there and there.was_run and there.sqnr > 20 and there.float_ms > 0
@@ -206,8 +213,6 @@ def test_a_table_that_is_also_the_head(tmp_path: Path) -> None:
         assert check_rules(path, "openvino") == []
         assert "GatherBlockQuantized" in {node.op_type for node in onnx.load(path).graph.node}
     pytest.importorskip("openvino")
-    from onnxq.runtime.consumers import open_in
-
     feed = {"ids": np.random.default_rng(0).integers(0, 320, (2, 7))}
     for path in (converted.output, done.output):
         opened = open_in("openvino", path, 1)

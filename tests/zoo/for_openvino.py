@@ -29,7 +29,7 @@ from onnxq.runtime.consumers import openvino as consumer
 from onnxq.runtime.timing import race
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "openvino.md"
-HEADER = ("model", "metric", "float", "NNCF", "onnxq", "ms: float", "NNCF", "onnxq", "int8 of NNCF", "of onnxq")
+HEADER = ("model", "metric", "float", "NNCF", "onnxq", "ms: float", "NNCF", "onnxq", "int8 of NNCF", "of onnxq", "on")
 #: Samples that both calibrate with, and seconds for which each file is timed.
 SAMPLES, SECONDS = 64, 1.0
 INTEGERS = ("i8", "u8")
@@ -53,6 +53,7 @@ class Row(TableRow):
     our_ms: str
     nncf_int8: str
     our_int8: str
+    machine: str
 
 
 class Opened:
@@ -129,7 +130,7 @@ def measure(zoo: ModuleType, name: str, folder: Path, *, times: bool) -> Row:
     kernels = {word: opened.int8() for word, opened in files.items()}
     of = {word: kernels.get(word, MISSING) for word in WORDS}
     three, ms = [scores[word] for word in WORDS], list(milliseconds.values())
-    return Row(name, metric, *three, *ms, of["nncf"], of["ours"])
+    return Row(name, metric, *three, *ms, of["nncf"], of["ours"], processor())
 
 
 def makers_of(zoo: ModuleType, name: str, folder: Path) -> dict[str, Callable[[], Path]]:
@@ -158,7 +159,7 @@ def timed_again(zoo: ModuleType, row: Row, folder: Path) -> Row:
     failed = dict(zip(WORDS, (row.in_float, row.nncf, row.ours), strict=True))
     files = {word: Opened(makers[word]()) for word in WORDS if are_there[word] and not failed[word].startswith("fails")}
     float_ms, nncf_ms, our_ms = timed(zoo, row.model, files).values()
-    return replace(row, float_ms=float_ms, nncf_ms=nncf_ms, our_ms=our_ms)
+    return replace(row, float_ms=float_ms, nncf_ms=nncf_ms, our_ms=our_ms, machine=processor())
 
 
 def render(rows: list[Row]) -> str:
@@ -173,8 +174,8 @@ def render(rows: list[Row]) -> str:
             "real data that nobody calibrated with; milliseconds are the least of runs in turns; int8 is how many",
             f"convolutions and products compute in integers; {MISSING} was not measured. {versions}.",
             "",
-            f"Times are of {processor()}. Plans of onnxq are timed in OpenVINO, and leave in float what is",
-            "no faster there in integers.",
+            "Plans of onnxq are timed in OpenVINO, and leave in float what is no faster there in integers. Which",
+            "processor a row was measured on is in its last column: times of two of them say nothing of each other.",
             "",
             "Four float files OpenVINO does not run itself: cifar_resnet20_functions, as it knows no functions with",
             "attributes of their own (what is written for it has none); silero_vad, as it knows no rank of what a Conv",

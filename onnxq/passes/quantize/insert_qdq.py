@@ -177,6 +177,8 @@ class _Writer:
         return choice is not None and choice.format == self.target.in_blocks
 
     def quantize_outputs(self, node: ir.Node) -> None:
+        if not self.target.floats_read_codes:
+            return  # those who compute in integers read the pairs already
         regions = int8_regions.has_regions(self.plan)
         outputs = list(node.outputs) if len(node.outputs) > 1 else [int8_regions.result_of(node, regions)]
         for value in outputs:

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.passes.quantize import PlanPass, Work
-from onnxq.plan import Method, Plan
+from onnxq.passes.quantize import PlanPass
+from onnxq.plan import Method
 
 
 class JoinSums(PlanPass):
     """Between an int8 convolution and the int8 Add that alone reads it there is no QuantizeLinear.
 
     The kernel adds the other operand to its own sums before it rounds: one rounding less, and one pass over the data.
-    Of two convolutions the later one keeps its sums. Only in the model that is written: onnxruntime, by which plans are
-    measured, would compute such a convolution in float.
+    Of two convolutions the later one keeps its sums. onnxruntime, in which the noise of plans is measured, computes
+    such a convolution in float: the same numbers, in more time.
     """
-
-    def __init__(self, plan: Plan, *, is_final: bool) -> None:
-        super().__init__(plan)
-        self.is_final = is_final
-
-    @classmethod
-    def of(cls, work: Work) -> Self:
-        return cls(work.plan, is_final=work.is_final)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         joined = 0
-        chosen = {choice.node for choice in self.plan.those(Method.STATIC)} if self.is_final else set()
+        chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
         order = {node: number for number, node in enumerate(graph.nodes(model))}
         for node in list(order):
             if not graph.is_op(node, "Add") or node.name not in chosen:

@@ -1,6 +1,7 @@
 """Other runtimes that models are written for, as far as this project needs them: sessions that look like onnxruntime's.
 
-One file each; the file name is the word that a target names, and the class inside is called `Session`. Execution
+One file each; the file name is the word that a target names, and the class inside is called `Session`; if it
+tells the time of kernels, that has `kernels`. Execution
 providers of onnxruntime are named as it names them. None of them is needed: what is not installed is not run, and the
 result says so.
 """
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import MissingRuntime
 from onnxq.runtime.consumers import provider
+from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.session import Feed
 
 
@@ -49,6 +51,25 @@ def open_in(consumer: str, model: Path, threads: int) -> Consumer | None:
         if is_provider(consumer):
             return provider.Session(model, threads, consumer)
         found: Consumer = importlib.import_module(f"onnxq.runtime.consumers.{consumer}").Session(model, threads)
+    except MissingRuntime:
+        return None
+    return found
+
+
+def kernels_in(consumer: str, model: Path, threads: int, feed: Feed, seconds: float) -> list[Kernel] | None:
+    """The time of each kernel of the model at `model` in that runtime; None where it is not installed or does not tell.
+
+    Args:
+        seconds: for which it is run.
+
+    Raises:
+        BadModel: it does not take the model.
+    """
+    if is_provider(consumer):
+        return None
+    try:
+        module = importlib.import_module(f"onnxq.runtime.consumers.{consumer}")
+        found: list[Kernel] = module.Session(model, threads, profile=True).kernels(feed, seconds)
     except MissingRuntime:
         return None
     return found
