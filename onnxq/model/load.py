@@ -16,7 +16,7 @@ from onnxq.files.ranged import let_fetch
 from onnxq.model import graph
 from onnxq.model.legal import require_legal
 from onnxq.model.scopes import require_values
-from onnxq.runtime import supervisor
+from onnxq.runtime import model_files, supervisor
 
 #: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
 TYPE = "onnxq.type"
@@ -57,9 +57,12 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
 def _parsed(path: Path) -> onnx.ModelProto:
     """The file as protobuf, or as JSON or text where its name says so."""
     try:
-        return onnx.load(path, load_external_data=False)
+        # By its name onnxruntime takes it for one of its own, even where it parses as protobuf.
+        parsed = None if model_files.is_ort(path) else model_files.parsed(path)
     except google.protobuf.message.DecodeError:
-        raise BadModel(f"'{path}' is not an ONNX model, or is cut short: it does not parse as protobuf") from None
+        if not model_files.says_ort(path):
+            raise BadModel(f"'{path}' is not an ONNX model, or is cut short: it does not parse as protobuf") from None
+        parsed = None
     except OSError as error:
         raise BadModel(f"'{path}' cannot be read: {error.strerror}") from None
     except RecursionError:
@@ -67,6 +70,11 @@ def _parsed(path: Path) -> onnx.ModelProto:
     except Exception as error:  # the parsers of JSON and text have no exceptions in common
         kind = path.suffix.removeprefix(".") or "protobuf"
         raise BadModel(f"'{path}' is not an ONNX model: it does not parse as {kind}: {first_line(error)}") from None
+    if parsed is None:
+        raise BadModel(
+            f"'{path}' is in onnxruntime's own format, which only onnxruntime reads: give the .onnx that it was made of"
+        )
+    return parsed
 
 
 def _why(error: Exception) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, BadOutput, MissingRuntime, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
-from onnxq.runtime import kernel_times, known, native, supervisor
+from onnxq.runtime import kernel_times, known, model_files, native, supervisor
 from onnxq.runtime.kernel_times import Kernel
 
 if TYPE_CHECKING:
@@ -162,11 +162,11 @@ class Session:
             data = data_folder(model)
             if data is not None:
                 options.add_session_config_entry("session.model_external_initializers_file_folder_path", data)
+            options.add_session_config_entry("session.load_model_format", "ONNX")
             source = _serialize(model)
         else:
             mirror.ensure_with_data(model)
-            source = str(model)
-            limits.require_text_name(source)
+            source = model_files.source_of(Path(model), options)
         try:
             with recording:
                 self._session: onnxruntime.InferenceSession = ort.InferenceSession(
