@@ -132,12 +132,14 @@ def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
 
 
 def _check_order(path: Path, model: ir.Model) -> None:
-    """Nodes are put in an order in which they can run."""
-    for each in graph.graphs(model):
+    """Nodes are put in an order in which they can run, in functions too: these become nodes of the graph."""
+    bodies: list[ir.Graph | ir.Function] = [*graph.graphs(model), *model.functions.values()]
+    for each in bodies:
         try:
             each.sort()
         except ValueError:
-            raise BadModel(f"'{path}': the graph '{each.name}' has a cycle, so it cannot be executed") from None
+            what = f"the graph '{each.name}'" if isinstance(each, ir.Graph) else f"the function '{each.name}'"
+            raise BadModel(f"'{path}': {what} has a cycle, so it cannot be executed") from None
 
 
 def is_quantized(model: ir.Model) -> str | None:
