@@ -14,7 +14,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxq.files import faults
+from onnxq.errors import OnnxqError
+from onnxq.files import faults, limits
 
 JOURNAL = "journal"
 #: How a model's file spells where data lie: protobuf's key and value of `StringStringEntryProto`, up to the length.
@@ -25,32 +26,55 @@ _MODEL = b"\x08"
 
 
 def write_journal(folder: Path, model: Path, files: Iterable[Path]) -> None:
-    """Leave in a staging folder which data files may go once `model` does not refer to them."""
-    table = {"model": model.name, "data": sorted({file.name for file in files})}
+    """Leave in a staging folder which data files may go once `model` does not refer to them.
+
+    Args:
+        files: there already, or still in the staging folder, from where they are moved.
+    """
+    table = {"model": model.name, "data": {file.name: _which(file) for file in files}}
     (folder / JOURNAL).write_text(json.dumps(table), encoding="utf-8")
 
 
-def settle(folder: Path) -> bool:
+def settle(folder: Path, *, is_own: bool = False) -> bool:
     """Remove the data files that the journal in a staging folder names, and that no model refers to any more.
+
+    Args:
+        is_own: this process wrote the journal, so what it names need not be told from what others have there.
 
     Returns:
         Whether none is left.
     """
     try:
         # A folder that came with somebody's archive may look like one of ours, and hold anything.
-        if not stat.S_ISREG((folder / JOURNAL).lstat().st_mode):
+        found = (folder / JOURNAL).lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > limits.TEXT_BYTES:
             return True
         table = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        model, names = folder.parent / str(table["model"]), [str(name) for name in table["data"]]
+        model, files = folder.parent / str(table["model"]), dict(table["data"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return True  # nothing was moved yet
     try:
-        for name in _without_those_referred_to((name for name in names if _is_own(name, model)), folder.parent):
+        named = [name for name in files if _is_own(name, model)]
+        known = [name for name in named if is_own or _is_still(folder.parent / name, files[name])]
+        for name in _without_those_referred_to(known, folder.parent):
             faults.point("publish.old_data")
             (folder.parent / name).unlink(missing_ok=True)
     except OSError:
         return False
     return True
+
+
+def _which(file: Path) -> list[int]:
+    """What tells a file from all others, under any name: nobody else's journal can say it."""
+    found = file.lstat()
+    return [found.st_ino, found.st_mtime_ns, found.st_size]
+
+
+def _is_still(file: Path, which: object) -> bool:
+    try:
+        return _which(file) == which
+    except (OSError, ValueError):  # it is gone, or no name
+        return False
 
 
 def own_data(model: Path) -> list[Path]:
@@ -107,12 +131,12 @@ def locations(model: Path) -> set[str]:
     """
     found: set[str] = set()
     try:
-        with model.open("rb") as file:
+        with limits.open_file(model, OnnxqError) as file:
             block = b""
             while chunk := file.read(_CHUNK):
                 block = block[-_LONGEST:] + chunk
                 found |= _locations_in(block)
-    except OSError:
+    except (OSError, OnnxqError):  # whoever reads it as a model says what is wrong
         return found
     return found
 
