@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from onnxq.errors import OnnxqError
@@ -23,6 +23,8 @@ _LOCATION = b"\n\x08location\x12"
 _CHUNK, _LONGEST = 1 << 22, 1 << 13
 #: What the file of a model begins with: the field `ir_version`.
 _MODEL = b"\x08"
+#: Suffixes of models that onnx reads as JSON or text.
+_TEXTS = (".json", ".onnxjson", ".textproto", ".prototxt", ".pbtxt", ".txtpb", ".onnxtxt", ".onnxtext")
 
 
 def write_journal(folder: Path, model: Path, files: Iterable[Path]) -> None:
@@ -101,14 +103,21 @@ def _is_own(name: str, model: Path) -> bool:
 
 
 def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
-    """The names that no model in `folder` speaks of: somebody may have copied one."""
+    """The names that no model in `folder` speaks of: somebody may have copied one, also as text."""
     left = set(names)
     for path in folder.iterdir() if left else ():
         if path.is_file() and not os.access(path, os.R_OK):
             return []  # it may be a model of somebody else's, which speaks of any
-        if is_model(path):
-            left -= locations(path)
+        if is_model(path) or path.suffix in _TEXTS:
+            left -= _spoken_of(left, path)
     return sorted(left)
+
+
+def _spoken_of(names: Iterable[str], file: Path) -> set[str]:
+    """The names that stand anywhere in a file, by their hashes, which no encoding of text changes."""
+    hashed = {name: re.search(r"[0-9a-f]{16}\.data$", name) for name in names}
+    wanted = {name: os.fsencode(found[0] if found else name) for name, found in hashed.items()}
+    return {name for block in _blocks(file) for name, word in wanted.items() if word in block}
 
 
 def is_model(path: Path) -> bool:
@@ -129,16 +138,19 @@ def locations(model: Path) -> set[str]:
 
     The bytes are searched and not parsed, so that no model is too large or too damaged for it.
     """
-    found: set[str] = set()
+    return {name for block in _blocks(model) for name in _locations_in(block)}
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    """The bytes of a file, in parts that overlap by more than a path is long; none if it cannot be read."""
     try:
-        with limits.open_file(model, OnnxqError) as file:
+        with limits.open_file(file, OnnxqError) as opened:
             block = b""
-            while chunk := file.read(_CHUNK):
+            while chunk := opened.read(_CHUNK):
                 block = block[-_LONGEST:] + chunk
-                found |= _locations_in(block)
+                yield block
     except (OSError, OnnxqError):  # whoever reads it as a model says what is wrong
-        return found
-    return found
+        return
 
 
 def _locations_in(block: bytes) -> set[str]:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxq import own_ops
 from onnxq.errors import BadModel, first_line, root_cause
-from onnxq.files import limits
+from onnxq.files import guard, limits
 from onnxq.files.ranged import let_fetch
 from onnxq.model import graph
 from onnxq.model.legal import require_legal
@@ -47,9 +47,11 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
         model = ir.from_proto(proto)
     except Exception as error:  # whatever onnx_ir stumbles over
         raise BadModel(f"'{path}' is not a legal ONNX model: {_why(error)}") from None
-    for tensor in external_tensors(model):
+    outside = external_tensors(model)
+    for tensor in outside:
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
         let_fetch(tensor)
+    guard.remember_data({tensor.path for tensor in outside})
     _check_order(path, model)
     return model
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +11,19 @@ import onnx
 import onnxruntime
 import pytest
 import tiny
+from click.testing import CliRunner
 
 import onnxq
 from onnxq.bundles.export import export
 from onnxq.bundles.verify import verify
+from onnxq.cli import main
 from onnxq.conversion.to_ort import to_ort
 from onnxq.errors import BadModel
+from onnxq.files import data_files
+from onnxq.files.guard import Guard
+from onnxq.job import Environment
 from onnxq.model.load import load_model
+from onnxq.output.data_writer import LAYER
 from onnxq.quality import MAX_DB
 from onnxq.runtime.session import Session
 
@@ -100,14 +108,83 @@ def test_models_in_text_that_stay_as_they_are_become_protobuf(suffix: str, tmp_p
     assert [node.op_type for node in onnx.load(output).graph.node] == ["Relu"]
 
 
-def test_models_in_text_with_data_beside_them(tmp_path: Path) -> None:
-    """Which onnxruntime finds there too."""
+def beside(folder: Path, name: str) -> onnx.ModelProto:
+    """A model whose weight lies in a file beside it."""
     proto = made()
-    raw = proto.graph.initializer[0].raw_data
-    (tmp_path / "w.data").write_bytes(raw)
     tensor = proto.graph.initializer[0]
+    (folder / name).write_bytes(tensor.raw_data)
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="w.data")
-    onnx.save(proto, tmp_path / "model.json")
+    tensor.external_data.add(key="location", value=name)
+    return proto
+
+
+def spelled_otherwise(proto: onnx.ModelProto, name: str) -> bytes:
+    """Protobuf that says first where the data lie, and then that this is what it says."""
+    raw, value = proto.SerializeToString(), b"\x12" + bytes([len(name)]) + name.encode()
+    usual = b"\n\x08location" + value
+    assert raw.count(usual) == 1
+    return raw.replace(usual, value + b"\n\x08location")
+
+
+WRITING = (
+    ("check", "MODEL", "MODEL", "--html"),
+    ("report", "MODEL", "-o"),
+    ("bench", "MODEL", "--report"),
+    ("profile", "MODEL", "-o"),
+    ("analyze", "MODEL", "--html"),
+)
+
+
+@pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
+@pytest.mark.parametrize("model", ["model.onnx", "model.json"])
+def test_data_that_only_a_parser_finds_are_not_written_over(
+    model: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    proto = beside(tmp_path, "w.page")
+    before = (tmp_path / "w.page").read_bytes()
+    if model.endswith(".json"):
+        onnx.save(proto, tmp_path / model)
+    else:
+        (tmp_path / model).write_bytes(spelled_otherwise(proto, "w.page"))
+    assert data_files.locations(tmp_path / model) == set()
+    done = CliRunner().invoke(main, [model if word == "MODEL" else word for word in words] + ["w.page", "-f"])
+    assert done.exit_code == 1 and "'w.page' is read, so it cannot be the output" in done.stderr, done.output
+    assert (tmp_path / "w.page").read_bytes() == before
+
+
+def test_a_bundle_whose_model_reads_what_is_not_listed_by_another_spelling(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    export(put(made(), tmp_path / "model.onnx"), bundle, check=False)
+    raw = spelled_otherwise(beside(bundle, "w.data"), "w.data")
+    (bundle / "model.onnx").write_bytes(raw)
+    table = json.loads((bundle / "manifest.json").read_text())
+    table["files"]["model.onnx"] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    (bundle / "manifest.json").write_text(json.dumps(table))
+    with pytest.raises(BadModel, match=r"reads 'w\.data', which is not among its files"):
+        verify(bundle)
+
+
+@pytest.mark.parametrize("name", ["copy.json", "copy.textproto", "copy.onnx"])
+def test_data_that_a_copy_of_the_model_reads_stay(name: str, tmp_path: Path) -> None:
+    """In whatever form somebody keeps it."""
+    monster = tiny.model("g (float[1, 64] x) => (float[1, 999] y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 999)})
+    source, output = put(monster, tmp_path / "model.onnx"), tmp_path / "out.onnx"
+    environment = Environment(Guard(force=True), shard_size=LAYER)
+    onnxq.quantize(source, output, "int8", check=False, environment=environment)
+    (kept,) = data_files.own_data(output)
+    proto = onnx.load(output, load_external_data=False)
+    if name.endswith(".onnx"):
+        (tmp_path / name).write_bytes(spelled_otherwise(proto, kept.name))
+    else:
+        onnx.save(proto, tmp_path / name)
+    onnxq.quantize(source, output, "int4", check=False, environment=environment)
+    assert kept.is_file() and data_files.own_data(output) != [kept]
+    (tmp_path / name).unlink()
+
+
+def test_models_in_text_with_data_beside_them(tmp_path: Path) -> None:
+    """Which onnxruntime finds there too."""
+    onnx.save(beside(tmp_path, "w.data"), tmp_path / "model.json")
     np.testing.assert_allclose(opened(tmp_path / "model.json"), expected(), rtol=1e-4, atol=1e-4)
