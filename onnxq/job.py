@@ -22,6 +22,7 @@ from onnxq.model.types import Types, infer_types, types_of
 from onnxq.output import write
 from onnxq.output.data_writer import ShardSize, require_shard_size
 from onnxq.passes.prepare import prepare
+from onnxq.passes.recurrent.join_cells import JoinCells, is_of_8_bits
 from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
@@ -248,6 +249,8 @@ def open_job(
     widen = place.widens_half or is_rounding
     opset = max(place.opset_for(scheme) for scheme in schemes)
     refusal = prepare(loaded, opset=opset, widen=widen)
+    if place.has_onnxq_ops and all(map(is_of_8_bits, schemes)):
+        JoinCells(wanted)(loaded)
     knows_data = sampling.source is not None or bool(evidence_of)
     has_data = knows_data and wanted.algorithm not in algorithms.DATA_FREE
     plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal, has_data=has_data)

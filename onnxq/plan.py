@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from onnxq import algorithms, formats
+from onnxq import algorithms, formats, own_ops
 from onnxq.boundary import bounded, require_types
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
@@ -324,9 +324,10 @@ def _choice(row: Mapping[str, Any], target: str) -> Choice:
     if choice.format not in _formats_of(choice.method, choice.format):
         raise BadRecipe(wrong)
     is_dense = choice.method is Method.PACKED and formats.get(choice.format or "").is_dense
-    if is_dense and (choice.block is not None or target != "onnxq"):  # whose own operator it is
+    is_whole = is_dense or (choice.method is Method.PACKED and choice.op in own_ops.CELLS)
+    if is_whole and (choice.block is not None or target != "onnxq"):  # whose own operators these are
         raise BadRecipe(wrong)
-    needs_block = (choice.method is Method.PACKED and not is_dense) or (
+    needs_block = (choice.method is Method.PACKED and not is_whole) or (
         choice.method is Method.STORED and _is_of_blocks(choice.format or "", target)
     )
     needs_block = needs_block or (choice.method is Method.STATIC and choice.format == "lpbq")

@@ -13,6 +13,7 @@ extern const Ops kGatherNBits;  // cpu/gather_nbits.cc
 extern const Ops kObserve;      // cpu/observe.cc
 extern const Ops kRegion, kBf16Region;  // region/node.cc
 extern const Ops kAttention;    // attention/node.cc
+extern const Ops kRecurrent;    // recurrent/node.cc
 
 #if defined(ONNXQ_CUDA)
 extern const Ops kCudaMatMulNBits, kCudaGatherNBits;  // cuda/nodes.cc

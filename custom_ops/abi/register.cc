@@ -12,11 +12,11 @@ namespace {
 using namespace onnxq;
 
 #if defined(ONNXQ_CUDA)
-constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve, &kRegion,
-                               &kBf16Region,  &kAttention,   &kCudaMatMulNBits, &kCudaGatherNBits};
+constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve,         &kRegion,
+                               &kBf16Region,  &kAttention,   &kRecurrent,   &kCudaMatMulNBits, &kCudaGatherNBits};
 #else
 constexpr const Ops* kOps[] = {&kMatMulNBits, &kDenseMatMul, &kGatherNBits, &kObserve,
-                               &kRegion,      &kBf16Region,  &kAttention};
+                               &kRegion,      &kBf16Region,  &kAttention,   &kRecurrent};
 #endif
 
 // onnxruntime before 1.24 crashes in shape inference of a custom operator whose optional inputs are left out, and has no

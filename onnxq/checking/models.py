@@ -244,6 +244,7 @@ def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
         own_ops.GATHER,
         own_ops.REGION,
         own_ops.BF16_REGION,
+        own_ops.RECURRENT,
         "MatMulBnb4",
         "GatherBlockQuantized",
         "QMoE",

@@ -21,6 +21,7 @@ _KINDS = {
     "DequantizeLinear": "weights in codes, unpacked before they are used",
     "QuantizeLinear": "activations in codes by fixed ranges, around operators on floats: the QDQ form",
     "MatMulNBits": "weights of few bits that the kernel reads, activations in float",
+    "Recurrent": "weights of recurrent layers in int8, activations in 15 or 8 bits by the range of each row",
     "MatMulBnb4": "weights of 4 bits that the kernel reads, activations in float",
 }
 _STYLES = {Severity.NOTE: "", Severity.WARNING: "bold yellow", Severity.ERROR: "bold red"}

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+from onnxq import own_ops
 from onnxq.checking import verdict
 from onnxq.checking.models import Check
 from onnxq.checking.score import Score
@@ -77,6 +78,7 @@ class Drafts:
         """The tuned plan; where the job has another one in bfloat16, that with the least regret of the two."""
         recipe, full, dense = self.job.recipe, self._full, self._dense
         plan = self._with_best_kernels(bench, self._tuned(bench, recipe))
+        plan = self._with_recurrent_kernels(bench, plan)
         if dense is None or not Timings(bench, recipe.accuracy_level).can_tell(dense):
             return plan
         model, self._full = self.job.model, dense
@@ -99,6 +101,14 @@ class Drafts:
             return plan
         other = int8_regions.without_regions(plan, model, recipe, infer_types(model))
         return better(bench, plan, without_unobserved(model, other, self._ranges), recipe)
+
+    def _with_recurrent_kernels(self, bench: PlanBench, plan: Plan) -> Plan:
+        """`plan`, or the same with the kernels of those recurrent layers whose int8 weights it unpacks, where that is
+        better on the whole: the noise that a kernel was thought to make may be that of the weights alone."""
+        stored = [c for c in plan.those(Method.STORED) if c.op in own_ops.CELLS and c.format == "int8"]
+        before = [self._full.choices[c.node] for c in stored if c.node in self._full.choices]
+        back = [c for c in before if c.method in COMPUTING and c.format == "int8"]
+        return better(bench, plan, plan.replacing(back), self.job.recipe) if back else plan
 
     def after(self, plan: Plan, proof: Check | None, file: Path) -> Plan | None:
         """What to write in the place of `plan`, of whose `file` the check found `proof`; None: it stays.

@@ -54,11 +54,14 @@ from onnxq.layouts._tiles import (
     from_dense_tiles,
     from_few_bits_tiles,
     from_onnxq_tiles,
+    from_recurrent_tiles,
     from_row_tiles,
     onnxq_scales,
     onnxq_tiles,
     onnxq_width,
     onnxq_zero_points,
+    recurrent_scales,
+    recurrent_tiles,
 )
 
 __all__ = [
@@ -90,6 +93,7 @@ __all__ = [
     "from_matmul_bnb4",
     "from_matmul_nbits",
     "from_onnxq_tiles",
+    "from_recurrent_tiles",
     "from_row_tiles",
     "gather_block",
     "gguf",
@@ -120,6 +124,8 @@ __all__ = [
     "onnxq_width",
     "onnxq_zero_points",
     "pack_codes",
+    "recurrent_scales",
+    "recurrent_tiles",
     "scale_code_tiles",
     "scale_codes",
     "scale_factor",

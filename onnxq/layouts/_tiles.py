@@ -10,9 +10,17 @@ k = 8g + 4 + j in its high one, so that masking and shifting four bytes each giv
     weight [T, Kp/2, 16, 2]     bfloat16:  k = 0   | 1          (Kp: K filled up to a multiple of 32; no scales)
 
 Rows behind N have scale 0; elements behind K hold the code that decodes to zero.
+
+Weights of recurrent layers have all gates of 16 numbers of the state together, so that what is done with the gates of a
+number is done in registers. Such a weight is [D · G · H, K] for D directions and G gates, rows of a direction one after
+the other, in ONNX's order of gates; of one direction also [1, G · H, K], as ONNX has it. T = ceil(H / 16):
+
+    weight [D, T, ceil(K/4), G, 16, 4], scales [D, T, G, 16]
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,3 +249,74 @@ def from_row_tiles(tiles: NDArray, n: int) -> NDArray:
         n: how many rows there were before they were filled up.
     """
     return np.ascontiguousarray(tiles.transpose(0, 2, 1).reshape(len(tiles) * ROWS, tiles.shape[1])[:n])
+
+
+def recurrent_tiles(directions: int, gates: int) -> Layout:
+    """The codes of a recurrent layer's weight in int8 with one scale a row.
+
+    Args:
+        directions, gates: of the layer.
+    """
+
+    def form(w: Outline) -> Form:
+        return Form(np.dtype(np.uint8), _recurrent_shape(directions, gates, w.rows, w.k))
+
+    def pack(q: QuantizedTensor) -> Bytes:
+        rows, k = math.prod(q.codes.shape[:-1]), q.codes.shape[-1]
+        shape = _recurrent_shape(directions, gates, rows, k)
+        tiles = np.full((directions, gates, shape[1] * ROWS, shape[2] * 4), 128, np.uint8)
+        h = rows // directions // gates
+        tiles[:, :, :h, :k] = unsigned(q.codes, 8).reshape(directions, gates, h, k)
+        cut = tiles.reshape(directions, gates, shape[1], ROWS, shape[2], 4)
+        return np.ascontiguousarray(cut.transpose(0, 2, 4, 1, 3, 5))
+
+    return Layout(pack, form)
+
+
+def recurrent_scales(directions: int, gates: int) -> Layout:
+    """Its scales in float32.
+
+    Args:
+        directions, gates: of the layer.
+    """
+
+    def form(w: Outline) -> Form:
+        return Form(np.dtype(np.float32), (directions, _recurrent_shape(directions, gates, w.rows, 1)[1], gates, ROWS))
+
+    def pack(q: QuantizedTensor) -> NDArray[np.float32]:
+        scales = arguments.present(q.scales, "scales").reshape(directions, gates, -1)
+        h = scales.shape[2]
+        padded = np.zeros((directions, gates, -(-h // ROWS) * ROWS), np.float32)
+        padded[:, :, :h] = scales
+        return np.ascontiguousarray(padded.reshape(directions, gates, -1, ROWS).transpose(0, 2, 1, 3))
+
+    return Layout(pack, form)
+
+
+def from_recurrent_tiles(weight: Bytes, scales: NDArray[np.float32], *, n: int, k: int, gates: int) -> QuantizedTensor:
+    """The [D · G · H, K] weight that the two layouts above packed.
+
+    Args:
+        weight, scales: as they pack them.
+        n, k: numbers of the state, and those that are summed up.
+        gates: of the layer.
+
+    Raises:
+        ValueError: arrays whose shapes are not those of `n`, `k` and `gates`.
+    """
+    if arguments.raw("tiles", weight).ndim != 6 or min(n, k, gates, *weight.shape) < 1:
+        raise ValueError(f"tiles are [directions, tiles, fours of k, gates, 16, 4], not {list(weight.shape)}")
+    directions = weight.shape[0]
+    wanted = _recurrent_shape(directions, gates, directions * gates * n, k)
+    arguments.require_shape("tiles", weight, wanted)
+    arguments.require_shape("scales", scales, (directions, wanted[1], gates, ROWS))
+    rows = weight.transpose(0, 3, 1, 4, 2, 5).reshape(directions, gates, wanted[1] * ROWS, wanted[2] * 4)
+    codes = signed(np.ascontiguousarray(rows[:, :, :n, :k]).reshape(-1, k), 8)
+    steps = scales.transpose(0, 2, 1, 3).reshape(directions, gates, -1)[:, :, :n]
+    return QuantizedTensor(formats.get("int8"), Granularity(0), codes, np.ascontiguousarray(steps).reshape(-1))
+
+
+def _recurrent_shape(directions: int, gates: int, rows: int, k: int) -> tuple[int, ...]:
+    if directions < 1 or gates < 1 or rows % (directions * gates):
+        raise ValueError(f"{rows} rows are not those of {directions} directions and {gates} gates")
+    return (directions, -(-(rows // directions // gates) // ROWS), -(-k // 4), gates, ROWS, 4)

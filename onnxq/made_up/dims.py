@@ -186,9 +186,9 @@ def _is_batch(symbol: str, *, comes_first: bool) -> bool:
 def _numbered_batches(inputs: Sequence[Input]) -> set[str]:
     """Batches among the names that torch gives to dimensions nobody named: `s0`, `s77`.
 
-    One comes first in pictures, tokens or sounds, and every input of any size has it. Not the first of [rows, features],
-    which may be steps, nor of [any, any, features], which recurrent models lay out both ways, unless there is an input
-    of one number for each.
+    One comes first in pictures, tokens or sounds, and every input of any size has it. Not the first of [rows,
+    features], which may be steps, nor of [any, any, features], which recurrent models lay out both ways, unless there
+    is an input of one number for each.
     """
     moving = [i for i in inputs if any(map(is_free, i.shape or ()))]
     everywhere = [{symbol_of(i, axis) for axis, dim in enumerate(i.shape or ()) if is_free(dim)} for i in moving]

@@ -113,7 +113,12 @@ def attribute_float(node: ir.Node, name: str, default: float) -> float:
 
 def attribute_string(node: ir.Node, name: str, default: str) -> str:
     found = node.attributes.get(name)
-    return default if found is None else _of_type(node, found, ir.AttributeType.STRING).as_string()
+    if found is None:
+        return default
+    text = _of_type(node, found, ir.AttributeType.STRING).value
+    if not isinstance(text, str):  # bytes: onnx-ir could not decode them
+        raise BadModel(f"node '{node.name}' ({node.op_type}): attribute '{name}' is no text in UTF-8")
+    return text
 
 
 def _of_type(node: ir.Node, attribute: ir.Attr, kind: ir.AttributeType) -> ir.Attr:

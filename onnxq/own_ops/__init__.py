@@ -1,8 +1,8 @@
 """What the operators of the onnxq domain compute, in standard ONNX: the model-local functions that every file carries.
 
-`MatMulNBits`, `DenseMatMul`, `GatherNBits` and `Attention` are compiled kernels where their library is registered.
-Where it is not, a runtime calls the function of the same domain, name and overload, so that the file opens in any
-onnxruntime.
+`MatMulNBits`, `DenseMatMul`, `GatherNBits`, `Attention` and `Recurrent` are compiled kernels where their library is
+registered. Where it is not, a runtime calls the function of the same domain, name and overload, so that the file opens
+in any onnxruntime.
 `DequantizeNBits`, `NestedScales` and `WidenTiles` are functions everywhere: runtimes fold them when they load the
 model. One body serves all shapes: sizes come from the attributes of the node and the shapes of its inputs. The
 overload names the variant:
@@ -11,6 +11,7 @@ overload names the variant:
     DenseMatMul        FORMAT[_bias][_plus|_times][_exact][_relu|_gelu|_gelu_tanh|_silu]
     GatherNBits        FORMAT[_zp]
     Attention          softmax[_mask][_exact][_turnedRANK|_joinedPARTS]
+    Recurrent          FORMAT[_exact]_lstm|gru|rnn[_bias][_lens][_h][_c][_clip]
     DequantizeNBits    FORMAT[_turned|_shaped|_scales|_minima]
     NestedScales       FORMAT
     WidenTiles         FORMAT
@@ -33,9 +34,13 @@ from onnxq.formats import Format
 
 DOMAIN, VERSION = "onnxq", 1
 MATMUL, GATHER, DEQUANTIZE, NESTED = "MatMulNBits", "GatherNBits", "DequantizeNBits", "NestedScales"
-DENSE, ATTENTION, WIDEN = "DenseMatMul", "Attention", "WidenTiles"
+DENSE, ATTENTION, WIDEN, RECURRENT = "DenseMatMul", "Attention", "WidenTiles", "Recurrent"
 #: Bits of an attention's attribute `joined`: of what the heads of a row lie side by side.
 JOINED = {"q": 1, "k": 2, "v": 4, "y": 8}
+#: What a Recurrent computes, in the words of standard operators, and how many gates a number of its state has.
+CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}
+#: Its inputs behind the weights.
+RECURRENT_INPUTS = ("bias", "sequence_lens", "initial_h", "initial_c")
 #: Their bodies are islands of models (`passes/regions`).
 REGION, BF16_REGION = "Region", "Bf16Region"
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
@@ -45,6 +50,7 @@ _FILES = {
     DENSE: "_dense",
     GATHER: "_gather",
     ATTENTION: "_attention",
+    RECURRENT: "_recurrent",
     DEQUANTIZE: "_dequantize",
     NESTED: "_nested",
     WIDEN: "_widen",
@@ -64,7 +70,8 @@ class Variant:
         moved: what DequantizeNBits does to [R, K]: nothing, `turned` (a matrix), or `shaped` (of any rank); or which
             part of a weight in a format of two levels it is that it makes, `scales` or `minima`. Of an attention,
             `turned` and the rank of k, where that is [..., T, D], or `joined` and the number that its attribute of
-            that name has. Of a DenseMatMul its activation function.
+            that name has. Of a DenseMatMul its activation function. Of a Recurrent the standard operator, and the last
+            words of the inputs behind the weights that it has, and `clip`.
         mask: whether an attention has that input.
         other: what a DenseMatMul does with its last input: nothing, `plus` or `times`.
     """

@@ -22,6 +22,7 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
+from onnxq.passes.recurrent.insert_recurrent import InsertRecurrent
 from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.store_halves import StoreHalves
@@ -97,12 +98,13 @@ def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:
 def _of_target(work: Work, model: ir.Model) -> list[PlanPass]:
     thorough = work.recipe.effort == "thorough"
     codes = Codes(_named_algorithms(work.recipe, model, work.plan), work.evidence, _ranks(work), thorough)
-    made: list[PlanPass] = []
+    made: list[PlanPass] = [InsertRecurrent.of(work)] if work.target.has_onnxq_ops else []
     for word in passes.in_order("quantize", work.target.passes):
         each = passes.found("quantize")[word]
         assert issubclass(each, PlanPass), word
         made.append(each.of(work))
-        made[-1].codes = codes
+    for each_pass in made:
+        each_pass.codes = codes
     return made
 
 

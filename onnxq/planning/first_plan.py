@@ -106,7 +106,7 @@ def _choose(
     is_contrib = wish.method is Method.PACKED and graph.MICROSOFT in target.domains
     if opset_note and wish.method in COMPUTING and not is_contrib:
         wish = in_float(wish, opset_note)
-    if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2:
+    if wish.method is Method.DYNAMIC and node.op_type == "LSTM" and len(weights) != 2 and not target.has_onnxq_ops:
         wish = in_float(wish, "its weights are not both constant")
     if wish.method is Method.STATIC and reads_constant(node, weights):
         wish = in_float(wish, "what it reads is constant: unpacked when the model loads")
@@ -215,9 +215,11 @@ def _wish(scheme: str, asked: Choice, recipe: Recipe, target: Target) -> Choice:
     if target.rounds_activations(scheme):
         if op in ("Conv", *MATMULS) or op in target.static:
             return _static(asked, word, recipe, target)
+        if op in target.dynamic:
+            return asked.to(Method.DYNAMIC, "int8", None)
         return asked.to(Method.STORED, "int8", None, f"no static int8 kernel for {op}: unpacked when the model loads")
     if scheme == "w8a8-dynamic":
-        if op in (*MATMULS, "LSTM"):
+        if op in (*MATMULS, "LSTM", *target.dynamic):
             return asked.to(Method.DYNAMIC, "int8", None)
         reason = f"no fast dynamic int8 kernel for {op}: unpacked when the model loads"
         return asked.to(Method.STORED, "int8", None, reason)

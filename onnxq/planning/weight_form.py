@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxq import formats
+from onnxq import formats, own_ops
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.recipe import Recipe, twin
@@ -27,6 +27,8 @@ def as_asked(choice: Choice, weights: Sequence[Weight], recipe: Recipe, target: 
     if format is None or format.scale_type is None or choice.method in (Method.KEEP, Method.HALF):
         return choice
     scheme = recipe.scheme_for(choice.node, choice.op)
+    if choice.op in own_ops.CELLS and choice.method in (Method.DYNAMIC, Method.PACKED):
+        return _of_recurrent(choice, weights, recipe, target)
     if recipe.symmetric is not None and scheme in SCHEMES and choice.method in (Method.PACKED, Method.STORED):
         choice = dataclasses.replace(choice, format=twin(format.name, symmetric=recipe.symmetric))
     if recipe.granularity in ("tensor", "channel"):
@@ -36,10 +38,19 @@ def as_asked(choice: Choice, weights: Sequence[Weight], recipe: Recipe, target: 
     return choice
 
 
+def _of_recurrent(choice: Choice, weights: Sequence[Weight], recipe: Recipe, target: Target) -> Choice:
+    """Kernels of recurrent layers know one scale a row, and no zero points."""
+    is_open = recipe.symmetric is False and recipe.scheme_for(choice.node, choice.op) in SCHEMES
+    if is_open and choice.method is Method.PACKED:
+        stored = in_float(choice, "its kernel has no zero points: unpacked when the model loads")
+        return as_asked(stored, weights, recipe, target)
+    if recipe.granularity in ("tensor", "block"):
+        reason = f"{'an' if choice.op != 'GRU' else 'a'} {choice.op} has one scale an output"
+        return choice.to(choice.method, choice.format, None, reason)
+    return choice
+
+
 def _coarser(choice: Choice, weights: Sequence[Weight], granularity: str, target: Target) -> Choice:
-    if choice.method is Method.DYNAMIC and choice.op == "LSTM":
-        kept = granularity == "channel"
-        return choice if kept else choice.to(choice.method, choice.format, None, "an LSTM has one scale an output")
     has_kernel_block = choice.method is Method.PACKED or choice.block is not None
     if choice.method is Method.STORED and target.stores(choice.format or "", None):
         has_kernel_block = False

@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.weights import find_weights
 from onnxq.plan import Plan
 from onnxq.report.document import Layer, Node, WeightError
 
 #: How operators are called that compute on integers or packed weights.
-ON_CODES = ("QLinear", "QGemm", "ConvInteger", "MatMulInteger", "Dynamic", "MatMulNBits", "MatMulBnb4", "QMoE")
+ON_CODES = (
+    *("QLinear", "QGemm", "ConvInteger", "MatMulInteger", "Dynamic", "MatMulNBits", "MatMulBnb4", "QMoE"),
+    own_ops.RECURRENT,
+)
 #: Operators that kernels take into themselves, behind others, and how many of them.
 BEHIND = ("Relu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "LeakyRelu", "Add", "Mul")
 FUSED = 3

@@ -25,6 +25,7 @@ ADVICE = (
     (r"what it reads is constant", "fold it into a constant when exporting: it computes the same in every run"),
     (r"has only \d+ numbers", "nothing: so few numbers are not worth codes"),
     (r"subgraphs share its weight", "give each branch a weight of its own, or use target ort-cpu or onnxq"),
+    (r"peepholes|input and forget gates|activation functions are not", "nothing: kernels have the default gates"),
     (r"dynamically quantized LSTM|DynamicQuantizeLSTM", "target ort-cpu, and a forward layout"),
     (r"outlier channels", "calibration data (--data), by which channels are scaled"),
     (r"table that", "nothing: tables are small, and rounding them shifts positions"),

@@ -9,10 +9,13 @@ from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, weight_format
 from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
+from onnxq.targets._recurrent import why_no_kernel
 
 #: Numbers from which on a weight in float16 is multiplied by as it lies: it is read from memory then, half as many
 #: bytes as of float32, and stays in the file's mapping. Smaller ones stay in caches, where unpacking them takes longer.
 LARGE = 1 << 22
+#: The oldest standard operators that bodies of recurrent layers are written in.
+BODIES = 13
 #: Times the codes of a row that its tiles may take, which hold whole blocks, where codes have few bits to be small.
 MOST_PADDED = 1.125
 
@@ -22,14 +25,22 @@ class onnxq(Target):
     unpacks_wide_blocks = True
     float_types = ("float32", "float16")
     static = ("Conv", "ConvTranspose", "MatMul", "Gemm")
-    dynamic = ("MatMul", "Gemm")
-    packed = ("MatMul", "Gemm", "Gather")
+    dynamic = ("MatMul", "Gemm", *own_ops.CELLS)
+    packed = ("MatMul", "Gemm", "Gather", *own_ops.CELLS)
     domains = (own_ops.DOMAIN,)
     one_is_enough = True
-    passes = ("insert_qdq", "quantize_dynamically", "insert_onnxq_nodes", "store_weights", "convert_to_half")
+    passes = (
+        "insert_qdq",
+        "quantize_dynamically",
+        "insert_onnxq_nodes",
+        "store_weights",
+        "convert_to_half",
+    )
 
     def opset_for(self, scheme: str) -> int:
-        if scheme in INTEGER_SCHEMES or weight_format(scheme) == "float16":
+        if scheme in INTEGER_SCHEMES:
+            return max(BODIES, super().opset_for(scheme))
+        if weight_format(scheme) == "float16":
             return super().opset_for(scheme)
         if scheme not in SCHEMES and formats.get(scheme).multiplied_as is None and super().opset_for(scheme):
             return super().opset_for(scheme)
@@ -40,8 +51,8 @@ class onnxq(Target):
 
     def place(self, weight: Weight, wish: Choice) -> Choice:
         format = formats.get(wish.format or "")
-        if wish.method is Method.DYNAMIC and wish.op == "LSTM":
-            return in_float(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
+        if wish.op in own_ops.CELLS:
+            return _of_recurrent(weight, wish)
         if wish.method is Method.PACKED and format.multiplied_as is None:
             return in_float(wish, f"no kernel multiplies by {wish.format}: unpacked when the model loads")
         k, block = weight.shape[weight.role.contraction], wish.block or 1
@@ -53,3 +64,15 @@ class onnxq(Target):
             is_worth_it = format.name != "float16" or weight.elements >= LARGE
             return wish.to(Method.PACKED, format.name, None) if is_float and is_worth_it else wish
         return needs_plain_matmul(weight, wish)
+
+
+def _of_recurrent(weight: Weight, wish: Choice) -> Choice:
+    """In int8 with one scale a row a recurrent layer has a kernel, whatever becomes of its activations."""
+    is_int8 = wish.format == "int8" and wish.block is None and wish.granularity is None
+    computes = wish.method in (Method.DYNAMIC, Method.PACKED)
+    if not computes and not (is_int8 and wish.method is Method.STORED):
+        return wish
+    reason = why_no_kernel(weight.node) if is_int8 else f"no kernel of {wish.op} reads such codes"
+    if reason:
+        return in_float(wish, f"{reason}: unpacked when the model loads")
+    return wish if computes else wish.to(Method.PACKED, "int8", None, wish.reason)

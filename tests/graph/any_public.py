@@ -120,7 +120,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "block": blocks,
     "shape": shapes,
     "rank": st.integers(0, 4),
-    **dict.fromkeys(("size", "n", "k", "count"), sizes),
+    **dict.fromkeys(("size", "n", "k", "count", "directions", "gates"), sizes),
     **dict.fromkeys(
         ("symmetric", "signed", "has_data", "widen", "powers_of_two", "rounding", "higher_is_better", "thorough"),
         st.booleans(),

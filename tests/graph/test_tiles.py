@@ -136,3 +136,36 @@ def test_codes_of_other_widths_are_no_few_bits(name: str) -> None:
         layouts.few_bits_tiles(q)
     with pytest.raises(ValueError, match="tiles of 2 or 3 bits are"):
         layouts.from_few_bits_tiles(np.zeros((1, 2, 16, 4), np.uint8), signed=True)
+
+
+@looped("n, k", [(1, 1), (16, 4), (17, 5), (40, 33)])
+@looped("directions", [1, 2])
+@looped("gates", [1, 3, 4])
+def test_tiles_of_recurrent_layers_by_their_formula(gates: int, directions: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(n + k)
+    codes = rng.integers(-128, 128, (directions * gates * n, k)).astype(np.int8)
+    scales = rng.standard_normal(len(codes)).astype(np.float32)
+    q = QuantizedTensor(formats.get("int8"), Granularity(0), codes, scales)
+    tiles, steps = layouts.recurrent_tiles(directions, gates), layouts.recurrent_scales(directions, gates)
+    packed, of_rows = tiles(q), steps(q)
+    outline = layouts.Outline(q.format, q.granularity, q.shape, np.dtype(np.float32))
+    for array, layout in ((packed, tiles), (of_rows, steps)):
+        assert array.flags.c_contiguous
+        assert (array.dtype, array.shape) == tuple(layout.form(outline))
+    assert packed.shape == (directions, -(-n // 16), -(-k // 4), gates, 16, 4)
+    for row in range(len(codes)):
+        d, gate, i = row // n // gates, row // n % gates, row % n
+        assert of_rows[d, i // 16, gate, i % 16] == scales[row]
+        lines = packed[d, i // 16, :, gate, i % 16].reshape(-1)
+        assert np.array_equal(lines[:k].astype(int) - 128, codes[row])
+        assert np.all(lines[k:] == 128)
+    assert np.count_nonzero(of_rows) == len(codes)
+    back = layouts.from_recurrent_tiles(packed, of_rows, n=n, k=k, gates=gates)
+    np.testing.assert_array_equal(back.codes, codes)
+    np.testing.assert_array_equal(back.scales, scales)
+    for wrong in ({"n": n + 16}, {"k": k + 4}, {"n": 0}, {"gates": gates + 1}, {"gates": 0}):
+        with pytest.raises(ValueError, match="tiles"):
+            layouts.from_recurrent_tiles(packed, of_rows, **({"n": n, "k": k, "gates": gates} | wrong))
+    if gates == 3:
+        with pytest.raises(ValueError, match="are not those of"):
+            layouts.recurrent_tiles(directions, 7 * len(codes))(q)

@@ -1,4 +1,4 @@
-"""The kernel for ARM on an emulator."""
+"""The kernels for ARM on an emulator."""
 
 from __future__ import annotations
 
@@ -20,19 +20,57 @@ def compile(*arguments: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="there is no compiler for aarch64 (Debian: g++-aarch64-linux-gnu)")
-@pytest.mark.skipif(EMULATOR is None, reason="there is no emulator of aarch64 (Debian: qemu-user-static)")
-def test_neon(tmp_path: Path) -> None:
-    (tmp_path / "kernels.inc").write_text("ONNXQ_KERNEL(neon_dot)\nONNXQ_KERNEL(scalar)\n", encoding="utf-8")
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}", f"-I{tmp_path}"]
-    kernel, program = tmp_path / "neon_dot.o", tmp_path / "cross"
-    compile(*flags, "-march=armv8.2-a+dotprod", "-c", SOURCES / "cpu/kernels/neon_dot.cc", "-o", kernel)
-    others = [SOURCES / "cpu" / name for name in ("c_abi.cc", "gather.cc", "isa.cc", "kernels/scalar.cc")]
-    compile(*flags, "-static", HERE / "cross.cc", *others, kernel, "-o", program)
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    """A folder with what CMake would write, and the kernel for products."""
+    for name, word in (("kernels", "KERNEL"), ("recurrents", "RECURRENT")):
+        lines = f"ONNXQ_{word}(neon_dot)\nONNXQ_{word}(scalar)\n"
+        (tmp_path / f"{name}.inc").write_text(lines, encoding="utf-8")
+    return tmp_path
+
+
+def linked(build: Path, program: str, sources: list[str], kernels: list[str]) -> Path:
+    """The program of these sources, and of kernels, which alone are compiled for the instructions."""
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}", f"-I{build}"]
+    objects = [build / f"{name.replace('/', '_')}.o" for name in kernels]
+    for name, made in zip(kernels, objects, strict=True):
+        compile(*flags, "-march=armv8.2-a+dotprod", "-c", SOURCES / name, "-o", made)
+    common = ("cpu/c_abi.cc", "cpu/gather.cc", "cpu/isa.cc", "cpu/kernels/scalar.cc")
+    compile(
+        *flags,
+        *("-static", "-pthread", HERE / program),
+        *(SOURCES / name for name in (*common, *sources)),
+        *objects,
+        *("-o", build / "cross"),
+    )
+    return build / "cross"
+
+
+def outputs(program: Path) -> tuple[str, str]:
+    """What it says on a processor that has the instructions, where all is right; and on one without."""
+    assert EMULATOR is not None
     ran = subprocess.run([EMULATOR, "-cpu", "max", program], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.startswith("neon_dot scalar\n")
-    # A processor without the instructions takes the other kernel.
     old = subprocess.run([EMULATOR, "-cpu", "cortex-a53", program], capture_output=True, text=True)
-    assert old.stdout.startswith("scalar\n")
+    return ran.stdout, old.stdout
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(COMPILER is None, reason="there is no compiler for aarch64 (Debian: g++-aarch64-linux-gnu)"),
+    pytest.mark.skipif(EMULATOR is None, reason="there is no emulator of aarch64 (Debian: qemu-user-static)"),
+]
+
+
+def test_neon(build: Path) -> None:
+    new, old = outputs(linked(build, "cross.cc", [], ["cpu/kernels/neon_dot.cc"]))
+    assert new.startswith("neon_dot scalar\n")
+    assert old.startswith("scalar\n")  # a processor without the instructions takes the other kernel
+
+
+def test_neon_of_recurrent_layers(build: Path) -> None:
+    kernels = ["cpu/kernels/neon_dot.cc", "recurrent/kernels/neon_dot.cc"]
+    sources = ["recurrent/layer.cc", "recurrent/kernels/scalar.cc"]
+    new, old = outputs(linked(build, "cross_recurrent.cc", sources, kernels))
+    assert new.startswith("neon_dot: neon_dot\n")
+    assert old.startswith("scalar: scalar\n")

@@ -32,8 +32,8 @@ void multiply_pairs(const Problem& p, const Group& g, const int32_t* x, int64_t 
   const uint8_t *w0 = g.weight[0], *w1 = g.weight[1];
   for (int64_t i = 0; i < padded(p.K, p.block) / 2; ++i, x += R, w0 += kLine, w1 += kLine) {
     const __m512i line0 = Zmm::load(w0), line1 = Zmm::load(w1);
-    _mm_prefetch(reinterpret_cast<const char*>(w0) + kAhead, _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(w1) + kAhead, _MM_HINT_T0);
+    fetch_ahead(w0 + kAhead);
+    fetch_ahead(w1 + kAhead);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const __m512i pair = Zmm::broadcast(x + r);

@@ -119,7 +119,7 @@ void multiply_panel(const Problem& p, const Place& now, const Place& then, const
   const Group here = group<Zmm>(p, part.group + now.group), there = group<Zmm>(p, then.part.group + then.group);
   for (int i = 0; i < kVectors; ++i) {
     panel.half[i] = here.weight[i] + c.first * kTileBytes;
-    panel.next[i] = stay ? panel.half[i] + kAhead : there.weight[i] + chunk(p, then.chunk).first * kTileBytes;
+    panel.next[i] = stay ? panel.half[i] + kTilesAhead : there.weight[i] + chunk(p, then.chunk).first * kTileBytes;
   }
   panel.x_lines = fits(p, part.tiles) ? 0 : row_tiles(2 * lines_of_tile, part.groups);
   const Group to = columns(p, part.group + now.group);

@@ -156,7 +156,7 @@ struct FewRows {
             codes.decode(weight, decoded[(step + kBefore) % kBuffers]);
           }
           for (int64_t line = 0; line < kLines; line += kLine) {  // over the edge of a page, where the processor stops by itself
-            _mm_prefetch(reinterpret_cast<const char*>(weight) + kAhead + line, _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(weight) + kTilesAhead + line, _MM_HINT_T0);
           }
           weight += kLines;
           const uint8_t* const now = decoded[step % kBuffers];

@@ -134,8 +134,8 @@ void multiply_floats(const Problem& p, const Group& g, const float* x, int64_t f
     }
     for (int64_t i = 0; i < lines; ++i, x += Codes::kCount * R) {
       const typename V::I line[kVectors] = {V::load(at.weight[0]), V::load(at.weight[1])};
-      _mm_prefetch(reinterpret_cast<const char*>(at.weight[0]) + kAhead, _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(at.weight[1]) + kAhead, _MM_HINT_T0);
+      fetch_ahead(at.weight[0] + kAhead);
+      fetch_ahead(at.weight[1] + kAhead);
       add_products<V, Codes, R, 0>(codes, line, zero, scale, x, sum);
       at.weight[0] += kLine;
       at.weight[1] += kLine;

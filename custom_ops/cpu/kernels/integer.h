@@ -107,7 +107,7 @@ inline __attribute__((always_inline)) void add_record(const Codes& codes, const 
   }
   for (int c = 0; c < kVectors; ++c) {
     for (int64_t i = 0; i < kBytes; i += kLine) {  // over the edge of a page, where the processor stops by itself
-      _mm_prefetch(reinterpret_cast<const char*>(weight[c]) + ahead + i, _MM_HINT_T0);
+      fetch_ahead(weight[c] + ahead + i);
     }
     weight[c] += kBytes;
   }

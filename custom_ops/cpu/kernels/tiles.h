@@ -10,6 +10,7 @@ namespace onnxq {
 namespace {
 
 constexpr int64_t kTileRows = 16, kTileBytes = 1024;  // 16 rows of 64 bytes
+constexpr int64_t kTilesAhead = 2048;  // bytes that weights are fetched ahead, as measured on processors with AMX
 
 struct TileConfig {
   uint8_t palette, start_row, reserved[14];

@@ -46,6 +46,8 @@ _BIAS = {
 
 def family(node: ir.Node) -> str:
     """A word that is the same for operators that compute the same."""
+    if node.op_type == own_ops.RECURRENT and node.domain == own_ops.DOMAIN:
+        return graph.attribute_string(node, "cell", node.op_type)
     op = re.sub(r"^(Nhwc)?(Fused|QLinear)", "", node.op_type)
     return _SAME.get(op, op)
 

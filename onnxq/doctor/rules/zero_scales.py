@@ -30,6 +30,7 @@ _SCALES = {
     "QLinearAveragePool": (1, 3),
     "QLinearConcat": (0,),
     "MatMulNBits": (2,),
+    "Recurrent": (2, 4),
     "GatherBlockQuantized": (2,),
     "MatMulIntegerToFloat": (2, 3),
 }
@@ -61,7 +62,9 @@ class ZeroScales(Rule):
 
 def _is_right(node: ir.Node, x: NDArray) -> NDArray[np.bool_]:
     """Of weights in blocks signs may be turned around, and blocks may be zero."""
-    if node.op_type in ("MatMulNBits", "GatherBlockQuantized") or (node.op_type == "DequantizeLinear" and x.ndim > 1):
+    if node.op_type in ("MatMulNBits", "Recurrent", "GatherBlockQuantized") or (
+        node.op_type == "DequantizeLinear" and x.ndim > 1
+    ):
         return np.isfinite(x)
     if node.op_type == "DequantizeLinear" and constant_of(node, 0) is not None:
         return np.isfinite(x) & ((x > 0) | _is_nothing(node, x))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -167,6 +167,29 @@ def replace(node: ir.Node, y: ir.Value) -> None:
     graph.replace_value(node.outputs[0], y)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
+
+
+def replace_layer(
+    node: ir.Node,
+    op: str,
+    domain: str,
+    inputs: Sequence[ir.Value | None],
+    without: Collection[str],
+    restored: Restored,
+) -> ir.Node:
+    """A node with these inputs, and the outputs and the other attributes of `node`, in its place."""
+    name, node.name = node.name or "", restored.names.fresh(f"{node.name}_quantized")
+    kept = [attribute for attribute in node.attributes.values() if attribute.name not in without]
+    last = max(index for index, value in enumerate(inputs) if value is not None)
+    made = ir.Node(domain, op, inputs[: last + 1], kept, num_outputs=len(node.outputs), name=name)
+    node.prepend(made)
+    for old, new in zip(node.outputs, made.outputs, strict=True):
+        new.name = restored.names.fresh(f"{name}_out") if old.name else ""
+        if old.name:
+            graph.replace_value(old, new)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    return made
 
 
 def read_instead(node: ir.Node, x: ir.Value, restored: Restored) -> None:

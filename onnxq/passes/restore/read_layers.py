@@ -1,20 +1,30 @@
-"""onnxruntime's operators that hold a whole layer in codes: DynamicQuantizeLSTM, QAttention and QMoE."""
+"""Operators that hold a whole layer in codes: onnxruntime's DynamicQuantizeLSTM, QAttention and QMoE, our Recurrent."""
 
 from __future__ import annotations
-
-from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import formats, layouts
+from onnxq import formats, layouts, own_ops
+from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.model import graph
-from onnxq.passes.restore._restored import Restored, RestorePass, array_of, constants_of, input_of
+from onnxq.passes.restore._restored import (
+    Restored,
+    RestorePass,
+    Stored,
+    array_of,
+    constants_of,
+    input_of,
+    replace_layer,
+)
 
 #: Attributes of QMoE that say how its weights lie.
 _OF_CODES = {"block_size", "expert_weight_bits", "quant_type", "weights_prepacked", "accuracy_level"}
 _OF_CODES |= {f"fc{i}_expert_weight_bits" for i in (1, 2, 3)}
+
+#: Attributes that a layer of the standard does not have.
+_OF_RECURRENT = {"cell", "input_size", "activations"}
 
 
 class ReadLayers(RestorePass):
@@ -44,7 +54,7 @@ def _lstm(node: ir.Node, restored: Restored) -> bool:
         for source, *parts in zip(sources, found[:2], found[2::2], found[3::2], strict=True)
     ]
     rest = [input_of(node, index) for index in range(3, 8)]
-    _replace(node, "LSTM", "", [node.inputs[0], *weights, *rest], (), restored)
+    replace_layer(node, "LSTM", "", [node.inputs[0], *weights, *rest], (), restored)
     return True
 
 
@@ -97,7 +107,7 @@ def _attention(node: ir.Node, restored: Restored) -> bool:
         parts = [value for value in (x, input_of(node, 3), input_of(node, 6)) if value is not None]
         in_float = graph.add_node(node, "DequantizeLinear", parts, name, restored.names.fresh(f"{name}_out"))
     inputs = [in_float, w, input_of(node, 2), input_of(node, 5), input_of(node, 8)]
-    _replace(node, "Attention", graph.MICROSOFT, inputs, (), restored)
+    replace_layer(node, "Attention", graph.MICROSOFT, inputs, (), restored)
     return True
 
 
@@ -119,7 +129,7 @@ def _experts(node: ir.Node, restored: Restored) -> bool:
             return False
         weights.append(w)
     inputs = [node.inputs[0], router, weights[0], input_of(node, 4), weights[1], input_of(node, 7)]
-    made = _replace(node, "MoE", graph.MICROSOFT, inputs, _OF_CODES, restored)
+    made = replace_layer(node, "MoE", graph.MICROSOFT, inputs, _OF_CODES, restored)
     made.attributes["normalize_routing_weights"] = ir.AttrInt64("normalize_routing_weights", int(given is None))
     return True
 
@@ -151,24 +161,37 @@ def _expert_weight(node: ir.Node, indices: tuple[int, int, int], number: int, re
     return restored.floats(node, source, read, (experts, n, k), scales.dtype)
 
 
-def _replace(
-    node: ir.Node,
-    op: str,
-    domain: str,
-    inputs: Sequence[ir.Value | None],
-    without: Collection[str],
-    restored: Restored,
-) -> ir.Node:
-    """A node with these inputs, and the outputs and the other attributes of `node`, in its place."""
-    name, node.name = node.name or "", restored.names.fresh(f"{node.name}_quantized")
-    kept = [attribute for attribute in node.attributes.values() if attribute.name not in without]
-    last = max(index for index, value in enumerate(inputs) if value is not None)
-    made = ir.Node(domain, op, inputs[: last + 1], kept, num_outputs=len(node.outputs), name=name)
-    node.prepend(made)
-    for old, new in zip(node.outputs, made.outputs, strict=True):
-        new.name = restored.names.fresh(f"{name}_out") if old.name else ""
-        if old.name:
-            graph.replace_value(old, new)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    return made
+def read_recurrent(node: ir.Node, restored: Restored) -> bool:
+    """Whether `node` is a recurrent layer now; weights of one direction keep their codes."""
+    cell, h = graph.attribute_string(node, "cell", ""), graph.attribute_int(node, "hidden_size", 0)
+    sizes = {1: graph.attribute_int(node, "input_size", 0), 3: h}
+    found = constants_of(node, 1, 2, 3, 4)
+    if cell not in own_ops.CELLS or min(sizes.values()) < 1 or found is None or None in found:
+        return False
+    weights = [_gates_in_tiles(node, index, (own_ops.CELLS[cell], h, k), restored) for index, k in sizes.items()]
+    rest = [input_of(node, index) for index in range(5, 9)]
+    replace_layer(node, cell, "", [node.inputs[0], *weights, *rest], _OF_RECURRENT, restored)
+    return True
+
+
+def _gates_in_tiles(node: ir.Node, index: int, sizes: tuple[int, int, int], restored: Restored) -> ir.Value:
+    """[directions, gates · h, k] of the tiles that `node` reads at `index`, and of the scales behind them."""
+    source, (gates, h, k) = input_of(node, index), sizes
+    tiles, scales = (graph.constant(input_of(node, each)) for each in (index, index + 1))
+    assert source is not None and tiles is not None and scales is not None
+    shape = tuple(tiles.shape.numpy())
+    directions = shape[0] if len(shape) == 6 else 1
+    wanted = (directions, gates * h, k)
+
+    def read() -> QuantizedTensor:
+        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k, gates=gates)
+        return QuantizedTensor(q.format, Granularity(1), q.codes.reshape(wanted), q.scales)
+
+    def floats() -> NDArray:
+        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k, gates=gates)
+        return q.dequantize().reshape(wanted)
+
+    if directions != 1:  # no format has scales of two axes
+        return restored.floats(node, source, floats, wanted, ir.DataType.FLOAT)
+    stored = Stored(formats.get("int8"), Granularity(1), wanted, read)
+    return restored.weight(node, source, stored, ir.DataType.FLOAT)

@@ -1,4 +1,4 @@
-"""Our own products and tables: onnxq.MatMulNBits, DenseMatMul, GatherNBits, and what DequantizeNBits unpacks."""
+"""Our own operators on codes: onnxq.MatMulNBits, DenseMatMul, GatherNBits, Recurrent; what DequantizeNBits unpacks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from onnxq.passes.restore._restored import (
     input_of,
     read_instead,
 )
+from onnxq.passes.restore.read_layers import read_recurrent
 
 
 class ReadOnnxqNodes(RestorePass):
-    """Products become a MatMul by [K, N] and an Add of the bias, lookups a Gather. Nested scales stay nested."""
+    """Products become a MatMul by [K, N] and an Add of the bias, lookups a Gather, recurrent layers those of the
+    standard. Nested scales stay nested."""
 
     def restore(self, node: ir.Node, restored: Restored) -> bool:
         if node.domain != own_ops.DOMAIN:
@@ -36,6 +38,8 @@ class ReadOnnxqNodes(RestorePass):
             return _dense(node, restored)
         if node.op_type == own_ops.DEQUANTIZE:
             return _unpacked(node, restored)
+        if node.op_type == own_ops.RECURRENT:
+            return read_recurrent(node, restored)
         if node.op_type in (own_ops.MATMUL, own_ops.GATHER):
             return _packed(node, 1 if node.op_type == own_ops.MATMUL else 0, restored)
         return False
