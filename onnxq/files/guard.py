@@ -114,7 +114,8 @@ class Guard:
         Raises:
             BadOutput: it cannot be written, came into being since `writes` was asked, or was read since.
         """
-        self._require_unread(path, self._written.get(path, "-o"))
+        if _is_data(path):  # of a model that was read since `writes` was asked
+            raise _is_read(path, self._written.get(path, "-o"))
         staging.write(path, without_halves(text).encode(), replace=self.force)  # names of files are in it
         mirror.publish(path)
 
@@ -128,9 +129,17 @@ class Guard:
         mirror.publish(output, tuple(own_data(output)))
 
     def _require_unread(self, path: Path, option: str) -> None:
-        is_data = os.path.realpath(path) in _data_of_models
-        if is_data or any(_is_same(path, source) or _holds(source, path) for source in self._read):
-            raise BadOutput(f"'{path}' is read, so it cannot be the output; choose another name with {option}")
+        if _is_data(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):
+            raise _is_read(path, option)
+
+
+def _is_read(path: Path, option: str) -> BadOutput:
+    return BadOutput(f"'{path}' is read, so it cannot be the output; choose another name with {option}")
+
+
+def _is_data(path: Path) -> bool:
+    """Whether data of a model lie there."""
+    return os.path.realpath(path) in _data_of_models
 
 
 def _files_of(source: str | Path) -> list[Path]:
