@@ -20,8 +20,9 @@ from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
 from onnxq.passes.regions.region_times import RegionTime, region_times
 from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
-from onnxq.runtime import model_files, native
+from onnxq.runtime import native
 from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.own_files import model_files
 from onnxq.runtime.session import THREADS, Feed, Session
 from onnxq.runtime.timing import is_below, race
 from onnxq.samples.trials import Trials

@@ -21,7 +21,7 @@ from onnxq.conversion.to_ort import to_ort
 from onnxq.errors import BadRecipe, one_line
 from onnxq.job import Environment
 from onnxq.output.data_writer import LAYER
-from onnxq.runtime.model_files import ORT_SUFFIX
+from onnxq.runtime.own_files.model_files import ORT_SUFFIX
 
 ORT = ORT_SUFFIX[1:]
 

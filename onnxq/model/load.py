@@ -16,7 +16,8 @@ from onnxq.files.ranged import let_fetch
 from onnxq.model import graph
 from onnxq.model.legal import require_legal
 from onnxq.model.scopes import require_values
-from onnxq.runtime import model_files, supervisor
+from onnxq.runtime import supervisor
+from onnxq.runtime.own_files import model_files
 
 #: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
 TYPE = "onnxq.type"

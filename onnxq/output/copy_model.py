@@ -11,7 +11,7 @@ from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, load_model
 from onnxq.output import write
 from onnxq.output.data_writer import ShardSize
-from onnxq.runtime.model_files import is_text
+from onnxq.runtime.own_files.model_files import is_text
 
 
 def copy_model(model: Path, output: Path, guard: Guard, shard_size: ShardSize = None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from onnxq.runtime import model_files
+from onnxq.runtime.own_files import model_files
 
 #: The oldest standard operators that it runs (its documentation, Compatibility).
 OLDEST_OPSET = 7

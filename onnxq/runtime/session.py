@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, BadOutput, MissingRuntime, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
-from onnxq.runtime import kernel_times, known, model_files, native, supervisor
+from onnxq.runtime import kernel_times, known, native, supervisor
 from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.own_files import model_files
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -135,14 +135,14 @@ WRITING = (
 
 
 @pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
-@pytest.mark.parametrize("model", ["model.onnx", "model.json"])
+@pytest.mark.parametrize("model", ["model.onnx", "model.textproto"])
 def test_data_that_only_a_parser_finds_are_not_written_over(
     model: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     proto = beside(tmp_path, "w.page")
     before = (tmp_path / "w.page").read_bytes()
-    if model.endswith(".json"):
+    if model.endswith(".textproto"):
         onnx.save(proto, tmp_path / model)
     else:
         (tmp_path / model).write_bytes(spelled_otherwise(proto, "w.page"))

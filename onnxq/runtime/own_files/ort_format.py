@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnxq.errors import BadModel
-from onnxq.runtime import model_files, native
+from onnxq.runtime import native
+from onnxq.runtime.own_files import model_files
 from onnxq.runtime.session import reason, require
 
 #: Of such a file: its offsets have 32 bits, with a sign.

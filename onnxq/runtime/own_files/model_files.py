@@ -1,4 +1,4 @@
-"""Files of models as onnxruntime is to open them: as what onnxq took them for, whatever else they might be.
+"""Models as onnxruntime is to open them: as what onnxq took them for, whatever else they might be.
 
 onnx tells by its name whether a model is protobuf or text. onnxruntime takes every file for protobuf, but for its own
 format where it is called `.ort`, and bytes in memory where they say so: a file of a stranger may be two models.
