@@ -23,6 +23,8 @@ _LOCATION = b"\n\x08location\x12"
 _CHUNK, _LONGEST = 1 << 22, 1 << 13
 #: What the file of a model begins with: the field `ir_version`.
 _MODEL = b"\x08"
+#: How names of data end, and the length of that with the hash before it.
+_SUFFIX, _TAIL = b".data", 16 + len(b".data")
 #: Suffixes of models that onnx reads as JSON or text.
 _TEXTS = (".json", ".onnxjson", ".textproto", ".prototxt", ".pbtxt", ".txtpb", ".onnxtxt", ".onnxtext")
 
@@ -115,9 +117,14 @@ def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
 
 def _spoken_of(names: Iterable[str], file: Path) -> set[str]:
     """The names that stand anywhere in a file, by their hashes, which no encoding of text changes."""
-    hashed = {name: re.search(r"[0-9a-f]{16}\.data$", name) for name in names}
-    wanted = {name: os.fsencode(found[0] if found else name) for name, found in hashed.items()}
-    return {name for block in _blocks(file) for name, word in wanted.items() if word in block}
+    every = {name: os.fsencode(name)[-_TAIL:] for name in names}
+    found: set[bytes] = set()
+    for block in _blocks(file):
+        at = -1
+        while (at := block.find(_SUFFIX, at + 1)) >= 0:  # once for all names, of which there may be thousands
+            found.add(block[max(0, at + len(_SUFFIX) - _TAIL) : at + len(_SUFFIX)])
+    short = {tail for tail in every.values() if len(tail) < _TAIL and any(word.endswith(tail) for word in found)}
+    return {name for name, tail in every.items() if tail in found or tail in short}
 
 
 def is_model(path: Path) -> bool:
