@@ -110,7 +110,7 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
     format, given = formats.get(choice.format or ""), weight.tensor
     if isinstance(given, GivenTensor):
         if given.form is not None and _is_shortened(given.form, format, Granularity(axis, block)):
-            block = given.form[1].block
+            block = given.form[1].block or block
     elif choice.granularity is None and not format.has_fixed_block and is_standard(format, block):
         # A row that is shorter than a block is not filled up to a whole one.
         block = next((short for short in SHORT_BLOCKS if weight.shape[axis] <= short < block), block)
