@@ -404,7 +404,9 @@ def test_no_data_are_looked_for_in_what_the_kernel_makes_up(tmp_path: Path) -> N
     with subprocess.Popen(["sleep", "60"], env={"A": says}) as process:
         try:
             (tmp_path / "link.onnx").symlink_to(f"/proc/{process.pid}/environ")
-            assert says in (tmp_path / "link.onnx").read_text()
+            while says not in (tmp_path / "link.onnx").read_text():  # it has only just begun
+                assert process.poll() is None
+                time.sleep(0.001)
             assert data_files.locations(tmp_path / "link.onnx") == set()
         finally:
             process.kill()
