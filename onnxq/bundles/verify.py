@@ -23,7 +23,7 @@ from onnxq.bundles.manifest import (
 )
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, MissingRuntime
 from onnxq.job import Environment
-from onnxq.model.load import load_model
+from onnxq.model.load import external_tensors, load_model
 from onnxq.quality import compare_outputs
 from onnxq.runtime import library
 from onnxq.runtime.machine import Machine, this_machine
@@ -88,7 +88,9 @@ def verify(
     manifest = read_manifest(folder)
     nbytes = require_whole(folder, manifest, environment.progress)
     model, there = folder / manifest.model, manifest.measured
-    load_model(model)
+    for tensor in external_tensors(load_model(model)):  # of text, or unusual protobuf, the bytes do not tell
+        if str(tensor.location) not in manifest.files:
+            raise BadModel(f"the model of '{folder}' reads '{tensor.location}', which is not among its files")
     compiled, notes = _library(folder, manifest, load_library)
     machine = this_machine()
     count = min(manifest.threads, machine.cores) if threads is None else threads  # a stranger may say any number

@@ -22,7 +22,7 @@ from onnxq.passes.regions.step_names import RegionTime, region_times
 from onnxq.quality import MAX_DB, NO_CLASSES, Classes, Quality, compare_outputs, unrepeatable
 from onnxq.runtime import native
 from onnxq.runtime.kernel_times import Kernel
-from onnxq.runtime.own_files import ort_format
+from onnxq.runtime.own_files import model_files
 from onnxq.runtime.session import THREADS, Feed, Session
 from onnxq.runtime.timing import is_below, race
 from onnxq.samples.trials import Trials
@@ -210,7 +210,7 @@ def _kernels_of(quantized: Path, feeds: Sequence[Feed], threads: int) -> list[Ke
 def _regions(ran: Iterable[Kernel], quantized: Path) -> tuple[RegionTime, ...]:
     """What regions took, by step; of a file in onnxruntime's own format nobody can tell whose steps they were."""
     kernels = list(ran)
-    is_told = quantized.suffix != ort_format.SUFFIX and any(kernel.step is not None for kernel in kernels)
+    is_told = not model_files.is_ort(quantized) and any(kernel.step is not None for kernel in kernels)
     return region_times(kernels, ir.load(quantized)) if is_told else ()
 
 

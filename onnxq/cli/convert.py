@@ -21,9 +21,9 @@ from onnxq.conversion.to_ort import to_ort
 from onnxq.errors import BadRecipe, one_line
 from onnxq.job import Environment
 from onnxq.output.data_writer import LAYER
-from onnxq.runtime.own_files.ort_format import SUFFIX
+from onnxq.runtime.own_files.model_files import ORT_SUFFIX
 
-ORT = SUFFIX[1:]
+ORT = ORT_SUFFIX[1:]
 
 
 @click.command(short_help="Write a quantized model for another target, same codes.")

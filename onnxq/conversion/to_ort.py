@@ -19,7 +19,8 @@ from onnxq.job import Environment
 from onnxq.model import graph
 from onnxq.output import write
 from onnxq.runtime import native
-from onnxq.runtime.own_files.ort_format import MOST_BYTES, SUFFIX, save_as_ort
+from onnxq.runtime.own_files.model_files import ORT_SUFFIX as SUFFIX
+from onnxq.runtime.own_files.ort_format import MOST_BYTES, save_as_ort
 
 #: Least agreement, in dB: the graph is the same, but for convolutions that add up in another order.
 AGREES_DB = 40.0

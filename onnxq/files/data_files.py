@@ -11,10 +11,11 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from onnxq.files import faults
+from onnxq.errors import OnnxqError
+from onnxq.files import faults, limits
 
 JOURNAL = "journal"
 #: How a model's file spells where data lie: protobuf's key and value of `StringStringEntryProto`, up to the length.
@@ -22,35 +23,62 @@ _LOCATION = b"\n\x08location\x12"
 _CHUNK, _LONGEST = 1 << 22, 1 << 13
 #: What the file of a model begins with: the field `ir_version`.
 _MODEL = b"\x08"
+#: How names of data end, and the length of that with the hash before it.
+_SUFFIX, _TAIL = b".data", 16 + len(b".data")
+#: Suffixes of models that onnx reads as JSON or text.
+_TEXTS = (".json", ".onnxjson", ".textproto", ".prototxt", ".pbtxt", ".txtpb", ".onnxtxt", ".onnxtext")
 
 
 def write_journal(folder: Path, model: Path, files: Iterable[Path]) -> None:
-    """Leave in a staging folder which data files may go once `model` does not refer to them."""
-    table = {"model": model.name, "data": sorted({file.name for file in files})}
+    """Leave in a staging folder which data files may go once `model` does not refer to them.
+
+    Args:
+        files: there already, or still in the staging folder, from where they are moved.
+    """
+    table = {"model": model.name, "data": {file.name: _which(file) for file in files}}
     (folder / JOURNAL).write_text(json.dumps(table), encoding="utf-8")
 
 
-def settle(folder: Path) -> bool:
+def settle(folder: Path, *, is_own: bool = False) -> bool:
     """Remove the data files that the journal in a staging folder names, and that no model refers to any more.
+
+    Args:
+        is_own: this process wrote the journal, so what it names need not be told from what others have there.
 
     Returns:
         Whether none is left.
     """
     try:
         # A folder that came with somebody's archive may look like one of ours, and hold anything.
-        if not stat.S_ISREG((folder / JOURNAL).lstat().st_mode):
+        found = (folder / JOURNAL).lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > limits.TEXT_BYTES:
             return True
         table = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        model, names = folder.parent / str(table["model"]), [str(name) for name in table["data"]]
+        model, files = folder.parent / str(table["model"]), dict(table["data"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return True  # nothing was moved yet
     try:
-        for name in _without_those_referred_to((name for name in names if _is_own(name, model)), folder.parent):
+        named = [name for name in files if _is_own(name, model)]
+        known = [name for name in named if is_own or _is_still(folder.parent / name, files[name])]
+        for name in _without_those_referred_to(known, folder.parent):
             faults.point("publish.old_data")
             (folder.parent / name).unlink(missing_ok=True)
     except OSError:
         return False
     return True
+
+
+def _which(file: Path) -> list[int]:
+    """What tells a file from all others, under any name: nobody else's journal can say it."""
+    found = file.lstat()
+    return [found.st_ino, found.st_mtime_ns, found.st_size]
+
+
+def _is_still(file: Path, which: object) -> bool:
+    try:
+        return _which(file) == which
+    except (OSError, ValueError):  # it is gone, or no name
+        return False
 
 
 def own_data(model: Path) -> list[Path]:
@@ -77,14 +105,26 @@ def _is_own(name: str, model: Path) -> bool:
 
 
 def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
-    """The names that no model in `folder` speaks of: somebody may have copied one."""
+    """The names that no model in `folder` speaks of: somebody may have copied one, also as text."""
     left = set(names)
     for path in folder.iterdir() if left else ():
         if path.is_file() and not os.access(path, os.R_OK):
             return []  # it may be a model of somebody else's, which speaks of any
-        if is_model(path):
-            left -= locations(path)
+        if is_model(path) or path.suffix in _TEXTS:
+            left -= _spoken_of(left, path)
     return sorted(left)
+
+
+def _spoken_of(names: Iterable[str], file: Path) -> set[str]:
+    """The names that stand anywhere in a file, by their hashes, which no encoding of text changes."""
+    every = {name: os.fsencode(name)[-_TAIL:] for name in names}
+    found: set[bytes] = set()
+    for block in _blocks(file):
+        at = -1
+        while (at := block.find(_SUFFIX, at + 1)) >= 0:  # once for all names, of which there may be thousands
+            found.add(block[max(0, at + len(_SUFFIX) - _TAIL) : at + len(_SUFFIX)])
+    short = {tail for tail in every.values() if len(tail) < _TAIL and any(word.endswith(tail) for word in found)}
+    return {name for name, tail in every.items() if tail in found or tail in short}
 
 
 def is_model(path: Path) -> bool:
@@ -105,16 +145,19 @@ def locations(model: Path) -> set[str]:
 
     The bytes are searched and not parsed, so that no model is too large or too damaged for it.
     """
-    found: set[str] = set()
+    return {name for block in _blocks(model) for name in _locations_in(block)}
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    """The bytes of a file, in parts that overlap by more than a path is long; none if it cannot be read."""
     try:
-        with model.open("rb") as file:
+        with limits.open_file(file, OnnxqError) as opened:
             block = b""
-            while chunk := file.read(_CHUNK):
+            while chunk := opened.read(_CHUNK):
                 block = block[-_LONGEST:] + chunk
-                found |= _locations_in(block)
-    except OSError:
-        return found
-    return found
+                yield block
+    except (OSError, OnnxqError):  # whoever reads it as a model says what is wrong
+        return
 
 
 def _locations_in(block: bytes) -> set[str]:

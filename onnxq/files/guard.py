@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from onnxq.errors import BadOutput, without_halves
@@ -16,6 +16,16 @@ from onnxq.files.publish import publish
 
 #: Files of these kinds in a folder that is read are not what is read in it.
 NEVER_SAMPLES = {".onnx", ".ranges", ".partial", ".onnxtxt"}
+
+
+#: Where the data of every model lie that this process has read. Its bytes alone (`locations`) do not tell of all: a
+#: model may be text, or spell its protobuf otherwise than is usual.
+_data_of_models: dict[str, None] = {}
+
+
+def remember_data(files: Iterable[str | Path]) -> None:
+    """Nothing is written where these data of a model lie, which was read in this process."""
+    _data_of_models.update(dict.fromkeys(map(os.path.realpath, files)))
 
 
 class Guard:
@@ -102,8 +112,10 @@ class Guard:
         """Write a small file: a plan, a report, ranges.
 
         Raises:
-            BadOutput: it cannot be written, or came into being since `writes` was asked.
+            BadOutput: it cannot be written, came into being since `writes` was asked, or was read since.
         """
+        if _is_data(path):  # of a model that was read since `writes` was asked
+            raise _is_read(path, self._written.get(path, "-o"))
         staging.write(path, without_halves(text).encode(), replace=self.force)  # names of files are in it
         mirror.publish(path)
 
@@ -117,8 +129,17 @@ class Guard:
         mirror.publish(output, tuple(own_data(output)))
 
     def _require_unread(self, path: Path, option: str) -> None:
-        if any(_is_same(path, source) or _holds(source, path) for source in self._read):
-            raise BadOutput(f"'{path}' is read, so it cannot be the output; choose another name with {option}")
+        if _is_data(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):
+            raise _is_read(path, option)
+
+
+def _is_read(path: Path, option: str) -> BadOutput:
+    return BadOutput(f"'{path}' is read, so it cannot be the output; choose another name with {option}")
+
+
+def _is_data(path: Path) -> bool:
+    """Whether data of a model lie there."""
+    return os.path.realpath(path) in _data_of_models
 
 
 def _files_of(source: str | Path) -> list[Path]:

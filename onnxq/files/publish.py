@@ -42,7 +42,7 @@ def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[
             faults.point("publish.model_moved")
             staging.sync_folder(output.parent)
             if alone:
-                data_files.settle(staged.parent)
+                data_files.settle(staged.parent, is_own=True)
 
 
 def _move_data(staged: Path, target: Path) -> None:

@@ -78,7 +78,15 @@ def exists(url: str) -> bool:
     Raises:
         BadOutput: nobody can tell.
     """
-    return bool(_tried(url, BadOutput, lambda: _fs(url).exists(_path(url))))
+    if not _is_http(url):
+        return bool(_tried(url, BadOutput, lambda: _fs(url).exists(_path(url))))
+    try:  # of a server that does not answer, its `exists` says that the file is not there
+        _tried(url, BadOutput, lambda: _fs(url).info(_path(url)))
+    except BadOutput as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise
+    return True
 
 
 def is_folder(url: str, error: type[OnnxqError] = BadData) -> bool:

@@ -11,12 +11,13 @@ import onnx_ir as ir
 
 from onnxq import own_ops
 from onnxq.errors import BadModel, first_line, root_cause
-from onnxq.files import limits
+from onnxq.files import guard, limits
 from onnxq.files.ranged import let_fetch
 from onnxq.model import graph
 from onnxq.model.legal import require_legal
 from onnxq.model.scopes import require_values
 from onnxq.runtime import supervisor
+from onnxq.runtime.own_files import model_files
 
 #: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
 TYPE = "onnxq.type"
@@ -47,9 +48,11 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
         model = ir.from_proto(proto)
     except Exception as error:  # whatever onnx_ir stumbles over
         raise BadModel(f"'{path}' is not a legal ONNX model: {_why(error)}") from None
-    for tensor in external_tensors(model):
+    outside = external_tensors(model)
+    for tensor in outside:
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
         let_fetch(tensor)
+    guard.remember_data({tensor.path for tensor in outside})
     _check_order(path, model)
     return model
 
@@ -57,9 +60,12 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
 def _parsed(path: Path) -> onnx.ModelProto:
     """The file as protobuf, or as JSON or text where its name says so."""
     try:
-        return onnx.load(path, load_external_data=False)
+        # By its name onnxruntime takes it for one of its own, even where it parses as protobuf.
+        parsed = None if model_files.is_ort(path) else model_files.parsed(path)
     except google.protobuf.message.DecodeError:
-        raise BadModel(f"'{path}' is not an ONNX model, or is cut short: it does not parse as protobuf") from None
+        if not model_files.says_ort(path):
+            raise BadModel(f"'{path}' is not an ONNX model, or is cut short: it does not parse as protobuf") from None
+        parsed = None
     except OSError as error:
         raise BadModel(f"'{path}' cannot be read: {error.strerror}") from None
     except RecursionError:
@@ -67,6 +73,11 @@ def _parsed(path: Path) -> onnx.ModelProto:
     except Exception as error:  # the parsers of JSON and text have no exceptions in common
         kind = path.suffix.removeprefix(".") or "protobuf"
         raise BadModel(f"'{path}' is not an ONNX model: it does not parse as {kind}: {first_line(error)}") from None
+    if parsed is None:
+        raise BadModel(
+            f"'{path}' is in onnxruntime's own format, which only onnxruntime reads: give the .onnx that it was made of"
+        )
+    return parsed
 
 
 def _why(error: Exception) -> str:
@@ -124,12 +135,14 @@ def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
 
 
 def _check_order(path: Path, model: ir.Model) -> None:
-    """Nodes are put in an order in which they can run."""
-    for each in graph.graphs(model):
+    """Nodes are put in an order in which they can run, in functions too: these become nodes of the graph."""
+    bodies: list[ir.Graph | ir.Function] = [*graph.graphs(model), *model.functions.values()]
+    for each in bodies:
         try:
             each.sort()
         except ValueError:
-            raise BadModel(f"'{path}': the graph '{each.name}' has a cycle, so it cannot be executed") from None
+            what = f"the graph '{each.name}'" if isinstance(each, ir.Graph) else f"the function '{each.name}'"
+            raise BadModel(f"'{path}': {what} has a cycle, so it cannot be executed") from None
 
 
 def is_quantized(model: ir.Model) -> str | None:

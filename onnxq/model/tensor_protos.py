@@ -30,6 +30,9 @@ _FIELDS: dict[int, tuple[str, int]] = {
     onnx.TensorProto.STRING: ("string_data", 1),
 }
 _DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+#: How onnxruntime spells that a tensor lies in memory, at the address that `offset` says (tensorprotoutils.h). Versions
+#: before 1.23 follow it in files as well.
+_IN_MEMORY = ("*/_ORT_MEM_ADDR_/*", "*/_ORT_NATIVE_ENDIAN_MEM_ADDR_/*")
 
 
 class TensorDoor:
@@ -87,8 +90,11 @@ class TensorDoor:
 
     def _check_external(self, tensor: onnx.TensorProto, name: str, nbytes: int) -> None:
         entries = {entry.key: entry.value for entry in tensor.external_data}
+        if len(entries) != len(tensor.external_data):  # who reads the file after us may take the other one
+            raise self._bad(f"{name} says two things of where it lies outside the model")
         location = entries.get("location", "")
-        if not isinstance(location, str) or not location or "\0" in location or len(location) > 4096:
+        is_path = isinstance(location, str) and location and "\0" not in location and len(location) <= 4096
+        if not is_path or location in _IN_MEMORY:
             raise self._bad(f"{name} lies outside the model, but in no file that could be found")
         offset, length = (self._number(entries.get(key, ""), name, key) for key in ("offset", "length"))
         where = self.path.parent / location

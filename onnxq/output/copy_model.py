@@ -11,6 +11,7 @@ from onnxq.files.guard import Guard
 from onnxq.model.load import external_tensors, load_model
 from onnxq.output import write
 from onnxq.output.data_writer import ShardSize
+from onnxq.runtime.own_files.model_files import is_text
 
 
 def copy_model(model: Path, output: Path, guard: Guard, shard_size: ShardSize = None) -> tuple[int, int]:
@@ -32,7 +33,8 @@ def copy_model(model: Path, output: Path, guard: Guard, shard_size: ShardSize = 
 
 
 def copy_files(model: Path, loaded: ir.Model, staged: Path, shard_size: ShardSize = None) -> int:
-    """Copy `model`, which was read as `loaded`, to a folder of our own: the same bytes where it is a single file.
+    """Copy `model`, which was read as `loaded`, to a folder of our own: the same bytes where it is a single file of
+    protobuf.
 
     Args:
         shard_size: as of `write.save`.
@@ -40,6 +42,7 @@ def copy_files(model: Path, loaded: ir.Model, staged: Path, shard_size: ShardSiz
     Returns:
         Bytes written.
     """
-    if external_tensors(loaded) or shard_size is not None:  # it names its data by their old places
+    # It names its data by their old places; or is text, which nothing takes for a model by the name of its copy.
+    if external_tensors(loaded) or shard_size is not None or is_text(model):
         return write.save(loaded, staged, shard_size=shard_size)
     return Path(shutil.copyfile(model, staged)).stat().st_size

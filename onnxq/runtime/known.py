@@ -14,6 +14,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from onnxq.runtime.own_files import model_files
+
 #: The oldest standard operators that it runs (its documentation, Compatibility).
 OLDEST_OPSET = 7
 
@@ -95,7 +97,7 @@ def wrong_rules(model: ir.Model | str | Path | bytes) -> tuple[str, ...]:
             elif not Path(model).is_file() or not _names_rounding(Path(model)):
                 return ()
             else:
-                model = ir.from_proto(onnx.load(model, load_external_data=False))
+                model = ir.from_proto(model_files.parsed(Path(model)))
         except Exception:  # onnxruntime says what is wrong with it
             return ()
     nodes = [model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values())]

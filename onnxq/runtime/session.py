@@ -24,6 +24,7 @@ from onnxq.errors import BadModel, BadOutput, MissingRuntime, first_line, root_c
 from onnxq.files import limits, mirror, room, staging
 from onnxq.runtime import kernel_times, known, native, supervisor
 from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.own_files import model_files
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -162,11 +163,11 @@ class Session:
             data = data_folder(model)
             if data is not None:
                 options.add_session_config_entry("session.model_external_initializers_file_folder_path", data)
+            options.add_session_config_entry("session.load_model_format", "ONNX")
             source = _serialize(model)
         else:
             mirror.ensure_with_data(model)
-            source = str(model)
-            limits.require_text_name(source)
+            source = model_files.source_of(Path(model), options)
         try:
             with recording:
                 self._session: onnxruntime.InferenceSession = ort.InferenceSession(

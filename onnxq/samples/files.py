@@ -54,7 +54,7 @@ def files_in(folder: Path, suffixes: set[str]) -> list[Path]:
         path
         for path in _everything_in(folder)
         if path.suffix.lower() in suffixes
-        and path.is_file()
+        and _is_regular(path)
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     seen: Counter[Path] = Counter()
@@ -65,6 +65,15 @@ def files_in(folder: Path, suffixes: set[str]) -> list[Path]:
     if all(kind_of(path) in ("tables", "lines of JSON", "texts") for path in found):
         return found  # parts of one table are in order
     return sorted(found, key=places.__getitem__)
+
+
+def _is_regular(path: Path) -> bool:
+    """Whether it is a file.
+
+    Raises:
+        BadData: it is one that the kernel makes up: a folder of a stranger may hold a link to one, which may never end.
+    """
+    return path.is_file() and limits.require_file(path, BadData) >= 0
 
 
 def _everything_in(folder: Path) -> Iterator[Path]:

@@ -170,8 +170,9 @@ def open_data(
     if where.is_dir():
         return _from_files(where, _files_in(where), inputs, reading, place)
     if where.suffix.lower() in arrays.SUFFIXES | files.SUFFIXES:
-        if not where.is_file():
+        if not where.exists():
             raise BadData(f"the calibration data '{where}': no such file")
+        limits.require_file(where, BadData, "the calibration data ")
         return _from_files(where, [where], inputs, reading, place)
     if ":" in str(source):
         return _from_python(_import(str(source)), inputs, str(source))

@@ -34,6 +34,7 @@ from onnxq import boundary, cli
 from onnxq.bundles import measure
 from onnxq.checking import compare, models, saved
 from onnxq.files import mirror, storage
+from onnxq.runtime import native
 from onnxq.tuning import plan_bench, timings
 
 #: Seconds of the processor after which a case hangs, and bytes of address space that it may take.
@@ -50,6 +51,8 @@ OUTPUTS = re.compile(
 )
 #: How files end that the same command goes on from.
 PROGRESS = (".partial", ".search", ".training")
+#: What --trace leaves.
+TRACED = re.compile(r"([^/]+/)*\d+-[a-z-]+\.onnxtxt")
 #: Options that name a file to write.
 WRITING = ("-o", "--output", "--html", "--json", "--report")
 #: What Python says to programmers.
@@ -69,12 +72,13 @@ class Case(Protocol):
 
 @dataclass(frozen=True)
 class _WithoutOurs:
-    """The same case for a target that has no kernels of ours."""
+    """The same case without kernels of ours, and for a target that has none."""
 
     case: Case
 
     def build(self, folder: Path) -> list[str]:
         words = self.case.build(folder)
+        native.library = native.path = lambda: None  # type: ignore[assignment]
         return ["onnx" if before == "-t" else word for before, word in zip(["", *words], words, strict=False)]
 
 
@@ -123,12 +127,12 @@ def _batch(cases: Sequence[Case], seconds: int) -> Iterator[Outcome]:
     if finished < len(cases):
         code = os.waitstatus_to_exitcode(status)
         name = signal.Signals(-code).name if code < 0 else f"exit {code}"
-        frames = re.findall(r'File "(.*?)", line \d+ in (\w+)', said)
+        frames = frames_of(said)
         # The command line lives through that, and says so (runtime/supervisor.py). Kernels of ours are another matter,
         # unless it happens without them too.
         words = re.findall(r"^words: (.*)$", said, re.MULTILINE)
         is_below = bool(frames and words) and "/onnxruntime/" in frames[0][0]
-        if is_below and "-t onnxq" in words[-1]:
+        if is_below and not isinstance(cases[finished], _WithoutOurs):  # a file may hold nodes of ours, too
             is_below = next(run([_WithoutOurs(cases[finished])], seconds)).code < 0
         if code in (-signal.SIGALRM, -signal.SIGPROF):
             # A model that never ends is onnxruntime's to run, and the user's to end.
@@ -136,6 +140,12 @@ def _batch(cases: Sequence[Case], seconds: int) -> Iterator[Outcome]:
             yield Outcome(code, said, "" if is_endless else "hang", f"{words[-1:]} in {frames[:2]}", seconds)
             return
         yield Outcome(code, said, "" if is_below else "abort", f"{name} in {frames[:1] or said[-200:]}")
+
+
+def frames_of(said: str) -> list[tuple[str, str]]:
+    """File and function, innermost first, of what was at work in the thread that died; others are listed before it."""
+    own = said.rpartition("Current thread ")[2]
+    return re.findall(r'File "(.*?)", line \d+ in (\w+)', own)
 
 
 def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None:
@@ -218,7 +228,9 @@ def _one(case: Case, folder: Path) -> Outcome:
     left = [name for name in new if not OUTPUTS.fullmatch(name)]
     left = [] if "." in asked else left  # several files of one output, in the folder itself
     # A trace is of use where something failed.
-    made_in = () if "--trace" in words else ("out/",)
+    traced = "--trace" in words
+    left = [name for name in left if not (traced and TRACED.fullmatch(name))]
+    made_in = () if traced else ("out/",)
     made = [name for name in after if name == "out.onnx" or name.startswith(made_in)]
     kept = code == 1 and any(name not in before and not name.endswith(PROGRESS) for name in made)
     lines = [line for line in said.splitlines() if line.strip()]

@@ -261,16 +261,21 @@ CASES: dict[str, Hostile] = {
         "",
         ("analyze", "model.onnx", "-w", "int8"),
     ),
-    "function that reads what nobody makes, looked at": Hostile(
-        changed(
-            lambda p: p.functions[0].node[0].input.__setitem__(0, "y"),
-            "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h) }",
-            '<domain: "local", opset_import: ["" : 17]> f (x) => (y) { y = Neg(x) }',
-        ),
-        "",
-        ("inspect", "model.onnx"),
-        code=0,
-    ),
+    **{
+        f"function that reads {what}, looked at": Hostile(
+            changed(
+                lambda p, read=read: p.functions[0].node[0].input.__setitem__(0, read),
+                "g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w) y = local.f(h) }",
+                '<domain: "local", opset_import: ["" : 17]> f (x) => (y) { y = Neg(x) }',
+            ),
+            says,
+            ("inspect", "model.onnx"),
+        )
+        for what, read, says in (
+            ("what nobody makes", "z", "reads 'z', which nothing makes"),
+            ("what it makes itself", "y", "the function 'f' has a cycle"),
+        )
+    },
     "input of an undefined type": Hostile(
         lambda f: (
             changed(lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 0))(f),

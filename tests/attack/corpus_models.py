@@ -90,6 +90,35 @@ def external(location: str, size: int = 64, **entries: str) -> Callable[[Path], 
     return make
 
 
+def twice(key: str, value: str) -> Callable[[Path], None]:
+    """What is said of a tensor's place is said again, and otherwise, before."""
+
+    def make(folder: Path) -> None:
+        (folder / "w.data").write_bytes(b"\0" * 64)
+
+        def change(p: onnx.ModelProto) -> None:
+            tensor = outside("w.data", offset="0", length="64")
+            first = onnx.StringStringEntryProto(key=key, value=value)
+            tensor.external_data.insert(0, first)
+            p.graph.initializer.append(tensor)
+
+        changed(change)(folder)
+
+    return make
+
+
+def in_memory(word: str) -> Callable[[Path], None]:
+    """A file that is called as onnxruntime spells an address in its own memory."""
+
+    def make(folder: Path) -> None:
+        (folder / "*" / word).mkdir(parents=True)
+        (folder / "*" / word / "*").write_bytes(b"\0" * 8192)
+        tensor = outside(f"*/{word}/*", offset="4096", length="64")
+        changed(lambda p: p.graph.initializer.append(tensor))(folder)
+
+    return make
+
+
 def doubling(folder: Path) -> None:
     """Forty functions, each of which calls the one before twice."""
     head = '<domain: "local", opset_import: ["" : 17, "local" : 1]>'
@@ -177,6 +206,14 @@ CASES: dict[str, Hostile] = {
     "negative offset": Hostile(external("w.data", offset="-64"), "is no number of bytes"),
     "overflowing offset": Hostile(external("w.data", offset=str(2**63)), "is no number of bytes"),
     "offset beyond the end": Hostile(external("w.data", offset="1"), "is cut short"),
+    **{
+        f"{key} that is said twice": Hostile(twice(key, value), "says two things of where it lies")
+        for key, value in {"location": "/etc/passwd", "offset": "4", "length": "4"}.items()
+    },
+    **{
+        f"data in a file called {word}": Hostile(in_memory(word), "in no file that could be found")
+        for word in ("_ORT_MEM_ADDR_", "_ORT_NATIVE_ENDIAN_MEM_ADDR_")
+    },
     "length of another shape": Hostile(external("w.data", length="60"), "64 bytes by its type and shape, 60"),
     # Work beyond measure
     "exponential functions": Hostile(doubling, "nodes once its functions are inlined"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attack import scenes
-from attack.hostile import Hostile, changed, outside
+from attack.hostile import CALIBRATE, Hostile, changed, outside
 
 LINKS = {"loop": "loop", "nowhere": "no/such/place"}
 
@@ -31,6 +31,19 @@ def circle(folder: Path) -> None:
     os.symlink("circle", folder / "circle")
 
 
+def made_up(suffix: str, *, inside: bool) -> Callable[[Path], list[str]]:
+    """Data that are a link to a file of the kernel's, or a folder that holds one: some of these never end."""
+
+    def make(folder: Path) -> list[str]:
+        scenes.put(folder, "model")
+        (folder / "d").mkdir()
+        file = folder / ("d" if inside else "") / f"a{suffix}"
+        file.symlink_to("/proc/self/environ")
+        return [*CALIBRATE, "d" if inside else file.name]
+
+    return make
+
+
 NO_PLACE = "is a link that leads nowhere; choose another place"
 CASES = {
     "bundle at links in a circle": Hostile(
@@ -49,5 +62,13 @@ CASES = {
         linked("quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--report", "/proc/self/r.json"),
         "the folder '/proc/self' cannot be written to",
     ),
+    **{
+        f"data that the kernel makes up: {suffix} {'in a folder' if inside else 'named'}": Hostile(
+            made_up(suffix, inside=inside), f"a{suffix}' is not a file: the kernel makes up what is in it"
+        )
+        for suffix in (".txt", ".jsonl", ".csv", ".arrow", ".png", ".wav")
+        for inside in (False, True)
+        if Path("/proc/self/environ").exists()
+    },
     "weights at links in a circle": Hostile(circle, "'circle' cannot be read: Too many levels of symbolic links"),
 }

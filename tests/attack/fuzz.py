@@ -11,6 +11,7 @@ import argparse
 import ast
 import dataclasses
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -49,16 +50,17 @@ def main() -> int:
     found: dict[str, tuple[int, Mutant, cage.Outcome]] = {}
     codes: dict[int, int] = {}
     crashes: list[Mutant] = []
-    count, slowest = 0, 0.0
+    count, slowest = 0, (0.0, "")
     while time.monotonic() < end:
         cases = [mutants.draw(r, options.kind) for _ in range(cage.BATCH)]
         for case, outcome in zip(cases, cage.run(cases), strict=True):
             count += 1
-            if outcome.defect == "hang":  # or was it others, on a busy machine?
+            # Or was it others, on a busy machine or one without memory?
+            if outcome.defect == "hang" or outcome.code == -signal.SIGKILL:
                 outcome = next(cage.run([case], seconds=3 * cage.SECONDS))
             codes[outcome.code] = codes.get(outcome.code, 0) + 1
             crashes += [case] if outcome.code < 0 else []
-            slowest = max(slowest, outcome.seconds)
+            slowest = max(slowest, (outcome.seconds, str(dataclasses.astuple(case))))
             if outcome.defect:
                 key = f"{outcome.defect}: {outcome.cause}"
                 before, first, said = found.get(key, (0, case, outcome))
@@ -67,7 +69,8 @@ def main() -> int:
                 found[key] = (before + 1, first, said)
             if time.monotonic() >= end:
                 break
-    print(f"seed {options.seed}: {count} cases, exit codes {dict(sorted(codes.items()))}, slowest {slowest:.1f} s")
+    print(f"seed {options.seed}: {count} cases, exit codes {dict(sorted(codes.items()))}, slowest {slowest[0]:.1f} s")
+    print(f'  --case "{slowest[1]}"')
     for key, (times, case, outcome) in sorted(found.items(), key=lambda item: -item[1][0]):
         least = smaller(case, outcome.cause)
         print(f'\n{times} × {key}\n  --case "{dataclasses.astuple(least)}"\n' + outcome.said[-1500:])

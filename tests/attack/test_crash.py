@@ -95,21 +95,30 @@ def test_what_a_function_leaves_running_is_not_waited_for(begun: str, fails: boo
     assert (tmp_path / "out.ranges").exists() != fails
 
 
-@pytest.mark.parametrize("journal", ["pipe", "deep", "names"])
+@pytest.mark.parametrize("journal", ["pipe", "deep", "names", "names and numbers", "long"])
 def test_a_folder_that_only_looks_like_one_of_ours_does_no_harm(journal: str, tmp_path: Path) -> None:
     """It came with somebody's archive: what it names is not removed, and nothing waits for it."""
     outside = tmp_path / "model.onnx.0123456789abcdef.data"
     outside.write_text("precious")
     place = tmp_path / "unpacked"
+    beside = [place / "mine.data", place / "mine.0123456789abcdef.data"]
     staged = place / f".onnxq-{'-'.join(staging._machine())}-x"
     staged.mkdir(parents=True)
+    for file in beside:
+        file.write_text("precious")
     if journal == "pipe":
         os.mkfifo(staged / data_files.JOURNAL)
     else:
         names = [f"../{outside.name}", str(outside), "a\0b.0123456789abcdef.data", "../model.onnx.data", ".."]
-        told = json.dumps({"model": "../model.onnx", "data": names})
+        listed = [*names, *(file.name for file in beside)]
+        guessed = {name: [1, 2, len("precious")] for name in listed}
+        told = json.dumps({"model": "mine", "data": guessed if "numbers" in journal else listed})
         (staged / data_files.JOURNAL).write_text("[" * 100_000 if journal == "deep" else told)
+    if journal == "long":
+        os.truncate(staged / data_files.JOURNAL, 1 << 40)
     tiny.save(tiny.model("g (float[1, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), place)
     onnxq.quantize(place / "model.onnx", place / "q.onnx", "w8a16", check=False)
     assert outside.read_text() == "precious"
-    assert sorted(each.name for each in place.iterdir()) == ["model.onnx", "q.onnx"]
+    assert sorted(each.name for each in place.iterdir()) == sorted(
+        ["model.onnx", "q.onnx", *(each.name for each in beside)]
+    )

@@ -145,6 +145,46 @@ print([outcome.defect for outcome in cage.run([Case(word) for word in words], se
     assert cage.SECONDS <= 60
 
 
+def test_whose_fault_a_crash_is() -> None:
+    """Of the thread that died, and not of the one that is listed first."""
+    said = """words: benchmark q.onnx
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f7e14fc2b81 (most recent call first):
+  File "/usr/lib/python3.11/socket.py", line 706 in readinto
+
+Current thread 0x00007f7e14fc2b80 (most recent call first):
+  File "/lib/onnxruntime/capi/onnxruntime_inference_collection.py", line 406 in run
+  File "/onnxq/runtime/session.py", line 232 in run
+"""
+    wanted = [
+        ("/lib/onnxruntime/capi/onnxruntime_inference_collection.py", "run"),
+        ("/onnxq/runtime/session.py", "run"),
+    ]
+    assert cage.frames_of(said) == wanted
+    assert cage.frames_of(said.replace("Current thread 0x", "Stack ").partition("Stack ")[2]) == wanted
+
+
+def test_a_trace_may_stay_where_a_command_failed() -> None:
+    script = """
+from dataclasses import dataclass
+from attack import cage
+import tiny
+
+@dataclass
+class Case:
+    folder: str
+    def build(self, folder):
+        tiny.save(tiny.model("g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}),
+                  folder)
+        words = ["quantize", "model.onnx", "-s", "w4a16", "-o", "out.onnx", "--no-check", "--logits", "h"]
+        return [*words, "--trace", self.folder]
+
+print([(outcome.code, outcome.defect) for outcome in cage.run([Case("."), Case("a/b")])])
+"""
+    assert _in_cage(script) == "[(1, ''), (1, '')]"
+
+
 def _in_cage(script: str) -> str:
     """What a script prints, in a process of its own: the tests' has threads, and the cage forks."""
     tests = Path(__file__).resolve().parents[1]

@@ -146,6 +146,25 @@ def test_a_cycle_is_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "h = Add(x, y) y = Relu(h)",
+        "c = Constant<value_int = 1>() b = Cast<to = 9>(c) y = If<then_branch = t () => (p)"
+        " { h = Add(x, p) p = Relu(h) }, else_branch = e () => (q) { q = Neg(x) }>(b)",
+    ],
+    ids=["in it", "in a branch of it"],
+)
+def test_a_cycle_in_a_function_is_refused(body: str, tmp_path: Path) -> None:
+    """It becomes one of the graph as soon as functions are inlined."""
+    head = '<ir_version: 9, opset_import: ["": 17, "local": 1]>'
+    main = "g (float[4] x) => (float[4] y) { y = local.f(x) }"
+    function = f'<domain: "local", opset_import: ["": 17]> f (x) => (y) {{ {body} }}'
+    path = tiny.save(onnx.parser.parse_model(f"{head} {main} {function}"), tmp_path)
+    with pytest.raises(BadModel, match="has a cycle"):
+        load_model(path)
+
+
 def test_an_output_that_nobody_makes_is_refused(tmp_path: Path) -> None:
     path = tiny.save(tiny.model("g (float[4] x) => (y, z) { y = Relu(x) }"), tmp_path)
     with pytest.raises(BadModel, match="output 'z' is produced by no node"):

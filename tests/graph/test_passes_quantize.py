@@ -9,6 +9,8 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal, sqnr
 
+from onnxq.encoding.lazy import EncodedTensor, GivenTensor
+from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.insert_qdq import InsertQDQ
@@ -233,6 +235,27 @@ def test_a_stored_weight_is_unpacked_once_for_all_its_readers() -> None:
     made, quality = applied(StoreWeights(both), text, {"w": W})
     assert tiny.ops(made) == ["Cast", "Mul", "MatMul", "MatMul", "Add"]
     assert quality > 38
+
+
+@pytest.mark.parametrize("word", ["nf4", "int8"])
+def test_rows_shorter_than_a_block_stay_so_when_their_codes_are_given(word: str) -> None:
+    """As training gives them: of the blocks that the same choice made of the float weight."""
+    text = "g (float[6,16] x) => (y) { [n] y = MatMul(x, w) }"
+    chosen = plan(Method.STORED, "MatMul", word, 64)
+    once = tiny.read(tiny.model(text, {"w": normal(16, 24)}))
+    again = tiny.read(tiny.model(text, {"w": normal(16, 24)}))
+    for made in (once, again):
+        prepare(made)
+    StoreWeights(chosen)(once)
+    first = next(t.encoding for v in once.graph.initializers.values() if isinstance(t := v.const_value, EncodedTensor))
+    kept = first.result()
+    assert kept.granularity == Granularity(0, 16)
+    form = (kept.format, kept.granularity)
+    learned = GivenTensor(lambda: kept, (16, 24), ir.DataType.FLOAT, half_scales=False, form=form)
+    again.graph.initializers["w"].const_value = learned
+    StoreWeights(chosen)(again)
+    x = normal(6, 16, seed=3)
+    np.testing.assert_array_equal(tiny.evaluate(again, x=x)[0], tiny.evaluate(once, x=x)[0])
 
 
 def test_float64_is_unpacked_to_float64() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from onnxq import formats, layouts, own_ops
 from onnxq.encoding.lazy import Encoding, GivenTensor
-from onnxq.formats import Granularity
+from onnxq.formats import Format, Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, SOURCE
@@ -107,12 +107,20 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
     if choice.block is None:
         return Granularity(weight.role.channel), None
     axis, block = weight.role.contraction, choice.block
-    format = formats.get(choice.format or "")
-    is_free = choice.granularity is None and not format.has_fixed_block and not isinstance(weight.tensor, GivenTensor)
-    if is_free and is_standard(format, block):
+    format, given = formats.get(choice.format or ""), weight.tensor
+    if isinstance(given, GivenTensor):
+        if given.form is not None and _is_shortened(given.form, format, Granularity(axis, block)):
+            block = given.form[1].block or block
+    elif choice.granularity is None and not format.has_fixed_block and is_standard(format, block):
         # A row that is shorter than a block is not filled up to a whole one.
         block = next((short for short in SHORT_BLOCKS if weight.shape[axis] <= short < block), block)
     return Granularity(axis, block), choice.groups(len(weight.shape), axis)
+
+
+def _is_shortened(form: tuple[Format, Granularity], format: Format, how: Granularity) -> bool:
+    """Whether a weight of this form has the blocks that were asked for, but for rows that are shorter than these."""
+    was = form[1]
+    return form[0].name == format.name and was.axis == how.axis and was.block in SHORT_BLOCKS
 
 
 def _unpack(constants: WeightForms, weight: Weight, encoding: Encoding, opset: int) -> ir.Value:

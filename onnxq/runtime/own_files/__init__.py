@@ -1,1 +1,4 @@
-"""Files in formats that are onnxruntime's own: adapters, and optimized graphs. It imports what `runtime` may."""
+"""Files in formats that are onnxruntime's own: adapters, and optimized graphs; and models, as it is to open them.
+
+It imports what `runtime` may.
+"""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from onnxq.errors import BadModel
 from onnxq.runtime import native
+from onnxq.runtime.own_files import model_files
 from onnxq.runtime.session import reason, require
 
-SUFFIX = ".ort"
 #: Of such a file: its offsets have 32 bits, with a sign.
 MOST_BYTES = (1 << 31) - 1
 #: Whose result holds for processors with vectors of one length only.
@@ -37,7 +37,10 @@ def save_as_ort(model: Path, output: Path, *, library: bool) -> None:
         options.register_custom_ops_library(str(native.path()))
     try:
         ort.InferenceSession(
-            str(model), options, providers=["CPUExecutionProvider"], disabled_optimizers=_OF_ONE_PROCESSOR
+            model_files.source_of(model, options),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=_OF_ONE_PROCESSOR,
         )
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise BadModel(f"onnxruntime cannot write '{model}' as .ort: {reason(error)}") from None
