@@ -33,6 +33,13 @@ def add(node: ir.Node, sizes: Sizes) -> None:
     """Note down what follows for the outputs of a node from what is known of its inputs."""
     if node.domain not in ("", graph.MICROSOFT) or not node.outputs:
         return
+    try:
+        _add(node, sizes)
+    except (IndexError, ZeroDivisionError):
+        return  # inputs, axes or dimensions that are not there, of a node that nobody runs
+
+
+def _add(node: ir.Node, sizes: Sizes) -> None:
     elements = elements_of(node, sizes)
     if elements is not None:
         sizes.elements[node.outputs[0]] = elements
