@@ -154,10 +154,10 @@ def test_a_block_is_one_region(tmp_path: Path, gelu: str, whole: bool | None) ->
     x = np.random.default_rng(2).standard_normal((3, 17, WIDTH)).astype(np.float32)
     wanted = ort.InferenceSession(str(path)).run(None, {"x": x})[0]
     body = ort.InferenceSession(str(out)).run(None, {"x": x})[0]
-    assert sqnr(wanted, body) > 28
+    assert sqnr(wanted, body) > 27
     if native.path() is not None:
         found = onnxq.session(str(out)).run(None, {"x": x})[0]
-        assert sqnr(wanted, found) > 28 and sqnr(body, found) > 34
+        assert sqnr(wanted, found) > 27 and sqnr(body, found) > 34
 
 
 @pytest.mark.usefixtures("twice_as_fast")
