@@ -95,6 +95,18 @@ def test_layers_that_read_one_value_are_of_one_piece(tmp_path: Path) -> None:
     assert [len(nodes) for _, nodes in cut(model, [weight.node for weight in find_weights(model)])] == [2, 1]
 
 
+def test_an_input_that_later_pieces_read_again_is_no_other(tmp_path: Path) -> None:
+    """Piece by piece W1; W2 and W3, which reads what W1 does; W4."""
+    text = """m (float[N, 64] x) => (float[N, 64] y) {
+        a = MatMul(x, W1) b = Relu(a) c = MatMul(b, W2) d = MatMul(x, W3) e = Mul(c, d) f = MatMul(e, W4)
+        y = Add(f, a) }"""
+    job = job_of(tiny.model(text, {f"W{i}": tiny.normal(64, 64, seed=i) for i in range(1, 5)}), tmp_path)
+    found = evidence_of(job, needed(job), Effort(), tmp_path)
+    sums = {name: layer.gram().sums for name, layer in found.items()}
+    np.testing.assert_array_equal(sums["W1"], sums["W3"])
+    assert not any(np.array_equal(sums["W1"], sums[name]) for name in ("W2", "W4"))
+
+
 def test_sums_are_of_what_quantized_layers_leave(tmp_path: Path) -> None:
     text = "m (float[N, 64] x) => (float[N, 32] y) { h = MatMul(x, W1) r = Relu(h) y = MatMul(r, W2) }"
     job = job_of(tiny.model(text, {"W1": tiny.normal(64, 96), "W2": tiny.normal(96, 32)}), tmp_path)

@@ -60,6 +60,7 @@ class FollowingWalk:
                 self.quantized.put(i, sample)
         self.found: dict[str, Layer] = {}
         self._numbers: dict[LayerInput, int] = {}
+        self._next = itertools.count()
 
     def through(self, inputs: Mapping[str, LayerInput]) -> None:
         """Find the evidence for these weights, each of which is read in one place.
@@ -110,7 +111,8 @@ class FollowingWalk:
                 for kept, part in zip(rows[each], finite_pairs(*pair), strict=True):
                     kept.append(spread_out(part, -(-HELD_ROWS // self.held_back)))
         for each, gram in grams.items():
-            self._numbers[each] = len(self._numbers)
+            # Not how many there are: an input that layers of a later piece read too is looked at again.
+            self._numbers[each] = next(self._next)
             add_input(self.file, self._numbers[each], gram, *rows[each])
 
     def _pass(self, piece: Piece) -> None:
