@@ -68,6 +68,7 @@ def test_neon(build: Path) -> None:
     assert old.startswith("scalar\n")  # a processor without the instructions takes the other kernel
 
 
+@pytest.mark.sweep
 def test_neon_of_recurrent_layers(build: Path) -> None:
     kernels = ["cpu/kernels/neon_dot.cc", "recurrent/kernels/neon_dot.cc"]
     sources = ["recurrent/layer.cc", "recurrent/kernels/scalar.cc"]
