@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import MIN_ELEMENTS
-from onnxq.passes.regions.group import Group, Tensor, Words
+from onnxq.passes.regions.group import Group, NumberGroup, Tensor, Words, read_of
 from onnxq.passes.regions.makers import MOST_BLOCKS, blocks_of, fits_phases, padding
 from onnxq.passes.regions.pixels import Pixels, constant_of, pixels_of, stored_in_half
 from onnxq.planning import int8_regions, moves
@@ -22,38 +22,10 @@ from onnxq.planning import int8_regions, moves
 RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, SIGMOID, TANH, SILU, HARD_SWISH = range(1, 9)
 
 
-@dataclass(frozen=True, eq=False)
-class NumberGroup(Group):
-    """A step of a bf16 region; its sources are values."""
-
-    @property
-    def made(self) -> Tensor:
-        return self.last.outputs[self.output]
-
-    @property
-    def makes_tensor(self) -> bool:
-        return True
-
-    @property
-    def dequantizers(self) -> list[ir.Node]:
-        return []
-
-
-@dataclass(frozen=True, eq=False)
-class _Entry(NumberGroup):
-    """What rounds a value that comes from outside."""
-
-    @property
-    def made(self) -> Tensor:
-        value = self.words["in"]
-        assert isinstance(value, ir.Value)
-        return value
-
-
 def entry(value: Tensor) -> Group:
     """The step that rounds what comes from outside."""
     assert isinstance(value, ir.Value)
-    return _Entry("read", (), (), (), {"in": value})
+    return read_of(value)
 
 
 def groups_of(subgraph: ir.Graph, types: Types, allowed: frozenset[str]) -> dict[Tensor, Group]:

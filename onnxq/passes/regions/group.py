@@ -63,14 +63,8 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class FloatGroup(Group):
-    """A step that makes float32, which others may read.
-
-    Attributes:
-        decodes: whether what it reads that is codes has to be made float32 first, by a step of its own.
-    """
-
-    decodes: bool = False
+class NumberGroup(Group):
+    """A step that makes numbers in floating point; its sources are values."""
 
     @property
     def made(self) -> Tensor:
@@ -83,6 +77,30 @@ class FloatGroup(Group):
     @property
     def dequantizers(self) -> list[ir.Node]:
         return []
+
+
+@dataclass(frozen=True, eq=False)
+class FloatGroup(NumberGroup):
+    """A step that makes float32, which others may read.
+
+    Attributes:
+        decodes: whether what it reads that is codes has to be made float32 first, by a step of its own.
+    """
+
+    decodes: bool = False
+
+
+class _Entry(NumberGroup):
+    @property
+    def made(self) -> Tensor:
+        value = self.words["in"]
+        assert isinstance(value, ir.Value)
+        return value
+
+
+def read_of(value: ir.Value) -> Group:
+    """The step that reads numbers that come from outside."""
+    return _Entry("read", (), (), (), {"in": value})
 
 
 def is_quantize(node: ir.Node | None) -> bool:

@@ -12,7 +12,7 @@ from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.passes.regions.forms import Forms, forms_of
-from onnxq.passes.regions.group import Group, Tensor, Words, are_equal, is_number, is_quantize, source_of
+from onnxq.passes.regions.group import Group, Tensor, Words, are_equal, is_number, is_quantize, read_of, source_of
 from onnxq.passes.regions.makers import MAKERS
 from onnxq.passes.regions.rows import Rows, is_read_here, with_floats
 from onnxq.planning import chains, int8_regions, moves
@@ -72,26 +72,8 @@ def ranks_of(subgraph: ir.Graph, ranks: Ranks) -> dict[str, int]:
 def entry(quantize: Tensor) -> Group:
     """The step that quantizes what comes from outside, or reads it as it is."""
     if isinstance(quantize, ir.Value):
-        return _Entry("read", (), (), (), {"in": quantize})
+        return read_of(quantize)
     return Group("quantize", (), (quantize,), (), {"in": quantize.inputs[0], **_codes(quantize)})
-
-
-class _Entry(Group):
-    """What reads float32 that comes from outside."""
-
-    @property
-    def made(self) -> Tensor:
-        value = self.words["in"]
-        assert isinstance(value, ir.Value)
-        return value
-
-    @property
-    def makes_tensor(self) -> bool:
-        return True
-
-    @property
-    def dequantizers(self) -> list[ir.Node]:
-        return []
 
 
 def is_int8(node: ir.Node, ranks: Ranks) -> bool:
