@@ -179,7 +179,6 @@ void plan_attention(size_t number, const Stage& stage, const std::vector<Placed*
   as_made.heads = made.a.H;
   made.y = heads_of(number, as_made, 3, y, made.values.outputs);
   if (x.size() > 3) {
-    made.has_mask = true;
     made.mask = matrices_of(*x[3]);
     const int64_t rank = step.joined[0] ? 4 : x[0]->rank;
     if (x[3]->rank == 3 && rank == 4) {  // which are repeated for all images

@@ -1,16 +1,14 @@
 #include "run_moves.h"
 #include "run_stage.h"
+#include "step_runner.h"
 #include "transposed.h"
 
 namespace onnxq {
 namespace {
 
-class NumberRunner {
+class NumberRunner : StepRunner<NumberKernel> {
  public:
-  NumberRunner(const std::vector<const NumberKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
-               size_t number, const Memory& memory, const Place& place)
-      : kernels_(kernels), plan_(plan), stage_(stages[number]), number_(number), memory_(memory),
-        place_(place), kernel_(*kernels.front()) {}
+  using StepRunner::StepRunner;
 
   void run() const {
     const Step& step = stage_.step;
@@ -68,8 +66,6 @@ class NumberRunner {
   }
 
  private:
-  const Placed& made() const { return plan_.tensors[number_]; }
-  const Placed& x(size_t i = 0) const { return plan_.tensors[static_cast<size_t>(stage_.step.x[i])]; }
   const std::array<int64_t, 4>& pads() const { return plan_.pads[number_]; }
 
   Numbers numbers(const Placed& t) const {
@@ -91,9 +87,10 @@ class NumberRunner {
     }
   }
 
+  using StepRunner::in_rows;
   template <typename Work>
   void in_rows(const Numbers& t, const Work& work) const {
-    onnxq::in_rows(place_, t.N * t.H, bytes(t), work);
+    in_rows(t.N * t.H, bytes(t), work);
   }
 
   void border(const Placed& t, float* floats, void (*convert)(const NumberBorder&, int64_t, int64_t)) const {
@@ -188,7 +185,7 @@ class NumberRunner {
   void interpolate() const {
     const Taps& taps = plan_.taps[number_];
     const NumberInterpolation p = {source(), y(), taps.rows.data(), taps.columns.data()};
-    onnxq::in_rows(place_, p.y.N * p.y.H, 4 * bytes(p.y), [&](int64_t first, int64_t last) { kernel_.interpolate(p, first, last); });
+    in_rows(p.y.N * p.y.H, 4 * bytes(p.y), [&](int64_t first, int64_t last) { kernel_.interpolate(p, first, last); });
   }
 
   // Whether all pixels of all images follow each other.
@@ -279,7 +276,7 @@ class NumberRunner {
       const NumberCopy p = {from, to};
       return in_rows(from, [&](int64_t first, int64_t last) { kernel_.copy(p, first, last); });
     }
-    onnxq::in_rows(place_, from.N, bytes(from), [&](int64_t first, int64_t last) {
+    in_rows(from.N, bytes(from), [&](int64_t first, int64_t last) {
       for (int64_t n = first; n < last; ++n) {
         for (int64_t i = 0; i < plane; ++i) {
           const uint16_t* const pixel = from.data + n * from.image + i / from.W * from.row + i % from.W * from.pixel;
@@ -290,14 +287,6 @@ class NumberRunner {
       }
     });
   }
-
-  const std::vector<const NumberKernel*>& kernels_;
-  const Plan& plan_;
-  const Stage& stage_;
-  const size_t number_;
-  const Memory& memory_;
-  const Place& place_;
-  const NumberKernel& kernel_;
 };
 
 }  // namespace

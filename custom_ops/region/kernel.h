@@ -30,6 +30,13 @@ constexpr int64_t kBlock = 32;   // outputs that are computed together
 constexpr int64_t kChunk = 64;   // bytes of a window that are multiplied together; the last ones by zeros
 constexpr int64_t kBlockBytes = kBlock * kChunk;
 
+constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) / part; }
+// Where in the chunks of a block a byte of a window is, for one of the block's outputs: quads of bytes for 16 outputs take
+// turns.
+constexpr int64_t in_chunks(int64_t byte, int64_t output) {
+  return byte / kChunk * kBlockBytes + output / 16 * (kBlockBytes / 2) + byte % kChunk / 4 * 64 + output % 16 * 4 + byte % 4;
+}
+
 // y = round((a − za) · sa + (b − zb) · sb, or their product) in steps of y's scale.
 struct Binary {
   Image a, b, y;  // sizes of a and b are those of y, or 1

@@ -8,8 +8,6 @@ namespace {
 // Groups of few channels are padded to blocks: a small file must not take all memory.
 constexpr int64_t kMostPacked = int64_t{1} << 32;
 
-constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 // bias − zero · Σ weights, wrapping as sums of int32 do.
 int32_t begin(const int32_t* bias, int64_t output, int64_t sum, int32_t zero) {
   const int64_t given = bias ? bias[output] : 0;
@@ -76,12 +74,12 @@ void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const st
   stage.fits_squares = true;
   for (int64_t o = 0; o < stage.outputs; ++o) {
     const int64_t block = o / out * stage.blocks + o % out / kBlock, lane = o % out % kBlock;
-    int8_t* to = stage.weight.data() + block * chunks * kBlockBytes + lane / 16 * (kBlockBytes / 2) + lane % 16 * 4;
+    int8_t* to = stage.weight.data() + block * chunks * kBlockBytes;
     int64_t above = 0, below = 0;
     for (const Piece& piece : all) {
       for (int64_t byte = 0; byte < piece.pixels * in; ++byte) {
         const int8_t q = weight.at(o, byte % in, piece.y, piece.x + byte / in);
-        to[byte / kChunk * kBlockBytes + byte % kChunk / 4 * 64 + byte % 4] = q;
+        to[in_chunks(byte, lane)] = q;
         (q > 0 ? above : below) += q;
       }
       to += cover(piece.pixels * in, kChunk) * kBlockBytes;

@@ -60,7 +60,7 @@ class Planner {
           plan_.outputs[static_cast<size_t>(step.out)] = dims(made);
           made.C = 0;  // no codes
         }
-        if (step.x.size() > 1 && (step.does == Does::kSums) && dims(source(step, 1)) != dims(made)) {
+        if (step.x.size() > 1 && step.does == Does::kSums && dims(source(step, 1)) != dims(made)) {
           refuse_stage(number, "adds a tensor whose shape is not that of its sums");
         }
         break;

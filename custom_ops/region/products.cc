@@ -15,8 +15,6 @@ constexpr int64_t kMostInputs = 1 << 15;
 // Rows of a product that are computed at once, and numbers of them that stay in the second-level cache.
 constexpr int64_t kMostRows = 64, kFewestRows = 16, kCachedNumbers = 1 << 15;
 
-constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 }  // namespace
 
 Matrices matrices_of(const Placed& t) {
@@ -125,7 +123,7 @@ void pack_all(const ProductRun& run, const Packed& by, const Matrices& b, const 
         // Of the last quads, what is behind the inputs must count nothing.
         for (int64_t input = by.inputs; input < own * kChunk; ++input) {
           for (int64_t lane = 0; lane < kBlock; ++lane) {
-            to[input / kChunk * kBlockBytes + lane / 16 * (kBlockBytes / 2) + input % kChunk / 4 * 64 + lane % 16 * 4 + input % 4] = 0;
+            to[in_chunks(input, lane)] = 0;
           }
         }
       }

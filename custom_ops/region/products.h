@@ -48,7 +48,6 @@ struct Packed {
 struct Products {
   Matrices a, b, y;  // of an attention q, k and what it makes
   Matrices v, mask;
-  bool has_mask = false;
   Packed by, values;  // b or k; and v
   int64_t rows = 0, blocks = 0;  // that are computed at once, and how many times so many there are
   int64_t tasks = 0;
@@ -86,7 +85,7 @@ void run_attention(const ProductRun& run);
 // A part of a product: rows of `a` by packed matrix `number`, into floats or codes. Bounds and scales are the caller's.
 Conv product_of(const Packed& by, const int8_t* weight, const int32_t* bias, const uint8_t* a, int64_t row, int64_t rows);
 void multiply(const ProductRun& run, Conv& c);
-// Packs all matrices of `b`; `second` is where that of `by` begin.
+// Packs all matrices of `b`, and adds up the codes of each output.
 void pack_all(const ProductRun& run, const Packed& by, const Matrices& b, const uint8_t* codes, int8_t* weights,
               int32_t* totals);
 

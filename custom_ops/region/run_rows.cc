@@ -7,6 +7,7 @@
 #include "row_stage.h"
 #include "run_moves.h"
 #include "shapes.h"
+#include "step_runner.h"
 
 namespace onnxq {
 namespace {
@@ -17,12 +18,11 @@ struct FloatImage {
   int64_t N, H, W, C, row, image;
 };
 
-class RowRunner {
+class RowRunner : StepRunner<RegionKernel> {
  public:
   RowRunner(const std::vector<const RegionKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
             size_t number, const Memory& memory, const Place& place)
-      : kernels_(kernels), plan_(plan), stage_(stages[number]), stages_(stages), number_(number), memory_(memory),
-        place_(place), rows_(*memory.rows) {}
+      : StepRunner(kernels, stages, plan, number, memory, place), rows_(*memory.rows) {}
 
   void run() const {
     switch (stage_.step.does) {
@@ -34,16 +34,14 @@ class RowRunner {
         convert();
         break;
       case Does::kPlus:
-        plus(x(1));
-        break;
       case Does::kSums:  // what is added to them
-        plus(x(1));
+        plus();
         break;
       case Does::kNorm:
         norm();
         break;
       case Does::kSoftmax:
-        in_rows(count(), 16 * bytes(), [&, p = Softmax{in(), out(), y().C}](int64_t first, int64_t last) {
+        in_rows(count(), 16 * bytes(), [&, p = Softmax{in(), out(), made().C}](int64_t first, int64_t last) {
           rows_.softmax(p, first, last);
         });
         break;
@@ -60,10 +58,10 @@ class RowRunner {
       case Does::kSlice:
       case Does::kPad:
       case Does::kArrange:
-        run_moves(place_, plan_.moves[number_], float_image(x(0)), float_image(y()), 0);
+        run_moves(place_, plan_.moves[number_], float_image(x(0)), float_image(made()), 0);
         break;
       case Does::kFlatten:
-        copy(floats_of(x(0), memory_), floats_of(y(), memory_));
+        copy(x(0), floats_of(made(), memory_));
         break;
       default:  // kRead: it is there
         break;
@@ -71,28 +69,18 @@ class RowRunner {
   }
 
  private:
-  const Placed& x(size_t i) const { return plan_.tensors[static_cast<size_t>(stage_.step.x[i])]; }
-  const Placed& y() const { return plan_.tensors[number_]; }
-  const Stage& source(size_t i) const { return stages_[static_cast<size_t>(stage_.step.x[i])]; }
-
   uint8_t* scratch() const { return memory_.workspace + plan_.scratch[number_].offset; }
   uint8_t* codes_of(const Placed& t) const { return memory_.workspace + t.offset + t.first(); }
-  int64_t count() const { return y().N * y().H * y().W; }
+  int64_t count() const { return made().N * made().H * made().W; }
   // Of float32, of what is made.
-  int64_t bytes() const { return 4 * count() * y().C; }
-
-  // work(first, last) for pieces of `rows`, which take as long as so many bytes that are moved.
-  template <typename Work>
-  void in_rows(int64_t rows, int64_t bytes, const Work& work) const {
-    onnxq::in_rows(place_, rows, bytes, work);
-  }
+  int64_t bytes() const { return 4 * count() * made().C; }
 
   RowsIn in() const {
-    const Stage& from = source(0);
+    const Stage& from = stage_of(0);
     return {from.floats ? nullptr : codes_of(x(0)), from.floats ? floats_of(x(0), memory_) : nullptr, from.scale, from.codes.zero};
   }
   RowsOut out() const {
-    return {stage_.floats ? nullptr : codes_of(y()), stage_.floats ? floats_of(y(), memory_) : nullptr, stage_.scale, stage_.codes};
+    return {stage_.floats ? nullptr : codes_of(made()), stage_.floats ? floats_of(made(), memory_) : nullptr, stage_.scale, stage_.codes};
   }
   static const float* or_null(const std::vector<float>& numbers) { return numbers.empty() ? nullptr : numbers.data(); }
 
@@ -100,33 +88,27 @@ class RowRunner {
     return {floats_of(t, memory_), t.N, t.H, t.W, t.C, t.W * t.C, t.H * t.W * t.C};
   }
 
-  void copy(const float* from, float* to) const {
-    const int64_t size = bytes() / 4;
-    in_rows(size, bytes(), [&](int64_t first, int64_t last) {
+  void copy(const Placed& t, float* to) const {
+    const float* const from = floats_of(t, memory_);
+    const int64_t size = t.N * t.H * t.W * t.C;
+    in_rows(size, 4 * size, [&](int64_t first, int64_t last) {
       std::memcpy(to + first, from + first, static_cast<size_t>(4 * (last - first)));
     });
   }
 
   void write() const {
-    const Placed& from = x(0);
-    float* const to = memory_.outputs[static_cast<size_t>(stage_.step.out)];
-    if (from.out == stage_.step.out || from.is_empty()) {
-      return;  // made there
+    if (x(0).out != stage_.step.out && !x(0).is_empty()) {  // else it is made there
+      copy(x(0), memory_.outputs[static_cast<size_t>(stage_.step.out)]);
     }
-    const int64_t size = from.N * from.H * from.W * from.C;
-    in_rows(size, 4 * size, [&](int64_t first, int64_t last) {
-      std::memcpy(to + first, floats_of(from, memory_) + first, static_cast<size_t>(4 * (last - first)));
-    });
   }
 
   void convert() const {
     const bool encodes = stage_.step.does == Does::kEncode;
-    const Stage& of = encodes ? stage_ : source(0);
-    const Placed& t = encodes ? y() : x(0);
+    const Stage& of = encodes ? stage_ : stage_of(0);
+    const Placed& t = encodes ? made() : x(0);
     const Image line = {codes_of(t), count(), 1, t.C, 1, t.C, t.C};
-    const Border p = {line, floats_of(encodes ? x(0) : y(), memory_), of.scale, of.codes.zero};
-    const RegionKernel& kernel = *kernels_.front();
-    in_rows(line.N, bytes(), [&](int64_t first, int64_t last) { (encodes ? kernel.quantize : kernel.dequantize)(p, first, last); });
+    const Border p = {line, floats_of(encodes ? x(0) : made(), memory_), of.scale, of.codes.zero};
+    in_rows(line.N, bytes(), [&](int64_t first, int64_t last) { (encodes ? kernel_.quantize : kernel_.dequantize)(p, first, last); });
   }
 
   static void sizes_to(const Placed& t, int64_t (&to)[4]) {
@@ -136,24 +118,24 @@ class RowRunner {
     to[3] = t.C;
   }
 
-  // What is made of the first tensor, or there is already, and `b`.
-  void plus(const Placed& b) const {
-    const bool is_there = stage_.step.does == Does::kSums;
-    Plus p{floats_of(is_there ? y() : x(0), memory_), floats_of(b, memory_), floats_of(y(), memory_), {}, {}, {}};
-    sizes_to(is_there ? y() : x(0), p.a_sizes);
+  // The second tensor, and the first one, or the sums that are there already.
+  void plus() const {
+    const Placed &a = stage_.step.does == Does::kSums ? made() : x(0), &b = x(1);
+    Plus p{floats_of(a, memory_), floats_of(b, memory_), floats_of(made(), memory_), {}, {}, {}};
+    sizes_to(a, p.a_sizes);
     sizes_to(b, p.b_sizes);
-    sizes_to(y(), p.y_sizes);
+    sizes_to(made(), p.y_sizes);
     in_rows(count(), 2 * bytes(), [&](int64_t first, int64_t last) { rows_.plus(p, first, last); });
   }
 
   void norm() const {
-    const Norm p = {in(), out(), or_null(stage_.factors), or_null(stage_.starts), y().C, stage_.epsilon,
+    const Norm p = {in(), out(), or_null(stage_.factors), or_null(stage_.starts), made().C, stage_.epsilon,
                     static_cast<int32_t>(stage_.step.centred)};
     in_rows(count(), 4 * bytes(), [&](int64_t first, int64_t last) { rows_.norm(p, first, last); });
   }
 
   void rotary() const {
-    const Rotary p = {floats_of(x(0), memory_), floats_of(x(1), memory_), floats_of(x(2), memory_), out(), y().C, x(1).W, x(2).W};
+    const Rotary p = {floats_of(x(0), memory_), floats_of(x(1), memory_), floats_of(x(2), memory_), out(), made().C, x(1).W, x(2).W};
     in_rows(count(), 2 * bytes(), [&](int64_t first, int64_t last) { rows_.rotary(p, first, last); });
   }
 
@@ -161,7 +143,7 @@ class RowRunner {
     const RowsOut to = out();
     ProductRun run = {place_, kernels_, rows_, stage_, *plan_.products[number_], {}, {}, nullptr, to.codes, to.floats, scratch()};
     for (size_t i = 0; i < std::min<size_t>(stage_.step.x.size(), 3); ++i) {
-      run.sources[i] = &source(i);
+      run.sources[i] = &stage_of(i);
       run.x[i] = codes_of(x(i));
     }
     if (stage_.step.x.size() > 3) {
@@ -174,7 +156,7 @@ class RowRunner {
   void instance_norm() const {
     const Placed& from = x(0);
     const Image codes = {codes_of(from), from.N, from.H, from.W, from.C, from.pitch(), from.image()};
-    Image to = {codes_of(y()), 1, y().H, y().W, y().C, y().pitch(), y().image()};
+    Image to = {codes_of(made()), 1, made().H, made().W, made().C, made().pitch(), made().image()};
     int64_t* const sums = reinterpret_cast<int64_t*>(scratch());
     float* const lines = reinterpret_cast<float*>(sums + 2 * from.N * from.C);
     moments(codes, sums, sums + 3 * from.N * from.C);
@@ -183,7 +165,7 @@ class RowRunner {
       lines_of(sums + 2 * n * from.C, from, factor);
       const Image own = {codes.data + n * codes.image, 1, from.H, from.W, from.C, codes.row, codes.image};
       const Affine p = {own, to, stage_.codes, factor, factor + from.C, nullptr};
-      in_rows(to.H, to.H * to.W * to.C, [&](int64_t first, int64_t last) { kernels_.front()->affine(p, first, last); });
+      in_rows(to.H, to.H * to.W * to.C, [&](int64_t first, int64_t last) { kernel_.affine(p, first, last); });
       to.data += to.image;
     }
   }
@@ -192,7 +174,7 @@ class RowRunner {
   void moments(const Image& codes, int64_t* sums, int64_t* parts) const {
     const int64_t C = codes.C, pieces = pieces_of_moments(codes.H);
     std::memset(parts, 0, static_cast<size_t>(codes.N * pieces * 2 * C) * sizeof(int64_t));
-    onnxq::in_rows(place_, codes.N * pieces, 2 * codes.N * codes.H * codes.W * C, [&](int64_t first, int64_t last) {
+    in_rows(codes.N * pieces, 2 * codes.N * codes.H * codes.W * C, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         int64_t* const own = parts + i * 2 * C;
         const int64_t n = i / pieces, piece = i % pieces;
@@ -210,7 +192,7 @@ class RowRunner {
   // round(code · factor + start) for one image.
   void lines_of(const int64_t* sums, const Placed& from, float* factor) const {
     const int64_t C = from.C, size = C / stage_.step.group;
-    const double count = static_cast<double>(from.H * from.W * size), scale = source(0).scale;
+    const double count = static_cast<double>(from.H * from.W * size), scale = stage_of(0).scale;
     for (int64_t group = 0; group < C; group += size) {
       double sum = 0.0, squares = 0.0;
       for (int64_t c = group; c < group + size; ++c) {
@@ -227,13 +209,6 @@ class RowRunner {
     }
   }
 
-  const std::vector<const RegionKernel*>& kernels_;
-  const Plan& plan_;
-  const Stage& stage_;
-  const std::vector<Stage>& stages_;
-  const size_t number_;
-  const Memory& memory_;
-  const Place& place_;
   const RowKernel& rows_;
 };
 

@@ -6,32 +6,33 @@
 
 #include "run_moves.h"
 #include "run_rows.h"
+#include "step_runner.h"
 #include "transposed.h"
 #include "winograd.h"
 
 namespace onnxq {
 namespace {
 
-class Runner {
+class Runner : StepRunner<RegionKernel> {
  public:
-  Runner(const std::vector<const RegionKernel*>& kernels, const std::vector<Stage>& stages, const Plan& plan,
-         size_t number, const Memory& memory, const Place& place)
-      : kernels_(kernels), plan_(plan), stage_(stages[number]), stages_(stages), number_(number), memory_(memory),
-        place_(place), kernel_(*kernels.front()) {}
+  using StepRunner::StepRunner;
 
   void run() const {
     const Step& step = stage_.step;
     if (makes_tensor(step.does)) {
-      if (plan_.tensors[number_].is_empty()) {
+      if (made().is_empty()) {
         return;  // of any number of images or channels
       }
       if (!stage_.floats) {
-        fill_margin(plan_.tensors[number_], memory_.workspace, stage_.codes.zero);
+        fill_margin(made(), memory_.workspace, stage_.codes.zero);
       }
+    }
+    if (stage_.floats && step.does != Does::kSums) {
+      return of_rows();
     }
     switch (step.does) {
       case Does::kQuantize:
-        border(plan_.tensors[number_], number_, const_cast<float*>(memory_.inputs[static_cast<size_t>(step.in)]),
+        border(made(), number_, const_cast<float*>(memory_.inputs[static_cast<size_t>(step.in)]),
                kernel_.quantize);
         break;
       case Does::kDequantize:
@@ -52,7 +53,7 @@ class Runner {
       case Does::kSums:
         conv(number_, nullptr);
         if (step.x.size() > 1) {
-          run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
+          of_rows();
         }
         break;
       case Does::kConstant:
@@ -62,10 +63,6 @@ class Runner {
       case Does::kPad:
       case Does::kResize:
       case Does::kArrange:
-        if (stage_.floats) {
-          run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
-          break;
-        }
         run_moves(place_, plan_.moves[number_], image(x()), y(), stage_.codes.zero);
         break;
       case Does::kResizeLinear:
@@ -86,37 +83,26 @@ class Runner {
         lookup();
         break;
       case Does::kFlatten:
-        if (stage_.floats) {
-          run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
-          break;
-        }
         flatten();
         break;
       case Does::kAffine:
         affine();
         break;
       default:
-        run_row_stage(kernels_, stages_, plan_, number_, memory_, place_);
+        of_rows();
         break;
     }
   }
 
  private:
-  const Placed& x(size_t i = 0) const { return plan_.tensors[static_cast<size_t>(stage_.step.x[i])]; }
-  const Stage& source(size_t i = 0) const { return stages_[static_cast<size_t>(stage_.step.x[i])]; }
+  void of_rows() const { run_row_stage(kernels_, stages_, plan_, number_, memory_, place_); }
 
   const std::array<int64_t, 4>& pads() const { return plan_.pads[number_]; }
 
   Image image(const Placed& t) const {
     return {memory_.workspace + t.offset + t.first(), t.N, t.H, t.W, t.C, t.pitch(), t.image()};
   }
-  Image y() const { return image(plan_.tensors[number_]); }
-
-  // work(first, last) for pieces of `rows`, which are `bytes` altogether.
-  template <typename Work>
-  void in_rows(int64_t rows, int64_t bytes, const Work& work) const {
-    onnxq::in_rows(place_, rows, bytes, work);
-  }
+  Image y() const { return image(made()); }
 
   static int64_t bytes(const Image& i) { return i.N * i.H * i.W * i.C; }
 
@@ -246,8 +232,8 @@ class Runner {
 
   void interpolate() const {
     const Taps& taps = plan_.taps[number_];
-    const Interpolation p = {image(x()),     y(), stage_.codes, taps.rows.data(), taps.columns.data(), source().codes.zero,
-                             source().scale, stage_.scale};
+    const Interpolation p = {image(x()),     y(), stage_.codes, taps.rows.data(), taps.columns.data(), stage_of().codes.zero,
+                             stage_of().scale, stage_.scale};
     in_rows(p.y.N * p.y.H, 8 * bytes(p.y), [&](int64_t first, int64_t last) { kernel_.interpolate(p, first, last); });
   }
 
@@ -311,8 +297,8 @@ class Runner {
     p.right = pads()[3];
     p.average = step.does != Does::kMaxPool;
     p.counts_pads = static_cast<int32_t>(step.counts_pads);
-    p.x_zero = source().codes.zero;
-    p.x_scale = source().scale;
+    p.x_zero = stage_of().codes.zero;
+    p.x_scale = stage_of().scale;
     p.scale = stage_.scale;
     in_rows(p.y.N * p.y.H, std::max(bytes(p.x), bytes(p.y)), [&](int64_t first, int64_t last) { kernel_.pool(p, first, last); });
   }
@@ -339,7 +325,7 @@ class Runner {
   void constant() const {
     const Image to = y();
     const uint8_t* from = stage_.constant.data();
-    const bool is_rows = plan_.tensors[number_].is_rows();
+    const bool is_rows = made().is_rows();
     for (int64_t n = 0; n < to.N; ++n) {
       for (int64_t c = 0; c < to.C; ++c) {
         for (int64_t i = 0; i < to.H * to.W; ++i) {
@@ -369,15 +355,6 @@ class Runner {
       }
     });
   }
-
-  const std::vector<const RegionKernel*>& kernels_;
-  const Plan& plan_;
-  const Stage& stage_;
-  const std::vector<Stage>& stages_;
-  const size_t number_;
-  const Memory& memory_;
-  const Place& place_;
-  const RegionKernel& kernel_;
 };
 
 }  // namespace

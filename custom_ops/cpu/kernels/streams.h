@@ -14,7 +14,7 @@ constexpr int kVectors = 2;  // side by side in one pass over K: enough independ
 // cache: one or few rows wait for memory, and lines on their way from there would hold the few buffers of the first cache
 // that lines from the second need. On Zen 4, against 2048 bytes ahead into the first cache: kernels alone, weights of 256 MB
 // in small pages, 1 to 4 rows, int8 1.3 to 1.8 times as fast and int4 1.0 to 1.3; in sessions 1.05 to 1.2; int8 that stays
-// in the second cache, 1 row: 0.87.
+// in the third cache, 1 row: 0.87.
 constexpr int64_t kAhead = 4096;
 inline void fetch_ahead(const void* at) { __builtin_prefetch(at, 0, 2); }
 

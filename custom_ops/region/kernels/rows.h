@@ -198,7 +198,7 @@ struct RowTo {
   }
 };
 
-// body.template operator()<float or codes, makes codes>(): what all rows share is known when this is compiled.
+// Rows<float or codes, makes codes>::run: what all rows share is known when this is compiled.
 template <template <typename, bool> class Rows, class Problem>
 inline void by_kind(const Problem& p, int64_t first, int64_t last) {
   if (p.x.codes) {

@@ -8,8 +8,6 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t cover(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 // Pixels of y from row to row of what is read flat.
 inline int64_t flat_pitch(const Conv& c) { return c.step_x ? c.x.row / c.step_x : 1; }
 

@@ -116,9 +116,7 @@ void transform_weights(const Conv& c, int16_t* to, int64_t first, int64_t last) 
         typename V::Words taps[9];
         for (int i = 0; i < 9; ++i) {
           const int64_t byte = i % 3 * c.group_in + 4 * quad;
-          memcpy(&taps[i],
-                 weight + i / 3 * row + byte / kChunk * kBlockBytes + lane / 16 * (kBlockBytes / 2) + byte % kChunk * 16 + lane % 16 * 4,
-                 sizeof taps[i]);
+          memcpy(&taps[i], weight + i / 3 * row + in_chunks(byte, lane), sizeof taps[i]);
         }
         spread_quads<V>(taps, to + b * winograd_block(c.group_in) + 4 * quad * kBlock + 2 * lane, next);
       }
