@@ -19,7 +19,7 @@ from onnxq.job import Environment
 from onnxq.model import graph
 from onnxq.output import write
 from onnxq.runtime import native
-from onnxq.runtime.own_files.model_files import ORT_SUFFIX as SUFFIX
+from onnxq.runtime.own_files.model_files import ORT_SUFFIX
 from onnxq.runtime.own_files.ort_format import MOST_BYTES, save_as_ort
 
 #: Least agreement, in dB: the graph is the same, but for convolutions that add up in another order.
@@ -59,16 +59,18 @@ def to_ort(
         CheckFailed: the saved file does not load or run, or computes something else.
     """
     environment, path = environment or Environment(), Path(model)
-    destination = Path(output) if output is not None else Path(f"{path.stem}{SUFFIX}")
-    if destination.suffix != SUFFIX:
-        raise BadOutput(f"the output '{destination}' must end in {SUFFIX}; choose another name with -o")
+    destination = Path(output) if output is not None else Path(f"{path.stem}{ORT_SUFFIX}")
+    if destination.suffix != ORT_SUFFIX:
+        raise BadOutput(f"the output '{destination}' must end in {ORT_SUFFIX}; choose another name with -o")
     loaded, before = opened(path, destination, environment)
     if before > MOST_BYTES:
-        raise BadModel(f"'{path}' has {limits.in_words(before)}, and a {SUFFIX} file holds 2 GB: it stays what it is")
+        raise BadModel(
+            f"'{path}' has {limits.in_words(before)}, and a {ORT_SUFFIX} file holds 2 GB: it stays what it is"
+        )
     own = [node.op_type for node in graph.nodes(loaded) if node.domain == own_ops.DOMAIN]
     if own and native.path() is None:
         raise MissingRuntime(
-            f"'{path}' has operators of onnxq's own, and without its compiled library {SUFFIX} cannot hold them: "
+            f"'{path}' has operators of onnxq's own, and without its compiled library {ORT_SUFFIX} cannot hold them: "
             "'onnxq convert --to ort-cpu' first, or install a C++ compiler and reinstall onnxq"
         )
     with write.staging(destination) as folder:
@@ -95,7 +97,7 @@ def _notes(own: list[str], before: int, after: int) -> list[str]:
     notes = []
     if own:
         notes.append(
-            f"it opens only with onnxq's library: {SUFFIX} has no place for the functions of {len(own)} operators; "
+            f"it opens only with onnxq's library: {ORT_SUFFIX} has no place for the functions of {len(own)} operators; "
             "'onnxq convert --to ort-cpu' first makes one that opens anywhere"
         )
     if after > 1.5 * before + (1 << 16):

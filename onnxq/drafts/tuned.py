@@ -46,7 +46,6 @@ class Drafts:
         self.job = job
         self._full, self._like = job.plan, request.like
         self._may_give_back = request.is_free and not job.recipe.keep_slow
-        self._is_for_another = bool(job.target.consumer)
         # A format that the user named is kept, whatever its speed; in which nodes it computes is ours to say.
         self._may_dissolve = request.is_free and not request.recipe.keep_slow
         self._bench: PlanBench | None = None
@@ -175,8 +174,11 @@ class Drafts:
 
     def _timings(self, proof: Check) -> Timings | None:
         """What judges a measured time; None where there is none, or not of the runtime that the file is for."""
-        is_timed = proof.elsewhere is not None and proof.elsewhere.was_run if self._is_for_another else proof.float_ms
-        return Timings(self._bench, self.job.recipe.accuracy_level) if self._bench and is_timed else None
+        if self._bench is None:
+            return None
+        there = proof.elsewhere is not None and proof.elsewhere.was_run
+        is_timed = there if self._bench.is_for_another else proof.float_ms
+        return Timings(self._bench, self.job.recipe.accuracy_level) if is_timed else None
 
     def _tuned(self, bench: PlanBench, recipe: Recipe) -> Plan:
         """The plan tuned on the samples on which it is worst; and once more if others turn out worse in the end."""

@@ -20,12 +20,12 @@ NEVER_SAMPLES = {".onnx", ".ranges", ".partial", ".onnxtxt"}
 
 #: Where the data of every model lie that this process has read. Its bytes alone (`locations`) do not tell of all: a
 #: model may be text, or spell its protobuf otherwise than is usual.
-_data_of_models: dict[str, None] = {}
+_data_of_models: set[str] = set()
 
 
 def remember_data(files: Iterable[str | Path]) -> None:
     """Nothing is written where these data of a model lie, which was read in this process."""
-    _data_of_models.update(dict.fromkeys(map(os.path.realpath, files)))
+    _data_of_models.update(map(os.path.realpath, files))
 
 
 class Guard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -46,6 +46,13 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
     if len(uses) != 1 or value.is_graph_output():
         return None
     return next(iter(uses)).node
+
+
+def are_closed(inner: Collection[ir.Node], last: ir.Node) -> bool:
+    """Whether nobody else reads what these nodes make, but for what `last` of them makes."""
+    nodes = set(inner)
+    made = (out for node in nodes if node is not last for out in node.outputs)
+    return not any(out.is_graph_output() or any(use.node not in nodes for use in out.uses()) for out in made)
 
 
 def added_vector(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:

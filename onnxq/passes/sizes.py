@@ -1,6 +1,6 @@
 """Shapes that exporters compute, by Shape, Gather, Slice and Concat: what is known of each of their elements.
 
-Asked by what folds the shape of a Reshape, and by what looks for the heads of an attention.
+Asked by what looks for the heads of an attention. (`dims/` knows more of a whole model, and folds shapes by it.)
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def factor_of(node: ir.Node) -> tuple[ir.Value, float] | None:
     if not graph.is_op(node, "Mul", "Div"):
         return None
     for index in (0, 1) if node.op_type == "Mul" else (0,):
-        value, number = node.inputs[index], _number(node.inputs[1 - index])
+        value, number = node.inputs[index], number_of(node.inputs[1 - index])
         if value is None or number is None or graph.constant(value) is not None:
             continue
         if node.op_type == "Div":
@@ -167,7 +167,7 @@ def factor_of(node: ir.Node) -> tuple[ir.Value, float] | None:
     return None
 
 
-def _number(value: ir.Value | None) -> float | None:
+def number_of(value: ir.Value | None) -> float | None:
     """The only element of a constant that does not add dimensions to what it is combined with."""
     tensor = graph.constant(value)
     if tensor is None or tensor.size != 1 or len(tensor.shape) > 1 or tensor.dtype is not ir.DataType.FLOAT:
@@ -176,7 +176,7 @@ def _number(value: ir.Value | None) -> float | None:
 
 
 def _hides(value: ir.Value | None) -> bool:
-    number = _number(value)
+    number = number_of(value)
     return number is not None and number <= HIDDEN
 
 

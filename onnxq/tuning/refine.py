@@ -51,6 +51,11 @@ def with_finest_weights(plan: Plan) -> Plan:
     return with_whole_bytes(plan).replacing(in_float)
 
 
+def kind_of(bench: PlanBench) -> dict[str, bool]:
+    """What preferences, and their bars, depend on."""
+    return {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
+
+
 def with_whole_bytes(plan: Plan) -> Plan:
     """`plan` with weights of 8 bits where int8 kernels read them."""
     short = (choice for choice in plan.those(Method.STATIC) if _has_finer(choice))
@@ -61,7 +66,7 @@ def _refined_once(
     bench: PlanBench, plan: Plan, recipe: Recipe, four_bits: bool, measurements: int, progress: Progress
 ) -> Plan:
     """With some weights in the next longer format; `four_bits`: the plan was asked for in fewer than eight."""
-    kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
+    kind = kind_of(bench)
     preference = preference_of(recipe.prefer, **kind)
     is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
     # Who names four bits, or a format, wants it for its size; who computes in float16 wants that wherever it will do.

@@ -24,7 +24,7 @@ from onnxq.tuning.costs import NOISIER, SLOWER, Costs, cheapest, predicted_secon
 from onnxq.tuning.halves import HalfCosts
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
-from onnxq.tuning.refine import refine, with_finest_weights, with_whole_bytes
+from onnxq.tuning.refine import kind_of, refine, with_finest_weights, with_whole_bytes
 from onnxq.tuning.there import There
 from onnxq.tuning.timings import Timings
 
@@ -115,7 +115,7 @@ class Terms:
 
     @classmethod
     def of(cls, bench: PlanBench, recipe: Recipe, progress: Progress) -> Terms:
-        kind = {"is_recurrent": bench.is_recurrent, "is_detector": bench.is_detector}
+        kind = kind_of(bench)
         preference = preference_of(recipe.prefer, **kind)
         keeps_slow = recipe.keep_slow or bench.is_for_another
         if keeps_slow:  # integers are wanted: noise well above the bar costs nothing
@@ -128,8 +128,8 @@ class Terms:
 
     def with_times(self) -> Terms:
         """The same where the times of plans are known after all."""
-        kind = {"is_recurrent": self.bench.is_recurrent, "is_detector": self.bench.is_detector}
-        return replace(self, preference=preference_of(self.recipe.prefer, **kind), keeps_slow=False)
+        preference = preference_of(self.recipe.prefer, **kind_of(self.bench))
+        return replace(self, preference=preference, keeps_slow=False)
 
     def noise_price(self, quality: Quality) -> float:
         """What a plan's noise is worth, in runs of the float model."""

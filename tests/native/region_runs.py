@@ -75,6 +75,11 @@ def said(node: onnx.NodeProto) -> list[str]:
     return str(text).split("\n")[1:]
 
 
+def steps_of(model: onnx.ModelProto) -> list[str]:
+    """The words of the steps of all regions of the main graph."""
+    return [line.split()[0] for node in model.graph.node if node.op_type == "Region" for line in said(node)]
+
+
 def saying(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
     """The same with another list of steps."""
     changed = copy.deepcopy(model)

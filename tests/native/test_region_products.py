@@ -21,6 +21,7 @@ from region_runs import (
     said,
     samples,
     saying,
+    steps_of,
 )
 
 import onnxq
@@ -28,10 +29,6 @@ from onnxq.errors import BadModel
 
 pytestmark = HAS_LIBRARY
 CODES = "scale=1 zero=2"
-
-
-def steps_of(model: onnx.ModelProto) -> list[str]:
-    return [line.split()[0] for node in model.graph.node if node.op_type == "Region" for line in said(node)]
 
 
 @pytest.mark.parametrize("bias", [True, False])

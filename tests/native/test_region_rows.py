@@ -7,97 +7,31 @@ and few of them. Sums of codes are exact, and those that nothing divides are equ
 
 from __future__ import annotations
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from islands import Net, operators, with_regions
 from numpy.typing import NDArray
 from region_runs import (
     HAS_LIBRARY,
     ISAS,
-    InvalidArgument,
     by_definition,
     by_kernels,
     options,
     require_equal,
-    said,
-    saying,
+    steps_of,
 )
-from test_region_hostile import spoiled
+from row_nets import Rows, block
 
 import onnxq
-from onnxq.errors import BadModel
 
 pytestmark = HAS_LIBRARY
 #: Of codes, how many may be those beside: sums in another order differ by 2^-22 or so of numbers of 100 codes.
 BESIDE = 0.01
-
-
-@dataclass
-class Rows(Net):
-    """A net of stacks of matrices, whose scales are no powers of two where a step rounds float32."""
-
-    def normal(self, shape: tuple[int, ...]) -> str:
-        return self.constant(self.rng.normal(size=shape).astype(np.float32))
-
-    def made(self, y: str, like: str) -> str:
-        self.shapes[y] = self.shapes[like]
-        return y
-
-    def norm(self, x: str, kind: str = "LayerNormalization") -> str:
-        size = self.shapes[x][-1]
-        vectors = [self.normal((size,)), *([self.normal((size,))] if kind == "LayerNormalization" else [])]
-        if kind != "spelled":
-            return self.made(self.node(kind, [x, *vectors], axis=-1, epsilon=1e-3), x)
-        axes = self.constant(np.array([-1], np.int64))
-        centred = self.node("Sub", [x, self.node("ReduceMean", [x, axes], keepdims=1)])
-        square = self.node("Pow", [centred, self.constant(np.float32(2))])
-        mean = self.node("Add", [self.node("ReduceMean", [square, axes], keepdims=1), self.constant(np.float32(1e-3))])
-        made = self.node("Div", [centred, self.node("Sqrt", [mean])])
-        return self.made(self.node("Add", [self.node("Mul", [vectors[0], made]), self.normal((size,))]), x)
-
-    def softmax(self, x: str) -> str:
-        return self.made(self.node("Softmax", [x], axis=-1), x)
-
-    def plus(self, a: str, b: str) -> str:
-        return self.made(self.node("Add", [a, b]), a)
-
-    def codes(self, value: str, scale: float = 0.037) -> str:
-        return self.quantized(value, scale, 131)
-
-    def heads(self, x: str, heads: int, axes: tuple[int, ...] = (0, 2, 1, 3)) -> str:
-        width = self.shapes.get(x, (heads,))[-1]
-        shape = self.constant(np.array([0, 0, heads, width // heads], np.int64))
-        return self.node("Transpose", [self.node("Reshape", [x, shape])], perm=list(axes))
-
-    def attention(self, x: str, heads: int, mask: str = "", value_size: int = 0) -> str:
-        """Projections of x, and what `weigh_in_codes` writes of their attention."""
-        size = self.shapes[x][-1] // heads
-        q, k = (self.codes(self.matmul(x, heads * size)) for _ in range(2))
-        v = self.codes(self.matmul(x, heads * (value_size or size)), 0.051)
-        scores = self.node("MatMul", [self.heads(q, heads), self.heads(k, heads, (0, 2, 3, 1))])
-        scores = self.node("Mul", [scores, self.constant(np.float32(0.02))])
-        if mask:
-            scores = self.node("Add", [scores, mask])
-        weights = self.node("Softmax", [scores], axis=-1)
-        largest = self.node("ReduceMax", [weights, self.constant(np.array([-1], np.int64))], keepdims=1)
-        given = [self.constant(np.float32(1) / np.float32(255)), self.constant(np.uint8(0))]
-        codes = self.node("QuantizeLinear", [self.node("Div", [weights, largest]), *given])
-        product = self.node("MatMul", [self.node("DequantizeLinear", [codes, *given]), self.heads(v, heads)])
-        turned = self.node("Transpose", [self.node("Mul", [product, largest])], perm=[0, 2, 1, 3])
-        y = self.node("Reshape", [turned, self.constant(np.array([0, 0, heads * (value_size or size)], np.int64))])
-        self.shapes[y] = (*self.shapes[x][:-1], heads * (value_size or size))
-        return self.codes(y, 0.023)
-
-
-def steps_of(model: onnx.ModelProto) -> list[str]:
-    return [line.split()[0] for node in model.graph.node if node.op_type == "Region" for line in said(node)]
 
 
 def samples(net: Net, shape: tuple[int, ...]) -> NDArray:
@@ -264,14 +198,6 @@ def test_turned_rows(size: int, alike: bool) -> None:
     require_close(net, {"sums", "arrange", "rotary", "encode"}, (2, 9, 24))
 
 
-def block(net: Rows, x: str, heads: int) -> str:
-    size = net.shapes[x][-1]
-    a = net.norm(net.plus(net.matmul(net.attention(x, heads), size), x))
-    hidden = net.codes(net.matmul(net.codes(a), 2 * size))
-    b = net.matmul(net.codes(net.made(net.node("Gelu", [hidden]), hidden), 0.05), size)
-    return net.norm(net.plus(a, b))
-
-
 @st.composite
 def transformers(draw: st.DrawFn) -> Rows:
     """Any chain of blocks and single steps of rows."""
@@ -334,105 +260,3 @@ def test_numbers_that_are_none_end_nothing(value: float) -> None:
         keep = np.ones((2, 9), bool)
         keep[0, 3] = False
         np.testing.assert_array_equal(y[keep], y0[keep])
-
-
-@pytest.fixture(scope="module")
-def honest() -> onnx.ModelProto:
-    net = Rows(212, (2, 6, 40))
-    net.outputs.append(net.matmul(net.x, 4))
-    made = with_regions(net.model())
-    del made.functions[:]
-    (node,) = made.graph.node
-    for name, array in {
-        "epsilon": np.float32(1e-3),
-        "negative": np.float32(-1),
-        "infinite": np.float32(np.inf),
-        "three": np.ones(3, np.float32),
-    }.items():
-        node.input.append(name)
-        made.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    return made
-
-
-CODES = "scale=1 zero=2"
-NORM, ATTENTION, INSTANCE = "layer_norm x=1 epsilon=", "attention x=1,1,1 factor=", "instance_norm x={} epsilon="
-HEADS = "width=8,8 joined=1,1,1,1"
-OUT, WRITTEN = "\ndequantize x=2 out=0", "\nwrite x=2 out=0"
-REFUSED = {
-    f"softmax x=0 {CODES}{OUT}": "no matrix, and no stack of them",  # of an image
-    "write x=1 out=0": "makes codes and no float32",
-    f"encode x=1 {CODES}{OUT}": "makes codes and no float32",
-    f"plus x=1,1{WRITTEN}": "makes codes and no float32",
-    f"decode x=1\ntable x=2 table=3 {CODES}\ndequantize x=3 out=0": "makes float32 and no codes",
-    f"decode x=1{OUT}": "makes float32 and no codes",
-    "decode x=1\nmatmul x=2,2\nwrite x=3 out=0": "makes float32 and no codes",
-    f"softmax x=1 scale=1{WRITTEN}": "both 'scale' and 'zero'",
-    f"matmul x=1,1{WRITTEN}": "rows of 40 by a matrix for 6",
-    f"layer_norm x=1{WRITTEN}": "must say 'epsilon'",
-    f"{NORM}NEGATIVE{WRITTEN}": "epsilon that is negative",
-    f"{NORM}INFINITE{WRITTEN}": "not finite",
-    f"{NORM}EPSILON weight=THREE{WRITTEN}": "3 numbers for 40 channels",
-    f"{NORM}EPSILON bias=THREE{WRITTEN}": "3 numbers for 40 channels",
-    f"{INSTANCE.format(1)}EPSILON weight=THREE bias=THREE {CODES}{OUT}": "channels of a matrix",
-    f"{INSTANCE.format(0)}EPSILON weight=THREE bias=THREE {CODES}{OUT}": "numbers for",
-    "decode x=1\nrotary x=2,2,2\nwrite x=3 out=0": "shape is not theirs",
-    f"{ATTENTION}EPSILON heads=7 {HEADS} {CODES}{OUT}": "7 heads of 8",
-    f"{ATTENTION}EPSILON heads=5 {HEADS} first=8,0,0 {CODES}{OUT}": "5 heads of 8",
-    f"{ATTENTION}EPSILON heads=1048576 width=1048576,1048576 joined=1,1,1,1 {CODES}{OUT}": "heads of",
-    f"{ATTENTION}EPSILON transposed=1 {CODES}{OUT}": "do not go together",
-    f"{ATTENTION}INFINITE {CODES}{OUT}": "not finite",
-    f"attention x=1,1,1,1 factor=EPSILON {CODES}{OUT}": "makes codes and no float32",
-    f"attention x=1,1 factor=EPSILON {CODES}{OUT}": "with 2 numbers",
-    f"read in=1 stack=1{WRITTEN}": "is read, and must be float32|rank",
-}
-
-
-@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
-def test_steps_that_cannot_be_are_refused(honest: onnx.ModelProto, text: str) -> None:
-    (node,) = honest.graph.node
-    steps = f"region 1\nquantize in=0 {CODES}\nquantize in=0 {CODES} stack=1\n{text}"
-    for name in ("epsilon", "negative", "infinite", "three"):
-        steps = steps.replace(name.upper(), str(list(node.input).index(name)))
-    with pytest.raises((InvalidArgument, BadModel), match=REFUSED[text]):
-        _ran(saying(honest, steps))
-
-
-def _ran(model: onnx.ModelProto) -> None:
-    session = onnxq.session(model.SerializeToString(), options(optimized=False))
-    session.run(None, {"x": np.zeros((2, 6, 40), np.float32)})
-
-
-@pytest.fixture(scope="module")
-def transformer() -> onnx.ModelProto:
-    net = Rows(215, (2, 9, 32))
-    net.outputs.append(block(net, net.x, 4))
-    return with_regions(net.model())
-
-
-ROW_WORDS = (
-    "heads=4",
-    "width=8,8",
-    "width=1,16777216",
-    "joined=1,0,1,0",
-    "first=8,0,24",
-    "centred=0",
-    "epsilon=3",
-    "factor=2",
-)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_spoiled_steps_end_no_process(transformer: onnx.ModelProto, data: st.DataObject) -> None:
-    """They run, or are refused in a sentence."""
-    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-    changed = spoiled(transformer, draw)
-    for attribute in changed.graph.node[0].attribute:
-        lines = attribute.s.decode().split("\n")
-        at = draw(1, len(lines) - 1)
-        lines[at] += " " + ROW_WORDS[draw(0, len(ROW_WORDS) - 1)]
-        attribute.s = "\n".join(lines if draw(0, 1) else lines[:at] + lines[at:][::-1]).encode()
-    with contextlib.suppress(BadModel, InvalidArgument):
-        onnxq.session(changed.SerializeToString(), options(threads=1)).run(
-            None, {"x": np.zeros((2, 9, 32), np.float32)}
-        )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +187,20 @@ def test_models_in_text_with_data_beside_them(tmp_path: Path) -> None:
     """Which onnxruntime finds there too."""
     onnx.save(beside(tmp_path, "w.data"), tmp_path / "model.json")
     np.testing.assert_allclose(opened(tmp_path / "model.json"), expected(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="a file of Linux")
+def test_no_data_are_looked_for_in_what_the_kernel_makes_up(tmp_path: Path) -> None:
+    """A folder of models may hold a link to a file that never ends: whatever has the name of a model is searched."""
+    says = "\n\x08location\x12\x01w"
+    (tmp_path / "plain.onnx").write_text(says)
+    assert data_files.locations(tmp_path / "plain.onnx") == {"w"}
+    with subprocess.Popen(["sleep", "60"], env={"A": says}) as process:
+        try:
+            (tmp_path / "link.onnx").symlink_to(f"/proc/{process.pid}/environ")
+            while says not in (tmp_path / "link.onnx").read_text():  # it has only just begun
+                assert process.poll() is None
+                time.sleep(0.001)
+            assert data_files.locations(tmp_path / "link.onnx") == set()
+        finally:
+            process.kill()

@@ -393,20 +393,3 @@ def test_scratch_never_lies_where_others_write(spoil: object, tmp_path: Path, mo
     with staging.scratch() as found:
         assert found.parent == tmp_path and found.is_dir()
     assert not found.exists()
-
-
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="a file of Linux")
-def test_no_data_are_looked_for_in_what_the_kernel_makes_up(tmp_path: Path) -> None:
-    """A folder of models may hold a link to a file that never ends: whatever has the name of a model is searched."""
-    says = "\n\x08location\x12\x01w"
-    (tmp_path / "plain.onnx").write_text(says)
-    assert data_files.locations(tmp_path / "plain.onnx") == {"w"}
-    with subprocess.Popen(["sleep", "60"], env={"A": says}) as process:
-        try:
-            (tmp_path / "link.onnx").symlink_to(f"/proc/{process.pid}/environ")
-            while says not in (tmp_path / "link.onnx").read_text():  # it has only just begun
-                assert process.poll() is None
-                time.sleep(0.001)
-            assert data_files.locations(tmp_path / "link.onnx") == set()
-        finally:
-            process.kill()

@@ -257,33 +257,6 @@ def test_the_command_line_takes_addresses(folder: Path) -> None:
     assert json.loads(fsspec.filesystem("memory").cat_file("/out/m.ranges"))["values"]
 
 
-def test_a_report_that_nobody_would_take_is_told_before_any_work(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that does not answer passed for one without such a file, until the model was written."""
-    pytest.importorskip("aiohttp")
-    monkeypatch.setattr(storage, "PAUSE", 0.001)
-    out = tmp_path / "out.onnx"
-    for option in ("--report", "--html"):
-        words = ["quantize", str(folder / "model.onnx"), "-s", "w8a16", "--no-check", "-o", str(out)]
-        done = CliRunner().invoke(main, [*words, option, "http://127.0.0.1:9/made.json"])
-        assert done.exit_code == 1 and "cannot be reached, tried 5 times" in done.stderr, done.output
-        assert not out.exists()
-
-
-def test_what_a_web_server_has_is_asked_of_it(tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp")
-    (tmp_path / "there").write_text("x")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            found = [storage.exists(f"http://127.0.0.1:{server.server_port}/{name}") for name in ("there", "none")]
-        finally:
-            server.shutdown()
-    assert found == [True, False]
-
-
 def test_a_write_that_fails_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Any, *_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

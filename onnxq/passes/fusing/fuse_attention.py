@@ -11,9 +11,10 @@ from onnxq.model.graph import Names
 from onnxq.model.types import Types
 from onnxq.own_ops import JOINED, Variant
 from onnxq.passes import Pass
-from onnxq.passes.fusing.heads import HEADS_FIRST, joined_at, merged_behind, split_at, split_before
+from onnxq.passes.fusing.heads import joined_at, merged_behind, split_at, split_before
 from onnxq.plan import Method, Plan
 from onnxq.planning.attention import Attention, attention_at
+from onnxq.planning.rows.operands import HEADS_FIRST
 
 
 class FuseAttention(Pass):

@@ -12,9 +12,8 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.passes.sizes import Size, sizes_of
+from onnxq.planning.rows.operands import turns_heads
 
-#: The order of axes that puts heads before rows, and back.
-HEADS_FIRST = [0, 2, 1, 3]
 #: Operators that leave all dimensions of their first input, or of both, but the last one as they are.
 _ROW_BY_ROW = ("Identity", "Cast", "Relu", "Gelu", "LayerNormalization", "RMSNormalization")
 #: By a constant matrix; and with a constant vector.
@@ -36,7 +35,7 @@ class Joined:
 def joined_at(moved: ir.Value, types: Types) -> Joined | None:
     """What [B, heads, T, D] is made of, by one Reshape and one Transpose."""
     turn = moved.producer()
-    if turn is None or not graph.is_op(turn, "Transpose") or _axes(turn) != HEADS_FIRST:
+    if turn is None or not turns_heads(turn):
         return None
     return split_at(turn.inputs[0], types)
 
@@ -84,7 +83,7 @@ def merged_behind(y: ir.Value, width: int | None, rows: ir.Value, types: Types) 
         width: heads · E, where it is known.
     """
     turn = graph.only_consumer(y)
-    if turn is None or not graph.is_op(turn, "Transpose") or _axes(turn) != HEADS_FIRST or turn.graph is not _owner(y):
+    if turn is None or not turns_heads(turn) or turn.graph is not _owner(y):
         return None
     merge = graph.only_consumer(turn.outputs[0])
     if merge is None or not graph.is_op(merge, "Reshape") or graph.attribute_int(merge, "allowzero", 0):
@@ -101,11 +100,6 @@ def merged_behind(y: ir.Value, width: int | None, rows: ir.Value, types: Types) 
 def _owner(value: ir.Value) -> ir.Graph | ir.Function | None:
     node = value.producer()
     return None if node is None else node.graph
-
-
-def _axes(transpose: ir.Node) -> list[int]:
-    found = transpose.attributes.get("perm")
-    return [] if found is None else list(found.as_ints())
 
 
 def _same(size: Size, x: ir.Value, axis: int, types: Types) -> bool:

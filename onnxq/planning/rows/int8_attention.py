@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.types import Dim, Types
-from onnxq.planning.attention import axes_of, is_of_rows, masked, scaled_product
-from onnxq.planning.rows.operands import HEADS_FIRST, Operand, key_of, numbers_of, operand_of
+from onnxq.planning.attention import is_of_rows, masked, scaled_product
+from onnxq.planning.rows.operands import Operand, key_of, numbers_of, operand_of, turns_heads
 
 #: Numbers of a head, and tokens, whose products fit 32 bits.
 MOST = 1 << 15
@@ -76,9 +76,7 @@ class Int8Attention:
     @property
     def is_closed(self) -> bool:
         """Whether nobody else reads what lies inside."""
-        inside = set(self.nodes)
-        made = (out for node in self.nodes if node is not self.nodes[-1] for out in node.outputs)
-        return not any(out.is_graph_output() or any(use.node not in inside for use in out.uses()) for out in made)
+        return graph.are_closed(self.nodes, self.nodes[-1])
 
     @property
     def is_of_one_size(self) -> bool:
@@ -208,12 +206,7 @@ def _is_of_last_axis(node: ir.Node) -> bool:
 def _merging(last: ir.Node, v: Operand) -> tuple[ir.Node, ...]:
     """The Transpose and the Reshape that put heads side by side again, if they are there."""
     turn = graph.only_consumer(last.outputs[0])
-    if (
-        turn is None
-        or not graph.is_op(turn, "Transpose")
-        or axes_of(turn) != HEADS_FIRST
-        or turn.graph is not last.graph
-    ):
+    if turn is None or not turns_heads(turn) or turn.graph is not last.graph:
         return ()
     merge = graph.only_consumer(turn.outputs[0])
     if merge is None or not graph.is_op(merge, "Reshape") or graph.attribute_int(merge, "allowzero", 0):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
+from onnxq.planning.attention import number_of
 
 
 def has_constants(node: ir.Node) -> bool:
@@ -100,9 +101,7 @@ def _spelled(mean: ir.Node, rank: int) -> RowNorm | None:
         return None
     weight, last = _with_vector(last, "Mul", found)
     bias, last = _with_vector(last, "Add", found)
-    nodes = set(found)
-    inner = (out for each in nodes if each is not last for out in each.outputs)
-    if any(out.is_graph_output() or any(use.node not in nodes for use in out.uses()) for out in inner):
+    if not graph.are_closed(found, last):
         return None
     return RowNorm(x, tuple(found), weight, bias, epsilon, centred)
 
@@ -113,7 +112,7 @@ def _squared(node: ir.Node | None) -> ir.Value | None:
         return None
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
-    return node.inputs[0] if node.op_type == "Pow" and _number(node.inputs[1]) == 2.0 else None
+    return node.inputs[0] if node.op_type == "Pow" and number_of(node.inputs[1]) == 2.0 else None
 
 
 def _takes_mean_off(less: ir.Node, centre: ir.Node, rank: int) -> bool:
@@ -142,7 +141,7 @@ def _divided(root: ir.Node, of: ir.Value, found: list[ir.Node]) -> ir.Node | Non
         found.append(behind)
         return behind
     is_inverse = graph.is_op(behind, "Reciprocal") or (
-        graph.is_op(behind, "Div") and behind is not None and _number(behind.inputs[0]) == 1.0
+        graph.is_op(behind, "Div") and behind is not None and number_of(behind.inputs[0]) == 1.0
     )
     product = graph.only_consumer(behind.outputs[0]) if is_inverse and behind is not None else None
     if behind is None or product is None or not graph.is_op(product, "Mul"):
@@ -173,12 +172,6 @@ def _is_vector(value: ir.Value | None) -> bool:
     return bool(np.isfinite(tensor.numpy()).all())
 
 
-def _number(value: ir.Value | None) -> float | None:
-    tensor = graph.constant(value)
-    is_one = tensor is not None and tensor.size == 1 and len(tensor.shape) <= 1 and tensor.dtype is ir.DataType.FLOAT
-    return float(tensor.numpy().reshape(-1)[0]) if is_one and tensor is not None else None
-
-
 def _number_beside(node: ir.Node, value: ir.Value) -> float | None:
     others = [each for each in node.inputs if each is not value]
-    return _number(others[0]) if len(others) == 1 else None
+    return number_of(others[0]) if len(others) == 1 else None

@@ -39,6 +39,11 @@ class Operand:
     rows: tuple[int, int] = (0, 0)
 
 
+def turns_heads(node: ir.Node) -> bool:
+    """Whether it puts heads before rows, or back."""
+    return graph.is_op(node, "Transpose") and axes_of(node) == HEADS_FIRST
+
+
 def operand_of(reader: ir.Node, index: int, strips: bool = True) -> Operand | None:
     """What a product reads.
 
@@ -65,7 +70,7 @@ def _with_heads(value: ir.Value, reader: tuple[ir.Node, int], nodes: list[ir.Nod
     turn = value.producer()
     if graph.is_op(turn, "Gather", "Squeeze") and turn is not None:
         return _of_parts(turn, plain) or plain
-    if turn is None or not graph.is_op(turn, "Transpose") or axes_of(turn) != HEADS_FIRST:
+    if turn is None or not turns_heads(turn):
         return plain
     split = None if turn.inputs[0] is None else turn.inputs[0].producer()
     return _of_heads(split, (turn, *nodes)) or plain

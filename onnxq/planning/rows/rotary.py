@@ -45,7 +45,7 @@ def rotary_at(add: ir.Node) -> Rotary | None:
             if len(others) != 1 or others[0] is None or others[0] is sin:
                 continue
             found = (*nodes, join, straight, turned, add)
-            return Rotary(x, others[0], sin, found) if _is_closed(found) else None
+            return Rotary(x, others[0], sin, found) if graph.are_closed(found, add) else None
     return None
 
 
@@ -100,9 +100,3 @@ def _bounds(node: ir.Node) -> tuple[int, int] | None:
         return None
     start, end, axis, *step = (int(tensor.numpy().reshape(())) for tensor in read if tensor is not None)
     return (start, end) if axis in (-1, 3) and step in ([], [1]) else None
-
-
-def _is_closed(nodes: tuple[ir.Node, ...]) -> bool:
-    inside, last = set(nodes), nodes[-1]
-    made = (out for node in nodes if node is not last for out in node.outputs)
-    return not any(out.is_graph_output() or any(use.node not in inside for use in out.uses()) for out in made)
