@@ -16,6 +16,8 @@ from onnxq.files.publish import publish
 
 #: Files of these kinds in a folder that is read are not what is read in it.
 NEVER_SAMPLES = {".onnx", ".ranges", ".partial", ".onnxtxt"}
+#: Files that onnxruntime opens, to run what was written, or writes itself.
+_BY_THE_RUNTIME = (".onnx", ".onnx_adapter")
 
 
 #: Where the data of every model lie that this process has read. Its bytes alone (`locations`) do not tell of all: a
@@ -70,7 +72,7 @@ class Guard:
             other = next((other for known, other in self._written.items() if _is_same(known, path)), option)
             if other != option:
                 raise BadOutput(f"'{path}' is what {other} writes; choose another name with {option}")
-            if path.suffix == ".onnx":  # what is written is run
+            if path.suffix in _BY_THE_RUNTIME:
                 limits.require_text_name(path, BadOutput)
             if path.exists() and not path.is_file():  # moving a file there would replace a device
                 raise BadOutput(f"'{path}' is not a file; choose another name with {option}")

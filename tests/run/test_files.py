@@ -58,6 +58,7 @@ def run(*words: str | Path, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.sweep
 def test_where_what_is_printed_goes_is_no_output(folder: Path) -> None:
     """`>> log` and the log, or /dev/stdout, as the page: it would take the place of what is in the log."""
     Path("log").write_text("precious\n")
@@ -324,6 +325,13 @@ def test_a_folder_without_locks_is_written_to_and_not_swept(folder: Path, monkey
     assert [path.name for path in folder.glob(".onnxq-*")] == [".onnxq-someone"]
 
 
+@pytest.mark.parametrize("name", ["a.onnx", "a.onnx_adapter"])
+def test_what_onnxruntime_opens_or_writes_has_a_path_of_text(name: str, tmp_path: Path) -> None:
+    (tmp_path / "\udcff").mkdir()
+    with pytest.raises(BadOutput, match="path is text in UTF-8; rename it"):
+        Guard().writes(tmp_path / "\udcff" / name)
+
+
 def test_folders_of_other_machines_are_not_swept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their locks may not be seen here."""
     for here in (True, False):
@@ -339,6 +347,7 @@ def descendants_of(process: int) -> list[int]:
     return children + [each for child in children for each in descendants_of(child)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_processes_of_calibration_end_with_their_parent(number: signal.Signals, folder: Path) -> None:
     text = "import numpy as np, time\ndef rows():\n    for i in range(9):\n        time.sleep(0.3 * (i > 0))\n"

@@ -25,6 +25,7 @@ def read_adapter_file(path: Path) -> dict[str, NDArray]:
         MissingRuntime: onnxruntime is not installed.
     """
     limits.require_file(path, BadData)
+    limits.require_text_name(path, BadData)
     try:
         found = require().AdapterFormat.read_adapter(str(path)).get_parameters()
         # What is returned lies in memory of the file that was opened.
