@@ -205,7 +205,8 @@ class Walk:
             count = sum(self._training[i].batch.count for i in chosen)
             for i in chosen:
                 loss = self._loss(self._training[i], block, wanted[i])
-                if bool(torch.isfinite(loss)):
+                # No gradient goes back where all that learns is the range of what is read, which was rounded before.
+                if loss.requires_grad and bool(torch.isfinite(loss)):
                     (loss * (self._training[i].batch.count / count)).backward()
             optimizer.step()
             student.limit(block.learned)

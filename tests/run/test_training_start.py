@@ -137,6 +137,18 @@ def test_blocks_make_it_nearer_still_and_a_seed_decides(path: Path, tmp_path: Pa
     assert weights(outs[1]) == weights(outs[2])
 
 
+def test_a_block_in_which_only_the_range_of_its_input_is_learned_stays_as_it_was(tmp_path: Path) -> None:
+    """What comes in was rounded by the block before: no gradient goes back."""
+    text = "g (float[1, 16] x) => (float[1, 6] y) { a = MatMul(x, w)  b = Relu(a)  c = MatMul(b, v)  y = Gemm(c, h) }"
+    constants = {"w": tiny.normal(16, 32), "v": tiny.normal(32, 16), "h": tiny.normal(16, 6)}  # too few to be rounded
+    path = tiny.save(tiny.model(text, constants), tmp_path)
+    feeds = [{"x": tiny.normal(1, 16, seed=i)} for i in range(12)]
+    settings = dataclasses.replace(SETTINGS, block_steps=2, batch=2, held_back=3)
+    recipe = dataclasses.replace(RECIPE, scheme="w8a8", prefer="speed")
+    result = train(path, tmp_path / "q.onnx", recipe, target="qnn", data=feeds, settings=settings)
+    assert result.check is not None and result.check.sqnr > 15
+
+
 @pytest.mark.parametrize("at", [0, 3])
 def test_behind_blocks_an_interrupted_run_goes_on_bit_by_bit(
     at: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
