@@ -45,7 +45,9 @@ def _spoil_bundle(place: Path, r: random.Random, case: Case) -> None:
         table: Any = _table(place)
         _write(place, mutate.spoil_json(table, r))
     elif how == 3:
-        spoil(case, place / r.choice([MANIFEST, *names]))
+        chosen = place / r.choice([MANIFEST, *names])
+        if chosen.is_file():  # and not what an earlier seed put in its place
+            spoil(case, chosen)
     elif how < 6:  # what it holds, with its sum
         name = r.choice([SAMPLES, SAMPLES, *names])
         if (place / name).is_file():
