@@ -6,12 +6,18 @@ import gc
 import os
 
 import pytest
-from pairwise import covering, values_of
+from sweeps import covering, values_of
 
 # Before numpy is imported, here and in the processes that tests start. The matrices of tests are so small that a second
 # thread only waits for the first, and burns the core on which another worker runs: three times the time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.fsync = lambda file: None  # nobody pulls the plug here, and a disk takes milliseconds
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests that are named run, though they be some that others leave to the sweep."""
+    if all("::" in word for word in config.args) and config.option.markexpr in config.getini("addopts"):
+        config.option.markexpr = ""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -25,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for each in products.values():
         taken = covering([values_of(item) for item in each])
         for i in sorted(set(range(len(each))) - taken):
-            each[i].add_marker(pytest.mark.sweep)
+            each[i].add_marker(pytest.mark.zoo)
 
 
 def pytest_collection_finish() -> None:

@@ -8,18 +8,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
 from numpy.typing import ArrayLike, NDArray
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+from sweeps import swept
 
 from onnxq import targets
 from onnxq.model import graph
 
 #: Targets for runtimes that may be here; test_target_rules.py is about the others.
 HERE = [n for n in targets.names() if not (targets.get(n).consumer.endswith("Provider") or targets.get(n).spelled)]
-#: Targets whose weights have other forms than elsewhere, some in the sweep.
-TARGETS = [*HERE, *(pytest.param(name, marks=pytest.mark.sweep) for name in ("onnx-25", "tensorrt", "qnn", "webgpu"))]
+#: Others whose weights have other forms; and all of them, those in the sweep.
+ELSEWHERE = ["onnx-25", "tensorrt", "qnn", "webgpu"]
+TARGETS = [*HERE, *map(swept, ELSEWHERE)]
 
 
 def model(

@@ -31,6 +31,7 @@ def outcomes() -> dict[str, dict[str, object]]:
     return dict(json.loads(line) for line in done.stdout.splitlines())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CASES)
 def test_no_harm_is_done(name: str, outcomes: dict[str, dict[str, object]]) -> None:
     case, outcome = CASES[name], outcomes[name]

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from sweeps import swept
 
 import onnxq
 from onnxq.files import data_files, staging
@@ -43,9 +44,9 @@ def onnxq_in(folder: Path, *words: str, before: str = "pass") -> subprocess.Comp
     ("words", "doing"),
     [
         ("quantize model.onnx -s w8a16 -o out.onnx", "onnxruntime opened or ran"),
-        ("check model.onnx model.onnx", "onnxruntime opened or ran"),
-        ("profile model.onnx -o out.json", "onnxruntime opened or ran"),
-        ("calibrate model.onnx -s w8a8 --data data.npz -o out.ranges --jobs 2", "several processes calibrated"),
+        swept("check model.onnx model.onnx", "onnxruntime opened or ran"),
+        swept("profile model.onnx -o out.json", "onnxruntime opened or ran"),
+        swept("calibrate model.onnx -s w8a8 --data data.npz -o out.ranges --jobs 2", "several processes calibrated"),
     ],
 )
 def test_a_crash_of_onnxruntime_is_told(words: str, doing: str, tmp_path: Path) -> None:
@@ -62,6 +63,7 @@ def test_a_crash_of_onnxruntime_is_told(words: str, doing: str, tmp_path: Path) 
     assert not left, "staging folders of a dead process are swept by the next run, all else is not there"
 
 
+@pytest.mark.sweep
 def test_a_process_that_measures_reads_no_modules_of_the_working_folder(tmp_path: Path) -> None:
     tiny.save(tiny.model("g (float[1, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path)
     for name in STRANGERS:
@@ -75,9 +77,9 @@ def test_a_process_that_measures_reads_no_modules_of_the_working_folder(tmp_path
     ("begun", "fails"),
     [
         ("threading.Thread(target=time.sleep, args=[99]).start()", False),
-        ("threading.Thread(target=time.sleep, args=[99]).start()", True),
-        ("multiprocessing.get_context('fork').Process(target=time.sleep, args=[99]).start()", False),
-        ("atexit.register(time.sleep, 99)", False),
+        swept("threading.Thread(target=time.sleep, args=[99]).start()", True),
+        swept("multiprocessing.get_context('fork').Process(target=time.sleep, args=[99]).start()", False),
+        swept("atexit.register(time.sleep, 99)", False),
     ],
 )
 def test_what_a_function_leaves_running_is_not_waited_for(begun: str, fails: bool, tmp_path: Path) -> None:

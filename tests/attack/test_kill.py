@@ -18,11 +18,13 @@ import kill_folder
 import pytest
 from kill_cases import CASES, calibrate, quantize
 from kill_folder import EVERY, Case, Driver, copy, hashes_of_inputs, names_in
+from sweeps import at_night, swept
 
 #: Where a failure is no reason to fail: what is removed there is nobody's any more, and the next run tries again.
 CLEANING = {"staging.sweep", "staging.remove", "publish.old_data", "checkpoint.remove"}
-#: What every run of the tests tries: a new file, one over another, and a calibration. The others pass more points.
-ALWAYS = {"new model", "model with data over one with data", "folder of models", "plan", "ranges", "encoded arrays"}
+#: What every run of the tests tries, one of each kind of output. The sweep takes the others, which pass more points,
+#: and `zoo` those that write by the same functions as one of them.
+ALWAYS = {"new model", "folder of models", "plan", "encoded arrays"}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,11 @@ def test_what_is_always_tried_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.sweep) for name in CASES]
+    "name",
+    [
+        (pytest.param if name in ALWAYS else at_night if case.is_like_another else swept)(name)
+        for name, case in CASES.items()
+    ],
 )
 def test_nothing_is_lost_wherever_it_ends(name: str, tmp_path: Path, driver: Driver) -> None:
     case = CASES[name]
@@ -171,7 +177,7 @@ def test_progress_that_is_whole_is_not_calibrated_again(tmp_path: Path, driver: 
         assert names_in(folder) == {*kill_folder.NAMES, "out.ranges"}
 
 
-@pytest.mark.parametrize("point", ["publish.sync", "publish.model", "publish.model_moved", "save.model"])
+@pytest.mark.parametrize("point", ["publish.model", "save.model", swept("publish.sync"), swept("publish.model_moved")])
 def test_two_runs_for_one_output(point: str, tmp_path: Path, driver: Driver) -> None:
     """One is halted, the other runs from its beginning to its end, the first goes on: the result is one of both."""
     case = CASES["model with data over one with data"]

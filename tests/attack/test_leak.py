@@ -47,6 +47,7 @@ print(taken() - before)
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is looked up where Linux says it")
 def test_calls_leave_nothing_in_memory(tmp_path: Path) -> None:
     onnx.save(

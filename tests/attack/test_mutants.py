@@ -46,6 +46,7 @@ def test_spoiled_models_are_planned_or_refused(tmp_path_factory: pytest.TempPath
         )
 
 
+@pytest.mark.sweep
 def test_no_link_leads_to_a_file_of_the_system(tmp_path: Path) -> None:
     """Mutations write through links, and so may commands that are attacked: as root, anything. Some kinds of cases
     change what is in the process that makes them."""
@@ -165,6 +166,7 @@ Current thread 0x00007f7e14fc2b80 (most recent call first):
     assert cage.frames_of(said.replace("Current thread 0x", "Stack ").partition("Stack ")[2]) == wanted
 
 
+@pytest.mark.sweep
 def test_a_trace_may_stay_where_a_command_failed() -> None:
     script = """
 from dataclasses import dataclass

@@ -76,6 +76,7 @@ def test_the_last_of_several_threads_takes_the_limit_away() -> None:
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
+@pytest.mark.sweep
 @linux
 @pytest.mark.parametrize("kind", ["parquet", "feather"])
 def test_a_table_that_unpacks_to_anything_is_refused(kind: str, tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ run()
 """
 
 
+@pytest.mark.sweep
 @linux
 @pytest.mark.parametrize("megabytes", [20, 60, 180, 220, 300])
 def test_memory_that_ends_while_modules_are_read_is_told(megabytes: int, tmp_path: Path) -> None:

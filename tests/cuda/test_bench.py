@@ -17,6 +17,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
 
 
+@pytest.mark.sweep
 def test_kernels_are_checked_and_timed(folder: None, emulated_library: Path, tmp_path: Path) -> None:
     import bench_cuda
 
@@ -29,6 +30,7 @@ def test_kernels_are_checked_and_timed(folder: None, emulated_library: Path, tmp
         assert f"| {format} b{block} | 33 |" in table
 
 
+@pytest.mark.sweep
 def test_thresholds_are_printed_as_the_table_in_choose_h(folder: None, emulated_library: Path) -> None:
     import bench_cuda
 

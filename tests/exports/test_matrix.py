@@ -10,6 +10,7 @@ import pytest
 from exports import language, others, vision
 from exports.builder import Architecture
 from exports.checking import FLOORS, TARGETS, check, check_first_plan
+from sweeps import at_night
 
 pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.sweep]
 
@@ -20,14 +21,13 @@ TWINS = ("w4a16", "nf4")
 #: What the sweep tunes: each network in each scheme, on one target after the other, so that every pair of a network, a
 #: scheme and a target is there, but for twins. Where the number is 0 they are tuned with the usual effort: each network
 #: in one or two schemes, each scheme on every target. The others measure fewer plans, and their files are checked as
-#: thoroughly. Of what is left of the product the sweep carries out first plans: of each network in each scheme on one
-#: target more, twins included. The others are carried out with marker `zoo`, which tunes all of it, too.
+#: thoroughly. Marker `zoo` tunes all of the product, and carries out first plans of what the sweep leaves out.
 SOME = {
     (name, scheme, TARGETS[(i + j) % 3]): (i + j + i // 3) % 3
     for (i, name), (j, scheme) in itertools.product(enumerate(MODELS), enumerate(FLOORS))
     if scheme != TWINS[i % 2]
 }
-CASES = [pytest.param(*case, marks=[] if case in SOME else pytest.mark.zoo, id="-".join(case)) for case in ALL]
+CASES = [(pytest.param if case in SOME else at_night)(*case, id="-".join(case)) for case in ALL]
 
 
 @pytest.fixture(scope="session")
@@ -49,17 +49,7 @@ def test_export(name: str, scheme: str, target: str, exported: Callable[[str], P
     check(name, MODELS[name], exported(name), scheme, target, tmp_path, effort)
 
 
-NEXT = {
-    (name, scheme, TARGETS[(i + j + 1) % 3])
-    for (i, name), (j, scheme) in itertools.product(enumerate(MODELS), enumerate(FLOORS))
-}
-OTHERS = [
-    pytest.param(*case, marks=[] if case in NEXT else pytest.mark.zoo, id="-".join(case))
-    for case in ALL
-    if case not in SOME
-]
-
-
-@pytest.mark.parametrize(("name", "scheme", "target"), OTHERS)
+@pytest.mark.zoo
+@pytest.mark.parametrize(("name", "scheme", "target"), [case for case in ALL if case not in SOME], ids="-".join)
 def test_first_plan(name: str, scheme: str, target: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
     check_first_plan(name, MODELS[name], exported(name), scheme, target, tmp_path)

@@ -21,6 +21,7 @@ W = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
 EXAMPLES = 40
 
 
+@pytest.mark.sweep
 def test_no_call_ends_the_process_or_answers_in_another_shape() -> None:
     """In a child, because the crash that it guards against would be that of the tests themselves."""
     script = Path(__file__).with_name("any_call.py")
@@ -32,6 +33,7 @@ def test_no_call_ends_the_process_or_answers_in_another_shape() -> None:
     assert done.stdout.count("passed") == 4
 
 
+@pytest.mark.sweep
 def test_no_public_function_fails_like_a_bug() -> None:
     """Every one of them, found by walking the modules, with parameters by their names: in a child too."""
     script = Path(__file__).with_name("any_public.py")

@@ -87,7 +87,7 @@ def weights(draw: st.DrawFn) -> NDArray:
 
 
 @pytest.mark.parametrize("word", WORDS)
-@drawn(30)
+@drawn(15)
 @given(data=st.data())
 def test_laws(word: str, data: st.DataObject) -> None:
     weight = data.draw(weights())

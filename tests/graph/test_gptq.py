@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sweeps import swept
 
 from onnxq import formats
 from onnxq.algorithms import gptq, mse
@@ -55,8 +56,15 @@ def error(q: QuantizedTensor, w: NDArray, x: NDArray, channel: int) -> float:
     return float(sum(np.square(part).sum() for part in parts))
 
 
-@pytest.mark.parametrize("word", SCALED)
-@pytest.mark.parametrize(("shape", "channel", "granularity"), FORMS)
+#: Each format in two or three of the forms; the sweep takes the rest.
+WORDS_IN_FORMS = [
+    (swept if (i + j) % 3 else pytest.param)(word, *form.values, id=f"{form.id}-{word}")
+    for i, word in enumerate(SCALED)
+    for j, form in enumerate(FORMS)
+]
+
+
+@pytest.mark.parametrize(("word", "shape", "channel", "granularity"), WORDS_IN_FORMS)
 def test_outputs_are_nearer_than_without_data(
     word: str, shape: tuple[int, ...], channel: int, granularity: Granularity, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_the_examples_are_found() -> None:
     assert {"onnxq.formats", "onnxq.analysis.statistics", "onnxq.fake_quant.affine"} <= set(WITH_EXAMPLES)
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:Error parsing type annotation")  # of code that pdoc does not find the source of
 def test_the_reference_builds(tmp_path: Path) -> None:
     pytest.importorskip("pdoc")

@@ -154,6 +154,7 @@ def on_a_cluster(*words: str) -> dict[str, Any]:
     return json.loads(found.stdout)
 
 
+@pytest.mark.sweep
 def test_each_model_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is measured anew by each command; times of one machine are compared, and so are answers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -175,6 +176,7 @@ def test_each_model_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert any("ratios are of medians" in note for note in table["notes"])
 
 
+@pytest.mark.sweep
 def test_times_of_two_machines_are_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +200,7 @@ def test_times_of_two_machines_are_not_compared(
     assert "machine" in shown and "two: " in shown and "note: " in shown
 
 
+@pytest.mark.sweep
 def test_one_worker_of_a_machine_measures_at_a_time(tmp_path: Path) -> None:
     """Though it is another process."""
     pytest.importorskip("fcntl")

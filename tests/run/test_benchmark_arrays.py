@@ -179,6 +179,7 @@ def test_csv_and_json_hold_the_same(tmp_path: Path) -> None:
         assert row == {key: "" if x is None else str(x) for key, x in wanted.items()}
 
 
+@pytest.mark.sweep
 def test_a_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = analysis.benchmark_made(["gaussian", "uniform"], ["int4", "nf4", "int8"], inputs=0, sizes=[(8, 64)])

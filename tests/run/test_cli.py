@@ -96,6 +96,7 @@ def test_ranges_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
 
 
+@pytest.mark.sweep
 def test_shards_merge_to_the_ranges_of_one_run_or_of_several_processes(tmp_path: Path) -> None:
     words = ("calibrate", DIGITS, "--data", DATA, "--calibration", "mse", "--limit", 30)
     run(*words, "-o", "whole.ranges")

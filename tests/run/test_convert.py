@@ -14,6 +14,7 @@ import tiny
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from sweeps import swept
 from tiny import normal
 
 from onnxq import formats, quantize
@@ -138,7 +139,7 @@ def test_scales_of_8_bits_become_floats_where_nothing_reads_them(word: str, targ
 
 
 @pytest.mark.parametrize(
-    "word", ["int3", "q5_0", "ternary", "q4_1", "uniform4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
+    "word", ["int3", "ternary", "q4_1", "q6_k", *map(swept, ("q5_0", "uniform4", "q2_k", "q3_k", "q4_k", "q5_k"))]
 )
 def test_what_onnxq_unpacks_at_load_keeps_its_codes(word: str, tmp_path: Path) -> None:
     small = quantized(tmp_path, word, "onnxq")
@@ -285,6 +286,7 @@ def test_command(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "table  64×96  q4_0  same" in done.output, done.output
 
 
+@pytest.mark.sweep
 def test_int8_islands_are_regions_for_onnxq_and_islands_for_others(tmp_path: Path) -> None:
     """Of a network without packed weights: what it computes is the same, bit for bit, there and back."""
     models = Path(__file__).parents[2] / "models"

@@ -198,6 +198,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[list[Data]]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore:.*which lies beside the model")
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(re.findall(r"(\w+)\.onnx|'(\w+)", c)[0]) for c in COMMANDS])
@@ -245,6 +246,7 @@ def test_python(tmp_path: Path, seen: list[Data]) -> None:
     assert {sample["input_ids"].shape[1] for sample in seen[0].limited(4)} == {16, 128}
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("quick")
 def test_other_commands_take_the_same(tmp_path: Path, seen: list[Data]) -> None:
     """And several processes; ranges are refused for data that are read in another way."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from shared import SHARED
+from sweeps import at_night
 
 import onnxq
 from onnxq.doctor.examine import examine
@@ -39,12 +40,9 @@ def small(most_bytes: int) -> list[Path]:
     return [path for path in MODELS if path.stat().st_size < most_bytes]
 
 
-#: Each model on every target, in one scheme after the other, so that every two of a model, a scheme and a target meet;
-#: `zoo` takes the rest.
+#: Each model in each scheme, on one target after the other; `zoo` takes the rest.
 CASES = [
-    pytest.param(
-        path, scheme, target, marks=pytest.mark.zoo if (i + j + k) % 2 else (), id=f"{path.stem}-{scheme}-{target}"
-    )
+    (at_night if (i + j - k) % 4 else pytest.param)(path, scheme, target, id=f"{path.stem}-{scheme}-{target}")
     for i, path in enumerate(small(MOST_BYTES))
     for j, scheme in enumerate(SCHEMES)
     for k, target in enumerate(TARGETS)
@@ -52,10 +50,7 @@ CASES = [
 
 
 #: Those that take longer are for `zoo`.
-TUNED = [
-    pytest.param(path, marks=[pytest.mark.zoo] if path.stat().st_size >= TUNED_BYTES else [], id=path.stem)
-    for path in MODELS
-]
+TUNED = [(at_night if path.stat().st_size >= TUNED_BYTES else pytest.param)(path, id=path.stem) for path in MODELS]
 
 
 @pytest.mark.usefixtures("quick")

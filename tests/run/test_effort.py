@@ -14,6 +14,7 @@ import pytest
 import spoiled_rows
 from run.test_tune import encoder
 from spoiled_rows import SAMPLES
+from sweeps import swept
 
 import onnxq
 from onnxq.preference import SEARCHES
@@ -26,11 +27,6 @@ from onnxq.tuning.watched import Watched
 pytestmark = pytest.mark.usefixtures("quick")
 #: Bytes of a model that takes less than a minute, and the counted seconds that its plans may take.
 MODEL, MOST_SECONDS = 100_000_000, 60.0
-
-
-def _swept(*case: object) -> object:
-    """For the sweep: schemes whose plans are measured by the same steps as those of others."""
-    return pytest.param(*case, marks=pytest.mark.sweep)
 
 
 @dataclasses.dataclass
@@ -75,7 +71,7 @@ def data() -> list[dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "floor"), [("w8a8", None), _swept("w8a8-dynamic", 35.0), ("w4a16", 35.0), _swept("auto", None)]
+    ("scheme", "floor"), [("w8a8", None), swept("w8a8-dynamic", 35.0), ("w4a16", 35.0), swept("auto", None)]
 )
 def test_nothing_is_measured_twice(scheme: str, floor: float | None, counted: Counted, tmp_path: Path) -> None:
     """No plan is run on a sample again, profiled again or raced again, though several steps ask for it: on the samples
@@ -100,7 +96,7 @@ def test_samples_that_are_looked_at_later_alone_are_run(counted: Counted) -> Non
 
 
 @pytest.mark.usefixtures("twice_as_fast")
-@pytest.mark.parametrize("scheme", ["w8a8", _swept("w8a8-dynamic"), "w4a16", _swept("auto")])
+@pytest.mark.parametrize("scheme", ["w8a8", swept("w8a8-dynamic"), swept("w4a16"), swept("auto")])
 def test_less_effort_measures_less_and_the_usual_one_takes_a_minute(
     scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

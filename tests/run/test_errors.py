@@ -15,6 +15,7 @@ import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
+from sweeps import swept
 
 import onnxq
 from onnxq import cli, job
@@ -178,6 +179,7 @@ def test_who_interrupts_before_anybody_listens_is_heard() -> None:
     assert (done.returncode, done.stderr) == (130, "onnxq: interrupted\n")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_does_not_hear_of_its_end_is_ended(number: signal.Signals) -> None:
     """As a model that never ends does not, inside onnxruntime; under nohup SIGHUP is no end."""
@@ -249,7 +251,7 @@ def test_a_closed_pipe_behind_stdout(model: Path) -> None:
     assert (model.parent / "plan.json").exists()
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-", swept("2>&-"), swept("<&-")])
 def test_closed_streams_lead_nowhere(closed: str, model: Path) -> None:
     """Else what libraries print goes into the file that is being written, whose number the stream's is."""
     out = model.parent / "out.onnx"

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 import tiny
 from click.testing import CliRunner
+from sweeps import swept
 
 import onnxq
 from onnxq.bundles.export import export
@@ -136,8 +137,14 @@ WRITING = (
 )
 
 
-@pytest.mark.parametrize("words", WRITING, ids=lambda words: words[0])
-@pytest.mark.parametrize("model", ["model.onnx", "model.textproto"])
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        (swept if (i + j) % 2 else pytest.param)(words, model, id=f"{words[0]}-{model}")
+        for i, words in enumerate(WRITING)
+        for j, model in enumerate(["model.onnx", "model.textproto"])
+    ],
+)
 def test_data_that_only_a_parser_finds_are_not_written_over(
     model: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import adapters
 import numpy as np
 import pytest
 import tiny
+from sweeps import swept
 
 import onnxq
 from onnxq.runtime.own_files.adapter_file import write_adapter_file
@@ -41,10 +42,10 @@ def limited(words: str, most: int, folder: Path) -> subprocess.CompletedProcess[
     ("words", "says"),
     [
         ("check model.onnx model.onnx", "could not write the times of kernels to"),
-        ("bench model.onnx --seconds 0.01 --threads 1", "could not write the times of kernels to"),
+        swept("bench model.onnx --seconds 0.01 --threads 1", "could not write the times of kernels to"),
         ("quantize model.onnx -s w8a16 -o out.onnx --no-check", "'out.onnx' cannot be written: File too large"),
-        ("calibrate model.onnx -s w8a8 --data data.npz -o out.ranges", "cannot be written: File too large"),
-        ("export model.onnx -o bundle --no-check", "'bundle' cannot be written: File too large"),
+        swept("calibrate model.onnx -s w8a8 --data data.npz -o out.ranges", "cannot be written: File too large"),
+        swept("export model.onnx -o bundle --no-check", "'bundle' cannot be written: File too large"),
     ],
 )
 def test_a_disk_that_is_full_is_told(words: str, says: str, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def peak_of(folder: Path, layers: int) -> tuple[int, int]:
     return model.with_suffix(".onnx.data").stat().st_size, peak
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.skipif(not STATUS.exists() or "RssAnon" not in STATUS.read_text(), reason="needs /proc of Linux")
 def test_memory_grows_with_the_layer_and_not_with_the_model(tmp_path: Path) -> None:

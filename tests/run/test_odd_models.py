@@ -33,8 +33,8 @@ PAIRS = [
     if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
 ]
 #: Schemes that go the same way through all passes, with other numbers and, every other one, another operator: each
-#: model takes one of them, the sweep the next, and marker `zoo` what is left.
-TWINS = (("w8a16", "nf4", "w4a16", "fp4"), ("w8a8", "w4a8"))
+#: model takes one of them, and marker `zoo` the others.
+TWINS = (("w8a16", "nf4", "w4a16", "fp4"), ("w8a8", "w4a8"), ("fp16", "bf16"))
 
 
 def marks_of(name: str, scheme: str) -> list[pytest.MarkDecorator]:
@@ -43,7 +43,7 @@ def marks_of(name: str, scheme: str) -> list[pytest.MarkDecorator]:
     for twins in TWINS:
         if scheme in twins:
             place = (twins.index(scheme) - list(odd.MODELS).index(name)) % len(twins)
-            return [[], [pytest.mark.sweep], [pytest.mark.zoo]][min(place, 2)]
+            return [pytest.mark.zoo] if place else []
     return []
 
 

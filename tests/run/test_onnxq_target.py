@@ -9,6 +9,7 @@ import onnx
 import pytest
 import tiny
 from numpy.typing import NDArray
+from sweeps import swept
 from tiny import normal
 
 import onnxq
@@ -87,7 +88,7 @@ WORDS = ["uint4", "q8_0", "nf4", "nf4_dq", "int4_dq64", "mxfp4", "q5_1", "int3",
     ("graph", "word"),
     [
         # Each graph with a third of the formats, each format with a third of the graphs.
-        pytest.param(graph, word, marks=pytest.mark.sweep if (i + j) % 3 else (), id=f"{graph}-{word}")
+        (swept if (i + j) % 3 else pytest.param)(graph, word)
         for i, graph in enumerate(GRAPHS)
         for j, word in enumerate(WORDS)
     ],
@@ -189,8 +190,15 @@ def test_what_it_costs_without_the_library_is_said(tmp_path: Path) -> None:
         assert (check.bare_sqnr > 18) == (native.path() is not None)
 
 
-@pytest.mark.parametrize("target", tiny.TARGETS)
-@pytest.mark.parametrize("word", [*formats.names(), "uniform4"])
+#: Each word on every other target; the sweep takes the rest.
+WORDS_ON_TARGETS = [
+    (swept if (i + j) % 2 or target in tiny.ELSEWHERE else pytest.param)(word, target)
+    for i, word in enumerate([*formats.names(), "uniform4"])
+    for j, target in enumerate([*tiny.HERE, *tiny.ELSEWHERE])
+]
+
+
+@pytest.mark.parametrize(("word", "target"), WORDS_ON_TARGETS)
 def test_every_word_on_every_target(tmp_path: Path, word: str, target: str) -> None:
     """A file that is checked, or a refusal that names the targets which can."""
     text = "g (int64[M] i) => (float[M,32] y) { x = Gather(e, i)  y = MatMul(x, w) }"

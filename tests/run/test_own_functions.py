@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from sweeps import swept
 
 import onnxq
 
@@ -31,10 +32,10 @@ WORDS = ("calibrate", "model.onnx", "-s", "w8a8", "--calibration", "minmax", "--
     [
         ("os.chdir('/')", 1, "fns:f changed the working folder"),
         ("os._exit(0)", 1, "fns:f ended the process, with exit code 0"),
-        ("os.close(1)", 1, "fns:f closed stdout"),
-        ("sys.stdout.close()", 0, ""),
-        ("sys.stdout = sys.stderr = None", 0, ""),
-        ("np.seterr(all='raise')", 0, ""),
+        swept("os.close(1)", 1, "fns:f closed stdout"),
+        swept("sys.stdout.close()", 0, ""),
+        swept("sys.stdout = sys.stderr = None", 0, ""),
+        swept("np.seterr(all='raise')", 0, ""),
         ("os.fork()", 0, ""),
         ("ctypes.string_at(0)", 70, "crashed (SIGSEGV) while fns:f was at work"),
     ],

@@ -244,6 +244,7 @@ def calls_to_quantize(proto: onnx.ModelProto) -> int:
     return counted
 
 
+@pytest.mark.sweep
 def test_v14_work_is_linear_in_nodes() -> None:
     """V14, calibrate.py:442 and quant_utils.py:917: time is quadratic, 0.1 s for 100 nodes, 4.3 s for 800."""
     calls_to_quantize(chain(4))  # what is cached on first use

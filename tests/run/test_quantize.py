@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import tiny
+from sweeps import at_night, swept
 from tiny import normal
 
 import onnxq
@@ -57,13 +58,14 @@ def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [*model.graph.input, *model.graph.output]
 
 
-#: Each scheme on each target with one of the two models, now and then the transformer; the sweep takes the rest.
+#: Each scheme on each target with one of the two models, now and then the transformer: half of them, and in the sweep
+#: the others. `zoo` takes the rest.
 SCHEMES_ON_TARGETS = [
-    pytest.param(model, scheme, target, id=f"{model.stem}-{scheme}-{target}", marks=marks)
+    taken(model, scheme, target, id=f"{model.stem}-{scheme}-{target}")
     for i, scheme in enumerate(sorted(set(SCHEMES) - {"auto"}))
     for j, target in enumerate(tiny.HERE)
     for model in (DIGITS, TEXT)
-    for marks in [() if (model == TEXT) == (i % 3 == j % 3) else pytest.mark.sweep]
+    for taken in [at_night if (model == TEXT) != (i % 3 == j % 3) else swept if (i + j) % 2 else pytest.param]
 ]
 
 

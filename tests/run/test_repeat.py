@@ -123,6 +123,7 @@ def test_a_profile_says_which_kernels_it_lacks(tmp_path: Path) -> None:
     assert not (tmp_path / "a.onnx").exists()
 
 
+@pytest.mark.sweep
 def test_profile_measures_what_quantize_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken_clocks: Callable[[], None]
 ) -> None:

@@ -140,6 +140,7 @@ calibrate.observe(mlp(), NAMES, data_of(), means=means, progress=progress)
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_a_killed_process_loses_at_most_what_a_checkpoint_is_late(whole: Observations, tmp_path: Path) -> None:
     partial = tmp_path / "partial"

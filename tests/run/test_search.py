@@ -101,6 +101,7 @@ def test_the_file_is_no_larger_than_the_budget(folder: Path, tmp_path: Path, sha
     assert not (tmp_path / "o.onnx.search").exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("room", [1, 300])
 def test_what_is_found_is_no_worse_than_any_uniform_plan_that_fits(
     tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
@@ -137,6 +138,7 @@ def test_weights_take_no_more_bits_than_the_budget(folder: Path, tmp_path: Path,
     assert result.check is not None and result.check.kld >= 0
 
 
+@pytest.mark.sweep
 def test_a_searched_plan_beats_the_uniform_one_of_its_size(folder: Path, tmp_path: Path) -> None:
     uniform = quantized(folder, tmp_path / "u.onnx", recipe=onnxq.Recipe("int3", effort="quick"))
     most = bits(uniform.plan, uniform.output)
@@ -148,6 +150,7 @@ def test_a_searched_plan_beats_the_uniform_one_of_its_size(folder: Path, tmp_pat
     assert len(set(labels.values())) > 1
 
 
+@pytest.mark.sweep
 def test_a_rank_is_given_to_the_layer_that_gains_by_it(folder: Path, tmp_path: Path) -> None:
     """The first layer's inputs lie in two directions: a rank of two makes up for all that its codes leave there."""
     r = np.random.default_rng(7)
@@ -199,6 +202,7 @@ def test_words_of_formats_that_cannot_be_are_refused(
         quantized(folder, tmp_path / "o.onnx", budget="bits=4", formats=formats, data=None)
 
 
+@pytest.mark.sweep
 def test_codes_of_the_plan_that_was_found_follow_its_layers(folder: Path, tmp_path: Path) -> None:
     recipe = onnxq.Recipe(effort="quick")
     found = quantized(folder, tmp_path / "o.onnx", recipe=recipe, budget="bits=3")
@@ -245,6 +249,7 @@ def test_the_plan_of_a_search_can_be_carried_out_again(folder: Path, tmp_path: P
     assert [c.label for c in like.plan] == [c.label for c in first.plan]
 
 
+@pytest.mark.sweep
 def test_a_stopped_search_goes_on_and_finds_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +286,7 @@ def test_without_data_inputs_are_made_up(folder: Path, tmp_path: Path) -> None:
     assert bits(result.plan, result.output) <= 3.2 and result.check is not None and not result.check.proves
 
 
+@pytest.mark.sweep
 def test_a_drop_of_a_metric_takes_the_smallest_file_that_keeps_it(folder: Path, tmp_path: Path) -> None:
     sizes = []
     for allowed in (0.01, 0.5):
@@ -368,6 +374,7 @@ def test_without_the_solver_it_says_what_to_install(
 # -- onnxq search ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 def test_the_front_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.search.onnx").write_bytes(b"what a budget would be written to")

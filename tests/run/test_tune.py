@@ -54,6 +54,7 @@ def converted(result: onnxq.Result) -> int:
     return len(result.plan.those(Method.DYNAMIC))
 
 
+@pytest.mark.sweep
 def test_preferences_trade_speed_for_accuracy(tmp_path: Path, twice_as_fast: None) -> None:
     model, found = encoder(tmp_path), {}
     for word in PREFERENCES:
@@ -95,6 +96,7 @@ def test_tables_stay_small_where_the_noise_comes_from_int8_kernels(
     assert (table.method, table.format) == (Method.STORED, "int8")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("effort", SEARCHES)
 def test_measurements_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: str) -> None:
     """Each search for harmful nodes measures as many plans as its progress announced, at most."""

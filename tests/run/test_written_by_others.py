@@ -212,6 +212,7 @@ def with_weights(weights: Arrays, folder: Path) -> Path:
     return folder / "theirs.onnx"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", WRITERS)
 def test_what_they_write_comes_in(case: str, tmp_path: Path) -> None:
     """Each matrix as onnxruntime multiplies by it; and in the trained model, from which it goes on to other targets."""

@@ -1,4 +1,4 @@
-"""Enough of a long product of parameters that every two values meet."""
+"""Which cases every run of the tests takes, which the sweep (`pytest -m sweep`), and which only a night (`-m zoo`)."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def covering(rows: Sequence[Mapping[int, Hashable]]) -> set[int]:
                 taken.add(i)
                 missing -= pairs[i]
     return taken
+
+
+def swept(*values: object, id: str | None = None) -> object:
+    """A case of `parametrize` that the sweep takes: others pass the same code, and this one takes a second or so."""
+    return pytest.param(*values, id=id, marks=pytest.mark.sweep)
+
+
+def at_night(*values: object, id: str | None = None) -> object:
+    """A case of `parametrize` that only `pytest -m zoo` takes: every two of its values meet in other cases."""
+    return pytest.param(*values, id=id, marks=pytest.mark.zoo)

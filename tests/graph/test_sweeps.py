@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from pairwise import covering
+from sweeps import covering
 
 
 def pairs_of(rows: list[dict[int, int]]) -> set[object]:
