@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for each in products.values():
         taken = covering([values_of(item) for item in each])
         for i in sorted(set(range(len(each))) - taken):
-            each[i].add_marker(pytest.mark.zoo)
+            each[i].add_marker(pytest.mark.night)
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""Which cases every run of the tests takes, which the sweep (`pytest -m sweep`), and which only a night (`-m zoo`)."""
+"""Which cases every run of the tests takes, which the sweep (`pytest -m sweep`), which only a night (`-m night`)."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def swept(*values: object, id: str | None = None) -> object:
 
 
 def at_night(*values: object, id: str | None = None) -> object:
-    """A case of `parametrize` that only `pytest -m zoo` takes: every two of its values meet in other cases."""
-    return pytest.param(*values, id=id, marks=pytest.mark.zoo)
+    """A case of `parametrize` that only `pytest -m night` takes: every two of its values meet in other cases."""
+    return pytest.param(*values, id=id, marks=pytest.mark.night)

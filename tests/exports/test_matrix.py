@@ -21,7 +21,7 @@ TWINS = ("w4a16", "nf4")
 #: What the sweep tunes: each network in each scheme, on one target after the other, so that every pair of a network, a
 #: scheme and a target is there, but for twins. Where the number is 0 they are tuned with the usual effort: each network
 #: in one or two schemes, each scheme on every target. The others measure fewer plans, and their files are checked as
-#: thoroughly. Marker `zoo` tunes all of the product, and carries out first plans of what the sweep leaves out.
+#: thoroughly. Marker `night` tunes all of the product, and carries out first plans of what the sweep leaves out.
 SOME = {
     (name, scheme, TARGETS[(i + j) % 3]): (i + j + i // 3) % 3
     for (i, name), (j, scheme) in itertools.product(enumerate(MODELS), enumerate(FLOORS))
@@ -49,7 +49,7 @@ def test_export(name: str, scheme: str, target: str, exported: Callable[[str], P
     check(name, MODELS[name], exported(name), scheme, target, tmp_path, effort)
 
 
-@pytest.mark.zoo
+@pytest.mark.night
 @pytest.mark.parametrize(("name", "scheme", "target"), [case for case in ALL if case not in SOME], ids="-".join)
 def test_first_plan(name: str, scheme: str, target: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
     check_first_plan(name, MODELS[name], exported(name), scheme, target, tmp_path)

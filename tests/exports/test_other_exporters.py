@@ -15,6 +15,7 @@ import tiny
 from exports.builder import Architecture, Feed, floats, tokens
 from exports.checking import FLOORS, TARGETS, check
 from exports.real import architecture
+from sweeps import at_night
 
 import onnxq
 from onnxq.job import open_job
@@ -66,7 +67,9 @@ def draw_t5(rng: np.random.Generator, batch: int, length: int) -> Feed:
     return feed
 
 
-@every_scheme
+@pytest.mark.parametrize(
+    ("scheme", "target"), [(at_night if i % 3 else pytest.param)(*pair) for i, pair in enumerate(PAIRS)]
+)
 def test_merged_decoder_of_optimum(scheme: str, target: str, once: Callable[..., Path], tmp_path: Path) -> None:
     pytest.importorskip("optimum.exporters.onnx", exc_type=ImportError)
     path = once("t5", optimum_t5)

@@ -40,7 +40,7 @@ def small(most_bytes: int) -> list[Path]:
     return [path for path in MODELS if path.stat().st_size < most_bytes]
 
 
-#: Each model in each scheme, on one target after the other; `zoo` takes the rest.
+#: Each model in each scheme, on one target after the other; `night` takes the rest.
 CASES = [
     (at_night if (i + j - k) % 4 else pytest.param)(path, scheme, target, id=f"{path.stem}-{scheme}-{target}")
     for i, path in enumerate(small(MOST_BYTES))
@@ -49,7 +49,7 @@ CASES = [
 ]
 
 
-#: Those that take longer are for `zoo`.
+#: Those that take longer are for a night.
 TUNED = [(at_night if path.stat().st_size >= TUNED_BYTES else pytest.param)(path, id=path.stem) for path in MODELS]
 
 

@@ -22,6 +22,7 @@ import tiny
 from client_folders import require
 from javascript import node
 from numpy.typing import NDArray
+from sweeps import at_night
 
 import onnxq
 from onnxq.conversion.convert import convert
@@ -150,7 +151,7 @@ def optimum_logits(kind: str, folder: Path, **options: Any) -> tuple[NDArray, ND
     [
         ("t5", [{}, {"use_merged": False}]),
         pytest.param("gpt2", [{}], marks=pytest.mark.zoo),
-        pytest.param("whisper", [{}, {"use_merged": False}], marks=pytest.mark.zoo),
+        at_night("whisper", [{}, {"use_merged": False}]),
     ],
 )
 def test_optimum_generates(

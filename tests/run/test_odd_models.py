@@ -33,7 +33,7 @@ PAIRS = [
     if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
 ]
 #: Schemes that go the same way through all passes, with other numbers and, every other one, another operator: each
-#: model takes one of them, and marker `zoo` the others.
+#: model takes one of them, and marker `night` the others.
 TWINS = (("w8a16", "nf4", "w4a16", "fp4"), ("w8a8", "w4a8"), ("fp16", "bf16"))
 
 
@@ -43,7 +43,7 @@ def marks_of(name: str, scheme: str) -> list[pytest.MarkDecorator]:
     for twins in TWINS:
         if scheme in twins:
             place = (twins.index(scheme) - list(odd.MODELS).index(name)) % len(twins)
-            return [pytest.mark.zoo] if place else []
+            return [pytest.mark.night] if place else []
     return []
 
 

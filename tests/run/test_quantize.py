@@ -59,7 +59,7 @@ def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 #: Each scheme on each target with one of the two models, now and then the transformer: half of them, and in the sweep
-#: the others. `zoo` takes the rest.
+#: the others. `night` takes the rest.
 SCHEMES_ON_TARGETS = [
     taken(model, scheme, target, id=f"{model.stem}-{scheme}-{target}")
     for i, scheme in enumerate(sorted(set(SCHEMES) - {"auto"}))

@@ -19,7 +19,7 @@ DIGITS = Path(__file__).parents[2] / "models/digits_cnn.onnx"
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-#: Each scheme on every other target; `zoo` takes the rest.
+#: Each scheme on every other target; `night` takes the rest.
 CASES = [
     (at_night if (i + j) % 2 else pytest.param)(target, scheme)
     for i, scheme in enumerate(sorted(set(SCHEMES) - {"auto"}))

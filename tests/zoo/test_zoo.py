@@ -1,7 +1,7 @@
 """Every shared model goes through, and what comes out is right.
 
-`pytest -m "sweep and not zoo" tests/zoo` runs every model with one scheme and every scheme on several models, with
-little effort; `pytest -m zoo` the whole matrix with the usual one, 8-bit schemes scored on real data.
+`pytest -m "sweep and not (zoo or night)" tests/zoo` runs nearly every model with one scheme and every scheme on several
+models, with little effort; `pytest -m zoo` the whole matrix with the usual one, 8-bit schemes scored on real data.
 """
 
 from __future__ import annotations
