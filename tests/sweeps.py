@@ -41,5 +41,5 @@ def swept(*values: object, id: str | None = None) -> object:
 
 
 def at_night(*values: object, id: str | None = None) -> object:
-    """A case of `parametrize` that only `pytest -m night` takes: every two of its values meet in other cases."""
+    """A case of `parametrize` that only `pytest -m night` takes: one of hundreds, or as long as twenty others."""
     return pytest.param(*values, id=id, marks=pytest.mark.night)
