@@ -146,7 +146,11 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
         self._data = np.memmap(path, np.uint8, "r").view(np.ndarray)
         try:
             self.metadata, self._entries, head = _header(self._data.data)
-        except (struct.error, ValueError, IndexError, OverflowError, RecursionError) as error:
+        except (struct.error, IndexError):
+            raise BadData(f"'{path}' is a GGUF file that is cut short") from None
+        except UnicodeDecodeError:
+            raise BadData(f"'{path}' is not a GGUF file, or damaged: a name or a text is not in UTF-8") from None
+        except (ValueError, OverflowError, RecursionError) as error:
             raise BadData(f"'{path}' is not a GGUF file, or damaged: {error}") from None
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:

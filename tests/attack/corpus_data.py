@@ -161,16 +161,21 @@ def arrays(*names: str, shape: Sequence[int] = (2, 64), apart: int = 1) -> Calla
     return make
 
 
-def gguf(*shape: int) -> Callable[[Path], None]:
+def gguf(*shape: int, name: str = "w") -> Callable[[Path], None]:
     """A GGUF file whose one tensor is of another shape than its bytes."""
 
     def make(folder: Path) -> None:
-        encode_arrays.encode_arrays({"w": np.zeros((2, 64), np.float32)}, folder / "w.gguf", "q8_0")
+        encode_arrays.encode_arrays({name: np.zeros((2, 64), np.float32)}, folder / "w.gguf", "q8_0")
         raw = (folder / "w.gguf").read_bytes()
         (folder / "w.gguf").write_bytes(raw.replace(struct.pack("<QQ", 64, 2), struct.pack("<QQ", *shape[::-1]), 1))
         (folder / "out").mkdir()
 
     return make
+
+
+def gguf_cut(folder: Path) -> None:
+    gguf(2, 64)(folder)
+    os.truncate(folder / "w.gguf", 90)
 
 
 def gguf_of_shared_bytes(folder: Path) -> None:
@@ -298,6 +303,12 @@ CASES: dict[str, Hostile] = {
     # Arrays without a model
     "empty array of endless axes": Hostile(arrays(shape=[0, 1 << 62]), "is damaged", ENCODE),
     "empty tensor of endless axes": Hostile(gguf(0, 1 << 62), "is damaged", ("decode", "w.gguf", "-o", "out/w.npz")),
+    "layer without weights": Hostile(
+        gguf(0, 64, name="blk.0.attn_q.weight"),
+        "of shape [0, 64] has no weights",
+        ("import-weights", "w.gguf", "-o", "out/i.onnx", "--no-check"),
+    ),
+    "table of tensors that is cut short": Hostile(gguf_cut, "is cut short", ("decode", "w.gguf", "-o", "out/w.npz")),
     "weight without axes": Hostile(
         arrays(shape=[]), "is none for GGUF", ("encode", "w.safetensors", "-w", "q8_0", "-o", "out/w.gguf")
     ),

@@ -24,7 +24,7 @@ def model_of(layers: Sequence[Layer], path: str) -> ir.Model:
     They are called x and y, or where there are several layers NAME.x and NAME.y.
 
     Raises:
-        BadData: there are none.
+        BadData: there are none, or one has no weights.
     """
     there = [layer for layer in layers if layer.scheme != FLOATS]
     if not there:
@@ -46,7 +46,7 @@ def add(model: ir.Model, wanted: Mapping[str, str], layers: Sequence[Layer]) -> 
 
     Raises:
         BadModel: the model has no such value, or one that the layer does not take.
-        BadData: the checkpoint has no such layer.
+        BadData: the checkpoint has no such layer, or it has no weights.
     """
     if not wanted:
         return
@@ -82,8 +82,14 @@ def _product(
     sizes: tuple[int, int],
     output: str,
 ) -> None:
-    """A MatMul called `node` of `x` by a weight [out, in] that is not known yet, as an output of the model."""
+    """A MatMul called `node` of `x` by a weight [out, in] that is not known yet, as an output of the model.
+
+    Raises:
+        BadData: it would have no numbers.
+    """
     n, k = sizes
+    if not n * k:
+        raise BadData(f"layer '{node}' of shape [{n}, {k}] has no weights")
     number = len(model.graph)
 
     def unlike() -> ir.TensorProtocol:
