@@ -54,7 +54,7 @@ PROGRESS = (".partial", ".search", ".training")
 #: What --trace leaves.
 TRACED = re.compile(r"([^/]+/)*\d+-[a-z-]+\.onnxtxt")
 #: Options that name a file to write.
-WRITING = ("-o", "--output", "--html", "--json", "--report")
+WRITING = ("-o", "--output", "--html", "--json", "--report", "--save-profile")
 #: What Python says to programmers.
 INTERNAL = re.compile(
     r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"
