@@ -1,9 +1,9 @@
 // Products by weights in bfloat16 on AMX: they are tiles as they lie.
 //
 // 32 columns by 512 k of the weight stay in the first-level cache while rows of x pass, from the second-level cache, by loads
-// that leave it there; meanwhile the next such panel comes into the second-level cache. A chunk of x meets several groups of
-// columns, so that a row of y is written in pieces of more than two lines. Where there are at most 32 rows, sums stay in
-// tiles, and the weight is read once, as a stream.
+// that leave it there; meanwhile the next such panel comes into the second-level cache, and the next sums into the first. A chunk
+// of x meets several groups of columns, so that a row of y is written in pieces of more than two lines. Where there are at most
+// 32 rows, sums stay in tiles, and the weight is read once, as a stream.
 
 #ifndef ONNXQ_CPU_KERNELS_DENSE_TILES_H_
 #define ONNXQ_CPU_KERNELS_DENSE_TILES_H_
@@ -24,56 +24,12 @@ struct DensePanel {
   bool near;
 };
 
-// 16 or 32 rows of sums on their way to y, some rows at a time in the pauses between products: right behind the products they
-// would be waited for. Before that, y is fetched.
-class Finished {
- public:
-  Finished() = default;
-  Finished(const Problem& p, const Group& to, int64_t row, int64_t rows, const uint8_t* sums)
-      : y_(p.y + row * p.N + to.column[0]), stride_(p.N), rows_(rows), sums_(sums), has_bias_(p.bias != nullptr) {
-    for (int c = 0; c < kVectors; ++c) {
-      lanes_[c] = to.lanes[c];
-      bias_[c] = has_bias_ && lanes_[c] > 0 ? Zmm::load(p.bias + to.column[c], lanes_[c]) : Zmm::zero();
-    }
-  }
-
-  int64_t rows() const { return rows_; }
-
-  inline __attribute__((always_inline)) void fetch(int64_t row, int64_t end) const {
-    for (; row < end && row < rows_; ++row) {
-      for (int c = 0; c < kVectors; ++c) {
-        fetch_near(reinterpret_cast<const uint8_t*>(y_ + row * stride_ + c * kTile));
-      }
-    }
-  }
-
-  inline __attribute__((always_inline)) void store(int64_t row, int64_t end) const {
-    for (; row < end && row < rows_; ++row) {
-      const uint8_t* const at = sums_ + row / kTileRows * kPairBytes + row % kTileRows * 64;
-      for (int c = 0; c < kVectors; ++c) {
-        const __m512 sum = Zmm::load(reinterpret_cast<const float*>(at + c * kTileBytes));
-        if (lanes_[c] > 0) {
-          Zmm::store(y_ + row * stride_ + c * kTile, has_bias_ ? Zmm::add(sum, bias_[c]) : sum, lanes_[c]);
-        }
-      }
-    }
-  }
-
- private:
-  float* y_ = nullptr;
-  int64_t stride_ = 0, rows_ = 0, lanes_[kVectors] = {};
-  const uint8_t* sums_ = nullptr;
-  bool has_bias_ = false;
-  __m512 bias_[kVectors] = {};
-};
-
 template <int kTiles>
-void multiply_rows(const DensePanel& panel, const uint8_t* x, const uint8_t* next_x, int64_t pass, uint8_t* sums,
-                   const Finished& before, const Finished& now) {
+void multiply_rows(const DensePanel& panel, const uint8_t* x, const uint8_t* next_x, int64_t pass, uint8_t* sums) {
   constexpr bool two = kTiles == 2;
+  constexpr int64_t kSums = kTiles * kPairBytes, kFetched = kSums / kDenseSteps;
   const int64_t fetched = panel.lines * kLine, x_fetched = panel.x_lines * kLine;
   const uint8_t* next[kVectors] = {panel.next[0] + pass * panel.steps * fetched, panel.next[1] + pass * panel.steps * fetched};
-  const int64_t stored = row_tiles(before.rows(), panel.steps), y_fetched = row_tiles(now.rows(), panel.steps);
   load_sums<kTiles>(panel.before, sums);
   for (int64_t i = 0; i < panel.steps; ++i) {
     tile_load_passing<4>(x + i * kTileBytes);
@@ -91,11 +47,12 @@ void multiply_rows(const DensePanel& panel, const uint8_t* x, const uint8_t* nex
         panel.near ? fetch_near(next[c] + i * fetched + line) : fetch_far(next[c] + i * fetched + line);
       }
     }
+    for (int64_t line = 0; line < kFetched && panel.after == kInMemory; line += kLine) {
+      fetch_near(sums + kSums + i * kFetched + line);
+    }
     for (int64_t line = 0; line < x_fetched; line += kLine) {
       fetch_far(next_x + i * x_fetched + line);
     }
-    before.store(i * stored, (i + 1) * stored);
-    now.fetch(i * y_fetched, (i + 1) * y_fetched);
   }
   store_sums<kTiles>(panel.after, sums);
 }
@@ -104,12 +61,12 @@ constexpr bool fits(const Problem& p, int64_t tiles) { return tiles * steps(p) *
 
 Order dense_order(const Problem& p, const Part& all) {
   const int64_t row_parts = row_tiles(all.tiles, kMostTiles), tiles = row_tiles(all.tiles, row_parts);
-  return {p, all, row_parts, tiles <= 2 ? all.groups : row_tiles(all.groups, kSumBytes / (tiles * kPairBytes))};
+  const int64_t sums = fits(p, tiles) ? kSumBytes / 2 : kSumBytes;  // x that stays where it is need not meet many groups
+  return {p, all, row_parts, tiles <= 2 ? all.groups : row_tiles(all.groups, sums / (tiles * kPairBytes))};
 }
 
-// All rows of a part pass the panel at `now`. `finished`: of the pass before, and afterwards of the last one here.
-void multiply_panel(const Problem& p, const Place& now, const Place& then, const uint8_t* packed, uint8_t* sums,
-                    Finished& finished) {
+// All rows of a part pass the panel at `now`.
+void multiply_panel(const Problem& p, const Place& now, const Place& then, const uint8_t* packed, uint8_t* sums) {
   const Part& part = now.part;
   const Chunk c = chunk(p, now.chunk), next_c = chunk(p, (now.chunk + 1) % chunks(p));
   const bool first = now.chunk == 0, last = now.chunk + 1 == chunks(p), stay = part.tiles <= 2;
@@ -122,18 +79,13 @@ void multiply_panel(const Problem& p, const Place& now, const Place& then, const
     panel.next[i] = stay ? panel.half[i] + kTilesAhead : there.weight[i] + chunk(p, then.chunk).first * kTileBytes;
   }
   panel.x_lines = fits(p, part.tiles) ? 0 : row_tiles(2 * lines_of_tile, part.groups);
-  const Group to = columns(p, part.group + now.group);
   for (int64_t i = 0; i < part.tiles; i += 2) {
     const int64_t tile = part.tile + i;
     const uint8_t* const x = packed + packed_byte(p, c, tile);
     const uint8_t* const next_x = packed + packed_byte(p, next_c, tile) + now.group * panel.x_lines * kLine * c.count;
     uint8_t* const sum = sums + (now.group * part.tiles + i) * kPairBytes;
     const bool two = i + 1 < part.tiles;
-    const int64_t row = tile * kTileRows, most = two ? 2 * kTileRows : kTileRows, left = p.M - row;
-    const int64_t rows = left < most ? left : most;
-    const Finished done = last ? Finished(p, to, row, rows, sum) : Finished();
-    (two ? multiply_rows<2> : multiply_rows<1>)(panel, x, next_x, i / 2, sum, finished, done);
-    finished = done;
+    (two ? multiply_rows<2> : multiply_rows<1>)(panel, x, next_x, i / 2, sum);
   }
 }
 
@@ -142,13 +94,14 @@ void multiply_dense(const Problem& p, const Part& all, const uint8_t* packed) {
   const Order o = dense_order(p, all);
   tiles_begin();
   Place next(o);
-  Finished finished;
   for (int64_t i = 0; i < o.panels(); ++i) {
     const Place now = next;
     next.advance(o);
-    multiply_panel(p, now, next, packed, sums, finished);
+    multiply_panel(p, now, next, packed, sums);
+    if (now.chunk + 1 == chunks(p) && now.group + 1 == now.part.groups) {
+      store_part(p, now.part, sums);
+    }
   }
-  finished.store(0, finished.rows());
   tiles_end();
 }
 

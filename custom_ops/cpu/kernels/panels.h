@@ -14,9 +14,9 @@ namespace onnxq {
 namespace {
 
 constexpr int64_t kStep = 32;           // k of a tile
-constexpr int64_t kMostTiles = 16;      // of rows at once
+constexpr int64_t kMostTiles = 32;      // of rows at once
 constexpr int64_t kKept = 1 << 20;      // bytes of x: they stay in the second-level cache, whatever else passes
-constexpr int64_t kSumBytes = 1 << 18;  // on the stack
+constexpr int64_t kSumBytes = 1 << 19;  // on the stack
 constexpr int64_t kPairBytes = kVectors * kTileBytes;  // the halves of a panel, or of sums, side by side
 
 // Of a chunk, at most. Two decoded panels are 32 KB of the first-level cache, and so is one that is read as it lies.
@@ -26,6 +26,9 @@ constexpr int64_t chunk_steps(const Problem& p) { return p.format == kDenseBfloa
 constexpr int64_t steps(const Problem& p) { return row_tiles(padded(p.K, p.block), kStep); }
 constexpr int64_t chunks(const Problem& p) { return row_tiles(steps(p), chunk_steps(p)); }
 constexpr int64_t tiles_of_rows(const Problem& p) { return row_tiles(p.M, kTileRows); }
+
+inline void fetch_near(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T0); }
+inline void fetch_far(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T1); }
 
 struct Chunk {
   int64_t first, count;  // of steps
@@ -50,6 +53,7 @@ void pack_tile(const Problem& p, const Chunk& c, int64_t tile, uint8_t* packed) 
     uint8_t* to = packed + row * kLine;
     int64_t step = c.first;
     for (; m < p.M && step < whole; ++step, to += kTileBytes) {
+      fetch_near(to + c.count * kTileBytes);  // lines of the next tile: writing waits for them longer than reading for x
       _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(Zmm::load(x + step * kStep + 16), Zmm::load(x + step * kStep)));
     }
     for (; step < c.first + c.count; ++step, to += kTileBytes) {
@@ -124,13 +128,16 @@ Group columns(const Problem& p, int64_t index) {
   return g;
 }
 
-// y, as much of a row as there is at once: every row begins on another page.
+// y, as much of a row as there is at once: every row begins on another page. What comes some rows later is fetched.
 void store_part(const Problem& p, const Part& part, const uint8_t* sums) {
+  constexpr int64_t kAhead = 2;
   for (int64_t i = 0, m = part.tile * kTileRows; i < part.tiles * kTileRows && m < p.M; ++i, ++m) {
     const uint8_t* sum = sums + i / kTileRows * kPairBytes + i % kTileRows * 64;
     for (int64_t j = 0; j < part.groups; ++j, sum += part.tiles * kPairBytes) {
       const Group g = columns(p, part.group + j);
       for (int c = 0; c < kVectors; ++c) {
+        fetch_near(p.y + (m + kAhead) * p.N + g.column[c]);
+        fetch_near(sum + c * kTileBytes + kAhead * kLine);
         store_sum<Zmm>(p, g, c, m, Zmm::load(reinterpret_cast<const float*>(sum + c * kTileBytes)), true);
       }
     }
@@ -162,9 +169,6 @@ void store_sums(Sums after, uint8_t* sums) {
     }
   }
 }
-
-inline void fetch_near(const uint8_t* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
-inline void fetch_far(const uint8_t* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1); }
 
 }  // namespace
 }  // namespace onnxq
