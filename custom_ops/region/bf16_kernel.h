@@ -75,6 +75,13 @@ struct NumberAffine {
   Act act;
 };
 
+// Of image n, what numbers and their squares add up to, by channel.
+struct NumberMoments {
+  Numbers x;
+  int64_t n;
+  double *sums, *squares;  // [C] each, which are added to
+};
+
 struct NumberPool {
   Numbers x, y;
   int64_t kernel_y, kernel_x, stride_y, stride_x, dilation_y, dilation_x, top, left, bottom, right;
@@ -109,6 +116,8 @@ struct NumberKernel {
   void (*depthwise)(const NumberDepthwise&, int64_t first, int64_t last);
   void (*binary)(const NumberBinary&, int64_t first, int64_t last);
   void (*affine)(const NumberAffine&, int64_t first, int64_t last);
+  // Rows of the image.
+  void (*moments)(const NumberMoments&, int64_t first, int64_t last);
   void (*pool)(const NumberPool&, int64_t first, int64_t last);
   void (*interpolate)(const NumberInterpolation&, int64_t first, int64_t last);
   void (*copy)(const NumberCopy&, int64_t first, int64_t last);

@@ -1,3 +1,4 @@
+#include "moments.h"
 #include "run_moves.h"
 #include "run_stage.h"
 #include "step_runner.h"
@@ -42,6 +43,9 @@ class NumberRunner : StepRunner<NumberKernel> {
       }
       case Does::kAffine:
         affine();
+        break;
+      case Does::kInstanceNorm:
+        instance_norm();
         break;
       case Does::kMaxPool:
       case Does::kAveragePool:
@@ -229,6 +233,26 @@ class NumberRunner : StepRunner<NumberKernel> {
     p.factor = factor.data();
     p.shift = shift.data();
     in_rows(p.y, [&](int64_t first, int64_t last) { kernel_.affine(p, first, last); });
+  }
+
+  // Of an image, each channel is a line: less the mean, divided by the deviation.
+  void instance_norm() const {
+    const Placed& from = x();
+    const Numbers all = source(), to = y();
+    const MomentMemory<double> memory(memory_.workspace + plan_.scratch[number_].offset, all.N, all.C);
+    moments(
+        memory, all.N, all.H, all.C, [&](int64_t pieces, const auto& work) { in_rows(pieces, 2 * bytes(all), work); },
+        [&](int64_t n, int64_t first, int64_t last, double* sums, double* squares) {
+          kernel_.moments({all, n, sums, squares}, first, last);
+        });
+    for (int64_t n = 0; n < all.N; ++n) {
+      const float* const factor = lines_of(memory, stage_, from, n, 1.0, 1.0);
+      const NumberAffine p = {image_of(all, n), image_of(to, n), factor, factor + all.C, stage_.act};
+      in_rows(p.y, [&](int64_t first, int64_t last) { kernel_.affine(p, first, last); });
+    }
+  }
+  static Numbers image_of(const Numbers& t, int64_t n) {
+    return {t.data + n * t.image, 1, t.H, t.W, t.C, t.pixel, t.row, t.image};
   }
 
   void pool() const {

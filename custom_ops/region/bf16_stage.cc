@@ -8,6 +8,7 @@
 #include "../base/convert.h"
 #include "pack.h"
 #include "reader.h"
+#include "row_stage.h"
 #include "transposed.h"
 
 namespace onnxq {
@@ -183,6 +184,8 @@ Stage make_bf16_stage(const Step& step, const std::vector<Stage>& before, const 
     make_convolution(stage, number, read, constants);
   } else if (step.does == Does::kAffine) {
     make_affine(stage, number, read);
+  } else if (step.does == Does::kInstanceNorm) {
+    make_norm(stage, number, read);
   } else if (step.does == Does::kResize || step.does == Does::kResizeLinear) {
     make_resize(stage, number, read);
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "moments.h"
 #include "row_stage.h"
 #include "shapes.h"
 
@@ -76,7 +77,7 @@ Placed row_shape(size_t number, const Stage& stage, const std::vector<Placed*>& 
       }
       require_numbers(number, stage.factors.size(), made.C, "weight");
       require_numbers(number, stage.starts.size(), made.C, "bias");
-      scratch = product(number, {made.N, made.C, 24 + 16 * pieces_of_moments(made.H)});
+      scratch = product(number, {made.N, made.C, MomentMemory<int64_t>::bytes_of_channel(pieces_of_moments(made.H))});
       break;
     case Does::kRotary:
       rotary(number, x);

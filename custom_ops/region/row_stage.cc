@@ -74,17 +74,22 @@ void check_elements(Stage& stage, size_t number, const std::vector<Stage>& befor
   stage.floats = makes_floats(step, reads_floats);
 }
 
+void make_norm(Stage& stage, size_t number, const Reader& read) {
+  const Step& step = stage.step;
+  stage.epsilon = finite(read, number, step.epsilon, "epsilon");
+  if (stage.epsilon < 0.0f) {
+    refuse_stage(number, "has an epsilon that is negative");
+  }
+  stage.factors = step.weight == kNone ? std::vector<float>() : read.values<float>(step.weight, ort::kFloat, "weight");
+  stage.starts = step.bias == kNone ? std::vector<float>() : read.values<float>(step.bias, ort::kFloat, "bias");
+}
+
 void make_row_stage(Stage& stage, size_t number, const std::vector<Stage>& before, const Reader& read) {
   const Step& step = stage.step;
   const auto source = [&](size_t i) -> const Stage& { return before[static_cast<size_t>(step.x[i])]; };
   const float steps = step.scale == kNone ? 1.0f : stage.scale;
   if (step.does == Does::kNorm || step.does == Does::kInstanceNorm) {
-    stage.epsilon = finite(read, number, step.epsilon, "epsilon");
-    if (stage.epsilon < 0.0f) {
-      refuse_stage(number, "has an epsilon that is negative");
-    }
-    stage.factors = step.weight == kNone ? std::vector<float>() : read.values<float>(step.weight, ort::kFloat, "weight");
-    stage.starts = step.bias == kNone ? std::vector<float>() : read.values<float>(step.bias, ort::kFloat, "bias");
+    make_norm(stage, number, read);
   }
   if (step.does == Does::kMatMul) {
     stage.second_zero = source(1).codes.zero;

@@ -3,8 +3,6 @@
 #ifndef ONNXQ_REGION_ROW_STAGE_H_
 #define ONNXQ_REGION_ROW_STAGE_H_
 
-#include <algorithm>
-
 #include "plan.h"
 #include "reader.h"
 
@@ -16,8 +14,8 @@ void check_elements(Stage& stage, size_t number, const std::vector<Stage>& befor
 // Reads the constants of steps that `make_stage` has no case for.
 void make_row_stage(Stage& stage, size_t number, const std::vector<Stage>& before, const Reader& read);
 
-// Into how many pieces an image is cut whose codes are added up.
-inline int64_t pieces_of_moments(int64_t rows) { return std::min<int64_t>(rows, 4 * threads()); }
+// Reads the numbers of a normalization. Throws Refusal where epsilon is negative or none.
+void make_norm(Stage& stage, size_t number, const Reader& read);
 
 // What such a step makes of `x`; marks what is read behind these. Throws Refusal where they do not fit.
 Placed row_shape(size_t number, const Stage& stage, const std::vector<Placed*>& x, Plan& plan);  // row_plan.cc

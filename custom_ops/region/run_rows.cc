@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "moments.h"
 #include "row_stage.h"
 #include "run_moves.h"
 #include "shapes.h"
@@ -157,55 +158,19 @@ class RowRunner : StepRunner<RegionKernel> {
     const Placed& from = x(0);
     const Image codes = {codes_of(from), from.N, from.H, from.W, from.C, from.pitch(), from.image()};
     Image to = {codes_of(made()), 1, made().H, made().W, made().C, made().pitch(), made().image()};
-    int64_t* const sums = reinterpret_cast<int64_t*>(scratch());
-    float* const lines = reinterpret_cast<float*>(sums + 2 * from.N * from.C);
-    moments(codes, sums, sums + 3 * from.N * from.C);
+    const MomentMemory<int64_t> memory(scratch(), from.N, from.C);
+    moments(
+        memory, from.N, from.H, from.C,
+        [&](int64_t pieces, const auto& work) { in_rows(pieces, 2 * from.N * from.H * from.W * from.C, work); },
+        [&](int64_t n, int64_t first, int64_t last, int64_t* sums, int64_t* squares) {
+          rows_.moments({codes, n, sums, squares}, first, last);
+        });
     for (int64_t n = 0; n < from.N; ++n) {
-      float* const factor = lines + 2 * n * from.C;
-      lines_of(sums + 2 * n * from.C, from, factor);
+      const float* const factor = lines_of(memory, stage_, from, n, stage_of(0).scale, stage_.scale);
       const Image own = {codes.data + n * codes.image, 1, from.H, from.W, from.C, codes.row, codes.image};
       const Affine p = {own, to, stage_.codes, factor, factor + from.C, nullptr};
       in_rows(to.H, to.H * to.W * to.C, [&](int64_t first, int64_t last) { kernel_.affine(p, first, last); });
       to.data += to.image;
-    }
-  }
-
-  // Sums and squares of all channels of an image; of pieces of it first.
-  void moments(const Image& codes, int64_t* sums, int64_t* parts) const {
-    const int64_t C = codes.C, pieces = pieces_of_moments(codes.H);
-    std::memset(parts, 0, static_cast<size_t>(codes.N * pieces * 2 * C) * sizeof(int64_t));
-    in_rows(codes.N * pieces, 2 * codes.N * codes.H * codes.W * C, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        int64_t* const own = parts + i * 2 * C;
-        const int64_t n = i / pieces, piece = i % pieces;
-        rows_.moments({codes, n, own, own + C}, codes.H * piece / pieces, codes.H * (piece + 1) / pieces);
-      }
-    });
-    for (int64_t i = 0; i < codes.N * 2 * C; ++i) {
-      sums[i] = 0;
-      for (int64_t piece = 0; piece < pieces; ++piece) {
-        sums[i] += parts[(i / (2 * C) * pieces + piece) * 2 * C + i % (2 * C)];
-      }
-    }
-  }
-
-  // round(code · factor + start) for one image.
-  void lines_of(const int64_t* sums, const Placed& from, float* factor) const {
-    const int64_t C = from.C, size = C / stage_.step.group;
-    const double count = static_cast<double>(from.H * from.W * size), scale = stage_of(0).scale;
-    for (int64_t group = 0; group < C; group += size) {
-      double sum = 0.0, squares = 0.0;
-      for (int64_t c = group; c < group + size; ++c) {
-        sum += static_cast<double>(sums[c]);
-        squares += static_cast<double>(sums[C + c]);
-      }
-      const double mean = sum / count, variance = std::max(squares / count - mean * mean, 0.0) * scale * scale;
-      const double slope = scale / std::sqrt(variance + static_cast<double>(stage_.epsilon)) / stage_.scale;
-      for (int64_t c = group; c < group + size; ++c) {
-        const double weight = stage_.factors[static_cast<size_t>(c)] * slope;
-        factor[c] = static_cast<float>(weight);
-        factor[C + c] = static_cast<float>(stage_.starts[static_cast<size_t>(c)] / stage_.scale - mean * weight);
-      }
     }
   }
 

@@ -144,6 +144,7 @@ constexpr Operator kNumberOperators[] = {
     {"add", Does::kAdd, 2, 2, " x | act low high "},
     {"mul", Does::kMul, 2, 2, " x | act low high "},
     {"affine", Does::kAffine, 1, 1, " x | weight bias act low high "},
+    {"instance_norm", Does::kInstanceNorm, 1, 1, " x weight bias epsilon | group act low high "},
     {"max_pool", Does::kMaxPool, 1, 1, " x kernel | strides dilations pads same ceil "},
     {"average_pool", Does::kAveragePool, 1, 1, " x kernel | strides pads same counts_pads "},
     {"global_average_pool", Does::kGlobalAveragePool, 1, 1, " x | keeps "},

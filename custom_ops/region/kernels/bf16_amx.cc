@@ -80,7 +80,7 @@ constexpr uint64_t kNeeds = kAvx512 | kAvx512Bf16 | kAmxBf16;
 extern const NumberKernel bf16_region_amx;
 constexpr NumberKernel bf16_region_amx = {
     "amx",                kNeeds,               plan_numbers,         conv_tiles_of<Pairs>,
-    number_depthwise,     number_binary_simple, number_affine_simple, number_pool,
+    number_depthwise,     number_binary_simple, number_affine_simple, number_moments_simple, number_pool,
     number_interpolate_simple, number_copy_simple,   number_read,          number_write};
 
 }  // namespace onnxq

@@ -166,12 +166,72 @@ inline void number_binary_simple(const NumberBinary& p, int64_t first, int64_t l
   (p.multiplies ? number_binary<true> : number_binary<false>)(p, first, last);
 }
 
+// Few channels that lie side by side: pixels are computed together, so that there is something to make vectors of.
 inline void number_affine_simple(const NumberAffine& p, int64_t first, int64_t last) {
+  constexpr int64_t kMost = 256;
+  const int64_t C = p.x.C;
+  const bool is_dense = p.x.pixel == C && p.y.pixel == C && C <= kMost / 2;
+  const int64_t together = is_dense ? kMost / C : 1;
+  float repeated[2][kMost];
+  const float *factor = p.factor, *shift = p.shift;
+  if (together > 1) {
+    for (int64_t i = 0; i < together * C; ++i) {
+      repeated[0][i] = factor[i % C];
+      repeated[1][i] = shift[i % C];
+    }
+    factor = repeated[0], shift = repeated[1];
+  }
   for (int64_t row = first; row < last; ++row) {
     const uint16_t* x = row_of(p.x, row);
     uint16_t* to = row_of(p.y, row);
-    for (int64_t ox = 0; ox < p.x.W; ++ox, x += p.x.pixel, to += p.y.pixel) {
-      in_pieces(p.x.C, p.act, to, [&](int64_t i) { return widened(x[i]) * p.factor[i] + p.shift[i]; });
+    for (int64_t ox = 0; ox < p.x.W; ox += together, x += together * p.x.pixel, to += together * p.y.pixel) {
+      const int64_t size = at_most(p.x.W - ox, together) * C;
+      in_pieces(size, p.act, to, [&](int64_t i) { return widened(x[i]) * factor[i] + shift[i]; });
+    }
+  }
+}
+
+// `count` times `lanes` numbers, `step` from each other: what is above `start`, and its squares.
+template <bool is_full>
+inline void add_moments(const uint16_t* x, int64_t lanes, int64_t count, int64_t step, const float* start, float* sum,
+                        float* square) {
+  for (int64_t n = 0; n < count; ++n, x += step) {
+    for (int64_t i = 0; i < (is_full ? kTogether : lanes); ++i) {
+      const float above = widened(x[i]) - start[i];
+      sum[i] += above;
+      square[i] += above * above;
+    }
+  }
+}
+
+// Sums of a row are float32, and of what is above the first pixel of the image: where means are large beside deviations,
+// squares of the numbers themselves would have no digits left for these. Where channels are few, pixels are added up together.
+inline void number_moments_simple(const NumberMoments& p, int64_t first, int64_t last) {
+  const uint16_t* const image = p.x.data + p.n * p.x.image;
+  const int64_t C = p.x.C, together = p.x.pixel == C && C < kTogether ? kTogether / C : 1;
+  const int64_t steps = p.x.W / together, left = p.x.W % together;
+  const double count = static_cast<double>(p.x.W);
+  for (int64_t c = 0; c < C; c += kTogether) {
+    const int64_t channels = at_most(C - c, kTogether), lanes = channels * together;
+    float start[kTogether] = {};
+    for (int64_t i = 0; i < lanes; ++i) {
+      start[i] = widened(image[c + i % channels]);
+    }
+    for (int64_t row = first; row < last; ++row) {
+      float sum[kTogether] = {}, square[kTogether] = {};
+      const uint16_t* const x = image + row * p.x.row + c;
+      (lanes == kTogether ? add_moments<true> : add_moments<false>)(x, lanes, steps, together * p.x.pixel, start, sum, square);
+      add_moments<false>(x + steps * together * p.x.pixel, channels, left, p.x.pixel, start, sum, square);
+      for (int64_t i = 0; i < channels; ++i) {
+        double all = 0.0, squares = 0.0;
+        for (int64_t lane = i; lane < lanes; lane += channels) {
+          all += sum[lane];
+          squares += square[lane];
+        }
+        const double from = start[i];
+        p.sums[c + i] += all + count * from;
+        p.squares[c + i] += squares + 2 * from * all + count * from * from;
+      }
     }
   }
 }

@@ -65,7 +65,7 @@ def _group(
 
 
 #: Steps that an activation may be part of.
-_ACTIVATED = ("conv", "conv_transpose", "add", "mul", "affine")
+_ACTIVATED = ("conv", "conv_transpose", "add", "mul", "affine", "instance_norm")
 
 
 def _move_groups(node: ir.Node, types: Types) -> list[Group]:
@@ -269,6 +269,17 @@ def _batch_normalization(node: ir.Node, types: Types) -> Group | None:
     return _of("affine", node, [node.inputs[0]], words) if np.all(np.isfinite(factor)) else None
 
 
+def _instance_normalization(node: ir.Node, types: Types) -> Group | None:
+    weight, bias = (constant_of(value) for value in node.inputs[1:3])
+    epsilon = graph.attribute_float(node, "epsilon", 1e-5)
+    if weight is None or bias is None or weight.size == 0 or weight.shape != bias.shape or not epsilon >= 0:
+        return None
+    if types.of(node.inputs[0]).rank not in (3, 4):
+        return None
+    words: Words = {"weight": weight.ravel(), "bias": bias.ravel(), "group": weight.size}
+    return _of("instance_norm", node, [node.inputs[0]], {**words, "epsilon": _number(epsilon)})
+
+
 def _unary(node: ir.Node, types: Types) -> Group | None:
     words = _activation(node)
     return None if words is None else _of("affine", node, [node.inputs[0]], words)
@@ -314,6 +325,7 @@ def _flatten(node: ir.Node, types: Types) -> Group | None:
 _MAKERS: dict[str, Callable[[ir.Node, Types], Group | None]] = {
     **dict.fromkeys(("Add", "Mul", "Sub", "Div"), _binary),
     "BatchNormalization": _batch_normalization,
+    "InstanceNormalization": _instance_normalization,
     **dict.fromkeys((*_PLAIN, "LeakyRelu", "HardSigmoid", "Clip"), _unary),
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,

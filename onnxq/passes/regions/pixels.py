@@ -34,7 +34,18 @@ def pixels_of(subgraph: ir.Graph) -> Pixels:
 
 
 #: Operators whose outputs have the pixels of their inputs, if all of these have the same.
-_SAME_PIXELS = {"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Concat", "Add"} | {
+_SAME_PIXELS = {
+    "Relu",
+    "Clip",
+    "LeakyRelu",
+    "Sigmoid",
+    "Tanh",
+    "HardSwish",
+    "HardSigmoid",
+    "Concat",
+    "Add",
+    "InstanceNormalization",
+} | {
     "QuantizeLinear",
     "DequantizeLinear",
 }
