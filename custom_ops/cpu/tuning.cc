@@ -24,13 +24,22 @@ namespace onnxq {
 namespace {
 
 // Raised when kernels change so that old measurements no longer hold.
-constexpr const char* kHead = "onnxq kernels 2";
-constexpr int32_t kMostRows = 16;              // a tile's: with more, tiles have always won
+constexpr const char* kHead = "onnxq kernels 3";
+// Rows of one tile, and of a second one that is filled little: what multiplies them differs. With more, tiles have always won.
+struct Range {
+  int32_t first, last;
+};
+constexpr Range kRanges[] = {{2, 16}, {17, 24}};
+constexpr int kRangeCount = 2;
+constexpr int32_t kMostRows = kRanges[kRangeCount - 1].last;
+constexpr int range_of(int64_t M) { return M <= kRanges[0].last ? 0 : 1; }
+
+constexpr double kMuchFaster = 0.95;           // of the time of dot products: several threads wait for memory more than one
 constexpr int64_t kMostBytes = 4096;           // of the file
 
 // --- measuring ------------------------------------------------------------------------------------------------------
 
-// A small product in some format, on this thread: its weight stays in the second-level cache.
+// A product in some format, on this thread.
 class Sample {
  public:
   Sample(const Kernel& kernel, int32_t format) : kernel_(kernel), x_(kMostRows * kK), y_(kMostRows * kN) {
@@ -58,11 +67,11 @@ class Sample {
         best[tiled] = seconds < best[tiled] ? seconds : best[tiled];
       }
     }
-    return best[1] < best[0];
+    return best[1] < kMuchFaster * best[0];
   }
 
  private:
-  static constexpr int64_t kN = 512, kK = 1024;
+  static constexpr int64_t kN = 1024, kK = 2048;  // a weight that leaves room for little else in the second-level cache
 
   double time(int64_t M, int32_t tile_rows) {
     p_.M = M, p_.tile_rows = tile_rows;
@@ -85,10 +94,10 @@ class Sample {
   std::vector<float> x_, y_;
 };
 
-int32_t measure(const Kernel& kernel, int32_t format) {
+int32_t measure(const Kernel& kernel, int32_t format, const Range& range) {
   Sample sample(kernel, format);
-  int32_t rows = kMostRows + 1;
-  while (rows > 2 && sample.tiles_win(rows - 1)) {
+  int32_t rows = range.last + 1;
+  while (rows > range.first && sample.tiles_win(rows - 1)) {
     --rows;
   }
   return rows;
@@ -131,10 +140,11 @@ std::filesystem::path cache_file() {
 }
 
 struct Rows {
-  int32_t of[kAllFormats] = {};  // 0: not known
+  int32_t of[kAllFormats][kRangeCount] = {};  // 0: not known
 };
 
-// What the file says, or nothing: lines "tile_rows FORMAT ROWS" behind two that say what it is about.
+// What the file says, or nothing: lines "tile_rows FORMAT FIRST ROWS" behind two that say what it is about. FIRST is that
+// of a range, and ROWS one more than its last where tiles win nowhere in it.
 Rows read_cache() {
   Rows rows;
   std::error_code error;
@@ -151,9 +161,11 @@ Rows read_cache() {
   if (!std::getline(lines, head) || head != kHead || !std::getline(lines, about) || about != processor()) {
     return rows;
   }
-  for (int64_t format = 0, count = 0; lines >> word >> format >> count && word == "tile_rows";) {
-    if (format >= 0 && format < kAllFormats && count >= 2 && count <= kMostRows + 1) {
-      rows.of[format] = static_cast<int32_t>(count);
+  for (int64_t format = 0, first = 0, count = 0; lines >> word >> format >> first >> count && word == "tile_rows";) {
+    for (int i = 0; i < kRangeCount && format >= 0 && format < kAllFormats; ++i) {
+      if (first == kRanges[i].first && count >= first && count <= kRanges[i].last + 1) {
+        rows.of[format][i] = static_cast<int32_t>(count);
+      }
     }
   }
   return rows;
@@ -172,8 +184,10 @@ void write_cache(const Rows& rows) {
   std::ofstream file(part, std::ios::binary | std::ios::trunc);
   file << kHead << "\n" << processor() << "\n";
   for (int32_t format = 0; format < kAllFormats; ++format) {
-    if (rows.of[format]) {
-      file << "tile_rows " << format << " " << rows.of[format] << "\n";
+    for (int i = 0; i < kRangeCount; ++i) {
+      if (rows.of[format][i]) {
+        file << "tile_rows " << format << " " << kRanges[i].first << " " << rows.of[format][i] << "\n";
+      }
     }
   }
   file.close();
@@ -185,8 +199,8 @@ void write_cache(const Rows& rows) {
   }
 }
 
-// By format, the number that onnxq_give_tile_rows was given, or 0.
-std::atomic<int32_t> given[kAllFormats] = {};
+// The numbers that onnxq_give_tile_rows was given, or 0.
+std::atomic<int32_t> given[kAllFormats][kRangeCount] = {};
 
 // The number in ONNXQ_TILE_ROWS, or 0.
 int32_t pinned() {
@@ -195,20 +209,21 @@ int32_t pinned() {
   return rows > 0 && rows < INT32_MAX ? static_cast<int32_t>(rows) : 0;
 }
 
-int32_t measured(const Kernel& kernel, int32_t format) {
-  static std::atomic<int32_t> known[kAllFormats] = {};
-  if (const int32_t rows = known[format].load(std::memory_order_relaxed)) {
+int32_t measured(const Kernel& kernel, int32_t format, int range) {
+  static std::atomic<int32_t> known[kAllFormats][kRangeCount] = {};
+  if (const int32_t rows = known[format][range].load(std::memory_order_relaxed)) {
     return rows;
   }
   static std::mutex mutex;
   static Rows rows = read_cache();
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!rows.of[format]) {
-    rows.of[format] = measure(kernel, format);
+  int32_t& found = rows.of[format][range];
+  if (!found) {
+    found = measure(kernel, format, kRanges[range]);
     write_cache(rows);
   }
-  known[format].store(rows.of[format], std::memory_order_relaxed);
-  return rows.of[format];
+  known[format][range].store(found, std::memory_order_relaxed);
+  return found;
 }
 
 }  // namespace
@@ -221,23 +236,24 @@ int32_t tile_rows(const Kernel& kernel, const Problem& p) {
   if (fixed || p.M > kMostRows || p.M == 1) {
     return fixed ? fixed : p.M == 1 ? INT32_MAX : 1;
   }
-  const int32_t rows = given[p.format].load(std::memory_order_relaxed);
-  return rows ? rows : measured(kernel, p.format);
+  const int range = range_of(p.M);
+  const int32_t rows = given[p.format][range].load(std::memory_order_relaxed);
+  return rows ? rows : measured(kernel, p.format, range);
 }
 
 }  // namespace onnxq
 
-// What a product of two rows in this format would be given; 0 without such a kernel.
-ONNXQ_EXPORT int32_t onnxq_tile_rows(int32_t format) {
+// What a product of M rows in this format would be given; 0 without such a kernel.
+ONNXQ_EXPORT int32_t onnxq_tile_rows(int32_t format, int32_t M) {
   onnxq::Problem p = {};
-  p.M = 2, p.N = p.K = p.block = 32, p.format = format;
+  p.M = M, p.N = p.K = p.block = 32, p.format = format;
   const onnxq::Kernel* const kernel = onnxq::kernel_for(nullptr, p);
   return kernel ? onnxq::tile_rows(*kernel, p) : 0;
 }
 
-// From now on this number is taken for the format, not what is measured here; 0: what is measured.
-ONNXQ_EXPORT void onnxq_give_tile_rows(int32_t format, int32_t rows) {
+// From now on this number is taken for the format and numbers of rows near M, not what is measured here; 0: what is measured.
+ONNXQ_EXPORT void onnxq_give_tile_rows(int32_t format, int32_t M, int32_t rows) {
   if (format >= 0 && format < onnxq::kAllFormats && rows >= 0) {
-    onnxq::given[format].store(rows, std::memory_order_relaxed);
+    onnxq::given[format][onnxq::range_of(M)].store(rows, std::memory_order_relaxed);
   }
 }

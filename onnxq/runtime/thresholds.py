@@ -13,15 +13,20 @@ from onnxq.runtime import native
 
 #: Formats of products, numbered as `enum Format` in custom_ops/base/format.h does.
 FORMATS = ("int4", "int8", "nf4", "fp4", "mxfp4", "bfloat16")
+#: By word, a format's number and a number of rows. A tile has 16 of them; what a second one costs that is filled little
+#: is measured by itself.
+_ASKED = {word: (i, 2) for i, word in enumerate(FORMATS)} | {
+    f"{word} above 16": (i, 17) for i, word in enumerate(FORMATS)
+}
 
 
 def tile_rows() -> dict[str, int]:
-    """By format, the least rows of a product that are multiplied in tiles here.
+    """By format, the least rows of a product that are multiplied in tiles here: up to 16, and above.
 
     Measured at the first call on a machine. Nothing where no kernel has tiles, or there is no library.
     """
     library = None if native.path() is None else native.library()
-    found = {} if library is None else {word: library.onnxq_tile_rows(i) for i, word in enumerate(FORMATS)}
+    found = {} if library is None else {word: library.onnxq_tile_rows(*asked) for word, asked in _ASKED.items()}
     return {word: rows for word, rows in found.items() if rows > 0}
 
 
@@ -33,9 +38,9 @@ def taken(rows: Mapping[str, int]) -> Iterator[None]:
         yield
         return
     try:
-        for i, word in enumerate(FORMATS):
-            library.onnxq_give_tile_rows(i, rows.get(word, 0))
+        for word, asked in _ASKED.items():
+            library.onnxq_give_tile_rows(*asked, rows.get(word, 0))
         yield
     finally:
-        for i in range(len(FORMATS)):
-            library.onnxq_give_tile_rows(i, 0)
+        for asked in _ASKED.values():
+            library.onnxq_give_tile_rows(*asked, 0)

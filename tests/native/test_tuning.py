@@ -16,12 +16,18 @@ from onnxq.runtime import native, thresholds
 pytestmark = pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
 
 INT4, BFLOAT16 = kernels.ALL.index("int4"), kernels.ALL.index("bfloat16")
-CODE = "import ctypes, sys; l = ctypes.CDLL(sys.argv[1]); print(*(l.onnxq_tile_rows(int(f)) for f in sys.argv[2:]))"
+CODE = """if True:
+    import ctypes, sys
+    l = ctypes.CDLL(sys.argv[1])
+    print(*(l.onnxq_tile_rows(int(f), int(sys.argv[2])) for f in sys.argv[3:]))
+"""
+#: Of what is measured by itself, the first number of rows and the last.
+RANGES = ((2, 16), (17, 24))
 
 
-def asked(cache: Path, *formats: int, **environment: str) -> list[int]:
-    """What a fresh process is told; -1 is no format."""
-    command = [sys.executable, "-c", CODE, str(native.path()), *map(str, formats)]
+def asked(cache: Path, *formats: int, near: int = 2, **environment: str) -> list[int]:
+    """What a fresh process is told of numbers of rows like `near`; -1 is no format."""
+    command = [sys.executable, "-c", CODE, str(native.path()), str(near), *map(str, formats)]
     env = {**os.environ, "XDG_CACHE_HOME": str(cache), **environment}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return [int(word) for word in done.stdout.split()]
@@ -32,7 +38,7 @@ THREADS = """if True:
     l, start, found = ctypes.CDLL(sys.argv[1]), threading.Barrier(6), set()
     def ask():
         start.wait()
-        found.add(l.onnxq_tile_rows(int(sys.argv[2])))
+        found.add(l.onnxq_tile_rows(int(sys.argv[2]), 2))
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for each in threads: each.start()
     for each in threads: each.join()
@@ -51,14 +57,21 @@ def cached(tmp_path: Path) -> Path:
 
 def test_what_was_measured_is_kept(cached: Path, tmp_path: Path) -> None:
     lines = cached.read_text().splitlines()
-    assert lines[0] == "onnxq kernels 2"
+    assert lines[0] == "onnxq kernels 3"
     (rows,) = asked(tmp_path, INT4)
-    assert 2 <= rows <= 17 and lines[2:] == [f"tile_rows {INT4} {rows}"]
-    for other in (2, 9, 17):
-        cached.write_text("\n".join([*lines[:2], f"tile_rows {INT4} {other}", ""]))
-        assert asked(tmp_path, INT4) == [other]
+    assert 2 <= rows <= 17 and lines[2:] == [f"tile_rows {INT4} 2 {rows}"]
+    for first, last in RANGES:
+        for other in (first, first + 2, last + 1):
+            cached.write_text("\n".join([*lines[:2], f"tile_rows {INT4} {first} {other}", ""]))
+            assert asked(tmp_path, INT4, near=last) == [other]
     asked(tmp_path, BFLOAT16)
-    assert f"tile_rows {INT4} 17" in cached.read_text()  # what another process measured stays
+    assert f"tile_rows {INT4} 17 25" in cached.read_text()  # what another process measured stays
+
+
+@pytest.mark.parametrize(("first", "last"), RANGES)
+def test_what_is_measured_lies_where_it_was_asked_for(cached: Path, tmp_path: Path, first: int, last: int) -> None:
+    assert first <= asked(tmp_path, INT4, near=first)[0] <= last + 1
+    assert asked(tmp_path, INT4, near=last) == asked(tmp_path, INT4, near=first)
 
 
 def test_threads_that_ask_at_once_are_told_the_same(tmp_path: Path) -> None:
@@ -71,19 +84,23 @@ def test_threads_that_ask_at_once_are_told_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"\0" * 100000, b"\xff\xfe" * 3000, b"onnxq kernels 2", b"onnxq kernels 1\n{about}\ntile_rows 0 5"),
-        *(b"onnxq kernels 2\nanother processor\ntile_rows 0 5", b"onnxq kernels 2\n{about}\ntile_rows 0 -5"),
-        *(b"onnxq kernels 2\n{about}\ntile_rows 0 1", b"onnxq kernels 2\n{about}\ntile_rows 0 99999999999999999999"),
-        *(b"onnxq kernels 2\n{about}\ntile_rows -1 5", b"onnxq kernels 2\n{about}\ntile_rows 123456789 5"),
+        *(b"", b"\0" * 100000, b"\xff\xfe" * 3000, b"onnxq kernels 3", b"onnxq kernels 2\n{about}\ntile_rows 0 5"),
+        *(b"onnxq kernels 3\nanother processor\ntile_rows 0 2 5", b"onnxq kernels 3\n{about}\ntile_rows 0 2 -5"),
+        *(
+            b"onnxq kernels 3\n{about}\ntile_rows 0 2 1",
+            b"onnxq kernels 3\n{about}\ntile_rows 0 2 99999999999999999999",
+        ),
+        *(b"onnxq kernels 3\n{about}\ntile_rows -1 2 5", b"onnxq kernels 3\n{about}\ntile_rows 123456789 2 5"),
+        *(b"onnxq kernels 3\n{about}\ntile_rows 0 3 5", b"onnxq kernels 3\n{about}\ntile_rows 0 17 5"),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_what_is_wrong_is_measured_anew(cached: Path, tmp_path: Path, content: bytes) -> None:
     about = cached.read_bytes().splitlines()[1]
     cached.write_bytes(content.replace(b"{about}", about))
     (rows,) = asked(tmp_path, INT4)
     assert 2 <= rows <= 17
-    assert f"tile_rows {INT4} {rows}\n" in cached.read_text()
+    assert f"tile_rows {INT4} 2 {rows}\n" in cached.read_text()
 
 
 def test_without_a_place_every_process_measures(cached: Path, tmp_path: Path) -> None:
@@ -106,8 +123,9 @@ def test_pinned(tmp_path: Path) -> None:
 
 def test_numbers_of_another_machine_are_taken_until_the_end() -> None:
     here = thresholds.tile_rows()
-    assert here.keys() == (set(kernels.ALL) - {"float16"} if "amx" in kernels.isas() else set())
-    others = {word: 17 if rows == 3 else 3 for word, rows in here.items() if word != "nf4"}
+    words = set(kernels.ALL) - {"float16"} if "amx" in kernels.isas() else set()
+    assert here.keys() == words | {f"{word} above 16" for word in words}
+    others = {word: 17 if rows == 20 else 20 for word, rows in here.items() if word != "nf4"}
     with thresholds.taken(others):
         assert thresholds.tile_rows() == {**here, **others}
     assert thresholds.tile_rows() == here
@@ -119,7 +137,7 @@ def test_formats_that_there_are_not(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("amx" not in kernels.isas(), reason="this processor has no tiles")
 @pytest.mark.parametrize("format", kernels.ALL)
-@pytest.mark.parametrize("rows", [*range(1, 18), 33])
+@pytest.mark.parametrize("rows", [*range(1, 26), 33])
 def test_tiles_and_dot_products_agree(format: str, rows: int) -> None:
     """Either way of computing is right at any number of rows, whatever is measured."""
     w = kernels.weight(format, 70, 100, 32, zeros=format in ("int4", "int8") and rows % 2 == 0)

@@ -120,13 +120,14 @@ inline Cuts product_cuts(int64_t groups, int64_t row_tiles, int64_t tasks) {
   return {columns, rows < row_tiles ? rows : row_tiles};
 }
 
-// A few tasks for every thread balance the load; a task of less than some microseconds is not worth waking one. Reading a
-// weight takes as long as about three products.
+// A few tasks for every thread balance the load; a task of less than some microseconds is not worth waking one, and no thread
+// should be left with one more than the others. Reading a weight takes as long as about three products.
 inline int64_t wanted_tasks(const Problem& p, int threads) {
   constexpr int64_t kTasksPerThread = 4, kProducts = 1 << 20;
   const double useful = static_cast<double>(p.N) * static_cast<double>(p.K) * static_cast<double>(p.M + 3) / kProducts;
   const int64_t most = threads * kTasksPerThread;
-  return useful < static_cast<double>(most) ? static_cast<int64_t>(useful) + 1 : most;
+  const int64_t count = useful < static_cast<double>(most) ? static_cast<int64_t>(useful) + 1 : most;
+  return count > threads ? count / threads * threads : count;
 }
 
 }  // namespace
