@@ -34,7 +34,7 @@ constexpr int kRangeCount = 2;
 constexpr int32_t kMostRows = kRanges[kRangeCount - 1].last;
 constexpr int range_of(int64_t M) { return M <= kRanges[0].last ? 0 : 1; }
 
-constexpr double kMuchFaster = 0.95;           // of the time of dot products: several threads wait for memory more than one
+constexpr double kMuchFaster = 0.9;            // of the time of dot products: several threads wait for memory more than one
 constexpr int64_t kMostBytes = 4096;           // of the file
 
 // --- measuring ------------------------------------------------------------------------------------------------------

@@ -274,10 +274,11 @@ def _instance_normalization(node: ir.Node, types: Types) -> Group | None:
     epsilon = graph.attribute_float(node, "epsilon", 1e-5)
     if weight is None or bias is None or weight.size == 0 or weight.shape != bias.shape or not epsilon >= 0:
         return None
-    if types.of(node.inputs[0]).rank not in (3, 4):
+    x = node.inputs[0]
+    if x is None or types.of(x).rank not in (3, 4):
         return None
     words: Words = {"weight": weight.ravel(), "bias": bias.ravel(), "group": weight.size}
-    return _of("instance_norm", node, [node.inputs[0]], {**words, "epsilon": _number(epsilon)})
+    return _of("instance_norm", node, [x], {**words, "epsilon": _number(epsilon)})
 
 
 def _unary(node: ir.Node, types: Types) -> Group | None:
