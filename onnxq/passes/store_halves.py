@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, SOURCE, STORED_TYPE
@@ -15,6 +16,7 @@ class StoreHalves(ir.passes.InPlacePass):
 
     1. The Cast reads nothing else, so it is computed once, when the model is loaded.
     2. Only where the bytes that it saves are more than those it takes.
+    3. Not what a region reads: its kernel wants constants when a session is made, whether anything was folded or not.
     """
 
     #: Numbers that take as many bytes less as the Cast and its names take more.
@@ -27,10 +29,15 @@ class StoreHalves(ir.passes.InPlacePass):
                 tensor, half = graph.constant(value), value.meta.get(STORED_TYPE)
                 if half is None or tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.size < self.LEAST:
                     continue
-                if value.uses() and not value.is_graph_output():
+                if value.uses() and not value.is_graph_output() and not _is_read_by_regions(value):
                     _store(owner, value, tensor, half, names)
                     stored += 1
         return ir.passes.PassResult(model, modified=stored > 0)
+
+
+def _is_read_by_regions(value: ir.Value) -> bool:
+    regions = (own_ops.REGION, own_ops.BF16_REGION)
+    return any(use.node.domain == own_ops.DOMAIN and use.node.op_type in regions for use in value.uses())
 
 
 def _store(owner: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol, half: ir.DataType, names: Names) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import tiny
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from onnx import TensorProto
 import onnxq
 from onnxq.plan import Method
 from onnxq.recipe import Recipe, Rule
+from onnxq.runtime import native
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -142,3 +144,32 @@ def test_what_overflows_in_float16_computes_in_float(tmp_path: Path) -> None:
     wanted = tiny.evaluate(onnx.load(path), x=x)[0]
     assert tiny.sqnr(wanted, tiny.evaluate(onnx.load(result.output), x=x)[0]) > 40
     assert result.plan.choices["last"].method is Method.HALF
+
+
+CONVOLUTIONS = """g (float16[N, 8, H, W] x) => (float16[N, 8, H, W] y) {
+  a = Conv<pads = [1, 1, 1, 1]>(x, v, b)  c = Relu(a)  d = Conv<pads = [1, 1, 1, 1]>(c, w, b)  e = Relu(d)
+  y = Conv(e, u) }"""
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+def test_regions_of_float16_networks_open_without_anything_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Biases of 160 numbers, which else are float16 in the file with a Cast behind them: kernels want constants."""
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")  # bf16 regions run by name anywhere
+    constants = {
+        "v": tiny.normal(160, 8, 3, 3) / 9,
+        "w": tiny.normal(160, 160, 3, 3, seed=1) / 40,
+        "u": tiny.normal(8, 160, 1, 1, seed=2) / 13,
+        "b": tiny.normal(160, seed=3),
+    }
+    proto = tiny.model(CONVOLUTIONS, {name: array.astype(np.float16) for name, array in constants.items()})
+    onnx.save(proto, path := tmp_path / "model.onnx")
+    data = [{"x": tiny.normal(1, 8, 12, 12, seed=seed).astype(np.float16)} for seed in range(4)]
+    recipe = Recipe("w8a8", rules=(Rule("bf16", nodes="*d*", ops=("Conv",)),), keep_slow=True, min_sqnr=5)
+    made = onnxq.quantize(path, tmp_path / "out.onnx", recipe, target="onnxq", data=data)
+    assert "Bf16Region" in {node.op_type for node in onnx.load(made.output).graph.node}
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    y = onnxq.session(made.output, options).run(None, data[0])[0]
+    assert tiny.sqnr(Session(path).run(data[0])[0], y) > 20
