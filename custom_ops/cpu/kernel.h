@@ -44,6 +44,10 @@ enum CpuFeature : uint64_t {
   kNeonDot = 1 << 8,      // Advanced SIMD and its dot product
 };
 
+struct RowRange {
+  int64_t first, count;
+};
+
 struct Kernel {
   const char* isa;
   uint64_t needs;  // of CpuFeature, all of them
@@ -56,6 +60,8 @@ struct Kernel {
   int64_t (*tasks)(const Problem&, int phase, int threads);
   // One task, on any thread and in any order within its phase. Threads belong to others: leave no state behind.
   void (*run)(const Problem&, int phase, int64_t task, int64_t tasks, void* workspace);
+  // Of problems in one phase whose tasks make all columns of some rows: these rows; none of others, and where it is null.
+  RowRange (*rows)(const Problem&, int64_t task, int64_t tasks) = nullptr;
 };
 
 }  // namespace onnxq

@@ -123,17 +123,28 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
     p.x = static_cast<const float*>(x.data);
     p.y = static_cast<float*>(y);
   }
-  run(place, kernel, p, shared);
   const float* more = static_cast<const float*>(other.data);
   if (more && converts) {
     float* const made = static_cast<float*>(scratch.take(y_bytes));
     to_float(place, x.type, other.data, made, p.M * p.N);
     more = made;
   }
-  if (parts_.activation != kNoActivation || more) {
-    in_chunks(place, p.M * p.N, [&](int64_t first, int64_t count) {
-      finish(parts_.activation, more ? more + first : nullptr, parts_.times, p.y + first, count);
+  const bool is_sum = parts_.activation == kNoActivation && !more;
+  const auto finished = [&](int64_t first, int64_t count) {
+    finish(parts_.activation, more ? more + first : nullptr, parts_.times, p.y + first, count);
+  };
+  if (is_sum) {
+    run(place, kernel, p, shared);
+  } else if (kernel.rows && kernel.rows(p, 0, 1).count == p.M) {  // each task finishes what it made, which is in its caches
+    const int64_t tasks = kernel.tasks(p, 0, threads());
+    place.parallel(tasks, [&](int64_t task) {
+      kernel.run(p, 0, task, tasks, shared);
+      const RowRange rows = kernel.rows(p, task, tasks);
+      finished(rows.first * p.N, rows.count * p.N);
     });
+  } else {
+    run(place, kernel, p, shared);
+    in_chunks(place, p.M * p.N, finished);
   }
   if (converts) {
     from_float(place, x.type, p.y, y, p.M * p.N);

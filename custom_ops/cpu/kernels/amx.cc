@@ -132,6 +132,44 @@ bool in_tiles(const Problem& p) { return !p.exact && p.format != kDenseFloat16 &
 bool by_few_rows(const Problem& p) { return in_tiles(p) && FewRows::offered(p); }
 bool by_tiles(const Problem& p) { return in_tiles(p) && !FewRows::offered(p); }
 
+// One phase, each task with rows of its own, which are packed, multiplied and stored where they were made and will be read:
+// between processors they would travel for longer than a small product takes. The weight is read by all of them.
+bool by_own_rows(const Problem& p) {
+  return by_tiles(p) && is_dense(p.format) && tiles_of_rows(p) >= 4 &&
+         tiles(p.N) * tile_bytes(p.format, padded(p.K, p.block)) <= kKept;
+}
+
+// In tiles.
+RowRange part_of_rows(const Problem& p, int64_t task, int64_t tasks) {
+  const int64_t all = tiles_of_rows(p), first = cut(all, tasks, task);
+  return {first, cut(all, tasks, task + 1) - first};
+}
+
+int64_t tasks_of_rows(const Problem& p, int threads) {
+  const int64_t wanted = wanted_tasks(p, threads), most = tiles_of_rows(p) / 2, tasks = wanted < most ? wanted : most;
+  return tasks > threads ? tasks / threads * threads : tasks;
+}
+
+void run_rows(const Problem& p, int64_t task, int64_t tasks, uint8_t* packed) {
+  const RowRange part = part_of_rows(p, task, tasks);
+  for (int64_t i = 0; i < chunks(p); ++i) {
+    const Chunk c = chunk(p, i);
+    for (int64_t tile = part.first; tile < part.first + part.count; ++tile) {
+      pack_tile(p, c, tile, packed + packed_byte(p, c, tile));
+    }
+  }
+  multiply_dense(p, {part.first, part.count, 0, groups<Zmm>(p)}, packed);
+}
+
+RowRange amx_rows(const Problem& p, int64_t task, int64_t tasks) {
+  if (!by_own_rows(p)) {
+    return {0, 0};
+  }
+  const RowRange part = part_of_rows(p, task, tasks);
+  const int64_t first = part.first * kTileRows, count = part.count * kTileRows;
+  return {first, first + count < p.M ? count : p.M - first};
+}
+
 int64_t amx_workspace(const Problem& p) {
   return by_few_rows(p) ? FewRows::workspace(p)
          : by_tiles(p) ? tiles_of_rows(p) * steps(p) * kTileBytes
@@ -145,6 +183,9 @@ int64_t amx_tasks(const Problem& p, int phase, int threads) {
   }
   if (!by_tiles(p)) {
     return by_pairs(p) ? Dense::tasks(p, phase, threads) : tasks<ZmmVnni>(p, phase, threads);
+  }
+  if (by_own_rows(p)) {
+    return phase == 0 ? tasks_of_rows(p, threads) : 0;
   }
   const int64_t wanted = wanted_tasks(p, threads), tiles = tiles_of_rows(p);
   if (phase == 0) {  // waking threads takes longer than packing a few rows
@@ -163,6 +204,9 @@ void amx_run(const Problem& p, int phase, int64_t task, int64_t tasks, void* wor
     return by_pairs(p) ? Dense::run(p, phase, task, tasks, workspace) : run<ZmmVnni>(p, phase, task, tasks, workspace);
   }
   uint8_t* const packed = static_cast<uint8_t*>(workspace);
+  if (by_own_rows(p)) {
+    return run_rows(p, task, tasks, packed);
+  }
   if (phase == 0) {
     return pack(p, task, tasks, packed);
   }
@@ -183,6 +227,6 @@ constexpr uint64_t kNeeds = kAvx512 | kAvx512Vnni | kAvx512Bf16 | kAmxBf16;
 }  // namespace
 
 extern const Kernel kernel_amx;
-constexpr Kernel kernel_amx = {"amx", kNeeds, amx_workspace, amx_tasks, amx_run};
+constexpr Kernel kernel_amx = {"amx", kNeeds, amx_workspace, amx_tasks, amx_run, amx_rows};
 
 }  // namespace onnxq
