@@ -47,17 +47,19 @@ ONNXQ_EXPORT const char* onnxq_kernel_for(const char* isa, const onnxq::Problem*
   return kernel ? kernel->isa : nullptr;
 }
 
-// 0, or 1 where there is no such kernel here. Null or "" for `isa`: the best one.
-ONNXQ_EXPORT int32_t onnxq_matmul(const char* isa, const onnxq::Problem* p, int32_t threads) {
-  const onnxq::Kernel* kernel = onnxq::kernel_for(isa, *p);
+// 0, or 1 where there is no such kernel here; Problem::threads is not read. Null or "" for `isa`: the best one.
+ONNXQ_EXPORT int32_t onnxq_matmul(const char* isa, const onnxq::Problem* given, int32_t threads) {
+  onnxq::Problem p = *given;
+  p.threads = threads;
+  const onnxq::Kernel* kernel = onnxq::kernel_for(isa, p);
   if (!kernel) {
     return 1;
   }
-  const int64_t bytes = kernel->workspace(*p);
+  const int64_t bytes = kernel->workspace(p);
   // Exactly as large as was asked for, so that tools see what is written behind its end.
   const auto workspace = static_cast<char*>(::operator new(static_cast<size_t>(bytes), std::align_val_t(64)));
-  for (int phase = 0; const int64_t tasks = kernel->tasks(*p, phase, threads); ++phase) {
-    run_phase(*kernel, *p, phase, tasks, threads, workspace);
+  for (int phase = 0; const int64_t tasks = kernel->tasks(p, phase); ++phase) {
+    run_phase(*kernel, p, phase, tasks, threads, workspace);
   }
   ::operator delete(workspace, std::align_val_t(64));
   return 0;

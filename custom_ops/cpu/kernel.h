@@ -29,6 +29,7 @@ struct Problem {
   int32_t scale_type;         // enum ScaleType
   int32_t exact;              // activations stay float32
   int32_t tile_rows;          // from how many rows on tiles are multiplied, by kernels that have some; 0: as they think
+  int32_t threads;            // that run at once
 };
 
 // Bits of Kernel::needs: what the processor has, the operating system saves and, for AMX, has granted.
@@ -55,9 +56,9 @@ struct Kernel {
   // Bytes of memory, aligned to 64 and not initialized, that all phases share; negative: nothing is offered for this
   // problem, and the next kernel in line takes it.
   int64_t (*workspace)(const Problem&);
-  // How many tasks a phase is cut into; about `threads` of them run at once, so a few times that many balance the load.
-  // 0: there is no such phase. Phases 0, 1, … run one after another.
-  int64_t (*tasks)(const Problem&, int phase, int threads);
+  // How many tasks a phase is cut into; a few times as many as threads balance the load. 0: there is no such phase. Phases 0,
+  // 1, … run one after another.
+  int64_t (*tasks)(const Problem&, int phase);
   // One task, on any thread and in any order within its phase. Threads belong to others: leave no state behind.
   void (*run)(const Problem&, int phase, int64_t task, int64_t tasks, void* workspace);
   // Of problems in one phase whose tasks make all columns of some rows: these rows; none of others, and where it is null.

@@ -136,7 +136,7 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
   if (is_sum) {
     run(place, kernel, p, shared);
   } else if (kernel.rows && kernel.rows(p, 0, 1).count == p.M) {  // each task finishes what it made, which is in its caches
-    const int64_t tasks = kernel.tasks(p, 0, threads());
+    const int64_t tasks = kernel.tasks(p, 0);
     place.parallel(tasks, [&](int64_t task) {
       kernel.run(p, 0, task, tasks, shared);
       const RowRange rows = kernel.rows(p, task, tasks);

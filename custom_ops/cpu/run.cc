@@ -59,6 +59,7 @@ Problem problem(const WeightAttributes& node, const WeightTensors& weight) {
   p.format = node.format;
   p.scale_type = weight.scale_type;
   p.exact = node.exact;
+  p.threads = threads();
   return p;
 }
 
@@ -76,7 +77,7 @@ int threads() {
 }
 
 void run(const Place& place, const Kernel& kernel, const Problem& p, void* workspace) {
-  for (int phase = 0; const int64_t tasks = kernel.tasks(p, phase, threads()); ++phase) {
+  for (int phase = 0; const int64_t tasks = kernel.tasks(p, phase); ++phase) {
     place.parallel(tasks, [&](int64_t task) { kernel.run(p, phase, task, tasks, workspace); });
   }
 }

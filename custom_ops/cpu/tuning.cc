@@ -43,7 +43,7 @@ constexpr int64_t kMostBytes = 4096;           // of the file
 class Sample {
  public:
   Sample(const Kernel& kernel, int32_t format) : kernel_(kernel), x_(kMostRows * kK), y_(kMostRows * kN) {
-    p_.N = kN, p_.K = kK, p_.block = 32, p_.format = format;
+    p_.N = kN, p_.K = kK, p_.block = 32, p_.format = format, p_.threads = 1;
     p_.scale_type = is_dense(format) ? int32_t{kNoScales} : int32_t{kScaleFloat16};
     uint32_t random = 1;
     const auto next = [&random] { return (random = random * 1664525 + 1013904223) >> 16; };
@@ -79,7 +79,7 @@ class Sample {
     const std::unique_ptr<void, void (*)(void*)> workspace(
         ::operator new(bytes, std::align_val_t(64)), [](void* memory) { ::operator delete(memory, std::align_val_t(64)); });
     const auto begin = std::chrono::steady_clock::now();
-    for (int phase = 0; const int64_t tasks = kernel_.tasks(p_, phase, 1); ++phase) {
+    for (int phase = 0; const int64_t tasks = kernel_.tasks(p_, phase); ++phase) {
       for (int64_t task = 0; task < tasks; ++task) {
         kernel_.run(p_, phase, task, tasks, workspace.get());
       }

@@ -32,7 +32,7 @@ class Problem(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("M", "N", "K", "block")),
         *((name, ctypes.c_void_p) for name in ("x", "weight", "scales", "zero_points", "bias", "y")),
-        *((name, ctypes.c_int32) for name in ("format", "scale_type", "exact", "tile_rows")),
+        *((name, ctypes.c_int32) for name in ("format", "scale_type", "exact", "tile_rows", "threads")),
     )
 
 

@@ -112,7 +112,7 @@ def test_nodes(forced: str, word: str, combine: str, format: str) -> None:
     """Every kernel, few rows and many, with and without a bias."""
     w = weight(format, 50, 100, 32)
     attributes = ({} if word == "none" else {"activation": word}) | ({"combine": combine} if combine else {})
-    for rows, bias in ((1, None), (5, activations((50,), seed=1)), (40, activations((50,), seed=1))):
+    for rows, bias in ((1, None), (5, activations((50,), seed=1)), (40, activations((50,), seed=1)), (130, None)):
         x, other = activations((rows, 100)), activations((rows, 50), seed=2)
         feed = {"x": x} | ({"other": other} if combine else {})
         model = nodes.dense(w, bias=bias, other=other.shape if combine else None, **attributes)

@@ -34,7 +34,7 @@ SHAPES = [
     *((2, 18, 32 * blocks, 32) for blocks in range(1, 10)),
     *((3, 5, k, 32) for k in (1, 2, 3, 4, 5, 7, 8, 9, 15, 17, 31, 33, 63, 65, 100)),
     *((1, 17, k, 128) for k in (1, 127, 129, 200)),
-    *((33, 33, 70, 16), (64, 49, 160, 32), (1, 200, 512, 32), (130, 31, 96, 96)),
+    *((33, 33, 70, 16), (64, 49, 160, 32), (1, 200, 512, 32), (130, 31, 96, 96), (101, 70, 600, 32)),
 ]
 every_shape = pytest.mark.parametrize(
     ("M", "N", "K", "block"), [pytest.param(*s, id="M{}-N{}-K{}-block{}".format(*s)) for s in SHAPES]
@@ -102,7 +102,7 @@ def test_fast_is_within_one_percent(isa: str, format: str, block: int, scale: st
 @every_format
 @every_isa
 def test_threads_do_not_change_the_result(isa: str, format: str) -> None:
-    for M in (1, 5, 33):
+    for M in (1, 5, 33, 150):
         x, w = activations(M, 300), weight(format, 100, 300, 32)
         one = kernels.matmul(isa, x, w)
         for threads in (2, 3, 16):

@@ -133,9 +133,15 @@ bool by_few_rows(const Problem& p) { return in_tiles(p) && FewRows::offered(p); 
 bool by_tiles(const Problem& p) { return in_tiles(p) && !FewRows::offered(p); }
 
 // One phase, each task with rows of its own, which are packed, multiplied and stored where they were made and will be read:
-// between processors they would travel for longer than a small product takes. The weight is read by all of them.
+// between processors they would travel for longer than a small product takes. The weight is read by all of them, so that a
+// task has rows enough to make up for it.
+constexpr int64_t kOwnTiles = 3;
+int64_t tasks_of_rows(const Problem& p) {
+  const int64_t wanted = wanted_tasks(p);
+  return wanted < p.threads ? wanted : p.threads;
+}
 bool by_own_rows(const Problem& p) {
-  return by_tiles(p) && is_dense(p.format) && tiles_of_rows(p) >= 4 &&
+  return by_tiles(p) && is_dense(p.format) && p.threads > 1 && tiles_of_rows(p) >= kOwnTiles * p.threads &&
          tiles(p.N) * tile_bytes(p.format, padded(p.K, p.block)) <= kKept;
 }
 
@@ -143,11 +149,6 @@ bool by_own_rows(const Problem& p) {
 RowRange part_of_rows(const Problem& p, int64_t task, int64_t tasks) {
   const int64_t all = tiles_of_rows(p), first = cut(all, tasks, task);
   return {first, cut(all, tasks, task + 1) - first};
-}
-
-int64_t tasks_of_rows(const Problem& p, int threads) {
-  const int64_t wanted = wanted_tasks(p, threads), most = tiles_of_rows(p) / 2, tasks = wanted < most ? wanted : most;
-  return tasks > threads ? tasks / threads * threads : tasks;
 }
 
 void run_rows(const Problem& p, int64_t task, int64_t tasks, uint8_t* packed) {
@@ -177,17 +178,17 @@ int64_t amx_workspace(const Problem& p) {
                        : workspace<ZmmVnni>(p);
 }
 
-int64_t amx_tasks(const Problem& p, int phase, int threads) {
+int64_t amx_tasks(const Problem& p, int phase) {
   if (by_few_rows(p)) {
-    return FewRows::tasks(p, phase, threads);
+    return FewRows::tasks(p, phase);
   }
   if (!by_tiles(p)) {
-    return by_pairs(p) ? Dense::tasks(p, phase, threads) : tasks<ZmmVnni>(p, phase, threads);
+    return by_pairs(p) ? Dense::tasks(p, phase) : tasks<ZmmVnni>(p, phase);
   }
   if (by_own_rows(p)) {
-    return phase == 0 ? tasks_of_rows(p, threads) : 0;
+    return phase == 0 ? tasks_of_rows(p) : 0;
   }
-  const int64_t wanted = wanted_tasks(p, threads), tiles = tiles_of_rows(p);
+  const int64_t wanted = wanted_tasks(p), tiles = tiles_of_rows(p);
   if (phase == 0) {  // waking threads takes longer than packing a few rows
     const int64_t useful = p.M * p.K / 65536 + 1, parts = useful < wanted ? useful : wanted, most = tiles * chunks(p);
     return parts < most ? parts : most;

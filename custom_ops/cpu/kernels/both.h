@@ -22,8 +22,8 @@ int64_t workspace(const Problem& p) {
 }
 
 template <class V>
-int64_t tasks(const Problem& p, int phase, int threads) {
-  return in_floats<V>(p) ? Float32<V>::tasks(p, phase, threads) : Integer<V>::tasks(p, phase, threads);
+int64_t tasks(const Problem& p, int phase) {
+  return in_floats<V>(p) ? Float32<V>::tasks(p, phase) : Integer<V>::tasks(p, phase);
 }
 
 template <class V>

@@ -61,8 +61,8 @@ struct FewRows {
     return steps(p) * kTileBytes + (p.zero_points ? blocks(p.K, p.block) * kTileRows * 4 : 0);
   }
 
-  static int64_t tasks(const Problem& p, int phase, int threads) {
-    const int64_t wanted = wanted_tasks(p, threads), useful = p.M * p.K / 65536 + 1;
+  static int64_t tasks(const Problem& p, int phase) {
+    const int64_t wanted = wanted_tasks(p), useful = p.M * p.K / 65536 + 1;
     const int64_t most = phase == 0 ? blocks(p.K, p.block) : phase == 1 ? tiles(p.N) : 0;
     const int64_t parts = phase == 0 && useful < wanted ? useful : wanted;
     return parts < most ? parts : most;

@@ -211,8 +211,8 @@ struct Integer {
 
   static int64_t workspace(const Problem& p) { return p.M * packed_row_bytes(p); }
 
-  static int64_t tasks(const Problem& p, int phase, int threads) {
-    const int64_t wanted = wanted_tasks(p, threads), most = tiles_of_rows(p);
+  static int64_t tasks(const Problem& p, int phase) {
+    const int64_t wanted = wanted_tasks(p), most = tiles_of_rows(p);
     if (in_one_phase(p)) {
       return phase > 0 ? 0 : wanted < most ? wanted : most;
     }

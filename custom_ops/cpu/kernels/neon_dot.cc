@@ -33,7 +33,7 @@ int64_t workspace(const Problem& p) {
   return offered(p) ? p.M * subs(p) * static_cast<int64_t>(sizeof(Sub)) : -1;
 }
 
-int64_t tasks(const Problem& p, int phase, int) { return phase == 0 ? p.M : phase == 1 ? tiles(p.N) : 0; }
+int64_t tasks(const Problem& p, int phase) { return phase == 0 ? p.M : phase == 1 ? tiles(p.N) : 0; }
 
 Sub quantize(const float* x, int64_t count) {
   float held[kSub] = {};

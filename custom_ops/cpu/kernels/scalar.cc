@@ -29,7 +29,7 @@ void decode(const Problem& p, const uint8_t* weight, const uint8_t* zero_points,
 
 int64_t workspace(const Problem&) { return 0; }
 
-int64_t tasks(const Problem& p, int phase, int) { return phase == 0 ? tiles(p.N) : 0; }
+int64_t tasks(const Problem& p, int phase) { return phase == 0 ? tiles(p.N) : 0; }
 
 void run(const Problem& p, int, int64_t tile, int64_t, void*) {
   const int64_t Kp = padded(p.K, p.block), first = tile * kTile;

@@ -122,10 +122,10 @@ inline Cuts product_cuts(int64_t groups, int64_t row_tiles, int64_t tasks) {
 
 // A few tasks for every thread balance the load; a task of less than some microseconds is not worth waking one, and no thread
 // should be left with one more than the others. Reading a weight takes as long as about three products.
-inline int64_t wanted_tasks(const Problem& p, int threads) {
+inline int64_t wanted_tasks(const Problem& p) {
   constexpr int64_t kTasksPerThread = 4, kProducts = 1 << 20;
   const double useful = static_cast<double>(p.N) * static_cast<double>(p.K) * static_cast<double>(p.M + 3) / kProducts;
-  const int64_t most = threads * kTasksPerThread;
+  const int64_t threads = p.threads > 1 ? p.threads : 1, most = threads * kTasksPerThread;
   const int64_t count = useful < static_cast<double>(most) ? static_cast<int64_t>(useful) + 1 : most;
   return count > threads ? count / threads * threads : count;
 }
