@@ -105,6 +105,7 @@ def runs(model_bytes: bytes, feed: dict[str, NDArray], *, library: bool = True) 
     return np.asarray(runtime._from_value(made.run_with_ort_values(None, values)[0]))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("format", kernels.DENSE)
 @pytest.mark.parametrize("combine", ["", "plus", "times"])
 @every_function

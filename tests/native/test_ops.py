@@ -53,6 +53,7 @@ def runtime_values(session: Any, feed: dict[str, NDArray]) -> NDArray:
     return runtime._from_value(session.run_with_ort_values(None, values)[0])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("scale", kernels.SCALES)
 @pytest.mark.parametrize(("format", "zeros"), kernels.VARIANTS)
 def test_formats(forced: str, format: str, scale: str, zeros: bool) -> None:
@@ -209,6 +210,7 @@ def test_external_weights_stay_in_the_file(tmp_path: Path) -> None:
     assert int(done.stdout) < tiles.nbytes / 10 + shadow
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 64])
 @pytest.mark.parametrize("scale", kernels.SCALES)
 def test_external_weights_may_begin_anywhere(forced: str, scale: str, start: int, tmp_path: Path) -> None:
