@@ -1,7 +1,6 @@
 #include "run_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "moments.h"

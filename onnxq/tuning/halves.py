@@ -18,15 +18,8 @@ OPSET = 13
 #: What becomes part of bf16 regions beside convolutions.
 JOINING = (
     *("Relu", "Clip", "LeakyRelu", "HardSigmoid", "Sigmoid", "Tanh", "HardSwish", "Add", "Mul", "Sub", "Div"),
-    *(
-        "BatchNormalization",
-        "InstanceNormalization",
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "ReduceMean",
-        "Concat",
-    ),
+    *("BatchNormalization", "InstanceNormalization", "MaxPool", "AveragePool", "GlobalAveragePool"),
+    *("ReduceMean", "Concat"),
 )
 #: Steps that compute convolutions there.
 HALF_KERNELS = ("Bf16Region.conv", "Bf16Region.conv_transpose")

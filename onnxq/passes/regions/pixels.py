@@ -35,19 +35,8 @@ def pixels_of(subgraph: ir.Graph) -> Pixels:
 
 #: Operators whose outputs have the pixels of their inputs, if all of these have the same.
 _SAME_PIXELS = {
-    "Relu",
-    "Clip",
-    "LeakyRelu",
-    "Sigmoid",
-    "Tanh",
-    "HardSwish",
-    "HardSigmoid",
-    "Concat",
-    "Add",
-    "InstanceNormalization",
-} | {
-    "QuantizeLinear",
-    "DequantizeLinear",
+    *("Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Concat", "Add"),
+    *("InstanceNormalization", "QuantizeLinear", "DequantizeLinear"),
 }
 
 
