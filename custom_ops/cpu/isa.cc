@@ -13,6 +13,8 @@
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace onnxq {
@@ -88,13 +90,23 @@ uint64_t detect() {
 #elif defined(__aarch64__) && defined(__linux__)
 
 uint64_t detect() {
+  constexpr unsigned long kMatrices = 1 << 13;  // HWCAP2_I8MM, which older headers have not
   const unsigned long has = getauxval(AT_HWCAP);
-  return (has & HWCAP_ASIMD) && (has & HWCAP_ASIMDDP) ? kNeonDot : uint64_t{0};
+  if (!(has & HWCAP_ASIMD) || !(has & HWCAP_ASIMDDP)) {
+    return 0;
+  }
+  return getauxval(AT_HWCAP2) & kMatrices ? kNeonDot | kNeonI8mm : uint64_t{kNeonDot};
 }
 
 #elif defined(__aarch64__) && defined(__APPLE__)
 
-uint64_t detect() { return kNeonDot; }  // every Mac with such a processor has the instructions
+// Every Mac with such a processor has dot products, and from the second generation on matrices.
+uint64_t detect() {
+  int32_t has = 0;
+  size_t size = sizeof has;
+  const bool is_known = sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, nullptr, 0) == 0;
+  return is_known && has ? kNeonDot | kNeonI8mm : uint64_t{kNeonDot};
+}
 
 #else
 

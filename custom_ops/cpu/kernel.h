@@ -43,6 +43,7 @@ enum CpuFeature : uint64_t {
   kAmxInt8 = 1 << 6,      // with AMX-TILE
   kAmxBf16 = 1 << 7,      // with AMX-TILE
   kNeonDot = 1 << 8,      // Advanced SIMD and its dot product
+  kNeonI8mm = 1 << 9,     // products of matrices of bytes
 };
 
 struct RowRange {

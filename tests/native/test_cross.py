@@ -23,8 +23,9 @@ def compile(*arguments: str | Path) -> None:
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
     """A folder with what CMake would write, and the kernel for products."""
-    for name, word in (("kernels", "KERNEL"), ("recurrents", "RECURRENT")):
-        lines = f"ONNXQ_{word}(neon_dot)\nONNXQ_{word}(scalar)\n"
+    for name, word in (("kernels", "KERNEL"), ("recurrents", "RECURRENT"), ("regions", "REGION")):
+        kernels = ["neon_i8mm"] * (name == "regions") + ["neon_dot", "scalar"]
+        lines = "".join(f"ONNXQ_{word}({kernel})\n" for kernel in kernels)
         (tmp_path / f"{name}.inc").write_text(lines, encoding="utf-8")
     return tmp_path
 
@@ -34,7 +35,8 @@ def linked(build: Path, program: str, sources: list[str], kernels: list[str]) ->
     flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}", f"-I{build}"]
     objects = [build / f"{name.replace('/', '_')}.o" for name in kernels]
     for name, made in zip(kernels, objects, strict=True):
-        compile(*flags, "-march=armv8.2-a+dotprod", "-c", SOURCES / name, "-o", made)
+        instructions = "-march=armv8.2-a+dotprod" + ("+i8mm" if "i8mm" in name else "")
+        compile(*flags, instructions, "-c", SOURCES / name, "-o", made)
     common = ("cpu/c_abi.cc", "cpu/gather.cc", "cpu/isa.cc", "cpu/kernels/scalar.cc")
     compile(
         *flags,
@@ -75,3 +77,10 @@ def test_neon_of_recurrent_layers(build: Path) -> None:
     new, old = outputs(linked(build, "cross_recurrent.cc", sources, kernels))
     assert new.startswith("neon_dot: neon_dot\n")
     assert old.startswith("scalar: scalar\n")
+
+
+def test_neon_of_regions(build: Path) -> None:
+    kernels = ["cpu/kernels/neon_dot.cc", "region/kernels/neon_i8mm.cc", "region/kernels/neon_dot.cc"]
+    new, old = outputs(linked(build, "cross_region.cc", ["region/kernels/scalar.cc"], kernels))
+    assert new.startswith("neon_dot with matrices\nneon_dot\nscalar\n")
+    assert old.startswith("scalar\n")

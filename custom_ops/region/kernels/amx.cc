@@ -18,7 +18,7 @@ struct Bytes {
   using Finish = onnxq::Finish;
   using Gathered = InPlace;
 
-  static const int32_t* starts(const Conv& c) { return c.bias; }
+  static const int32_t* starts(const Conv& c, int64_t block) { return c.bias + block * kBlock; }
   template <int sum, int a, int b>
   static void multiply() {
     multiply_tiles<sum, a, b>();

@@ -22,7 +22,7 @@ struct YmmPairs : YmmSquares {
   };
   using W = X;
 
-  static const int32_t* starts(const Conv& c) { return c.bias; }
+  static const int32_t* starts(const Conv& c, int64_t block) { return c.bias + block * kBlock; }
   static I load(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const I*>(p)); }
   static void store(int32_t* p, I a) { _mm256_storeu_si256(reinterpret_cast<I*>(p), a); }
   static W weights(const int8_t* p) {

@@ -49,7 +49,7 @@ struct Pairs {
   using Finish = NumberFinish;
   using Gathered = Copies;
 
-  static const float* starts(const NumberConv& c) { return c.starts; }
+  static const float* starts(const NumberConv& c, int64_t block) { return c.starts + block * kBlock; }
   template <int sum, int a, int b>
   static void multiply() {
     multiply_number_tiles<sum, a, b>();

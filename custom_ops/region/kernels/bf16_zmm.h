@@ -148,7 +148,7 @@ struct PairDots {
   using X = __m512bh;
   using W = __m512bh;
 
-  static const float* starts(const NumberConv& c) { return c.starts; }
+  static const float* starts(const NumberConv& c, int64_t block) { return c.starts + block * kBlock; }
   static I load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, I a) { _mm512_storeu_ps(p, a); }
   static W weights(const int8_t* p) {

@@ -1,7 +1,7 @@
 // Convolutions by dot products of four bytes: a tile of pixels times half a block or a whole one, sums in registers.
 //
-// V: of a `Problem`, which is a Conv, kLanes sums of a register I that begin with starts(problem); `weights(p)` reads four
-// bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W). kPixels × kVectors registers are sums. kIsInOrder: the
+// V: of a `Problem`, which is a Conv, kLanes sums of a register I that begin with starts(problem, block); `weights(p)` reads
+// four bytes for each, `pixel(p)` four bytes for all, dot(sum, X, W). kPixels × kVectors registers are sums. kIsInOrder: the
 // first outputs are in the first register. `Finish` knows what the pixels of a block share, and stores one of an image, or
 // two where it `kPairs`; where it `kTakesRegisters`, all of a tile as well, from the registers of the sums.
 
@@ -20,37 +20,40 @@ bool plan_dots(Conv& c) {
   return true;
 }
 
-// Sums of P pixels and the outputs from `lane` on, `vectors` registers of them.
+// Sums of P pixels and the outputs from `lane` on, `vectors` registers of them. Where V has matrices in the place of dot
+// products, it has its own.
 template <class V, int P, int vectors>
-[[gnu::always_inline]] inline void sum_up(const Conv& c, const uint8_t* window, const int8_t* w,
-                                          const typename V::Sum* bias, int lane, typename V::I (&sum)[P][vectors]) {
-  unrolled<vectors>([&](auto v) ONNXQ_INLINE {
-    const typename V::I start = V::load(bias + lane + v * V::kLanes);
-    unrolled<P>([&](auto i) ONNXQ_INLINE { sum[i][v] = start; });
-  });
-  for (int64_t k = 0; k < c.chunks; ++k, w += kBlockBytes) {
-    const uint8_t* x = window + c.offsets[k];
-    const int8_t* q = w;
-    for (int64_t quad = 0; quad < c.quads[k]; ++quad, x += 4, q += 64) {
-      typename V::W weight[vectors];
-      unrolled<vectors>([&](auto v) ONNXQ_INLINE {
-        const int at = lane + v * V::kLanes;
-        weight[v] = V::weights(q + at / 16 * (kBlockBytes / 2) + at % 16 * 4);
-      });
-      unrolled<P>([&](auto i) ONNXQ_INLINE {
-        const typename V::X pixel = V::pixel(x + i * c.step_x);
-        unrolled<vectors>([&](auto v) ONNXQ_INLINE { sum[i][v] = V::dot(sum[i][v], pixel, weight[v]); });
-      });
+struct SumUp {
+  [[gnu::always_inline]] static inline void run(const Conv& c, const uint8_t* window, const int8_t* w,
+                                                const typename V::Sum* bias, int lane, typename V::I (&sum)[P][vectors]) {
+    unrolled<vectors>([&](auto v) ONNXQ_INLINE {
+      const typename V::I start = V::load(bias + lane + v * V::kLanes);
+      unrolled<P>([&](auto i) ONNXQ_INLINE { sum[i][v] = start; });
+    });
+    for (int64_t k = 0; k < c.chunks; ++k, w += kBlockBytes) {
+      const uint8_t* x = window + c.offsets[k];
+      const int8_t* q = w;
+      for (int64_t quad = 0; quad < c.quads[k]; ++quad, x += 4, q += 64) {
+        typename V::W weight[vectors];
+        unrolled<vectors>([&](auto v) ONNXQ_INLINE {
+          const int at = lane + v * V::kLanes;
+          weight[v] = V::weights(q + at / 16 * (kBlockBytes / 2) + at % 16 * 4);
+        });
+        unrolled<P>([&](auto i) ONNXQ_INLINE {
+          const typename V::X pixel = V::pixel(x + i * c.step_x);
+          unrolled<vectors>([&](auto v) ONNXQ_INLINE { sum[i][v] = V::dot(sum[i][v], pixel, weight[v]); });
+        });
+      }
     }
   }
-}
+};
 
 // sums[P][32]
 template <class V, int P, int vectors>
 inline void dot_tile(const Conv& c, const uint8_t* window, const int8_t* w, const typename V::Sum* bias, int lane,
                      typename V::Sum* sums) {
   typename V::I sum[P][vectors];
-  sum_up<V, P, vectors>(c, window, w, bias, lane, sum);
+  SumUp<V, P, vectors>::run(c, window, w, bias, lane, sum);
   unrolled<P>([&](auto i) ONNXQ_INLINE {
     unrolled<vectors>([&](auto v) ONNXQ_INLINE { V::store(sums + i * kBlock + lane + v * V::kLanes, sum[i][v]); });
   });
@@ -106,7 +109,7 @@ template <class V, int P, int vectors>
 ONNXQ_INLINE inline void whole_tile(const typename V::Problem& c, const uint8_t* window, const int8_t* weight, const typename V::Sum* starts,
                 const typename V::Finish& shared, int64_t n, int64_t block, typename V::Finish::At at) {
   typename V::I sum[P][vectors];
-  sum_up<V, P, vectors>(c, window, weight, starts, 0, sum);
+  SumUp<V, P, vectors>::run(c, window, weight, starts, 0, sum);
   // Sums that are still there behind the loop, and wait in memory, GCC would put there in each of its turns.
   unrolled<P>([&](auto i) ONNXQ_INLINE {
     unrolled<vectors>([&](auto v) ONNXQ_INLINE { V::renew(sum[i][v]); });
@@ -125,7 +128,7 @@ void conv_tiles(const typename V::Problem& c, int64_t n, int64_t first, int64_t 
     for (int64_t b = block; b < end; ++b) {
       const uint8_t* const window = tile.window + group_of(c, b) * c.group_in;
       const int8_t* const weight = c.weight + b * c.chunks * kBlockBytes;
-      const typename V::Sum* const starts = V::starts(c) + b * kBlock;
+      const typename V::Sum* const starts = V::starts(c, b);
       const int64_t outputs = outputs_of(c, b);
       if constexpr (V::Finish::kTakesRegisters) {
         if (tile.is_whole) {

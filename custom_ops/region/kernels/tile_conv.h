@@ -2,7 +2,7 @@
 // time between the products of the next pair.
 //
 // E: the elements. `Problem` is a Conv, `Finish` stores two registers of sums of a pixel, multiply<sum, pixels, weights>()
-// is a product of tiles, starts(c) what sums begin with. `Gathered` says where windows are: as they lie (InPlace), or in
+// is a product of tiles, starts(c, block) what sums begin with. `Gathered` says where windows are: as they lie (InPlace), or in
 // copies.
 
 #ifndef ONNXQ_REGION_TILE_CONV_H_
@@ -88,7 +88,7 @@ struct InPlace {
 template <class E, bool half>
 inline void multiply(const typename E::Problem& c, const Windows& windows, int64_t b, int64_t each, Pending<E>& pending) {
   const int8_t* w = windows.weight + b * windows.chunks * kBlockBytes;
-  const auto* const starts = E::starts(c) + b * kBlock;
+  const auto* const starts = E::starts(c, b);
   const int64_t group = group_of(c, b) * c.group_in;
   load_tile<0>(starts, 0);
   load_tile<2>(starts, 0);

@@ -356,7 +356,7 @@ struct ZmmDots {
   using X = I;
   using W = I;
 
-  static const int32_t* starts(const Conv& c) { return c.bias; }
+  static const int32_t* starts(const Conv& c, int64_t block) { return c.bias + block * kBlock; }
   static I load(const int32_t* p) { return _mm512_loadu_si512(p); }
   static void store(int32_t* p, I a) { _mm512_storeu_si512(p, a); }
   static W weights(const int8_t* p) { return _mm512_loadu_si512(p); }
