@@ -1,4 +1,4 @@
-"""Which of a long product of parameters the default run takes, marker `pairwise`; and what begins first, `slow`."""
+"""Which of a long product of parameters the default run takes, by markers; and what begins first, `slow`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ from sweeps import covering, values_of
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.fsync = lambda file: None  # nobody pulls the plug here, and a disk takes milliseconds
 
+import onnxruntime  # noqa: E402
+
+
+class Options(onnxruntime.SessionOptions):  # type: ignore[misc]
+    """Threads that sleep until there is work: those that spin take the other worker's core, and a third of all time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+
+onnxruntime.SessionOptions = Options
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tests that are named run, though they be some that others leave to the sweep."""
@@ -22,14 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    products: dict[str, list[pytest.Function]] = {}
+    products: dict[tuple[str, int], list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("pairwise") is not None:
-            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        for marker, size in (("each_value", 1), ("pairwise", 2)):
+            if isinstance(item, pytest.Function) and item.get_closest_marker(marker) is not None:
+                products.setdefault((item.nodeid.partition("[")[0], size), []).append(item)
     # Those that take longest begin first: at the end one worker would wait for the other.
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for each in products.values():
-        taken = covering([values_of(item) for item in each])
+    for (_, size), each in products.items():
+        taken = covering([values_of(item) for item in each], size)
         for i in sorted(set(range(len(each))) - taken):
             each[i].add_marker(pytest.mark.night)
 

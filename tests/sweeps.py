@@ -19,19 +19,19 @@ def values_of(item: pytest.Function) -> dict[int, Hashable]:
     return found | {len(found) + i: id(value) for i, value in enumerate(left.values())}  # of fixtures
 
 
-def covering(rows: Sequence[Mapping[int, Hashable]]) -> set[int]:
-    """Which rows hold, together, every pair of values that any row holds. Greedy, and always the same ones."""
-    if any(len(row) < 2 for row in rows):
+def covering(rows: Sequence[Mapping[int, Hashable]], size: int) -> set[int]:
+    """Which rows hold, together, every `size` values that any row holds. Greedy, and always the same ones."""
+    if any(len(row) < size for row in rows):
         return set(range(len(rows)))
-    pairs = [set(itertools.combinations(row.items(), 2)) for row in rows]
-    missing: set[object] = set().union(*pairs)
+    groups = [set(itertools.combinations(row.items(), size)) for row in rows]
+    missing: set[object] = set().union(*groups)
     order = random.Random(0).sample(range(len(rows)), len(rows))
     taken: set[int] = set()
-    for least in range(max(map(len, pairs), default=0), 0, -1):
+    for least in range(max(map(len, groups), default=0), 0, -1):
         for i in order:
-            if len(pairs[i] & missing) >= least:
+            if len(groups[i] & missing) >= least:
                 taken.add(i)
-                missing -= pairs[i]
+                missing -= groups[i]
     return taken
 
 

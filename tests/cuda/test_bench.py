@@ -39,6 +39,7 @@ def test_thresholds_are_printed_as_the_table_in_choose_h(folder: None, emulated_
     assert done.exit_code == 0 and "// mxfp4" in done.output
 
 
+@pytest.mark.sweep
 def test_a_wrong_answer_stops_the_benchmark(
     folder: None, emulated_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ CONVS = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("channels", [(1, 1), (3, 17), (24, 33), (70, 40)], ids=str)
 @pytest.mark.parametrize("kind", CONVS)
 def test_convolutions(kind: str, channels: tuple[int, int]) -> None:
@@ -43,6 +44,7 @@ def test_grouped_convolutions(kind: str, groups: int) -> None:
     require_equal(net)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("channels", [2, 64, 100])
 @pytest.mark.parametrize("kind", CONVS)
 def test_depthwise_convolutions(kind: str, channels: int) -> None:
@@ -69,6 +71,7 @@ def test_pads_larger_than_windows(channels: int) -> None:
     require_equal(net)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("size", [(1, 1), (1, 17), (33, 1), (2, 2), (16, 16), (7, 40)], ids=str)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_sizes_of_images(size: tuple[int, int], stride: int) -> None:
@@ -100,6 +103,7 @@ def test_one_dimension() -> None:
     require_equal(net)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", ["Add", "Mul"])
 @pytest.mark.parametrize("other", [(2, 20, 1, 1), (1, 1, 6, 7), (2, 20, 6, 1), (1, 1, 1, 1)], ids=str)
 def test_operands_that_are_repeated(op: str, other: tuple[int, ...]) -> None:

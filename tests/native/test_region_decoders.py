@@ -46,6 +46,7 @@ TRANSPOSED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("channels", [(1, 1), (3, 17), (24, 33), (70, 40)], ids=str)
 @pytest.mark.parametrize("kind", TRANSPOSED)
 def test_transposed_convolutions(kind: str, channels: tuple[int, int]) -> None:
@@ -58,6 +59,7 @@ def test_transposed_convolutions(kind: str, channels: tuple[int, int]) -> None:
     assert operators(made) == ["Region"]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("groups", "inputs", "outputs"), [(5, 1, 1), (40, 1, 1), (4, 3, 5), (2, 40, 40)], ids=str)
 @pytest.mark.parametrize("kind", ["2x2", "4x4", "dilated", "holes"])
 def test_groups_share_their_scales(kind: str, groups: int, inputs: int, outputs: int) -> None:
@@ -112,6 +114,7 @@ def test_sizes_that_are_asked_for_stay_outside(more: dict[str, Any]) -> None:
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("channels", [1, 3, 16, 21, 70])
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_pixels_between_others(coordinates: str, channels: int) -> None:

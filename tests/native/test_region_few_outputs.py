@@ -24,6 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("outputs", [1, 2, 3, 5, 8, 9])
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_outputs(kind: str, outputs: int) -> None:

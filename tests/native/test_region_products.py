@@ -31,6 +31,7 @@ pytestmark = HAS_LIBRARY
 CODES = "scale=1 zero=2"
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inputs", [1, 3, 48, 130])
 @pytest.mark.parametrize("leading", [(5,), (2, 7), (1, 1), (3, 1), (2, 3, 17)], ids=str)

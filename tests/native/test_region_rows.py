@@ -127,6 +127,7 @@ def mask_of(net: Rows, shape: tuple[int, ...], hidden: float) -> str:
     return net.node("Add", [net.constant(mask), nothing])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("mask", [(), (1, 1, 1, 9), (2, 1, 9, 9), (1, 3, 9, 9), (9, 9)], ids=str)
 @pytest.mark.parametrize(("heads", "size"), [(3, 8), (1, 33), (2, 70)])
 def test_attention(heads: int, size: int, mask: tuple[int, ...]) -> None:

@@ -31,6 +31,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("outputs", [1, 7, 8, 16, 17, 33, 40, 64])
 @pytest.mark.parametrize("inputs", [4, 12, 16, 20, 36, 68])
 def test_numbers_of_channels(inputs: int, outputs: int) -> None:
@@ -54,6 +55,7 @@ def test_pads(pads: list[int]) -> None:
     require_equal(net)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("channels", [4, 20, 32, 48])
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
 def test_what_is_added_to_it(op: str, channels: int) -> None:
@@ -115,6 +117,7 @@ def require_integers(codes: NDArray, weight: NDArray, zeros: tuple[int, int], sc
         np.testing.assert_array_equal(by_kernels(made, isa).run(None, {"x": x})[0], expected)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("zeros", [(0, 0), (0, 255), (255, 0), (255, 255), (128, 100)], ids=str)
 @pytest.mark.parametrize("weights", [-128, 127, 0])
 @pytest.mark.parametrize("channels", [FITTING, TOO_MANY])

@@ -77,7 +77,7 @@ def matmul(v: Variant, n: int, k: int, block: int) -> onnx.NodeProto:
     return helper.make_node(v.op, inputs, ["y"], domain=own_ops.DOMAIN, overload=v.overload, **attributes)
 
 
-@pytest.mark.pairwise
+@pytest.mark.each_value
 @shapes
 @pytest.mark.parametrize("word", KERNELS)
 @pytest.mark.parametrize("level", LEVELS, ids=["plain", "optimized"])
@@ -122,7 +122,7 @@ def test_dense_products(word: str, n: int, k: int, block: int, level: ort.GraphO
         assert (np.abs(y - wanted) <= (k + 3) * np.finfo(np.float32).eps * magnitude + last * 1.01 + 2e-7).all()
 
 
-@pytest.mark.pairwise
+@pytest.mark.each_value
 @shapes
 @pytest.mark.parametrize("word", KERNELS)
 @pytest.mark.parametrize("level", LEVELS, ids=["plain", "optimized"])
@@ -168,7 +168,7 @@ def test_shapes_and_types_of_activations(shape: tuple[int, ...], dtype: type) ->
         np.testing.assert_allclose(y, wanted, rtol=2e-3 if dtype == np.float16 else 1e-5, atol=1e-3)
 
 
-@pytest.mark.pairwise
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "granularity", [Granularity(1, 32), Granularity(0, 16), Granularity(0), Granularity(1)], ids=str
 )

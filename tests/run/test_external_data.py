@@ -74,6 +74,7 @@ def samples(count: int, size: int, flag: bool) -> list[dict[str, np.ndarray]]:
     ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("scheme", ["w8a8", "w4a16", "fp16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_convolutions_with_weights_beside_the_model(

@@ -32,9 +32,9 @@ PAIRS = [
     for (i, name), (j, scheme) in itertools.product(enumerate(odd.MODELS), enumerate(SCHEMES))
     if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
 ]
-#: Schemes that go the same way through all passes, with other numbers and, every other one, another operator: each
+#: Schemes that go much the same way through all passes, with other numbers or, every other one, another operator: each
 #: model takes one of them, and marker `night` the others.
-TWINS = (("w8a16", "nf4", "w4a16", "fp4"), ("w8a8", "w4a8"), ("fp16", "bf16"))
+TWINS = (("w8a16", "nf4", "w4a16", "fp4"), ("w8a8", "w4a8"), ("fp16", "bf16"), ("auto", "w8a8-dynamic"))
 
 
 def marks_of(name: str, scheme: str) -> list[pytest.MarkDecorator]:

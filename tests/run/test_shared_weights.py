@@ -56,6 +56,7 @@ def feeds(text: str, count: int = 4) -> list[dict[str, NDArray]]:
 BYTES = {"w8a8": 1.06, "w8a8-dynamic": 1.06, "w4a16": 0.72, "w8a16": 1.2, "nf4": 1.2}
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("text", [MERGED, FLAT], ids=["merged", "flat"])
 @pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
 @pytest.mark.parametrize("scheme", BYTES)
