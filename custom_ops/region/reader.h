@@ -41,7 +41,7 @@ class Reader {
   T number(int64_t input, ort::ElementType type, const char* what) const {
     const std::vector<T> all = values<T>(input, type, what);
     if (all.size() != 1) {
-      refuse_stage(number_, std::string("has a ") + what + " that is not one number");
+      refuse_stage(number_, "has another tensor than one number as " + std::string(what));
     }
     return all[0];
   }

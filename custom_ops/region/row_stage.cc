@@ -49,7 +49,7 @@ bool makes_floats(const Step& step, bool reads_floats) {
 float finite(const Reader& read, size_t number, int64_t input, const char* what) {
   const float found = read.number<float>(input, ort::kFloat, what);
   if (!std::isfinite(found)) {
-    refuse_stage(number, std::string("has a ") + what + " that is not finite");
+    refuse_stage(number, "has a number that is not finite: " + std::string(what));
   }
   return found;
 }

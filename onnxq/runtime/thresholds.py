@@ -13,10 +13,13 @@ from onnxq.runtime import native
 
 #: Formats of products, numbered as `enum Format` in custom_ops/base/format.h does.
 FORMATS = ("int4", "int8", "nf4", "fp4", "mxfp4", "bfloat16")
-#: By word, a format's number and a number of rows. A tile has 16 of them; what a second one costs that is filled little
-#: is measured by itself.
+#: Rows of a tile, and words of the numbers for more of them: what a second tile costs that is filled little is measured
+#: by itself.
+_TILE = 16
+_ABOVE = {word: f"{word} above {_TILE}" for word in FORMATS}
+#: By word, a format's number and a number of rows.
 _ASKED = {word: (i, 2) for i, word in enumerate(FORMATS)} | {
-    f"{word} above 16": (i, 17) for i, word in enumerate(FORMATS)
+    _ABOVE[word]: (i, _TILE + 1) for i, word in enumerate(FORMATS)
 }
 
 
@@ -32,14 +35,18 @@ def tile_rows() -> dict[str, int]:
 
 @contextlib.contextmanager
 def taken(rows: Mapping[str, int]) -> Iterator[None]:
-    """Until the end, products of this process take these numbers; where there is none, that of this machine."""
+    """Until the end, products of this process take these numbers; where there is none, that of this machine.
+
+    Profiles of an earlier version have one number a format: there more rows than a tile has were always in tiles.
+    """
     library = None if native.path() is None or not rows else native.library()
     if library is None:
         yield
         return
+    given = {_ABOVE[word]: _TILE + 1 for word in FORMATS if word in rows} | dict(rows)
     try:
         for word, asked in _ASKED.items():
-            library.onnxq_give_tile_rows(*asked, rows.get(word, 0))
+            library.onnxq_give_tile_rows(*asked, given.get(word, 0))
         yield
     finally:
         for asked in _ASKED.values():

@@ -107,8 +107,10 @@ def test_networks_of_images(op: str) -> None:
         assert np.sqrt(np.mean((y - y0) ** 2) / np.mean(y0**2)) < 0.02
 
 
-@pytest.mark.parametrize("broken", ["computed", "epsilon"])
-def test_what_is_no_step_stays_outside(broken: str) -> None:
+@pytest.mark.parametrize(
+    ("broken", "epsilon"), [("computed", 1e-5), ("epsilon", -1.0), ("epsilon", np.inf), ("epsilon", np.nan)]
+)
+def test_what_is_no_step_stays_outside(broken: str, epsilon: float) -> None:
     net = Net(5, (1, 8, 5, 5))
     x = net.conv("x", (8, 8, 1, 1))
     bias = net.constant(np.zeros(8, np.float32))
@@ -116,7 +118,6 @@ def test_what_is_no_step_stays_outside(broken: str) -> None:
     if broken == "computed":
         net.constants.append(onnx.numpy_helper.from_array(np.array([0, 2, 3]), "axes"))
         weight = net.node("ReduceMean", [x, "axes"], keepdims=0)
-    epsilon = -1.0 if broken == "epsilon" else 1e-5
     net.outputs.append(net.node("InstanceNormalization", [x, weight, bias], epsilon=epsilon))
     assert not any(line.startswith("instance_norm") for line in steps(with_regions(net.model())))
 

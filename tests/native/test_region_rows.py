@@ -179,6 +179,16 @@ def test_normalizations_of_channels(shape: tuple[int, ...], act: str) -> None:
     require_close(net, {"instance_norm"}, shape, (0, *shape[1:]), step=0.031)
 
 
+@pytest.mark.parametrize("epsilon", [-1.0, np.inf, np.nan])
+def test_a_normalization_of_no_use_stays_outside(epsilon: float) -> None:
+    net = Rows(214, (2, 8, 9, 12))
+    a = net.conv(net.x, 24, (1, 1))
+    y = net.node("InstanceNormalization", [a, net.normal((24,)), net.normal((24,))], epsilon=epsilon)
+    net.shapes[y] = net.shapes[a]
+    net.outputs.append(net.activated(y, "", 0.031))
+    assert "instance_norm" not in steps_of(with_regions(net.model()))
+
+
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("size", [2, 16, 34, 66])
 def test_turned_rows(size: int, alike: bool) -> None:

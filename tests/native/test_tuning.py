@@ -55,6 +55,11 @@ def cached(tmp_path: Path) -> Path:
     return file
 
 
+def test_a_profile_of_one_number_a_format_means_tiles_above_16(cached: Path) -> None:
+    with thresholds.taken({"int4": 5}):
+        assert thresholds.tile_rows() | {"int4": 5, "int4 above 16": 17} == thresholds.tile_rows()
+
+
 def test_what_was_measured_is_kept(cached: Path, tmp_path: Path) -> None:
     lines = cached.read_text().splitlines()
     assert lines[0] == "onnxq kernels 3"

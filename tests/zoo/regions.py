@@ -57,7 +57,7 @@ def session_of(path: Path, threads: int, *, library: bool) -> onnxruntime.Infere
 def make(zoo: ModuleType, name: str, folder: Path, _: int) -> dict[str, Any]:
     """Writes the files; why those are missing that could not be made."""
     data = zoo.export_calibration(name, folder / f"{name}.npz", SAMPLES)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {f"{word} error": "" for word in FILES}
     for word, (scheme, target) in FILES.items():
         begun = time.perf_counter()
         samples = data if scheme == "w8a8" else None

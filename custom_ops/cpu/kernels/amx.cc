@@ -80,8 +80,10 @@ void multiply_panel(const Problem& p, const Place& at, const uint8_t* tiles, con
 
 template <class Next>
 void multiply(const Problem& p, const Part& all, const uint8_t* packed) {
-  alignas(64) uint8_t panels[2][kDecodedSteps * kPairBytes], sums[kSumBytes];
-  const Order o = order(p, all);
+  alignas(64) uint8_t panels[2][kDecodedSteps * kPairBytes];
+  SumMemory memory(order(p, all, kSumBytes));
+  const Order o = order(p, all, memory.bytes());
+  uint8_t* const sums = memory.get();
   // The panel after the next: behind it, or, where several groups meet a chunk, beside it.
   const int64_t behind = 2 * tile_bytes(p.format, kDecodedSteps * kStep);
   const int64_t beside = kVectors * tile_bytes(p.format, padded(p.K, p.block));

@@ -59,10 +59,11 @@ void multiply_rows(const DensePanel& panel, const uint8_t* x, const uint8_t* nex
 
 constexpr bool fits(const Problem& p, int64_t tiles) { return tiles * steps(p) * kTileBytes <= kKept; }
 
-Order dense_order(const Problem& p, const Part& all) {
+Order dense_order(const Problem& p, const Part& all, int64_t sums) {
   const int64_t row_parts = row_tiles(all.tiles, kMostTiles), tiles = row_tiles(all.tiles, row_parts);
-  const int64_t sums = fits(p, tiles) ? kSumBytes / 2 : kSumBytes;  // x that stays where it is need not meet many groups
-  return {p, all, row_parts, tiles <= 2 ? all.groups : row_tiles(all.groups, sums / (tiles * kPairBytes))};
+  // x that stays where it is need not meet many groups.
+  const int64_t most = fits(p, tiles) && sums > kSumBytes / 2 ? kSumBytes / 2 : sums;
+  return {p, all, row_parts, tiles <= 2 ? all.groups : row_tiles(all.groups, most / (tiles * kPairBytes))};
 }
 
 // All rows of a part pass the panel at `now`.
@@ -90,8 +91,9 @@ void multiply_panel(const Problem& p, const Place& now, const Place& then, const
 }
 
 void multiply_dense(const Problem& p, const Part& all, const uint8_t* packed) {
-  alignas(64) uint8_t sums[kSumBytes];
-  const Order o = dense_order(p, all);
+  SumMemory memory(dense_order(p, all, kSumBytes));
+  const Order o = dense_order(p, all, memory.bytes());
+  uint8_t* const sums = memory.get();
   tiles_begin();
   Place next(o);
   for (int64_t i = 0; i < o.panels(); ++i) {

@@ -7,6 +7,8 @@
 #ifndef ONNXQ_CPU_KERNELS_PANELS_H_
 #define ONNXQ_CPU_KERNELS_PANELS_H_
 
+#include <cstdlib>
+
 #include "dense.h"
 #include "tiles.h"
 
@@ -16,7 +18,7 @@ namespace {
 constexpr int64_t kStep = 32;           // k of a tile
 constexpr int64_t kMostTiles = 32;      // of rows at once
 constexpr int64_t kKept = 1 << 20;      // bytes of x: they stay in the second-level cache, whatever else passes
-constexpr int64_t kSumBytes = 1 << 19;  // on the stack
+constexpr int64_t kSumBytes = 1 << 19;
 constexpr int64_t kPairBytes = kVectors * kTileBytes;  // the halves of a panel, or of sums, side by side
 
 // Of a chunk, at most. Two decoded panels are 32 KB of the first-level cache, and so is one that is read as it lies.
@@ -84,6 +86,9 @@ struct Order {
 
   int64_t panels() const { return row_parts * all.groups * chunks(p); }
 
+  // Of the largest part.
+  int64_t sum_bytes() const { return row_tiles(all.tiles, row_parts) * row_tiles(all.groups, column_parts) * kPairBytes; }
+
   Part part(int64_t row, int64_t column) const {
     const int64_t tile = cut(all.tiles, row_parts, row), group = cut(all.groups, column_parts, column);
     return {all.tile + tile, cut(all.tiles, row_parts, row + 1) - tile, all.group + group,
@@ -91,11 +96,32 @@ struct Order {
   }
 };
 
-Order order(const Problem& p, const Part& all) {
+// With `sums` bytes for them.
+Order order(const Problem& p, const Part& all, int64_t sums) {
   const int64_t row_parts = row_tiles(all.tiles, kMostTiles), tiles = row_tiles(all.tiles, row_parts);
   const bool fits = tiles * steps(p) * kTileBytes <= kKept;
-  return {p, all, row_parts, fits ? all.groups : row_tiles(all.groups, kSumBytes / (tiles * kPairBytes))};
+  return {p, all, row_parts, fits ? all.groups : row_tiles(all.groups, sums / (tiles * kPairBytes))};
 }
+
+// Where a task adds up. Threads belong to others, whose stacks may be small: more than one group of kMostTiles needs comes from
+// the heap, and where that has none, groups take turns.
+class SumMemory {
+ public:
+  explicit SumMemory(const Order& wanted)
+      : heap_(wanted.sum_bytes() > kOnStack ? static_cast<uint8_t*>(std::aligned_alloc(kLine, kSumBytes)) : nullptr) {}
+  ~SumMemory() { std::free(heap_); }
+  SumMemory(const SumMemory&) = delete;
+  SumMemory& operator=(const SumMemory&) = delete;
+
+  int64_t bytes() const { return heap_ ? kSumBytes : kOnStack; }
+  uint8_t* get() { return heap_ ? heap_ : stack_; }
+
+ private:
+  static constexpr int64_t kOnStack = kMostTiles * kPairBytes;
+
+  uint8_t* heap_;
+  alignas(64) uint8_t stack_[kOnStack];
+};
 
 // Which panel.
 struct Place {

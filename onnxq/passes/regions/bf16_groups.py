@@ -272,7 +272,7 @@ def _batch_normalization(node: ir.Node, types: Types) -> Group | None:
 def _instance_normalization(node: ir.Node, types: Types) -> Group | None:
     weight, bias = (constant_of(value) for value in node.inputs[1:3])
     epsilon = graph.attribute_float(node, "epsilon", 1e-5)
-    if weight is None or bias is None or weight.size == 0 or weight.shape != bias.shape or not epsilon >= 0:
+    if weight is None or bias is None or weight.size == 0 or weight.shape != bias.shape or not 0 <= epsilon < math.inf:
         return None
     x = node.inputs[0]
     if x is None or types.of(x).rank not in (3, 4):

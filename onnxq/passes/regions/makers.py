@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -193,7 +194,7 @@ def _reduce_mean(node: ir.Node) -> Made:
 
 def _instance_norm(node: ir.Node) -> Made:
     epsilon = graph.attribute_float(node, "epsilon", 1e-5)
-    if not norms.has_constants(node) or not epsilon >= 0:
+    if not norms.has_constants(node) or not 0 <= epsilon < math.inf:
         return None
     weight = graph.constant(node.inputs[1])
     assert weight is not None
