@@ -22,6 +22,8 @@ FAINT = 0.05
 LEAST_PROBABILITY = 1e-30
 #: Numbers from which on an output may hold scores of many places, and the most of them that are near 1 then.
 LEAST_SCORES, RARE = 64, 0.1
+#: Kinds of types whose values are decisions themselves: labels, places, words.
+DECIDED = "iubUSO"
 MOST_COLUMNS = 1024  # of a place: numbers of its box, scores of its classes
 #: How many times the power of scores other numbers have beside which an error of the scores would not be seen.
 LOUDER = 10.0
@@ -73,11 +75,12 @@ NO_CLASSES: Mapping[str, Classes] = {}
 
 @dataclass
 class Decisions:
-    """Sums over all samples and places of an output of classes.
+    """Sums over all samples and places of an output of classes, or of one that says which it is.
 
     Attributes:
-        kld: Kullback-Leibler divergence of the quantized model's distributions from the float one's, in nats.
-        flips: places where another class is the likeliest.
+        kld: Kullback-Leibler divergence of the quantized model's distributions from the float one's, in nats; NaN where
+            there are none.
+        flips: places where another class is the likeliest, or where it says another one.
     """
 
     kld: float = 0.0
@@ -97,6 +100,11 @@ class Decisions:
         self.kld += float(np.maximum(0.0, (np.exp(p) * (p - q)).sum(axis=1)).sum())
         self.flips += float(((p.argmax(axis=1) != q.argmax(axis=1)) | broken).sum())
         self.count += len(p)
+
+    def add_said(self, wanted: NDArray, got: NDArray) -> None:
+        """Integers, truth values or texts of one shape."""
+        self.flips += float(np.count_nonzero(wanted != got))
+        self.count += wanted.size
 
     def merge(self, other: Decisions) -> None:
         """Take in the sums of other samples."""
@@ -143,10 +151,14 @@ class Quality:
 
     Scores that lie in one output beside much larger numbers, as YOLO's beside boxes, are an output of their own here.
 
+    Outputs of integers, truth values and texts are decisions. Where a model has no others, the figures are theirs: each
+    counts as a 1 in a place of its own, from which one that flips is two away.
+
     Attributes:
         ignored: outputs that are not looked at.
-        labels: what was seen, by label and output.
-        classes: outputs of which decisions are compared too; `decisions` is what was seen of them, by label and output.
+        labels: what was seen of numbers, by label and output.
+        classes: outputs of which decisions are compared too.
+        decisions: what was seen of decisions, by label and output.
         numberless: outputs of floating-point numbers none of which was finite in the float model, on some sample.
     """
 
@@ -157,7 +169,7 @@ class Quality:
     numberless: set[str] = field(default_factory=set)
 
     def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray], label: str = "") -> None:
-        """Take in one sample's outputs; those that are not floating-point numbers count only if their shapes differ."""
+        """Take in one sample's outputs."""
         outputs = self.labels.setdefault(label, {})
         for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
@@ -166,6 +178,8 @@ class Quality:
                 if name in self.classes and _are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
+                for a, b in _said(x, y):
+                    self.decisions.setdefault(label, {}).setdefault(name, Decisions(kld=math.nan)).add_said(a, b)
 
     def merge(self, other: Quality) -> None:
         """Take in what was seen of the same outputs on other samples."""
@@ -182,7 +196,17 @@ class Quality:
     @property
     def outputs(self) -> set[str]:
         """Names of the outputs that were compared."""
-        return {name for outputs in self.labels.values() for name in outputs}
+        return {name for outputs in self._powers_by_label.values() for name in outputs}
+
+    @property
+    def _powers_by_label(self) -> Mapping[str, Mapping[str, Power]]:
+        """`labels`; where there is nothing in them, what decisions count as."""
+        if any(self.labels.values()):
+            return self.labels
+        return {
+            label: {name: Power(each.count, 0.0, each.count, 2 * each.flips) for name, each in found.items()}
+            for label, found in self.decisions.items()
+        }
 
     @property
     def blank(self) -> list[str]:
@@ -229,12 +253,13 @@ class Quality:
 
     def _worst(self, figure: Callable[[Decisions], float]) -> float:
         every = (each for outputs in self.decisions.values() for each in outputs.values())
-        return max((figure(each) / each.count for each in every if each.count), default=math.nan)
+        found = [figure(each) / each.count for each in every if each.count]
+        return max((x for x in found if not math.isnan(x)), default=math.nan)
 
     def noise_ratio(self) -> float:
         """Noise over variation, summed over outputs and labels; huge for an output that is broken."""
         usual, total = self._usual_variation(), 0.0
-        for outputs in self.labels.values():
+        for outputs in self._powers_by_label.values():
             for name, power in outputs.items():
                 variation = max(power.variation, FAINT * usual[name] * power.count)
                 if power.mismatch or not math.isfinite(power.noise):
@@ -244,7 +269,7 @@ class Quality:
         return total
 
     def _names(self) -> list[str]:
-        return list(dict.fromkeys(name for outputs in self.labels.values() for name in outputs))
+        return list(dict.fromkeys(name for outputs in self._powers_by_label.values() for name in outputs))
 
     def _decibels(
         self, usual: Mapping[str, float], signal_of: Callable[[Power], float] = lambda power: power.signal
@@ -255,7 +280,7 @@ class Quality:
                 name: _decibel(power, max(signal_of(power), FAINT * usual[name] * power.count))
                 for name, power in outputs.items()
             }
-            for label, outputs in self.labels.items()
+            for label, outputs in self._powers_by_label.items()
         }
 
     def _usual_signal(self) -> dict[str, float]:
@@ -275,9 +300,9 @@ class Quality:
 
     def _powers(self, name: str) -> list[Power]:
         """Of one output by label; none where there is but one label, which has only itself to be compared with."""
-        if len(self.labels) < 2:
+        if len(self._powers_by_label) < 2:
             return []
-        return [outputs[name] for outputs in self.labels.values() if name in outputs and outputs[name].count]
+        return [outputs[name] for outputs in self._powers_by_label.values() if name in outputs and outputs[name].count]
 
 
 def scores_rare_events(x: NDArray) -> bool:
@@ -354,6 +379,13 @@ def _are_alike(x: object, y: object) -> bool:
     if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)) or x.shape != y.shape:
         return False
     return x.ndim > 0 and x.size > 0 and x.dtype.kind in "fV"
+
+
+def _said(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:
+    """Arrays of decisions of one shape in both."""
+    for a, b in zip(arrays_of(x), arrays_of(y), strict=False):
+        if a.dtype.kind in DECIDED and a.size and a.shape == b.shape:
+            yield a, b
 
 
 def arrays_of(output: object) -> list[NDArray]:

@@ -53,7 +53,7 @@ def with_other_lengths(model: ir.Model, session: Session, trials: Trials, seen: 
     """
     others = _Others(model, session, [*seen, *trials.feeds])
     found = [Trial(label, feed) for label, feed in others.of([t.feed for t in trials.samples if t.label == GIVEN])]
-    advice = "checked at other sizes too; for ranges that fit them, give samples of several sizes"
+    advice = "checked at other sizes too; ranges fit those of which there are samples"
     where = "; ".join(str(axis) for axis in others.axes)
     return trials.joined(found, [f"{where}: {advice}"] if found else [])
 

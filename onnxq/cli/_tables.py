@@ -134,8 +134,9 @@ def _add_check(table: Table, check: Check) -> None:
         worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
         where = f", worst: {', '.join(worst)}" if worst else ""
         table.add_row("error", f"{decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
-        if not math.isnan(check.kld):
-            table.add_row("flips", f"{check.flips:.2%}", f"of decisions; KL divergence {check.kld:.3g} nats")
+        if not math.isnan(check.flips):
+            divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"
+            table.add_row("flips", f"{check.flips:.2%}", f"of decisions{divergence}")
         if not check.proves:
             missing = ("not proven", "no data", "made-up inputs show weak points, not how good it is: give --data")
             table.add_row(*(Text(word, style="bold yellow") for word in missing))

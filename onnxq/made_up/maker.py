@@ -222,6 +222,11 @@ class Maker:
         for part in self._parts:
             for symbol in self._symbols_of(part) if part.role in CARRIERS else ():
                 found.setdefault(symbol, CARRIERS[part.role])
+            for axis in part.axes if part.role in CARRIERS else ():
+                match self._dims.symbols_at(part.input, axis):
+                    case [symbol] if symbol in found:  # '4*h': it is the product that is as long as that
+                        size = self._dims.size(part.input, axis, {symbol: found[symbol]})
+                        found[symbol] = max(1, min(found[symbol], found[symbol] * CARRIERS[part.role] // max(1, size)))
         return found
 
     def _sequence_symbols(self) -> list[str]:

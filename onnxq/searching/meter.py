@@ -50,7 +50,8 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @staticmethod
     def of(quality: Quality) -> Figures:
         if math.isnan(quality.kld):
-            return Figures(quality.noise_ratio(), quality.sqnr)
+            flips = None if math.isnan(quality.flips) else quality.flips
+            return Figures(quality.noise_ratio(), quality.sqnr, None, flips)
         # Outputs that are broken are no distributions of which a divergence would tell.
         broken = 1e6 if any(p.mismatch for outputs in quality.labels.values() for p in outputs.values()) else 0.0
         return Figures(quality.kld + broken, quality.sqnr, quality.kld, quality.flips)

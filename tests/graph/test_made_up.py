@@ -60,6 +60,7 @@ def feeds(*inputs: Input, accepts: Callable[[Feed], bool] = lambda feed: True) -
         pytest.param((None, 3), (1, 3), id="first-unnamed-axis-is-a-batch"),
         pytest.param((-1, "T", 5), (1, 32, 5), id="minus-one"),
         pytest.param(("N", 3, "H", "W"), (1, 3, 224, 224), id="image"),
+        pytest.param(("N", 3, "32*h", "4*w"), (1, 3, 224, 224), id="multiples"),
         pytest.param(("N", "samples"), (1, 16000), id="sound"),
         pytest.param(("batch", "past_length"), (1, 0), id="a-cache-is-empty"),
         pytest.param(("batch", 2, "2*T + 1"), (1, 2, 33), id="a-sum"),

@@ -99,9 +99,26 @@ def test_what_float_itself_does_not_know_is_not_compared() -> None:
     assert of([np.nan], [1.0]).outputs == set()
 
 
-def test_integers_count_by_shape_only() -> None:
-    assert of([1, 2], [3, 4], np.int64).sqnr == MAX_DB
-    assert of([1, 2], [3], np.int64).sqnr == -MAX_DB
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_, np.str_, object])
+def test_integers_and_texts_are_decisions(dtype: DTypeLike) -> None:
+    """Where there is nothing else, each is a 1 in a place of its own: one of eight that flips is √2 away of √8."""
+    wanted, got = np.array([0, 1, 1, 0, 1, 1, 0, 0]).astype(dtype), np.array([0, 1, 1, 0, 1, 1, 0, 1]).astype(dtype)
+    quality = compare_outputs(["y"], [[wanted]], [[got]])
+    assert quality.flips == 1 / 8 and np.isnan(quality.kld)
+    assert quality.sqnr == quality.contrast == pytest.approx(10 * np.log10(8 / 2))
+    assert quality.noise_ratio() == pytest.approx(2 / 8)
+    assert quality.outputs == {"y"}
+    same = compare_outputs(["y"], [[wanted]], [[wanted]])
+    assert same.flips == 0 and same.sqnr == MAX_DB
+    assert compare_outputs(["y"], [[wanted]], [[got[1:]]]).sqnr == -MAX_DB
+
+
+def test_decisions_beside_numbers_are_counted_and_leave_the_figures_alone() -> None:
+    x, classes = np.array([1.0, 2.0]), np.array([3, 4])
+    quality = compare_outputs(["x", "id"], [[x, classes]], [[x, classes + 1]])
+    assert quality.flips == 1 and quality.sqnr == MAX_DB and quality.outputs == {"x"}
+    quality.merge(compare_outputs(["x", "id"], [[x, classes]], [[x, classes]]))
+    assert quality.flips == 0.5
 
 
 def test_a_constant_output_has_no_contrast() -> None:

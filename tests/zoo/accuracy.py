@@ -12,11 +12,12 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import onnx
 from started import parser_for, start
 from tables import TableRow, read_rows
@@ -49,6 +50,13 @@ CONVOLUTIONS = (
 )
 FORMATS = {"charlm": ("int4", "nf4", "int3", "uint2")}
 OURS = ("rtn", "mse", "hqq", "awq", "importance", "gptq", "gptaq", "adaround")
+PEERS = (
+    THEIR_DEFAULT := "onnxruntime",
+    THEIR_K_QUANT := "onnxruntime k_quant",
+    THEIR_HQQ := "onnxruntime HQQ",
+    THEIR_GPTQ := "onnxruntime GPTQ",
+    GGUF := "gguf Q4_0",
+)
 #: What is compared with what.
 PAIRS = (("gptq", "rtn"), ("gptq", "mse"), ("gptaq", "gptq"), ("adaround", "gptq"), ("awq", "mse"))
 #: What is said below the tables, by hand: it stays as it is there.
@@ -135,66 +143,110 @@ def ours(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) ->
     )
 
 
-def theirs(zoo: ModuleType, name: str, hqq: bool, output: Path) -> None:
-    """onnxruntime's own tool: its default, or HQQ, which needs torch.
+def theirs(zoo: ModuleType, name: str, how: str, output: Path) -> None:
+    """onnxruntime's own tool in one of its ways. HQQ needs torch.
 
     Raises:
         ImportError: there is none.
     """
-    from onnxruntime.quantization.matmul_nbits_quantizer import (
-        DefaultWeightOnlyQuantConfig,
-        HQQWeightOnlyQuantConfig,
-        MatMulNBitsQuantizer,
-    )
+    from onnxruntime.quantization import CalibrationDataReader
+    from onnxruntime.quantization import matmul_nbits_quantizer as tool
 
-    if hqq:
+    class Samples(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = iter(zoo.calibration(name, SAMPLES.get(name, 64)))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.left, None)
+
+        def __deepcopy__(self, memo: object) -> Samples:  # the tool copies it
+            return Samples()
+
+    symmetric = how in (THEIR_DEFAULT, THEIR_GPTQ)
+    if how == THEIR_HQQ:
         import torch  # noqa: F401 - it says clearly what is missing
 
-        how = HQQWeightOnlyQuantConfig(block_size=32, bits=4)
+        config = tool.HQQWeightOnlyQuantConfig(block_size=32, bits=4)
+    elif how == THEIR_GPTQ:
+        config = tool.GPTQWeightOnlyQuantConfig(Samples())
+    elif how == THEIR_K_QUANT:
+        config = tool.KQuantWeightOnlyQuantConfig()
     else:
-        how = DefaultWeightOnlyQuantConfig(block_size=32, is_symmetric=True, bits=4)
-    quantizer = MatMulNBitsQuantizer(onnx.load(zoo.model_path(name)), algo_config=how)
+        config = tool.DefaultWeightOnlyQuantConfig(block_size=32, is_symmetric=symmetric, bits=4)
+    model = onnx.load(zoo.model_path(name))
+    quantizer = tool.MatMulNBitsQuantizer(model, block_size=32, is_symmetric=symmetric, algo_config=config)
     quantizer.process()
     quantizer.model.save_model_to_file(str(output))
 
 
-def contenders(
-    name: str, word: str, by: list[str] | None = None
-) -> Iterator[tuple[str, Callable[[ModuleType, Path], None]]]:
-    for algorithm in OURS if by is None else by:
-        if algorithm == "adaround" and name in PRODUCTS:
-            continue  # several times as long for larger layers
-        yield algorithm, lambda zoo, output, how=algorithm: ours(zoo, name, word, how, output)
-    if word in ("int4", "uint4") and name in PRODUCTS and by is None:
-        yield "onnxruntime", lambda zoo, output: theirs(zoo, name, False, output)
-        yield "onnxruntime HQQ", lambda zoo, output: theirs(zoo, name, True, output)
+def of_gguf(zoo: ModuleType, name: str, output: Path) -> int:
+    """The float model with what the `gguf` package's Q4_0 makes of the matrices of its products, by rounding alone.
+
+    Returns:
+        How many bytes less a file with these blocks would have.
+
+    Raises:
+        ImportError: there is none.
+    """
+    import gguf
+
+    model, kind, saved = onnx.load(zoo.model_path(name)), gguf.GGMLQuantizationType.Q4_0, 0
+    matrices = {node.input[1] for node in model.graph.node if node.op_type == "MatMul"}
+    for tensor in model.graph.initializer:
+        if tensor.name in matrices and len(tensor.dims) == 2 and tensor.dims[0] % 32 == 0:
+            weight = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor).T)
+            blocks = gguf.quantize(weight, kind)
+            saved += weight.nbytes - blocks.nbytes
+            tensor.CopyFrom(onnx.numpy_helper.from_array(gguf.dequantize(blocks, kind).T, tensor.name))
+    onnx.save(model, output)
+    return saved
+
+
+def contenders(name: str, word: str, by: list[str] | None) -> Iterator[str]:
+    for algorithm in (*OURS, *PEERS) if by is None else by:
+        is_slow = algorithm == "adaround" and name in PRODUCTS  # several times as long for larger layers
+        if not is_slow and (algorithm in OURS or (word == "int4" and name in PRODUCTS)):
+            yield algorithm
+
+
+def make(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) -> int:
+    """A file by one of them; how many bytes less than it has it could have."""
+    if algorithm == GGUF:
+        return of_gguf(zoo, name, output)
+    if algorithm in PEERS:
+        theirs(zoo, name, algorithm, output)
+    else:
+        ours(zoo, name, word, algorithm, output)
+    return 0
+
+
+def figures(zoo: ModuleType, name: str, word: str, algorithm: str, output: Path) -> tuple[str, str, str, str]:
+    """Score, SQNR, size and seconds of a file by one of them."""
+    start = time.perf_counter()
+    saved = make(zoo, name, word, algorithm, output)
+    seconds = time.perf_counter() - start
+    size = (zoo.file_size(output) - saved) / zoo.file_size(zoo.model_path(name))
+    return f"{zoo.score(name, output):.4f}", f"{zoo.sqnr(name, output):.1f}", f"{size:.3f}", f"{seconds:.0f}"
 
 
 def measure(zoo: ModuleType, name: str, word: str, folder: Path, by: list[str] | None) -> Iterator[Row]:
-    entry, output = zoo.MODELS[name], folder / "q.onnx"
-    for algorithm, make in contenders(name, word, by):
-        start = time.perf_counter()
+    entry = zoo.MODELS[name]
+    for algorithm in contenders(name, word, by):
         try:
-            make(zoo, output)
+            found = figures(zoo, name, word, algorithm, folder / "q.onnx")
         except ImportError:
             continue
-        seconds = time.perf_counter() - start
-        yield Row(
-            name,
-            entry.metric,
-            f"{entry.float_score:.4f}",
-            f"`{word}`",
-            algorithm,
-            f"{zoo.score(name, output):.4f}",
-            f"{zoo.sqnr(name, output):.1f}",
-            f"{zoo.file_size(output) / zoo.file_size(zoo.model_path(name)):.3f}",
-            f"{seconds:.0f}",
-        )
+        except Exception as error:
+            if algorithm in OURS:
+                raise
+            print(f"{name} by {algorithm}: {error}", flush=True)
+            found = ("fails", "–", "–", "–")
+        yield Row(name, entry.metric, f"{entry.float_score:.4f}", f"`{word}`", algorithm, *found)
 
 
 def gains(rows: list[Row]) -> Iterator[str]:
     """For each model and format, by what factor data shrink the error of the outputs."""
-    by = {(row.model, row.word, row.algorithm): float(row.sqnr) for row in rows}
+    by = {(row.model, row.word, row.algorithm): float(row.sqnr) for row in rows if row.sqnr != "–"}
     for model, word in dict.fromkeys((row.model, row.word) for row in rows):
         found = [by.get((model, word, algorithm), math.nan) for pair in PAIRS for algorithm in pair]
         factors = [10 ** ((better - worse) / 10) for better, worse in zip(found[::2], found[1::2], strict=True)]
@@ -215,9 +267,11 @@ def render(rows: list[Row], integers: list[Int8Row], below: str) -> str:
             "which way kernels are rounded. `gptq` chooses codes by data, `gptaq` by what layers get behind those that",
             "are quantized already:",
             "64 samples of calibration data (charlm: 192). Scores and SQNR are of other data. *onnxruntime* is its",
-            "`MatMulNBitsQuantizer` (symmetric, blocks of 32), which leaves tables and convolutions in float. Kernels",
-            "of convolutions get 4 bits where they are as long as a block (which onnxq does of itself with data only),",
-            "else 8. Seconds are of the whole process, on a machine that did other things at the same time.",
+            "`MatMulNBitsQuantizer` (blocks of 32; symmetric, but for k_quant and HQQ), which leaves tables and",
+            "convolutions in float; its GPTQ has the same samples. *gguf* is what the package of llama.cpp rounds",
+            "matrices to. Kernels of convolutions get 4 bits where they are as long as a block (which onnxq does of",
+            "itself with data only), else 8. Seconds are of the whole process, on a machine that did other things at",
+            "the same time.",
             "Formats by layer, searched for under a budget: [budgets.md](budgets.md).",
             "",
             f"| {' | '.join(HEADER)} |",
@@ -257,7 +311,7 @@ def main() -> None:
     logging.disable(logging.INFO)  # of onnxruntime's tool, a line for each node
     parser = parser_for(__doc__, TABLE)
     parser.add_argument("models", nargs="*", help="only these models")
-    parser.add_argument("--by", nargs="+", choices=OURS, help="only these algorithms")
+    parser.add_argument("--by", nargs="+", choices=(*OURS, *PEERS), help="only these algorithms")
     parser.add_argument("--formats", nargs="+", help="only these formats")
     parser.add_argument("--int8", action="store_true", help="the table of w8a8 instead")
     options, zoo = start(parser)
