@@ -200,11 +200,11 @@ class Quality:
 
     @property
     def _powers_by_label(self) -> Mapping[str, Mapping[str, Power]]:
-        """`labels`; where there is nothing in them, what decisions count as."""
+        """`labels`; where there is nothing in them, what decisions count as that are outputs themselves."""
         if any(self.labels.values()):
             return self.labels
         return {
-            label: {name: Power(each.count, 0.0, each.count, 2 * each.flips) for name, each in found.items()}
+            label: {name: Power(x.count, 0.0, x.count, 2 * x.flips) for name, x in found.items() if math.isnan(x.kld)}
             for label, found in self.decisions.items()
         }
 
