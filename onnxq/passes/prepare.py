@@ -69,7 +69,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             *[ChangeFloatType(half, ir.DataType.FLOAT) for half in widened],
             UniqueNames(),
             NameCastTypes(),
-            FoldConstants(),
+            FoldConstants(decodes=False),
             FoldBatchNorm(),
             HardSigmoids(),
             WrittenPads(),

@@ -76,7 +76,8 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
     """The scale of each value in `values_to_observe`.
 
     Values that a kernel passes through unchanged (MaxPool, Reshape …) share one scale, and so do the inputs and the
-    output of a Concat: a branch with a finer scale of its own would only be rounded a second time.
+    output of a Concat: a branch with a finer scale of its own would only be rounded a second time. What the model
+    decodes itself keeps the scale that it has there: onnxruntime would make one pair of two, and round by neither.
     """
     groups = _Groups()
     producers: dict[str, ir.Node] = {}
@@ -90,8 +91,18 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
             _tie(groups, names, ranges, producers)
     scales: Scales = {}
     usual, centred = targets.get(plan.target).activations_of(plan.scheme), _centred(model, plan)
+    decoded = {
+        value.name: found
+        for node in _static_nodes(model, plan)
+        for value in _read(node, plan)
+        if (found := scale_in_file(value)) is not None and found.format == usual
+    }
     for name in values_to_observe(model, plan):
         members = groups.members(name)
+        own = next((decoded[member] for member in members if member in decoded), None)
+        if own is not None:
+            scales[name] = own
+            continue
         joint = ranges.values[members[0]]
         for member in members[1:]:
             joint = joint.union(ranges.values[member])
@@ -99,6 +110,17 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
         is_centred = joint.low < 0 and not centred.isdisjoint(members)
         scales[name] = to_scale(joint, clip, CENTRED if is_centred else usual)
     return scales
+
+
+def scale_in_file(value: ir.Value) -> Scale | None:
+    """That of a value which the model decodes from codes of 8 bits with a zero point."""
+    maker = value.producer()
+    if maker is None or not graph.is_op(maker, "DequantizeLinear") or graph.constant(maker.inputs[0]) is not None:
+        return None
+    scale, zero = (graph.constant(each) for each in (*maker.inputs[1:], None, None)[:2])
+    if scale is None or zero is None or zero.dtype != ir.DataType.UINT8 or scale.size != 1 or zero.size != 1:
+        return None
+    return Scale(float(scale.numpy().item()), int(zero.numpy().item()))
 
 
 def _centred(model: ir.Model, plan: Plan) -> set[str]:

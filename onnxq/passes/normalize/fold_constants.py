@@ -37,11 +37,19 @@ class FoldConstants(ir.passes.InPlacePass):
     Args:
         only: the operators to fold; None: all.
         spared: names of nodes that stay.
+        decodes: whether weights are decoded of operators that read decoded activations too, and so compute in integers.
     """
 
-    def __init__(self, growth: int = 4, only: frozenset[str] | None = None, spared: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        growth: int = 4,
+        only: frozenset[str] | None = None,
+        spared: Collection[str] = (),
+        *,
+        decodes: bool = True,
+    ) -> None:
         super().__init__()
-        self.growth, self.only, self.spared = growth, only, spared
+        self.growth, self.only, self.spared, self.decodes = growth, only, spared, decodes
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         candidates = [node for node in graph.nodes(model) if _is_constant(node)]
@@ -74,7 +82,8 @@ class FoldConstants(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=folded > 0)
 
     def _is_meant(self, node: ir.Node) -> bool:
-        return (self.only is None or node.op_type in self.only) and node.name not in self.spared
+        is_asked = (self.only is None or node.op_type in self.only) and node.name not in self.spared
+        return is_asked and (self.decodes or not _is_for_integers(node))
 
 
 def _is_constant(node: ir.Node) -> bool:
@@ -85,6 +94,16 @@ def _is_constant(node: ir.Node) -> bool:
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         return False
     return all(value is None or graph.constant(value) is not None for value in node.inputs)
+
+
+def _is_for_integers(node: ir.Node) -> bool:
+    """Whether it decodes a constant for operators alone that read decoded activations beside it."""
+    return node.op_type == "DequantizeLinear" and all(map(_reads_codes, node.outputs[0].consumers()))
+
+
+def _reads_codes(node: ir.Node) -> bool:
+    makers = (value.producer() for value in node.inputs if value is not None)
+    return any(x is not None and graph.is_op(x, "DequantizeLinear") and not _is_constant(x) for x in makers)
 
 
 def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> ir.TensorProtocol | None:

@@ -22,7 +22,7 @@ from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.rows.int8_attention import int8_attention_at
-from onnxq.planning.scales import Scale, Scales
+from onnxq.planning.scales import Scale, Scales, scale_in_file
 from onnxq.targets import Target
 
 _WEIGHTED = int8_regions.CONVOLUTIONS | {"MatMul", "Gemm"}
@@ -196,7 +196,9 @@ class _Writer:
         quantize.replace_input_with(0, value)
 
     def _dequantized(self, value: ir.Value) -> ir.Value:
-        """`value` behind its QuantizeLinear/DequantizeLinear pair."""
+        """`value` behind its QuantizeLinear/DequantizeLinear pair; itself where the model has one in front of it."""
+        if id(value) not in self._pairs and scale_in_file(value) == self.activations[value.name or ""]:
+            self._pairs[id(value)] = value
         if id(value) not in self._pairs:
             name, scale = value.name or "", self.activations[value.name or ""]
             owner = value.graph

@@ -1,0 +1,69 @@
+"""Models that are quantized in part: what is in integers stays as it is, and the rest is quantized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tiny
+from numpy.typing import NDArray
+from tiny import normal
+
+import onnxq
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+#: A convolution in integers, one between codes whose weight is floats, and one in float.
+TEXT = """g (float[N,16,12,12] x) => (float[N,16,12,12] y) {
+    q0 = QuantizeLinear(x, s, z)       d0 = DequantizeLinear(q0, s, z)
+    w1 = DequantizeLinear<axis=0>(c1, s1, z1)
+    a1 = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(d0, w1)
+    q1 = QuantizeLinear(a1, s, z)      d1 = DequantizeLinear(q1, s, z)
+    a2 = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(d1, w2)
+    r2 = Relu(a2)
+    y = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(r2, w3)
+}"""
+CODES = np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3)).astype(np.int8)
+CONSTANTS: dict[str, NDArray] = {
+    "c1": CODES,
+    "s1": np.full(16, 0.0008, np.float32),
+    "z1": np.zeros(16, np.int8),
+    "w2": normal(16, 16, 3, 3, seed=1) / 12,
+    "w3": normal(16, 16, 3, 3, seed=2) / 12,
+    "s": np.array(0.03, np.float32),
+    "z": np.array(128, np.uint8),
+}
+
+
+def kernels(path: Path, folder: Path) -> list[str]:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.log_severity_level = 3
+    onnxq.session(path, options)
+    return [node.op_type for node in onnx.load(folder / "optimized.onnx").graph.node]
+
+
+@pytest.mark.parametrize("scheme", ["auto", "w4a16", "w8a8", "fp16"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq", "onnx"])
+def test_integers_stay_bit_for_bit(scheme: str, target: str, tmp_path: Path) -> None:
+    model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
+    before = kernels(model, tmp_path).count("QLinearConv")
+    assert before
+    data = [{"x": normal(2, 16, 12, 12, seed=i)} for i in range(16)]
+    result = onnxq.quantize(
+        model,
+        tmp_path / "q.onnx",
+        onnxq.Recipe(scheme, requantize=True, keep_slow=True),
+        target=target,
+        data=data if scheme == "w8a8" else None,
+    )
+    written = onnx.load(result.output)
+    codes = [onnx.numpy_helper.to_array(each) for each in written.graph.initializer]
+    assert any(each.shape == CODES.shape and np.array_equal(each, CODES) for each in codes)
+    assert not {"QLinearConv", "Region"}.isdisjoint(kernels(Path(result.output), tmp_path))
+    left = [choice.op for choice in result.plan if "in integers already" in choice.reason]
+    assert left == ["Conv"] or (scheme == "fp16" and not left)
+    assert result.bytes_after < 0.7 * result.bytes_before
