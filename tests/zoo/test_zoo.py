@@ -40,7 +40,7 @@ FEW, SAMPLES = 4, 32
 #: The transformer is quantized once, where its loss is looked at too.
 SCORED = "charlm"
 #: These take as long as twenty others.
-LONGEST = ("style_mosaic", "deeplabv3_mnv2", "dnsmos_sig_bak_ovr")
+LONGEST = ("style_mosaic", "deeplabv3_mnv2", "dnsmos_sig_bak_ovr", "ultraface_rfb320", "mobilenetv2_cifar10")
 #: Bytes that nodes and names of quantization may add to a model of a few kilobytes.
 STRUCTURE = 1 << 15
 #: dB that little effort may miss: plans are compared on fewer samples than the file is checked on.
