@@ -120,7 +120,8 @@ def scale_in_file(value: ir.Value) -> Scale | None:
     scale, zero = (graph.constant(each) for each in (*maker.inputs[1:], None, None)[:2])
     if scale is None or zero is None or zero.dtype != ir.DataType.UINT8 or scale.size != 1 or zero.size != 1:
         return None
-    return Scale(float(scale.numpy().item()), int(zero.numpy().item()))
+    found = float(scale.numpy().item())
+    return Scale(found, int(zero.numpy().item())) if 0 < found < np.inf else None
 
 
 def _centred(model: ir.Model, plan: Plan) -> set[str]:

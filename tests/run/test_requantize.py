@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from tiny import normal
 
 import onnxq
+from onnxq.errors import BadModel, CheckFailed, NothingToDo
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -67,3 +69,12 @@ def test_integers_stay_bit_for_bit(scheme: str, target: str, tmp_path: Path) -> 
     left = [choice.op for choice in result.plan if "in integers already" in choice.reason]
     assert left == ["Conv"] or (scheme == "fp16" and not left)
     assert result.bytes_after < 0.7 * result.bytes_before
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.03, np.nan, np.inf])
+def test_scales_that_are_none_are_not_taken(scale: float, tmp_path: Path) -> None:
+    constants = CONSTANTS | {"s": np.array(scale, np.float32)}
+    model = tiny.save(tiny.model(TEXT, constants), tmp_path)
+    data = [{"x": normal(2, 16, 12, 12, seed=i)} for i in range(16)]
+    with contextlib.suppress(BadModel, CheckFailed, NothingToDo):  # its outputs may be no numbers
+        onnxq.quantize(model, tmp_path / "q.onnx", onnxq.Recipe("w8a8", requantize=True), data=data)
