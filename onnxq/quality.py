@@ -400,7 +400,8 @@ def arrays_of(output: object) -> list[NDArray]:
 def unrepeatable(names: Sequence[str], once: Sequence[NDArray], again: Sequence[NDArray]) -> frozenset[str]:
     """Outputs on which two runs of one model on the same inputs disagree: they are random, and prove nothing."""
     quality = compare_outputs(names, [once], [again])
-    return frozenset(name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB)
+    flipped = {name for found in quality.decisions.values() for name, each in found.items() if each.flips}
+    return frozenset(flipped | {name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB})
 
 
 def _decibel(power: Power, signal: float) -> float:

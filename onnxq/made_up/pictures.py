@@ -31,6 +31,8 @@ UNFIT = 12.0
 def picture(rng: np.random.Generator, height: int, width: int, channels: int) -> NDArray[np.float32]:
     """[height, width, channels] in 0…1."""
     found = np.empty((height, width, channels), np.float32)
+    if not found.size:
+        return found
     found[:] = rng.uniform(0.2, 0.8, channels)
     grain = _texture(rng, height, width)
     found += rng.uniform(0, 0.25) * grain[..., None]

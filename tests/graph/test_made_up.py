@@ -72,6 +72,10 @@ def test_free_dimensions(shape: Shape, wanted: tuple[int, ...]) -> None:
     assert first["x"].dtype == F32
 
 
+def test_a_picture_of_no_pixels_is_empty() -> None:
+    assert feeds(Input("x", F32, ("N", 3, "0*h", "w")))[0]["x"].shape[2] == 0
+
+
 def test_one_symbol_is_one_size_everywhere() -> None:
     a, b = Input("a", F32, ("batch", "T", 3)), Input("b", F32, ("T", "T"))
     found = feeds(a, b, accepts=lambda feed: feed["b"].shape[0] == 64)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike
 
-from onnxq.quality import MAX_DB, Classes, Quality, compare_outputs, scores_beside
+from onnxq.quality import MAX_DB, Classes, Quality, compare_outputs, scores_beside, unrepeatable
 
 
 def of(wanted: ArrayLike, got: ArrayLike, dtype: DTypeLike = np.float32) -> Quality:
@@ -239,3 +239,9 @@ def test_scores_beside_boxes_are_an_output_of_their_own(axis: int) -> None:
 def test_other_outputs_stay_whole(x: np.ndarray) -> None:
     assert scores_beside(x) is None
     assert set(of(x, x, x.dtype).by_output()) <= {"y"}
+
+
+def test_random_decisions_beside_numbers_prove_nothing() -> None:
+    x, drawn = np.array([1.0, 2.0]), np.array([3, 4])
+    assert unrepeatable(["x", "r"], [x, drawn], [x, drawn[::-1]]) == {"r"}
+    assert unrepeatable(["x", "r"], [x, drawn], [x, drawn]) == set()
