@@ -40,6 +40,12 @@ def is_op(node: ir.Node | None, *op_types: str, domain: str = "") -> bool:
     return node is not None and node.op_type in op_types and node.domain == domain
 
 
+def decoded(value: ir.Value | None) -> ir.Value | None:
+    """The codes that a DequantizeLinear makes `value` of; None where none does."""
+    maker = None if value is None else value.producer()
+    return maker.inputs[0] if maker is not None and is_op(maker, "DequantizeLinear") else None
+
+
 def only_consumer(value: ir.Value) -> ir.Node | None:
     """The single node that reads `value`, if there is just one and `value` is not a graph output."""
     uses = value.uses()

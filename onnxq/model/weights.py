@@ -94,17 +94,11 @@ def why_no_weight(node: ir.Node) -> str:
     given = next((value for value in values if value is not None and value.is_graph_input()), None)
     if given is not None and node.op_type not in ("MatMul", "Gather"):
         return f"its weight '{given.name}' is an input"
-    if any(map(_is_decoded, values)):
+    if any(graph.constant(graph.decoded(value)) is not None for value in values):
         return "it is in integers already, and stays as it is"
     if read is None and values and node.op_type not in ("MatMul", "Gather"):
         return "its weight is computed"
     return ""
-
-
-def _is_decoded(value: ir.Value | None) -> bool:
-    """Whether it is what a DequantizeLinear makes of a constant."""
-    maker = None if value is None else value.producer()
-    return maker is not None and graph.is_op(maker, "DequantizeLinear") and graph.constant(maker.inputs[0]) is not None
 
 
 def reads_constant(node: ir.Node, weights: Sequence[Weight]) -> bool:

@@ -76,9 +76,8 @@ def _follower(node: ir.Node) -> ir.Node | None:
 
 def _stored(value: ir.Value | None) -> ir.TensorProtocol | None:
     """A constant, or the codes of one."""
-    maker = None if value is None else value.producer()
-    is_decoded = graph.is_op(maker, "DequantizeLinear") and maker is not None
-    return graph.constant(maker.inputs[0] if is_decoded and maker is not None else value)
+    codes = graph.decoded(value)
+    return graph.constant(value if codes is None else codes)
 
 
 def outputs_of(node: ir.Node) -> int | None:

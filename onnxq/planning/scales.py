@@ -114,8 +114,8 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
 
 def scale_in_file(value: ir.Value) -> Scale | None:
     """That of a value which the model decodes from codes of 8 bits with a zero point."""
-    maker = value.producer()
-    if maker is None or not graph.is_op(maker, "DequantizeLinear") or graph.constant(maker.inputs[0]) is not None:
+    maker, codes = value.producer(), graph.decoded(value)
+    if maker is None or codes is None or graph.constant(codes) is not None:
         return None
     scale, zero = (graph.constant(each) for each in (*maker.inputs[1:], None, None)[:2])
     if scale is None or zero is None or zero.dtype != ir.DataType.UINT8 or scale.size != 1 or zero.size != 1:
