@@ -214,6 +214,11 @@ class Quality:
         return sorted(self.numberless - self.outputs)
 
     @property
+    def partly_blank(self) -> list[str]:
+        """Outputs at which the float model gave no finite number on some samples, which were left out there."""
+        return sorted(self.numberless & self.outputs)
+
+    @property
     def sqnr(self) -> float:
         return min(self.by_label().values(), default=MAX_DB)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq import own_ops
 from onnxq.checking.elsewhere import Elsewhere
@@ -25,7 +26,7 @@ from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.own_files import model_files
 from onnxq.runtime.session import THREADS, Feed, Session
 from onnxq.runtime.timing import is_below, race
-from onnxq.samples.trials import Trials
+from onnxq.samples.trials import GIVEN, Trials
 
 #: Seconds for which the float and the quantized model are each timed, in turns.
 TIMING_SECONDS = 1.0
@@ -58,6 +59,7 @@ class Check:
         bare_sqnr, bare_ms: of the quantized model without onnxq's library, where it has operators that need it to be
             fast, and the library is there.
         kinds: SQNR by kind of input (`trials.Trials.labels`), where there are several.
+        worst_sample: SQNR of the worst of the user's own samples, where there are several; NaN where there are not.
         whole: whether the whole models were run, and not single nodes of them.
         proves: whether the user's own samples were among what the models were run on.
         notes: what a user should know, a sentence each.
@@ -89,6 +91,7 @@ class Check:
     score: Score | None = None
     elsewhere: Elsewhere | None = None
     regions: tuple[RegionTime, ...] = ()
+    worst_sample: float = math.nan
 
     @property
     def is_known(self) -> bool:
@@ -149,7 +152,8 @@ def check_models(
         if not feeds:
             nan, notes = math.nan, (NOT_RUN, *trials.notes)
             return Check(trials.words, nan, nan, nan, threads=threads, proves=False, notes=notes)
-        on, off, alone = compared(map(optimized.run, feeds)), compared(map(plain.run, feeds)), Quality()
+        got = [optimized.run(feed) for feed in feeds]
+        on, off, alone = compared(got), compared(map(plain.run, feeds)), Quality()
         timed = [in_float, optimized]
         if bare and native.path() is not None:
             timed.append(Session(quantized, threads=threads, library=False))
@@ -176,22 +180,42 @@ def check_models(
         latency_spread=timing.spreads[1],
         kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
         proves=trials.proves,
-        notes=(*blank_note(on.blank), *trials.notes),
+        notes=(*blank_notes(on), *trials.notes),
         kld=on.kld,
         flips=on.flips,
+        worst_sample=_worst_sample(in_float.outputs, wanted, got, trials.labels, random) if is_known else math.nan,
     )
     return _noted(check, random, on, off, alone)
 
 
-def blank_note(names: Sequence[str]) -> list[str]:
-    """What a user should know of outputs without any finite number in the float model."""
-    if not names:
-        return []
-    shown = ", ".join(f"'{name}'" for name in names)
-    return [
-        f"the float model gives no finite number at {shown} on these inputs: not compared; samples or weights hold NaN "
-        "or infinity, or a layer makes them"
-    ]
+def _worst_sample(
+    names: Sequence[str],
+    wanted: Sequence[Sequence[NDArray]],
+    got: Sequence[Sequence[NDArray]],
+    labels: Sequence[str],
+    ignored: frozenset[str],
+) -> float:
+    """SQNR in dB of the worst sample of the user's; NaN if there are not several. A sample is near to silent only
+    beside the others, which is why each is a label of its own."""
+    own = [i for i, label in enumerate(labels) if label == GIVEN]
+    if len(own) < 2:
+        return math.nan
+    each = compare_outputs(names, [wanted[i] for i in own], [got[i] for i in own], ignored, map(str, own))
+    return each.sqnr if each.outputs else math.nan
+
+
+def blank_notes(quality: Quality) -> list[str]:
+    """What a user should know of outputs without any finite number in the float model, on all samples or on some."""
+    why = "samples or weights hold NaN or infinity, or a layer makes them"
+    notes = []
+    for names, on, left_out in (
+        (quality.blank, "these inputs", "not compared"),
+        (quality.partly_blank, "some of these inputs", "those are left out of the comparison"),
+    ):
+        if names:
+            shown = ", ".join(f"'{name}'" for name in names)
+            notes.append(f"the float model gives no finite number at {shown} on {on}: {left_out}; {why}")
+    return notes
 
 
 def _require_outputs(in_float: Session, quantized: Session) -> None:

@@ -74,7 +74,7 @@ def check_saved(
 
 def _rounded(found: Check, rounding: Check) -> Check:
     """What was `found`, with the errors of the same model `rounding` between its nodes."""
-    fields = ("sqnr", "contrast", "sqnr_plain", "outputs", "kinds", "kld", "flips")
+    fields = ("sqnr", "contrast", "sqnr_plain", "outputs", "kinds", "kld", "flips", "worst_sample")
     return dataclasses.replace(found, **{name: getattr(rounding, name) for name in fields}).noting(
         "errors are those of float16 kernels, which round what every node makes; on processors onnxruntime computes "
         "most of these nodes in float32"

@@ -133,6 +133,8 @@ def _add_check(table: Table, check: Check) -> None:
     if check.is_known:
         worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
         where = f", worst: {', '.join(worst)}" if worst else ""
+        if not math.isnan(check.worst_sample):
+            where = f", the worst {decibel(check.worst_sample)}{where}"
         table.add_row("error", f"{decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
         if not math.isnan(check.flips):
             divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"

@@ -44,7 +44,10 @@ FIGURES = {
         "signal to quantization noise ratio in dB: 10·log10 of the power of the float output over that of the"
         " error; 6 dB are one bit, 20 dB an error of a tenth"
     ),
-    "error": "SQNR of the worst output on the samples named beside it, with onnxruntime's optimizer on",
+    "error": (
+        "SQNR of the worst output on all samples named beside it, and on the worst one of them, with onnxruntime's"
+        " optimizer on"
+    ),
     "flips": "share of the decisions (the likeliest class, the next token) that are others than in float",
     "KL divergence": (
         "how far the quantized model's probabilities are from float's, in nats, in the mean; 0 is the same"

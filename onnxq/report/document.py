@@ -31,6 +31,7 @@ class Summary(Struct):
     sqnr_plain: Known = None
     outputs: dict[str, Known] = {}
     kinds: dict[str, Known] = {}
+    worst_sample: Known = None
     kld: Known = None
     flips: Known = None
     metric: str = ""

@@ -86,7 +86,17 @@ def test_some_samples_without_numbers_do_not_spoil_the_others() -> None:
     found = compare_outputs(["y"], wanted, wanted)
     assert not found.blank and found.outputs == {"y"}
     assert compare_outputs(["y"], wanted[:1], wanted[:1]).blank == ["y"]
-    assert Quality().blank == []
+    assert found.partly_blank == ["y"] and compare_outputs(["y"], wanted[1:], wanted[1:]).partly_blank == []
+    assert Quality().blank == Quality().partly_blank == []
+
+
+def test_samples_that_are_left_out_are_told() -> None:
+    x = tiny.normal(12, 1, 16)
+    x[3:6] = np.nan
+    np.savez("some.npz", x=x)
+    for words in (("check", "sound.onnx", "sound.onnx"), ("quantize", "sound.onnx", "-s", "fp16", "-o", "out.onnx")):
+        said = run(*words, "--data", "some.npz")
+        assert "no finite number at 'y' on some of these inputs: those are left out of the comparison" in said
 
 
 @pytest.mark.parametrize("weights", [NAN, {}], ids=["the same", "other"])

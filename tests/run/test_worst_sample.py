@@ -1,0 +1,67 @@
+"""Beside the error on all samples stands that of the worst one: where a range ends, one sample in many is far off."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import tiny
+from click.testing import CliRunner
+
+from onnxq.checking.models import Check, check_models
+from onnxq.cli import main
+from onnxq.quality import sqnr
+from onnxq.runtime.session import Session
+from onnxq.samples.trials import Trial, Trials
+
+TEXT = "g (float[1, 8] x) => (float[1, 8] y) { y = Relu(x) }"
+CLIPPED = "g (float[1, 8] x) => (float[1, 8] y) { a = Relu(x) y = Min(a, most) }"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Path, Path]:
+    most = {"most": np.float32([2])}
+    return (
+        tiny.save(tiny.model(TEXT), tmp_path, "float.onnx"),
+        tiny.save(tiny.model(CLIPPED, most), tmp_path, "clipped.onnx"),
+    )
+
+
+def checked(models: tuple[Path, Path], trials: Trials) -> Check:
+    return check_models(Session(ir.load(models[0])), models[1], trials, seconds=0.001)
+
+
+def test_is_of_one_sample(models: tuple[Path, Path]) -> None:
+    samples = [np.full((1, 8), 1, np.float32) for _ in range(5)] + [np.full((1, 8), 4, np.float32)]
+    found = checked(models, Trials.given([{"x": x} for x in samples], "6 samples"))
+    every = np.stack(samples)
+    assert found.sqnr == pytest.approx(sqnr(every, np.minimum(every, 2)))
+    assert found.worst_sample == pytest.approx(sqnr(samples[5], np.minimum(samples[5], 2)))
+
+
+def test_made_up_samples_have_none(models: tuple[Path, Path]) -> None:
+    feeds = [{"x": np.full((1, 8), x, np.float32)} for x in (1, 3)]
+    assert math.isnan(checked(models, Trials.given(feeds[:1], "1 sample")).worst_sample)
+    made_up = Trials(tuple(Trial("ones", feed) for feed in feeds), "2 samples")
+    assert math.isnan(checked(models, made_up).worst_sample)
+
+
+def test_a_faint_sample_is_no_bad_one(models: tuple[Path, Path]) -> None:
+    """An error on near silence that nobody could see among the others."""
+    faint = np.full((1, 8), 1e-4, np.float32)
+    faint[0, 0] = 2.00001
+    samples = [np.full((1, 8), 1.5, np.float32), np.full((1, 8), 1, np.float32), faint]
+    found = checked(models, Trials.given([{"x": x} for x in samples], "3 samples"))
+    assert found.worst_sample > 90
+
+
+def test_is_shown(models: tuple[Path, Path]) -> None:
+    x = np.ones((6, 1, 8), np.float32)
+    x[2] = 4
+    data = models[0].parent / "data.npz"
+    np.savez(data, x=x)
+    said = CliRunner().invoke(main, ["check", *map(str, models), "--data", str(data)]).output
+    assert "the worst 6.0 dB" in " ".join(said.split())
