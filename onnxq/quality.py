@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, scores_beside
+
 #: What is reported for outputs that are equal, and the most that is reported at all.
 MAX_DB = 120.0
 #: Two runs of one model agree at least so well, whatever the order in which threads add up.
@@ -18,15 +20,6 @@ REPEATABLE_DB = 60.0
 #: Share of the usual signal that the signal of a label counts as, however weak it is: errors on near silence that
 #: nobody could see in an output's usual range are no errors.
 FAINT = 0.05
-#: What a probability of 0 counts as: less than float32 logits tell apart.
-LEAST_PROBABILITY = 1e-30
-#: Numbers from which on an output may hold scores of many places, and the most of them that are near 1 then.
-LEAST_SCORES, RARE = 64, 0.1
-#: Kinds of types whose values are decisions themselves: labels, places, words.
-DECIDED = "iubUSO"
-MOST_COLUMNS = 1024  # of a place: numbers of its box, scores of its classes
-#: How many times the power of scores other numbers have beside which an error of the scores would not be seen.
-LOUDER = 10.0
 
 
 def decibel(signal: float, noise: float) -> float:
@@ -42,75 +35,6 @@ def sqnr(wanted: NDArray, got: NDArray) -> float:
     """The same of two arrays of one size: power of the first over that of the difference."""
     a = wanted.astype(np.float64)
     return decibel(float(np.square(a).sum()), float(np.square(a - got.astype(np.float64)).sum()))
-
-
-@dataclass(frozen=True)
-class Classes:
-    """That an output holds a score for each of several classes.
-
-    Attributes:
-        axis: along which the classes lie.
-        kind: `logits`, `probabilities`, or their `logarithms`.
-    """
-
-    axis: int
-    kind: str = "logits"
-
-    def are_in(self, x: NDArray) -> bool:
-        """Whether `x` has such an axis: the shape of an output may be known only when it is computed."""
-        return -x.ndim <= self.axis < x.ndim
-
-    def logarithms(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of the probabilities that `x` stands for, the classes along the last axis."""
-        x = np.moveaxis(x, self.axis, -1)
-        if self.kind == "probabilities":
-            return np.log(np.maximum(x, LEAST_PROBABILITY))
-        x = x - x.max(axis=-1, keepdims=True)
-        return np.asarray(x - np.log(np.exp(x).sum(axis=-1, keepdims=True)))
-
-
-#: Of a model that decides nothing.
-NO_CLASSES: Mapping[str, Classes] = {}
-
-
-@dataclass
-class Decisions:
-    """Sums over all samples and places of an output of classes, or of one that says which it is.
-
-    Attributes:
-        kld: Kullback-Leibler divergence of the quantized model's distributions from the float one's, in nats; NaN where
-            there are none.
-        flips: places where another class is the likeliest, or where it says another one.
-    """
-
-    kld: float = 0.0
-    flips: float = 0.0
-    count: int = 0
-
-    def add(self, classes: Classes, wanted: NDArray, got: NDArray) -> None:
-        """Places at which the float model gives no numbers are left out; those at which only the other one gives none
-        are flipped, and as far away as can be."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            p, q = (classes.logarithms(x.astype(np.float64)) for x in (wanted, got))
-        p, q = p.reshape(-1, p.shape[-1]), q.reshape(-1, q.shape[-1])
-        known = np.isfinite(p).all(axis=1)
-        p, q = p[known], q[known]
-        broken = ~np.isfinite(q).all(axis=1)
-        q[broken] = math.log(LEAST_PROBABILITY)
-        self.kld += float(np.maximum(0.0, (np.exp(p) * (p - q)).sum(axis=1)).sum())
-        self.flips += float(((p.argmax(axis=1) != q.argmax(axis=1)) | broken).sum())
-        self.count += len(p)
-
-    def add_said(self, wanted: NDArray, got: NDArray) -> None:
-        """Integers, truth values or texts of one shape."""
-        self.flips += float(np.count_nonzero(wanted != got))
-        self.count += wanted.size
-
-    def merge(self, other: Decisions) -> None:
-        """Take in the sums of other samples."""
-        self.kld += other.kld
-        self.flips += other.flips
-        self.count += other.count
 
 
 @dataclass
@@ -175,7 +99,7 @@ class Quality:
             if name not in self.ignored:
                 _add(outputs, name, arrays_of(x), arrays_of(y))
                 self.numberless |= {name} if _is_numberless(arrays_of(x)) else set()
-                if name in self.classes and _are_alike(x, y) and self.classes[name].are_in(x):
+                if name in self.classes and are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
                 for a, b in _said(x, y):
@@ -310,39 +234,6 @@ class Quality:
         return [outputs[name] for outputs in self._powers_by_label.values() if name in outputs and outputs[name].count]
 
 
-def scores_rare_events(x: NDArray) -> bool:
-    """Whether an output looks like scores to be compared with a threshold: one of many places, few of them near 1.
-
-    The distribution over the classes of a classifier, which sums to one, is not meant: there only the largest counts.
-    """
-    if x.dtype.kind != "f" or x.size < LEAST_SCORES or not (np.min(x) >= 0 and np.max(x) <= 1):
-        return False
-    if any(n > 2 and np.allclose(np.sum(x, axis, dtype=np.float64), 1, atol=1e-2) for axis, n in enumerate(x.shape)):
-        return False
-    return bool(np.min(np.mean(x.reshape(-1, x.shape[-1]) > 0.5, axis=0)) < RARE)
-
-
-def scores_beside(x: NDArray) -> tuple[int, NDArray[np.bool_]] | None:
-    """Where an output that joins scores of many places with much larger numbers, as boxes in pixels, has the scores.
-
-    Returns the axis of the columns, and which hold scores: adjacent ones, of numbers in 0…1 that are not all 0, few of
-    them near 1. None where there are none, nothing but scores, or nothing beside them that is `LOUDER`.
-    """
-    if x.dtype.kind != "f" or x.ndim < 2 or x.size < LEAST_SCORES:
-        return None
-    for axis in (axis for axis, n in enumerate(x.shape) if axis and 2 <= n <= MOST_COLUMNS):
-        others = tuple(other for other in range(x.ndim) if other != axis)
-        low, high = np.min(x, axis=others), np.max(x, axis=others)
-        scores = (low >= 0) & (high <= 1) & (high > 0)
-        if not scores.any() or scores.all() or np.ptp(np.flatnonzero(scores)) >= scores.sum():
-            continue
-        power = np.mean(np.square(x, dtype=np.float64), axis=others)
-        is_hidden = power[~scores].mean() >= LOUDER * power[scores].mean()
-        if is_hidden and scores_rare_events(np.moveaxis(np.compress(scores, x, axis), axis, -1)):
-            return axis, scores
-    return None
-
-
 def _parted(name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> Iterator[tuple[str, NDArray, NDArray]]:
     """Arrays of one output; scores beside larger numbers by themselves, under a name that says so."""
     for x, y in zip(wanted, got, strict=True):
@@ -377,13 +268,6 @@ def _is_numberless(arrays: Sequence[NDArray]) -> bool:
     """Whether there are floating-point numbers, and none of them is finite."""
     floats = [x for x in arrays if x.dtype.kind in "fV" and x.size]
     return bool(floats) and not any(np.isfinite(x.astype(np.float64)).any() for x in floats)
-
-
-def _are_alike(x: object, y: object) -> bool:
-    """Whether both are arrays of numbers of one shape, of at least one place."""
-    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)) or x.shape != y.shape:
-        return False
-    return x.ndim > 0 and x.size > 0 and x.dtype.kind in "fV"
 
 
 def _said(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:

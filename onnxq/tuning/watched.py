@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from numpy.typing import NDArray
 
-from onnxq.quality import Classes, Quality, arrays_of, compare_outputs
+from onnxq.decisions import Classes
+from onnxq.quality import Quality, arrays_of, compare_outputs
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.source import add_to_hash
 

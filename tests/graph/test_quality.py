@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike
 
-from onnxq.quality import MAX_DB, Classes, Quality, compare_outputs, scores_beside, unrepeatable
+from onnxq.decisions import Classes, scores_beside
+from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
 
 
 def of(wanted: ArrayLike, got: ArrayLike, dtype: DTypeLike = np.float32) -> Quality:
