@@ -79,7 +79,7 @@ def compare(
     in_float = Session(a, threads=threads)
     if sampling.source is not None:
         feeds = list(sampling.open(model, a) or ())
-        trials = Trials.given(feeds, f"{len(feeds)} samples")
+        trials = Trials.given(feeds, _words(len(feeds), sampling))
     else:
         UniqueNames()(model)
         trials = make_up(model, scout(model))
@@ -93,3 +93,11 @@ def compare(
             ) from None
         raise
     return found if scored is None else dataclasses.replace(found, score=scored.score(a, b, 1))
+
+
+def _words(count: int, sampling: Sampling) -> str:
+    """What so many samples are called; where they may not be all that there are, by which option."""
+    found = "1 sample" if count == 1 else f"{count} samples"
+    if count != sampling.limit:
+        return found
+    return f"{'the first ' if sampling.seed is None else ''}{found} (--limit)"

@@ -34,6 +34,11 @@ def checked(models: tuple[Path, Path], trials: Trials) -> Check:
     return check_models(Session(ir.load(models[0])), models[1], trials, seconds=0.001)
 
 
+def said(models: tuple[Path, Path], *more: str) -> str:
+    words = ["check", *map(str, models), "--data", str(models[0].parent / "data.npz"), *more]
+    return " ".join(CliRunner().invoke(main, words).output.split())
+
+
 def test_is_of_one_sample(models: tuple[Path, Path]) -> None:
     samples = [np.full((1, 8), 1, np.float32) for _ in range(5)] + [np.full((1, 8), 4, np.float32)]
     found = checked(models, Trials.given([{"x": x} for x in samples], "6 samples"))
@@ -61,7 +66,12 @@ def test_a_faint_sample_is_no_bad_one(models: tuple[Path, Path]) -> None:
 def test_is_shown(models: tuple[Path, Path]) -> None:
     x = np.ones((6, 1, 8), np.float32)
     x[2] = 4
-    data = models[0].parent / "data.npz"
-    np.savez(data, x=x)
-    said = CliRunner().invoke(main, ["check", *map(str, models), "--data", str(data)]).output
-    assert "the worst 6.0 dB" in " ".join(said.split())
+    np.savez(models[0].parent / "data.npz", x=x)
+    assert "the worst 6.0 dB" in said(models)
+
+
+def test_says_which_samples(models: tuple[Path, Path]) -> None:
+    np.savez(models[0].parent / "data.npz", x=np.ones((6, 1, 8), np.float32))
+    assert "on 6 samples, the worst" in said(models)
+    assert "on the first 5 samples (--limit), the worst" in said(models, "--limit", "5")
+    assert "on 5 samples (--limit), the worst" in said(models, "--limit", "5", "--seed", "1")
