@@ -56,6 +56,11 @@ class Word:
 
 def _top(count: int) -> Add:
     def add(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
+        if count == 1 and _says_classes(output, classes):
+            said, wanted = _said(output, label, where)
+            sums.total += float((said == wanted).sum())
+            sums.count += len(wanted)
+            return
         scores, right = _places(output, label, classes, where)
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, :count]
         sums.total += float((chosen == right[:, None]).any(axis=1).sum())
@@ -71,11 +76,12 @@ def _nll(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, w
 
 
 def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
+    if _says_classes(output, classes):
+        _count_each(sums, *_said(output, label, where))
+        return
     if classes is not None:
         scores, right = _places(output, label, classes, where)
-        chosen = scores.argmax(axis=1)
-        for each in np.union1d(right, chosen).tolist():
-            _count(sums, each, chosen == each, right == each)
+        _count_each(sums, scores.argmax(axis=1), right)
         return
     if label.size != output.size:
         raise BadData(
@@ -83,6 +89,11 @@ def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, wh
             f"not of shape {list(label.shape)}"
         )
     _count(sums, 1, output.reshape(-1) > 0.5, _finite(label, where).reshape(-1) > 0.5)
+
+
+def _count_each(sums: Sums, chosen: NDArray, right: NDArray) -> None:
+    for each in np.union1d(right, chosen).tolist():
+        _count(sums, each, chosen == each, right == each)
 
 
 def _count(sums: Sums, word: int, chosen: NDArray, right: NDArray) -> None:
@@ -160,6 +171,23 @@ def _places(
         raise BadData(f"{where}: labels are numbers of classes, whole ones below {scores.shape[1]}")
     is_known = right >= 0
     return scores[is_known], right[is_known].astype(np.intp)
+
+
+def _says_classes(output: NDArray, classes: Classes | None) -> bool:
+    """Whether an output holds numbers of classes themselves, as behind an ArgMax."""
+    return classes is None and output.dtype.kind in "iu"
+
+
+def _said(output: NDArray, label: NDArray, where: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The class that the output says and the right one, of each place that has one (`_places`)."""
+    numbers = _finite(label, where)
+    if numbers.size != output.size:
+        raise BadData(
+            f"{where}: labels of shape {list(label.shape)} do not fit outputs of shape {list(output.shape)}: "
+            "each number of a class needs one"
+        )
+    right = numbers.reshape(-1)
+    return output.reshape(-1).astype(np.float64)[right >= 0], right[right >= 0]
 
 
 def _finite(label: NDArray, where: str) -> NDArray[np.float64]:

@@ -94,6 +94,23 @@ def test_check_scores_all_samples(folder: Path, tmp_path: Path, word: str) -> No
     assert found.flips == (both[0].argmax(axis=1) != both[1].argmax(axis=1)).mean()
 
 
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("word", ["top1", "f1"])
+def test_a_model_that_says_the_class_is_scored_as_its_scores_are(
+    folder: Path, tmp_path: Path, word: str, keepdims: int
+) -> None:
+    dims = ", 1" * keepdims
+    text = TEXT.replace("float[n, 10] y", f"int64[n{dims}] z").replace(
+        "(r, v) }", f"(r, v)  z = ArgMax <axis = 1, keepdims = {keepdims}> (y) }}"
+    )
+    said = tiny.save(tiny.model(text, {"w": tiny.normal(32, 64), "v": 3 * tiny.normal(64, 10, seed=1)}), tmp_path)
+    how = {"metric": word, "labels": "y", "limit": None, "data": folder / "data.npz"}
+    one, other = (onnxq.check(path, path, **how).score for path in (folder / "model.onnx", said))
+    assert one is not None and one == other and 0.3 < one.in_float < 0.9
+    with pytest.raises(BadData, match=r"labels of shape \[10\] do not fit outputs of shape \[1"):
+        onnxq.check(said, said, **how | {"data": folder / "scores.npz"})
+
+
 def test_one_number_for_each_class_is_as_good_as_the_number_of_the_class(folder: Path, tmp_path: Path) -> None:
     made = coarse(folder, tmp_path / "o.onnx").output
     how = {"metric": "top1", "labels": "y", "limit": None}
