@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 LEAST_PROBABILITY = 1e-30
 #: Numbers from which on an output may hold scores of many places, and the most of them that are near 1 then.
 LEAST_SCORES, RARE = 64, 0.1
+#: Share of decisions that may be so near to ties that noise flips them which numbers would hardly show.
+NEAR_TIES = 0.05
 #: Kinds of types whose values are decisions themselves: labels, places, words.
 DECIDED = "iubUSO"
 MOST_COLUMNS = 1024  # of a place: numbers of its box, scores of its classes
@@ -82,11 +84,22 @@ class Decisions:
         self.flips += float(np.count_nonzero(wanted != got))
         self.count += wanted.size
 
+    @property
+    def are_near_ties(self) -> bool:
+        """Whether no more flip than `NEAR_TIES` of them, and what chance adds to that: three times its deviation, and
+        one."""
+        expected = NEAR_TIES * self.count
+        return self.flips <= expected + 3 * math.sqrt(expected) + 1
+
     def merge(self, other: Decisions) -> None:
         """Take in the sums of other samples."""
         self.kld += other.kld
         self.flips += other.flips
         self.count += other.count
+
+
+def is_text(x: NDArray) -> bool:
+    return x.dtype.kind in "USO"
 
 
 def are_alike(x: object, y: object) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, scores_beside
+from onnxq.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, is_text, scores_beside
 
 #: What is reported for outputs that are equal, and the most that is reported at all.
 MAX_DB = 120.0
@@ -185,6 +185,13 @@ class Quality:
         found = [figure(each) / each.count for each in every if each.count]
         return max((x for x in found if not math.isnan(x)), default=math.nan)
 
+    @property
+    def only_near_ties(self) -> bool:
+        """Whether all there is are decisions, of which no more flip than noise explains that numbers would hardly
+        show: what two files that should be the same may differ by, where decibels of so few places say nothing."""
+        every = [each for outputs in self.decisions.values() for each in outputs.values()]
+        return bool(every) and not any(self.labels.values()) and all(each.are_near_ties for each in every)
+
     def noise_ratio(self) -> float:
         """Noise over variation, summed over outputs and labels; huge for an output that is broken."""
         usual, total = self._usual_variation(), 0.0
@@ -246,7 +253,8 @@ def _parted(name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> Ite
 
 
 def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
-    if [x.shape for x in wanted] != [y.shape for y in got]:
+    both = list(zip(wanted, got, strict=False))
+    if len(wanted) != len(got) or any(x.shape != y.shape or is_text(x) != is_text(y) for x, y in both):
         outputs.setdefault(name, Power()).mismatch = True
         return
     for part, x, y in _parted(name, wanted, got):
@@ -273,7 +281,7 @@ def _is_numberless(arrays: Sequence[NDArray]) -> bool:
 def _said(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:
     """Arrays of decisions of one shape in both."""
     for a, b in zip(arrays_of(x), arrays_of(y), strict=False):
-        if a.dtype.kind in DECIDED and a.size and a.shape == b.shape:
+        if a.dtype.kind in DECIDED and a.size and a.shape == b.shape and is_text(a) == is_text(b):
             yield a, b
 
 

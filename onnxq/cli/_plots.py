@@ -19,16 +19,18 @@ def front_table(front: Frontier) -> Table:
     """A line for each point."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     times = any(point.latency is not None for point in front.points)
+    diverges = any(point.figures.kld is not None for point in front.points)
     decides = any(point.figures.flips is not None for point in front.points)
     columns = ["bits", "size", *(["latency"] if times else []), "SQNR dB"]
-    for column in (*columns, *(["KL divergence", "flipped"] if decides else [])):
+    for column in (*columns, *(["KL divergence"] if diverges else []), *(["flipped"] if decides else [])):
         table.add_column(column, justify="right")
     for point in front.points:
         found = point.figures
         row = [f"{point.bits:.2f}", f"{point.size:.3f}"]
         row += [] if not times else ["" if point.latency is None else f"{point.latency:.2f}"]
         row.append(f"{found.sqnr:.1f}")
-        row += [f"{found.kld or 0.0:.3g}", f"{found.flips or 0.0:.2%}"] if decides else []
+        row += ["" if found.kld is None else f"{found.kld:.3g}"] if diverges else []
+        row += ["" if found.flips is None else f"{found.flips:.2%}"] if decides else []
         table.add_row(*row)
     return table
 

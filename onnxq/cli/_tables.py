@@ -23,6 +23,7 @@ from onnxq.model.weights import find_weights
 from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan
+from onnxq.quality import MAX_DB
 from onnxq.recipe import Recipe
 from onnxq.report.words import count, decibel, milliseconds, nbytes
 from onnxq.runtime.timing import speed_in_words
@@ -92,7 +93,9 @@ def conversion_table(before: int, after: int, check: Check | None) -> Group:
             share = f"{check.latency_ratio:.2f} of the time"
             table.add_row("speed", f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}", share)
     elif check is not None:
-        table.add_row("not compared", "", "no legal inputs could be made up for it")
+        table.add_row(
+            *(Text(word, style="bold red") for word in ("not compared", "", "nobody knows whether it agrees"))
+        )
     return Group(table, *(Text(one_line(f"note: {note}")) for note in (() if check is None else check.notes)))
 
 
@@ -132,9 +135,9 @@ def _outcome(
 def _add_check(table: Table, check: Check) -> None:
     if check.is_known:
         worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
-        where = f", worst: {', '.join(worst)}" if worst else ""
-        if not math.isnan(check.worst_sample):
-            where = f", the worst {decibel(check.worst_sample)}{where}"
+        has_own = check.worst_sample < MAX_DB
+        where = f", the worst {decibel(check.worst_sample)}" if has_own else ""
+        where += f"{';' if has_own else ','} worst: {', '.join(worst)}" if worst else ""
         table.add_row("error", f"{decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
         if not math.isnan(check.flips):
             divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"

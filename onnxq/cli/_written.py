@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from rich.console import RenderableType
 from onnxq.checking.models import Check
 from onnxq.cli import _tables
 from onnxq.cli._console import console
-from onnxq.errors import one_line
+from onnxq.errors import Exit, one_line
 
 
 class Written(Protocol):
@@ -48,3 +49,9 @@ def show(done: Written, is_what: str, *more: RenderableType, notes: Sequence[str
     out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
     for note in notes:
         out.print(one_line(f"note: {note}"))
+
+
+def end(check: Check | None) -> None:
+    """Tell by the exit status of a file that could not be compared."""
+    if check is not None and not check.is_known:
+        sys.exit(Exit.UNCHECKED)

@@ -68,6 +68,7 @@ def convert(model: Path, **options: Any) -> None:
         )
     if options["as_json"]:
         _written.echo_json(done, plan=json.loads(done.plan.to_json()))
+        _written.end(done.check)
         return
     count = len(done.kept)
     same = f"{count} weight{'s' * (count != 1)} the same, bit for bit"
@@ -78,6 +79,7 @@ def convert(model: Path, **options: Any) -> None:
         *table,
         *(one_line(f"rounded again: {node} ({why}), {sqnr:.1f} dB") for node, (why, sqnr) in done.again.items()),
     )
+    _written.end(done.check)
 
 
 def _require_parts(to: str, size: int | str | None) -> None:
@@ -101,6 +103,7 @@ def _to_ort(model: Path, options: dict[str, Any]) -> None:
         _written.echo_json(done)
     else:
         _written.show(done, "in onnxruntime's format", notes=done.notes)
+    _written.end(done.check)
 
 
 def _export(model: Path, options: dict[str, Any]) -> None:

@@ -49,3 +49,4 @@ def dequantize(model: Path, **options: Any) -> None:
         _written.echo_json(done)
     else:
         _written.show(done, f"weights in {done.dtype}")
+    _written.end(done.check)

@@ -206,15 +206,19 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
         )
     if options["as_json"]:
         _written.echo_json(done)
+        _written.end(done.check)
         return
     say(f"{done.output}: {len(done.losses)} weights merged, {done.nbytes} bytes")
     for name, loss in done.losses.items():
         told = "float, nothing lost" if loss is None else f"{loss.weight:.1f} dB, the adapter {loss.adapter:.1f} dB"
         say(one_line(f"{name}  {told}"))
-    if done.check is not None:
+    if done.check is not None and done.check.is_known:
         say(f"error    {done.check.sqnr:.1f} dB SQNR to the adapter beside the weights, on {done.check.inputs}")
+    for note in () if done.check is None else done.check.notes:
+        say(one_line(f"note: {note}"))
     if done.score is not None:
         say(f"{done.score.metric}  {done.score.in_float:.4f} beside, {done.score.quantized:.4f} merged")
+    _written.end(done.check)
 
 
 def _of(ranks: dict[str, int]) -> str:

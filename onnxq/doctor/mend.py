@@ -119,7 +119,8 @@ def _checked(path: Path, staged: Path, sampling: Sampling, environment: Environm
     except BadModel:
         return None
     found = check_models(before, staged, trials, threads=environment.threads)
-    if found.is_known and (found.sqnr_plain < LEAST_DB or found.sqnr < LEAST_DB_FUSED):
+    is_other = found.is_known and (found.sqnr_plain < LEAST_DB or found.sqnr < LEAST_DB_FUSED)
+    if is_other and not found.only_near_ties:
         reached = min(found.sqnr, found.sqnr_plain)
         raise CheckFailed(
             f"mended, the model gives something else ({reached:.1f} dB): leave it, and see what 'doctor' says"

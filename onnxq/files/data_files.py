@@ -54,8 +54,8 @@ def settle(folder: Path, *, is_own: bool = False) -> bool:
         if not stat.S_ISREG(found.st_mode) or found.st_size > limits.TEXT_BYTES:
             return True
         table = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        model, files = folder.parent / str(table["model"]), dict(table["data"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        model, files = folder.parent / str(table["model"]), {str(name): which for name, which in table["data"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return True  # nothing was moved yet
     try:
         named = [name for name in files if _is_own(name, model)]

@@ -29,6 +29,8 @@ _FUNCTIONS: Mapping[str, Callable[..., int]] = {
     "ceildiv": lambda a, b: -(-a // b),
     "mod": operator.mod,
 }
+#: No dimension is longer.
+LARGEST = 1 << 62
 #: Names that exporters give to a batch, and some of them to any dimension: they count where they come first.
 _BATCH, _ANY = ("n", "bs", "b", "none"), ("unk__", "-1")
 
@@ -90,6 +92,10 @@ class Dims:
         return sum(sizes[part] for part in parts)
 
     def _evaluate(self, tree: ast.expr, sizes: Sizes) -> int:
+        """Within ±`LARGEST`: powers of powers would take longer than anybody waits."""
+        return max(-LARGEST, min(LARGEST, self._unbounded(tree, sizes)))
+
+    def _unbounded(self, tree: ast.expr, sizes: Sizes) -> int:
         if isinstance(tree, ast.Constant):
             return int(tree.value)  # type: ignore[arg-type]
         if isinstance(tree, ast.Name):

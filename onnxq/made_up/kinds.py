@@ -14,6 +14,8 @@ from onnxq.made_up.roles import CARRIERS, Part, Role
 #: Draws the content of one input in a shape.
 Draw = Callable[[Part, tuple[int, ...], np.random.Generator], NDArray]
 
+#: Of a larger table the words behind these are never looked up: a file may name any number of rows.
+MOST_WORDS = 1 << 20
 #: Words of a language, by how often they come: rank to the minus one, and a little (Zipf; Mandelbrot).
 ZIPF_OFFSET = 2.7
 
@@ -66,6 +68,7 @@ def tokens(part: Part, shape: tuple[int, ...], rng: np.random.Generator) -> NDAr
 
 
 def _words(rows: int, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
+    rows = min(rows, MOST_WORDS)
     weights = 1 / (np.arange(rows) + ZIPF_OFFSET)
     order = np.random.default_rng(1).permutation(rows)
     return order[rng.choice(rows, shape, p=weights / weights.sum())]

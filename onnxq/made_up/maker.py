@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,7 +90,7 @@ class Maker:
         for switches in ({}, *self._switches()):
             for sizes in guesses(self._dims, self._typical(), SIZES):
                 scene = Scene(sizes, draws, switches)
-                if self._painter.elements(sizes) <= MOST_ELEMENTS and self._run("", scene) is not None:
+                if self._run("", scene) is not None:
                     return scene
         return None
 
@@ -160,6 +160,8 @@ class Maker:
         return [made]
 
     def _run(self, label: str, scene: Scene) -> Made | None:
+        if self._painter.elements(scene.sizes) > MOST_ELEMENTS:
+            return None
         try:
             feed = self._painter.draw(scene, self._rng)
             return Made(Trial(label, feed), scene, self._session.run(feed))
@@ -211,10 +213,7 @@ class Maker:
                 near = [n + d for n in part.compared for d in (0, 1, -1)]
                 found = [1, 0] if part.input.dtype.kind == "b" else [*near, 1, 0, 2]
                 values[part.name] = list(dict.fromkeys(n for n in found if n >= 0 or part.input.dtype.kind != "u"))
-        settings = [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
-        # One at a time first: settings that differ in least from the usual one.
-        settings.sort(key=lambda setting: sum(value != values[name][0] for name, value in setting.items()))
-        return settings[:SETTINGS] if values else []
+        return list(itertools.islice(_nearest_first(values), SETTINGS)) if values else []
 
     def _typical(self) -> dict[str, int]:
         """What people run, by symbol, where a role tells."""
@@ -243,6 +242,15 @@ class Maker:
         """What a sample of no particular kind is called: by its length, if it has one."""
         n = self._painter.present(scene.sizes)
         return f"a length of {n}" if self._sequence_symbols() else "one size"
+
+
+def _nearest_first(values: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+    """Every choice of a value for each name: the first ones, then what differs from them in ever more names."""
+    usual = {name: each[0] for name, each in values.items()}
+    for count in range(len(values) + 1):
+        for names in itertools.combinations(list(values)[::-1], count):
+            for others in itertools.product(*(values[name][1:] for name in names)):
+                yield usual | dict(zip(names, others, strict=True))
 
 
 def _count(outputs: Sequence[NDArray]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -45,7 +46,7 @@ class Painter:
     def elements(self, sizes: Sizes) -> int:
         """The numbers in the largest input with dimensions to choose."""
         free = [p.input for p in self.parts if any(self.dims.symbols_at(p.input, a) for a in range(_rank(p)))]
-        return max((int(np.prod(self.dims.shape(i, sizes), dtype=float)) for i in free), default=0)
+        return max((math.prod(self.dims.shape(i, sizes)) for i in free), default=0)
 
     def switch(self, part: Part, sizes: Sizes) -> int:
         """What a switch is set to unless a scene says otherwise."""
@@ -110,7 +111,7 @@ class Painter:
 
     def _mask(self, shape: tuple[int, ...], scene: Scene) -> NDArray:
         mask = np.ones(shape)
-        if 0 < scene.padding < shape[-1] and len(shape) == 2:
+        if len(shape) == 2 and 0 < scene.padding < shape[-1]:
             mask[1:, slice(scene.padding) if self.dims.past else slice(-scene.padding, None)] = 0
         return mask
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import own_ops
+from onnxq.made_up.dims import LARGEST
 from onnxq.model import graph
 
 _SHAPES_ONLY = ("Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose")
@@ -136,7 +137,10 @@ def _compared(node: ir.Node, index: int) -> Iterator[int]:
         other = graph.constant(node.inputs[1 - index])
         if other is None or other.dtype in _NO_NUMBERS:
             return
-        if other.size == 1 and float(other.numpy().reshape(())) % 1 == 0:
+        if other.size != 1:
+            return
+        number = float(other.numpy().reshape(()))
+        if number % 1 == 0 and abs(number) < LARGEST:  # what an input of integers can hold, and one more and less
             yield int(other.numpy().reshape(()))
 
 

@@ -77,7 +77,8 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
 
     Values that a kernel passes through unchanged (MaxPool, Reshape …) share one scale, and so do the inputs and the
     output of a Concat: a branch with a finer scale of its own would only be rounded a second time. What the model
-    decodes itself keeps the scale that it has there: onnxruntime would make one pair of two, and round by neither.
+    decodes itself keeps the scale that it has there: onnxruntime would make one pair of two, and round by neither. The
+    others of its group take that over only where it holds them.
     """
     groups = _Groups()
     producers: dict[str, ir.Node] = {}
@@ -98,14 +99,18 @@ def activation_scales(model: ir.Model, plan: Plan, ranges: Ranges) -> Scales:
         if (found := scale_in_file(value)) is not None and found.format == usual
     }
     for name in values_to_observe(model, plan):
+        if name in decoded:
+            scales[name] = decoded[name]
+            continue
         members = groups.members(name)
+        others = [member for member in members if member not in decoded]
+        joint = ranges.values[others[0]]
+        for member in others[1:]:
+            joint = joint.union(ranges.values[member])
         own = next((decoded[member] for member in members if member in decoded), None)
-        if own is not None:
+        if own is not None and _covers(own, joint):
             scales[name] = own
             continue
-        joint = ranges.values[members[0]]
-        for member in members[1:]:
-            joint = joint.union(ranges.values[member])
         clip = next((c for m in members if (c := _clip_of(producers.get(m))) is not None), None)
         is_centred = joint.low < 0 and not centred.isdisjoint(members)
         scales[name] = to_scale(joint, clip, CENTRED if is_centred else usual)
@@ -122,6 +127,12 @@ def scale_in_file(value: ir.Value) -> Scale | None:
         return None
     found = float(scale.numpy().item())
     return Scale(found, int(zero.numpy().item())) if 0 < found < np.inf else None
+
+
+def _covers(scale: Scale, r: Range) -> bool:
+    """Whether no number of `r` is further from a code than half a step."""
+    half = scale.scale / 2
+    return scale.low - half <= r.low and r.high <= scale.high + half
 
 
 def _centred(model: ir.Model, plan: Plan) -> set[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.files import limits, schemas, staging
 from onnxq.plan import Plan
 from onnxq.planning import int8_regions
@@ -49,6 +49,14 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def of(quality: Quality) -> Figures:
+        """
+        Raises:
+            CheckFailed: nothing could be compared, so that nobody can tell one plan from another.
+        """
+        if not quality.outputs:
+            blank = ", ".join(f"'{name}'" for name in quality.blank)
+            why = f"the float model gives no finite number at {blank}" if blank else "every output is random or empty"
+            raise CheckFailed(f"one plan cannot be told from another on these inputs: {why}")
         if math.isnan(quality.kld):
             flips = None if math.isnan(quality.flips) else quality.flips
             return Figures(quality.noise_ratio(), quality.sqnr, None, flips)

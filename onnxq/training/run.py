@@ -240,7 +240,8 @@ def _require_path(student: Student) -> None:
     lost = learns & stopped.keys()
     if lost and lost == learns & student.module.weights.keys():
         name = min(lost)
-        raise BadModel(f"no gradient reaches '{name}' or anything else that learns: {stopped[name]} has none")
+        why = f": {stopped[name]} has none" if stopped[name] else ", as no output is a float"
+        raise BadModel(f"no gradient reaches '{name}' or anything else that learns{why}")
 
 
 @contextlib.contextmanager

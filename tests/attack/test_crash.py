@@ -97,7 +97,7 @@ def test_what_a_function_leaves_running_is_not_waited_for(begun: str, fails: boo
     assert (tmp_path / "out.ranges").exists() != fails
 
 
-@pytest.mark.parametrize("journal", ["pipe", "deep", "names", "names and numbers", "long"])
+@pytest.mark.parametrize("journal", ["pipe", "deep", "names", "names and numbers", "pairs", "long"])
 def test_a_folder_that_only_looks_like_one_of_ours_does_no_harm(journal: str, tmp_path: Path) -> None:
     """It came with somebody's archive: what it names is not removed, and nothing waits for it."""
     outside = tmp_path / "model.onnx.0123456789abcdef.data"
@@ -114,7 +114,8 @@ def test_a_folder_that_only_looks_like_one_of_ours_does_no_harm(journal: str, tm
         names = [f"../{outside.name}", str(outside), "a\0b.0123456789abcdef.data", "../model.onnx.data", ".."]
         listed = [*names, *(file.name for file in beside)]
         guessed = {name: [1, 2, len("precious")] for name in listed}
-        told = json.dumps({"model": "mine", "data": guessed if "numbers" in journal else listed})
+        data = guessed if "numbers" in journal else [[1, 2]] if journal == "pairs" else listed
+        told = json.dumps({"model": "mine", "data": data})
         (staged / data_files.JOURNAL).write_text("[" * 100_000 if journal == "deep" else told)
     if journal == "long":
         os.truncate(staged / data_files.JOURNAL, 1 << 40)

@@ -147,6 +147,45 @@ def test_guesses_stay_small_where_many_dimensions_are_free() -> None:
     assert 0 < max(sizes) <= 1 << 22
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["*".join(["x"] * 17) + "-x", "(" * 24 + "x" + ")**3" * 24, f"{'9' * 4000}*x", "9**3**3**3"],
+    ids=["a product", "powers of powers", "a long number", "a tower"],
+)
+def test_dimensions_beyond_memory_are_not_drawn(name: str) -> None:
+    """They are one where the symbol is one, and beyond all bounds at the next length."""
+    made = feeds(Input("x", F32, (name, "x", 64)), accepts=lambda feed: feed["x"].shape[1] in (1, 12))
+    assert all(feed["x"].nbytes < 1 << 25 for feed in made)
+
+
+def test_words_stay_words_beside_a_mask_without_axes() -> None:
+    for dtype in (F32, I64):
+        made = feeds(Input("input_ids", I64, ("batch", "seq")), Input("mask", dtype, ()))
+        assert {feed["mask"].shape for feed in made} == {()} and any(len(feed["input_ids"]) == 2 for feed in made)
+
+
+def test_of_many_switches_few_settings_are_tried() -> None:
+    inputs = [Input(f"flag{i}", BOOL, (1,)) for i in range(60)]
+    tried: dict[tuple[int, ...], None] = {}
+    feeds(*inputs, accepts=lambda feed: bool(tried.update({tuple(int(x[0]) for x in feed.values()): None})))
+    assert [sum(each) for each in tried] == [60, *[59] * 7]
+
+
+@pytest.mark.parametrize("number", [1e300, -(2.0**70), 2.0**63])
+def test_numbers_that_no_integer_holds_are_not_compared_with(number: float) -> None:
+    body = "g (int64[1] n) => (bool[1] y) { d = Cast<to = 11>(n)  y = Equal(d, c) }"
+    session = Picky(Input("n", I64, (1,)))
+    assert make_up(model_of(body, {"c": np.array([number])}), session).feeds  # type: ignore[arg-type]
+
+
+def test_a_table_of_any_number_of_rows_takes_no_room() -> None:
+    body = "g (int64[1, 4] ids) => (y) { y = OneHot(ids, depth, values) }"
+    constants = {"depth": np.array(10**12), "values": np.float32([0, 1])}
+    session = Picky(Input("ids", I64, (1, 4)))
+    made = make_up(model_of(body, constants), session).feeds  # type: ignore[arg-type]
+    assert all(feed["ids"].min() >= 0 and feed["ids"].max() < 1 << 20 for feed in made)
+
+
 def test_dimensions_that_are_given_may_be_large() -> None:
     assert feeds(Input("x", F32, ("N", 1, 1 << 20)))[0]["x"].shape == (1, 1, 1 << 20)
 

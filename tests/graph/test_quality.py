@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from onnxq.decisions import Classes, scores_beside
 from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
@@ -246,3 +246,25 @@ def test_random_decisions_beside_numbers_prove_nothing() -> None:
     x, drawn = np.array([1.0, 2.0]), np.array([3, 4])
     assert unrepeatable(["x", "r"], [x, drawn], [x, drawn[::-1]]) == {"r"}
     assert unrepeatable(["x", "r"], [x, drawn], [x, drawn]) == set()
+
+
+@pytest.mark.parametrize(("count", "flips", "near"), [(64, 1, True), (32, 6, True), (32, 8, False), (1000, 100, False)])
+def test_near_ties_are_few(count: int, flips: int, near: bool) -> None:
+    wanted = np.zeros(count, np.int64)
+    got = wanted.copy()
+    got[:flips] = 1
+    assert compare_outputs(["y"], [[wanted]], [[got]]).only_near_ties is near
+
+
+def test_numbers_beside_decisions_are_no_near_ties() -> None:
+    wanted = [np.zeros(9, np.int64), np.ones(9, np.float32)]
+    assert not compare_outputs(["a", "b"], [wanted], [wanted]).only_near_ties
+    assert not Quality().only_near_ties
+
+
+@pytest.mark.parametrize("other", [np.array(["a", "1"]), np.array(["1", "2"], object)])
+@pytest.mark.parametrize("numbers", [np.float32([1, 2]), np.array([1, 2]), np.array([True, False])])
+def test_texts_are_no_numbers(numbers: NDArray, other: NDArray) -> None:
+    for x, y in ((numbers, other), (other, numbers)):
+        found = compare_outputs(["y"], [[x]], [[y]])
+        assert found.sqnr == -MAX_DB and not found.only_near_ties

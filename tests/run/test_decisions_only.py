@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import tiny
 from click.testing import CliRunner
@@ -12,8 +13,8 @@ from tiny import normal
 
 import onnxq
 from onnxq.cli import main
+from onnxq.runtime import native
 
-pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.usefixtures("quick")
 
 TEXT = """g (float[N,64] x) => (int64[N] label) {
@@ -48,3 +49,18 @@ def test_finer_formats_are_taken_until_few_decisions_flip(tmp_path: Path) -> Non
     fine = onnxq.quantize(model, tmp_path / "fine.onnx", onnxq.Recipe("int2", min_sqnr=20), data=data)
     assert coarse.check is not None and coarse.check.flips > 0.1
     assert fine.check is not None and fine.check.flips <= 0.005 and fine.check.sqnr >= 20
+
+
+def test_a_near_tie_without_the_library_is_no_other_model(tmp_path: Path) -> None:
+    """onnxruntime's kernels and ours round differently: of some of these models one decision of hundreds differs."""
+    if native.path() is None:
+        pytest.skip("there is no library")
+    flipped = 0
+    for seed in range(6):
+        model, data = saved(tmp_path, seed), samples(8)
+        recipe = onnxq.Recipe("nf4", min_sqnr=-np.inf, keep_slow=True)
+        result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target="onnxq", data=data, force=True)
+        session = onnxruntime.InferenceSession(result.output, providers=["CPUExecutionProvider"])
+        ours = onnxq.session(result.output)
+        flipped += sum(bool((session.run(None, feed)[0] != ours.run(None, feed)[0]).any()) for feed in data)
+    assert flipped

@@ -136,3 +136,42 @@ def test_layers_are_compared_beside_outputs_that_are_no_tensors(
     said = run("check", "other.onnx", "other.onnx", "--by-layer")
     assert "4 layers compared" in said
     assert "OptionalType" not in said
+
+
+def test_a_search_tells_no_plans_apart_by_nothing() -> None:
+    """Each would be as good as float, and the smallest the best."""
+    said = run("search", "made.onnx", "--data", "sound.npz", code=1)
+    assert "one plan cannot be told from another on these inputs: the float model gives no finite number at 'y'" in said
+
+
+def test_a_search_by_decisions_shows_no_divergence(tmp_path: Path) -> None:
+    text = TEXT.replace("float[1, 6] y", "int64[1] z").replace(
+        "(c, h) }", "(c, h)  z = ArgMax<axis=1, keepdims=0>(y) }"
+    )
+    tiny.save(tiny.model(text, CONSTANTS), tmp_path, "said.onnx")
+    said = run("search", "said.onnx", "--data", "sound.npz")
+    assert "flipped" in said and "divergence" not in said
+
+
+@pytest.mark.parametrize("words", [("dequantize",), ("convert", "--to", "ort")], ids=" ".join)
+def test_what_is_made_of_it_is_not_called_compared(words: tuple[str, ...], folder: Path) -> None:
+    run("quantize", "sound.onnx", "-s", "w8a16", "-o", "q.onnx")
+    proto = onnx.load("q.onnx")
+    next(each for each in proto.graph.output if each.name == "y").name = "before"
+    for node in proto.graph.node:
+        for i, name in enumerate(node.output):
+            node.output[i] = "before" if name == "y" else name
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(np.nan, np.float32), "nan"))
+    proto.graph.node.append(helper.make_node("Add", ["before", "nan"], ["y"]))
+    proto.graph.output[0].name = "y"
+    onnx.save(proto, folder / "q.onnx")
+    out = "out.ort" if "ort" in words else "out.onnx"
+    said = run(words[0], "q.onnx", *words[1:], "-o", out, code=3)
+    assert "nobody knows whether it agrees" in said and SAID in said
+
+
+def test_outputs_of_no_numbers_are_not_the_same(tmp_path: Path) -> None:
+    text = "g (float[1, 16] x) => (int64[2, k] y) { a = MatMul(x, w)  b = Greater(a, most)  y = NonZero(b) }"
+    tiny.save(tiny.model(text, {"w": CONSTANTS["w"], "most": np.array(1e9, np.float32)}), tmp_path, "none.onnx")
+    said = run("quantize", "none.onnx", "-s", "w8a16", "--data", "sound.npz", "-o", "out.onnx", code=3)
+    assert "nothing was compared" in said and "identical" not in said

@@ -78,3 +78,29 @@ def test_scales_that_are_none_are_not_taken(scale: float, tmp_path: Path) -> Non
     data = [{"x": normal(2, 16, 12, 12, seed=i)} for i in range(16)]
     with contextlib.suppress(BadModel, CheckFailed, NothingToDo):  # its outputs may be no numbers
         onnxq.quantize(model, tmp_path / "q.onnx", onnxq.Recipe("w8a8", requantize=True), data=data)
+
+
+def test_a_fine_scale_of_the_file_does_not_clip_what_is_joined_with_it(tmp_path: Path) -> None:
+    text = """g (float[1,8,16,16] a, float[1,8,16,16] b) => (float[1,16,16,16] y) {
+        q = QuantizeLinear(a, s, z)  d = DequantizeLinear(q, s, z)
+        c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(b, w1)
+        j = Concat<axis=1>(d, c)
+        y = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(j, w2)
+    }"""
+    constants = {"w1": normal(8, 8, 3, 3) / 8, "w2": normal(16, 16, 3, 3, seed=1) / 12}
+    for scale, held in ((0.01, False), (1.0, True)):
+        model = tiny.save(
+            tiny.model(text, constants | {"s": np.array(scale, np.float32), "z": np.array(128, np.uint8)}), tmp_path
+        )
+        data = [
+            {"a": normal(1, 8, 16, 16, seed=i) * scale * 40, "b": normal(1, 8, 16, 16, seed=50 + i) * 1000}
+            for i in range(8)
+        ]
+        recipe = onnxq.Recipe("w8a8", requantize=True, keep_slow=True, min_sqnr=-np.inf)
+        result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target="qnn", data=data, check=False, force=True)
+        assert onnxq.check(model, result.output, data=data).sqnr > 25
+        written = onnx.load(result.output)
+        numbers = {each.name: onnx.numpy_helper.to_array(each) for each in written.graph.initializer}
+        encoding = [node for node in written.graph.node if node.op_type == "QuantizeLinear"]
+        taken_over = [node for node in encoding if numbers[node.input[1]] == np.float32(scale)]
+        assert (len(taken_over) > 1) == held

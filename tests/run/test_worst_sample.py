@@ -72,6 +72,6 @@ def test_is_shown(models: tuple[Path, Path]) -> None:
 
 def test_says_which_samples(models: tuple[Path, Path]) -> None:
     np.savez(models[0].parent / "data.npz", x=np.ones((6, 1, 8), np.float32))
-    assert "on 6 samples, the worst" in said(models)
-    assert "on the first 5 samples (--limit), the worst" in said(models, "--limit", "5")
-    assert "on 5 samples (--limit), the worst" in said(models, "--limit", "5", "--seed", "1")
+    assert "on 6 samples speed" in said(models)
+    assert "on the first 5 samples (--limit)" in said(models, "--limit", "5")
+    assert "on 5 samples (--limit)" in said(models, "--limit", "5", "--seed", "1")
