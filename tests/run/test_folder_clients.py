@@ -214,7 +214,7 @@ def test_transformers_js_generates(exported: Callable[[str], Path], tmp_path: Pa
 def test_a_diffusion_pipeline(exported: Callable[[str], Path], tmp_path: Path) -> None:
     folder = exported("diffusion")
     torch, runtime = require("torch"), require("diffusers", "onnxruntime", "optimum.onnxruntime")
-    result = onnxq.quantize_folder(folder, tmp_path / "out", "w8a16")
+    result = onnxq.quantize_folder(folder, tmp_path / "out", onnxq.Recipe("w8a16", effort="quick"))
     assert [part.name for part in result.parts] == ["text_encoder", "unet", "vae_decoder", "vae_encoder"]
     images = []
     for each in (folder, result.output):
