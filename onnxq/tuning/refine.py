@@ -25,6 +25,8 @@ ADDED = 1.0
 #: dB of contrast that nodes in float16 leave where their numbers lie in its range: rounding alone leaves 50 and more.
 HALF_BAR = 35.0
 REASON = "a shorter format costs too much accuracy here"
+#: As where a weight is read both as it is and transposed: codes of either are stored.
+NO_SMALLER = "a shorter format would be no smaller here"
 HALF_REASON = "computing in float16 costs too much accuracy here"
 
 
@@ -118,7 +120,10 @@ def _refined_once(
     for count in counts:
         priced.append((price(plan.replacing(ranked[:count])), count))
         progress.advance(1)
-    return plan.replacing(ranked[: min(priced)[1]])
+    chosen = ranked[: min(priced)[1]]
+    if chosen and bench.size(plan.replacing(chosen)) <= bench.size(plan):
+        chosen = [dataclasses.replace(choice, reason=NO_SMALLER) for choice in chosen]
+    return plan.replacing(chosen)
 
 
 def _has_finer(choice: Choice) -> bool:

@@ -153,3 +153,13 @@ def test_a_weight_that_two_read_gets_its_longer_format_first(tmp_path: Path) -> 
     bits = {choice.node: choice.format for choice in result.plan}
     assert bits["a"] == bits["b"] == "int8"
     assert bits["c"] == "uint4"
+
+
+def test_codes_for_readers_of_both_ways_are_no_smaller_than_halves(tmp_path: Path) -> None:
+    """A scale for each column serves one of them; the other one has codes of its own."""
+    text = """g (float[N, 64] x) => (float[N, 64] y) {
+        a = MatMul(x, w)  r = Relu(a)  y = Gemm<transB = 1>(r, w) }"""
+    model = tiny.save(tiny.model(text, {"w": tiny.normal(64, 64)}), tmp_path)
+    plan = onnxq.quantize(model, tmp_path / "out.onnx", "w8a8-dynamic").plan
+    assert [choice.format for choice in plan] == ["float16", "float16"]
+    assert next(iter(plan)).reason == "a shorter format would be no smaller here"
