@@ -15,6 +15,8 @@ LEAST_PROBABILITY = 1e-30
 LEAST_SCORES, RARE = 64, 0.1
 #: Share of decisions that may be so near to ties that noise flips them which numbers would hardly show.
 NEAR_TIES = 0.05
+#: From here on (half of all flip where nothing is left of the signal) a share of flips counts as this one.
+MOST_FLIPS = 0.49
 #: Kinds of types whose values are decisions themselves: labels, places, words.
 DECIDED = "iubUSO"
 MOST_COLUMNS = 1024  # of a place: numbers of its box, scores of its classes
@@ -83,6 +85,12 @@ class Decisions:
         """Integers, truth values or texts of one shape."""
         self.flips += float(np.count_nonzero(wanted != got))
         self.count += wanted.size
+
+    @property
+    def noise(self) -> float:
+        """Power of the noise that flips so many decisions between two classes whose difference has a power of 1: of
+        numbers that are normally distributed, arctan(√noise) / π. Of more classes less noise flips as many."""
+        return math.tan(math.pi * min(self.flips / self.count, MOST_FLIPS)) ** 2 if self.count else 0.0
 
     @property
     def are_near_ties(self) -> bool:

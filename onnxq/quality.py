@@ -76,7 +76,7 @@ class Quality:
     Scores that lie in one output beside much larger numbers, as YOLO's beside boxes, are an output of their own here.
 
     Outputs of integers, truth values and texts are decisions. Where a model has no others, the figures are theirs: each
-    counts as a 1 in a place of its own, from which one that flips is two away.
+    counts as a number of power 1, with as much noise as flips so many of them: 20 dB where 3 % flip, 40 where 0.3 % do.
 
     Attributes:
         ignored: outputs that are not looked at.
@@ -128,7 +128,9 @@ class Quality:
         if any(self.labels.values()):
             return self.labels
         return {
-            label: {name: Power(x.count, 0.0, x.count, 2 * x.flips) for name, x in found.items() if math.isnan(x.kld)}
+            label: {
+                name: Power(x.count, 0.0, x.count, x.count * x.noise) for name, x in found.items() if math.isnan(x.kld)
+            }
             for label, found in self.decisions.items()
         }
 

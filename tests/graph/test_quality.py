@@ -102,12 +102,12 @@ def test_what_float_itself_does_not_know_is_not_compared() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_, np.str_, object])
 def test_integers_and_texts_are_decisions(dtype: DTypeLike) -> None:
-    """Where there is nothing else, each is a 1 in a place of its own: one of eight that flips is √2 away of √8."""
+    """Where there is nothing else, the figures are those of as much noise as flips one in eight."""
     wanted, got = np.array([0, 1, 1, 0, 1, 1, 0, 0]).astype(dtype), np.array([0, 1, 1, 0, 1, 1, 0, 1]).astype(dtype)
     quality = compare_outputs(["y"], [[wanted]], [[got]])
     assert quality.flips == 1 / 8 and np.isnan(quality.kld)
-    assert quality.sqnr == quality.contrast == pytest.approx(10 * np.log10(8 / 2))
-    assert quality.noise_ratio() == pytest.approx(2 / 8)
+    assert quality.sqnr == quality.contrast == pytest.approx(-20 * np.log10(np.tan(np.pi / 8)))
+    assert quality.noise_ratio() == pytest.approx(np.tan(np.pi / 8) ** 2)
     assert quality.outputs == {"y"}
     same = compare_outputs(["y"], [[wanted]], [[wanted]])
     assert same.flips == 0 and same.sqnr == MAX_DB
@@ -246,6 +246,19 @@ def test_random_decisions_beside_numbers_prove_nothing() -> None:
     x, drawn = np.array([1.0, 2.0]), np.array([3, 4])
     assert unrepeatable(["x", "r"], [x, drawn], [x, drawn[::-1]]) == {"r"}
     assert unrepeatable(["x", "r"], [x, drawn], [x, drawn]) == set()
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1, 0.3, 1.0])
+def test_flips_count_as_the_noise_that_makes_them(noise: float) -> None:
+    """Of two classes of which one is likelier by a normally distributed number."""
+    wanted = normal(400_000)
+    got = wanted + noise * normal(400_000, seed=1)
+    by_numbers = of(wanted, got, np.float64).sqnr
+    assert of(wanted > 0, got > 0, bool).sqnr == pytest.approx(by_numbers, abs=0.5)
+
+
+def test_more_flips_than_nothing_would_leave_are_no_endless_noise() -> None:
+    assert of(np.zeros(9), np.ones(9), np.int64).sqnr == of(np.zeros(9), np.eye(9)[0] == 0, np.int64).sqnr > -MAX_DB
 
 
 @pytest.mark.parametrize(("count", "flips", "near"), [(64, 1, True), (32, 6, True), (32, 8, False), (1000, 100, False)])

@@ -388,14 +388,14 @@ def test_a_decision_that_is_nearly_a_tie_may_differ_here(tmp_path: Path) -> None
     text = "g (float[N, 32] x) => (int64[N] k) { y = MatMul(x, w)  k = ArgMax<axis=1, keepdims=0>(y) }"
     model = tiny.save(tiny.model(text, {"w": tiny.normal(32, 10)}), tmp_path)
     bundle = tmp_path / "bundle"
-    export(model, bundle, data=[{"x": tiny.normal(50, 32, seed=i)} for i in range(2)])
+    export(model, bundle, data=[{"x": tiny.normal(4, 32, seed=i)} for i in range(2)])
     stored = dict(np.load(bundle / "samples.npz"))
     name = next(name for name, x in stored.items() if x.dtype == np.int64)
     stored[name][0] ^= 1
     np.savez(bundle / "samples.npz", **stored)
     sign_again(bundle, "samples.npz")
-    assert verify(bundle).agrees == pytest.approx(10 * np.log10(50), abs=3.1)
-    stored[name][1:20] ^= 1
+    assert (verify(bundle).agrees or 0.0) < verifying.AGREES_DB
+    stored[name][1:] ^= 1
     np.savez(bundle / "samples.npz", **stored)
     sign_again(bundle, "samples.npz")
     with pytest.raises(CheckFailed, match="computes something else here"):
