@@ -93,11 +93,11 @@ class Decisions:
         return math.tan(math.pi * min(self.flips / self.count, MOST_FLIPS)) ** 2 if self.count else 0.0
 
     @property
-    def are_near_ties(self) -> bool:
-        """Whether no more flip than `NEAR_TIES` of them, and what chance adds to that: three times its deviation, and
-        one."""
+    def near_ties(self) -> float:
+        """How many may flip that are nearly ties: `NEAR_TIES` of them, and what chance adds to that, three times its
+        deviation, and one; but of a few no more than a third."""
         expected = NEAR_TIES * self.count
-        return self.flips <= expected + 3 * math.sqrt(expected) + 1
+        return min(expected + 3 * math.sqrt(expected) + 1, self.count / 3)
 
     def merge(self, other: Decisions) -> None:
         """Take in the sums of other samples."""
@@ -114,7 +114,7 @@ def are_alike(x: object, y: object) -> bool:
     """Whether both are arrays of numbers of one shape, of at least one place."""
     if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)) or x.shape != y.shape:
         return False
-    return x.ndim > 0 and x.size > 0 and x.dtype.kind in "fV"
+    return x.ndim > 0 and x.size > 0 and x.dtype.kind in "fV" and y.dtype.kind in "fV"
 
 
 def scores_rare_events(x: NDArray) -> bool:

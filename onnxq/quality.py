@@ -102,7 +102,7 @@ class Quality:
                 if name in self.classes and are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
-                for a, b in _said(x, y):
+                for a, b in _decided(x, y):
                     self.decisions.setdefault(label, {}).setdefault(name, Decisions(kld=math.nan)).add_said(a, b)
 
     def merge(self, other: Quality) -> None:
@@ -188,11 +188,45 @@ class Quality:
         return max((x for x in found if not math.isnan(x)), default=math.nan)
 
     @property
-    def only_near_ties(self) -> bool:
-        """Whether all there is are decisions, of which no more flip than noise explains that numbers would hardly
-        show: what two files that should be the same may differ by, where decibels of so few places say nothing."""
-        every = [each for outputs in self.decisions.values() for each in outputs.values()]
-        return bool(every) and not any(self.labels.values()) and all(each.are_near_ties for each in every)
+    def only_decides(self) -> bool:
+        """Whether no output holds floating-point numbers: figures in dB are those of decisions."""
+        return not any(self.labels.values()) and any(self.decisions.values())
+
+    @property
+    def agreement(self) -> float | None:
+        """SQNR in dB of two files that are to be the same, outputs of decisions counted beside numbers too; None where
+        nothing was compared."""
+        said = [decibel(1.0, each.noise) for _, _, each in self._said()]
+        return min(self.sqnr, *said, MAX_DB) if self.outputs else None
+
+    @property
+    def decides_alike(self) -> bool:
+        """Whether no more decisions flip than near ties explain, of outputs that say them."""
+        return all(each.flips <= each.near_ties for _, _, each in self._said())
+
+    def is_another(self, least: float) -> bool:
+        """Whether two files that are to be the same are not: numbers agree by less than `least` dB, or more decisions
+        flip than near ties explain."""
+        return not self.decides_alike or (not self.only_decides and self.sqnr < least)
+
+    def flips_beyond(self, other: Quality) -> bool:
+        """Whether more decisions flip than in `other`, of the same outputs and samples, and than near ties explain."""
+        before = {(label, name): each.flips for label, name, each in other._said()}
+        return any(each.flips > before.get((label, name), 0.0) + each.near_ties for label, name, each in self._said())
+
+    def _said(self) -> Iterator[tuple[str, str, Decisions]]:
+        """Labels, outputs that say decisions themselves, and what was seen of these."""
+        for label, found in self.decisions.items():
+            yield from ((label, name, each) for name, each in found.items() if math.isnan(each.kld) and each.count)
+
+    def worst_alike(self) -> float:
+        """`sqnr` where labels are samples of one kind: a signal counts as at least a share of the mean one."""
+        powers = [(name, power) for outputs in self._powers_by_label.values() for name, power in outputs.items()]
+        usual = {
+            name: sum(p.signal for n, p in powers if n == name) / max(1, sum(p.count for n, p in powers if n == name))
+            for name in self._names()
+        }
+        return min((_decibel(p, max(p.signal, FAINT * usual[name] * p.count)) for name, p in powers), default=MAX_DB)
 
     def noise_ratio(self) -> float:
         """Noise over variation, summed over outputs and labels; huge for an output that is broken."""
@@ -280,7 +314,7 @@ def _is_numberless(arrays: Sequence[NDArray]) -> bool:
     return bool(floats) and not any(np.isfinite(x.astype(np.float64)).any() for x in floats)
 
 
-def _said(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:
+def _decided(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:
     """Arrays of decisions of one shape in both."""
     for a, b in zip(arrays_of(x), arrays_of(y), strict=False):
         if a.dtype.kind in DECIDED and a.size and a.shape == b.shape and is_text(a) == is_text(b):

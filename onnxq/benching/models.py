@@ -118,7 +118,12 @@ def agree(
         report.notes.append(f"'{found.model}' has other outputs than '{path}': not compared")
         return
     wanted, got = (map(each.run, feeds) for each in (other, session))
-    found.sqnr = compare_outputs(other.outputs, wanted, got).sqnr
+    quality = compare_outputs(other.outputs, wanted, got)
+    found.sqnr = quality.agreement
+    if found.sqnr is None:
+        report.notes.append(
+            f"'{path}' gives no number, truth value or text that could be compared with '{found.model}'"
+        )
 
 
 def _look_at(found: ModelBench, path: Path, feed: Feed, threads: int, notes: list[str]) -> None:

@@ -26,6 +26,7 @@ from onnxq.bundles.manifest import (
     write_manifest,
 )
 from onnxq.bundles.readme import README, readme
+from onnxq.checking.models import blank_notes
 from onnxq.conversion.restore import restore_products
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.files import schemas
@@ -180,11 +181,15 @@ def _measured(
     kept = stored.Stored(feeds, found.outputs, floats).fitting()
     if not kept.feeds:
         return None, ["a sample is too large to be stored: there is nothing that 'onnxq verify' could compare"]
+    to_float = compare_outputs(names, kept.floats, kept.wanted) if others else None
+    error = to_float.sqnr if to_float is not None and to_float.outputs else None
+    if error is None:
+        kept = dataclasses.replace(kept, floats=[])
     stored.save(staged / SAMPLES, kept, session.inputs)
-    error = compare_outputs(names, kept.floats, kept.wanted).sqnr if others else None
     machine = schemas.MachineFile(**asdict(this_machine()))
     count, on, proves = len(kept.feeds), trials.words, trials.proves
     notes = [f"output '{name}' is random: not compared" for name in sorted(random)]
+    notes += [] if to_float is None else blank_notes(to_float)
     return Measured(machine, threads, count, on, proves, names, found.milliseconds, found.kernels, error), notes
 
 

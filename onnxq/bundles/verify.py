@@ -24,7 +24,7 @@ from onnxq.bundles.manifest import (
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, MissingRuntime
 from onnxq.job import Environment
 from onnxq.model.load import external_tensors, load_model
-from onnxq.quality import compare_outputs
+from onnxq.quality import MAX_DB, Quality, compare_outputs
 from onnxq.runtime import library
 from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.session import Session
@@ -113,10 +113,10 @@ def verify(
     if not quality.outputs and not _are_equal(kept.wanted, found.outputs):
         notes.append("the stored outputs hold no finite floating-point number, and others come out here: not compared")
         return Verified(manifest, nbytes, machine, None, None, found.milliseconds, found.kernels, tuple(notes))
-    agrees = quality.sqnr
-    error = compare_outputs(there.outputs, kept.floats, found.outputs).sqnr if has_floats else None
-    if not quality.only_near_ties:
-        _require_agreement(folder, there, agrees, error)
+    agrees = MAX_DB if quality.agreement is None else quality.agreement  # bit for bit
+    to_float = compare_outputs(there.outputs, kept.floats, found.outputs) if has_floats else None
+    error = None if to_float is None or not to_float.outputs else to_float.sqnr
+    _require_agreement(folder, there, quality, error)
     return Verified(
         manifest, nbytes, machine, agrees, error, found.milliseconds, found.kernels, tuple(dict.fromkeys(notes))
     )
@@ -149,20 +149,22 @@ def _are_equal(wanted: Sequence[Sequence[NDArray]], got: Sequence[Sequence[NDArr
     return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in pairs)
 
 
-def _require_agreement(folder: Path, there: Measured, agrees: float, error: float | None) -> None:
+def _require_agreement(folder: Path, there: Measured, quality: Quality, error: float | None) -> None:
     """
     Raises:
         CheckFailed: the model computes something else here.
     """
-    where = f"on {there.machine.cpu}"
+    where, is_other = f"on {there.machine.cpu}", quality.is_another(AGREES_DB)
     if error is not None and there.sqnr is not None:
-        if error < there.sqnr - WORSE_DB and agrees < SAME_DB:
+        if error < there.sqnr - WORSE_DB and quality.is_another(SAME_DB):
             raise CheckFailed(
                 f"'{folder}' is further from float here ({error:.1f} dB) than {where} ({there.sqnr:.1f} dB)"
             )
-    elif agrees < AGREES_DB:
+        is_other = not quality.decides_alike
+    if is_other:
         raise CheckFailed(
-            f"'{folder}' computes something else here than {where}: {agrees:.1f} dB, at least {AGREES_DB:g}"
+            f"'{folder}' computes something else here than {where}: {quality.agreement or 0.0:.1f} dB, "
+            f"at least {AGREES_DB:g}"
         )
 
 

@@ -88,7 +88,10 @@ class LabelMetric:
             reference = tuple(self._answer(session, feed, output) for feed, _ in self._samples(path))
         found = self._measure(path, path, reference)
         if not math.isfinite(found):
-            raise BadData(f"--metric {self.word} of the float model is {found:g}: no sample has a label that counts")
+            raise BadData(
+                f"--metric {self.word} of the float model is {found:g}: no sample has a label that counts, "
+                "and outputs that are numbers"
+            )
         return reference, found
 
     def _measure(self, in_float: Path, path: Path, reference: tuple[NDArray, ...]) -> float:

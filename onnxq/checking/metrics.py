@@ -20,18 +20,25 @@ class Sums:
 
     Attributes:
         total, count: of what is averaged.
+        lost: places of those at which the output is no number: whatever is asked of them, it is wrong.
         low, high: of all labels.
         hits, found, wanted: by class, for F1: places of a class that were found, that it was found at, that are of it.
     """
 
     total: float = 0.0
     count: int = 0
+    lost: int = 0
     low: float = math.inf
     high: float = -math.inf
     by_class: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any place counts at which the output is a number."""
+        return self.lost < self.count
+
     def mean(self) -> float:
-        return self.total / self.count if self.count else math.nan
+        return self.total / self.count if self.is_known else math.nan
 
 
 #: Adds a sample: the output, the label (of `kld` the float model's output), what the output holds, where it is from.
@@ -62,8 +69,10 @@ def _top(count: int) -> Add:
             sums.count += len(wanted)
             return
         scores, right = _places(output, label, classes, where)
+        lost = np.isnan(scores).any(axis=1)
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-        sums.total += float((chosen == right[:, None]).any(axis=1).sum())
+        sums.total += float(((chosen == right[:, None]).any(axis=1) & ~lost).sum())
+        sums.lost += int(lost.sum())
         sums.count += len(right)
 
     return add
@@ -81,18 +90,23 @@ def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, wh
         return
     if classes is not None:
         scores, right = _places(output, label, classes, where)
-        _count_each(sums, scores.argmax(axis=1), right)
+        lost = np.isnan(scores).any(axis=1)
+        sums.lost, sums.count = sums.lost + int(lost.sum()), sums.count + len(right)
+        _count_each(sums, np.where(lost, -1, scores.argmax(axis=1)), right)
         return
     if label.size != output.size:
         raise BadData(
             f"{where}: f1 of an output of shape {list(output.shape)} needs labels of 0 and 1 of that shape, "
             f"not of shape {list(label.shape)}"
         )
-    _count(sums, 1, output.reshape(-1) > 0.5, _finite(label, where).reshape(-1) > 0.5)
+    scores, wanted = output.reshape(-1).astype(np.float64), _finite(label, where).reshape(-1) > 0.5
+    lost = np.isnan(scores)
+    sums.lost, sums.count = sums.lost + int(lost.sum()), sums.count + len(scores)
+    _count(sums, 1, np.where(lost, ~wanted, scores > 0.5), wanted)
 
 
 def _count_each(sums: Sums, chosen: NDArray, right: NDArray) -> None:
-    for each in np.union1d(right, chosen).tolist():
+    for each in np.union1d(right, chosen[chosen >= 0]).tolist():  # below: no class at all
         _count(sums, each, chosen == each, right == each)
 
 
@@ -104,7 +118,7 @@ def _count(sums: Sums, word: int, chosen: NDArray, right: NDArray) -> None:
 def _mean_f1(sums: Sums) -> float:
     """The mean over classes."""
     each = [2 * hits / max(1.0, found + wanted) for hits, found, wanted in sums.by_class.values()]
-    return float(np.mean(each)) if each else math.nan
+    return float(np.mean(each)) if each and (sums.is_known or not sums.lost) else math.nan
 
 
 def _psnr(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:

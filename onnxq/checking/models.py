@@ -61,7 +61,9 @@ class Check:
         bare_sqnr, bare_ms: of the quantized model without onnxq's library, where it has operators that need it to be
             fast, and the library is there.
         kinds: SQNR by kind of input (`trials.Trials.labels`), where there are several.
-        only_near_ties: as of `quality.Quality`, with the runtime's optimizer and without.
+        decides_alike: whether no more decisions flip than near ties explain, of outputs that say them; with the
+            runtime's optimizer and without.
+        only_decides: whether no output holds floating-point numbers: the figures in dB are those of decisions.
         worst_sample: SQNR of the worst of the user's own samples, where there are several; NaN where there are not.
         whole: whether the whole models were run, and not single nodes of them.
         proves: whether the user's own samples were among what the models were run on.
@@ -95,7 +97,8 @@ class Check:
     elsewhere: Elsewhere | None = None
     regions: tuple[RegionTime, ...] = ()
     worst_sample: float = math.nan
-    only_near_ties: bool = False
+    decides_alike: bool = True
+    only_decides: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -115,6 +118,12 @@ class Check:
         """Everything, `latency_ratio` included, for JSON; what was not measured is None."""
         table = dataclasses.asdict(self) | {"latency_ratio": self.latency_ratio}
         return {key: None if isinstance(x, float) and math.isnan(x) else x for key, x in table.items()}
+
+    def is_another(self, least: float, least_plain: float = -math.inf) -> bool:
+        """Whether two files that are to be the same are not: numbers agree by less dB, with the runtime's optimizer and
+        without, or more decisions flip than near ties explain."""
+        numbers_differ = not self.only_decides and (self.sqnr < least or self.sqnr_plain < least_plain)
+        return self.is_known and (numbers_differ or not self.decides_alike)
 
     def noting(self, *notes: str) -> Check:
         return dataclasses.replace(self, notes=(*self.notes, *notes))
@@ -187,7 +196,8 @@ def check_models(
         notes=(*blank_notes(on), *([] if on.outputs or on.blank or random else [NOTHING_COMPARED]), *trials.notes),
         kld=on.kld,
         flips=on.flips,
-        only_near_ties=on.only_near_ties and off.only_near_ties,
+        decides_alike=on.decides_alike and off.decides_alike,
+        only_decides=on.only_decides,
         worst_sample=_worst_sample(in_float.outputs, wanted, got, trials.labels, random) if is_known else math.nan,
     )
     return _noted(check, random, on, off, alone)
@@ -200,13 +210,12 @@ def _worst_sample(
     labels: Sequence[str],
     ignored: frozenset[str],
 ) -> float:
-    """SQNR in dB of the worst sample of the user's; NaN if there are not several. A sample is near to silent only
-    beside the others, which is why each is a label of its own."""
+    """SQNR in dB of the worst sample of the user's; NaN if there are not several."""
     own = [i for i, label in enumerate(labels) if label == GIVEN]
     if len(own) < 2:
         return math.nan
     each = compare_outputs(names, [wanted[i] for i in own], [got[i] for i in own], ignored, map(str, own))
-    return each.sqnr if each.outputs else math.nan
+    return each.worst_alike() if each.outputs else math.nan
 
 
 def blank_notes(quality: Quality) -> list[str]:
@@ -256,10 +265,12 @@ def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alon
         names = ", ".join(f"'{name}'" for name in sorted(random))
         one = len(random) == 1
         check = check.noting(f"{'output' if one else 'outputs'} {names} {'is' if one else 'are'} random: not compared")
-    if check.bare_ms and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB) and not alone.only_near_ties:
+    is_other = not alone.only_decides and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB)
+    if check.bare_ms and (is_other or alone.flips_beyond(on)):
         alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
         raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")
-    if on.sqnr < off.sqnr - 6 and on.sqnr < 40 and not on.only_near_ties:
+    is_worse = not on.only_decides and on.sqnr < off.sqnr - 6 and on.sqnr < 40
+    if is_worse or on.flips_beyond(off):
         worse = f"({on.sqnr:.1f} dB) than with it off ({off.sqnr:.1f} dB)"
         check = check.noting(f"with onnxruntime's optimizer on, the outputs are worse {worse}")
     return check

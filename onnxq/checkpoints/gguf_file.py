@@ -154,7 +154,7 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
             raise BadData(f"'{path}' is not a GGUF file, or damaged: {error}") from None
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-            raise BadData(f"'{path}' is damaged: it has the alignment {alignment!r}")
+            raise BadData(f"'{path}' is damaged: its alignment is no number of bytes that makes sense")
         self._start = -(-head // alignment) * alignment
         spans = [(e.start, e.start + _nbytes(path, name, e), name) for name, e in self._entries.items()]
         for _, end, name in spans:

@@ -146,7 +146,7 @@ def _add_check(table: Table, check: Check) -> None:
             missing = ("not proven", "no data", "made-up inputs show weak points, not how good it is: give --data")
             table.add_row(*(Text(word, style="bold yellow") for word in missing))
     else:
-        missing = ("not proven", "not compared", "nobody knows how good it is: give --data")
+        missing = ("not proven", "not compared", "nobody knows how good it is")
         table.add_row(*(Text(word, style="bold red") for word in missing))
     if check.float_ms:
         words = speed_in_words(check.latency_ratio, check.latency_spread)

@@ -13,7 +13,7 @@ from onnxq import targets
 from onnxq.checkpoints.import_weights import Imported, ImportOptions
 from onnxq.checkpoints.import_weights import import_weights as put_in
 from onnxq.checkpoints.matching.match import WAYS
-from onnxq.cli import _tables
+from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.errors import one_line
@@ -90,6 +90,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
         )
     if options["as_json"]:
         click.echo(json.dumps(_as_dict(done), indent=1))
+        _written.end(done.check)
         return
     out = console()
     n = len(done.match.blocks)
@@ -111,6 +112,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
     for node, what in done.match.rounded.items():
         out.print(one_line(f"rounded: {node}: {what}"))
     out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
+    _written.end(done.check)
 
 
 def _addition(words: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from onnxq.cli._options import (
 )
 from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
 from onnxq.cli._types import Share
+from onnxq.errors import Exit
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
 from onnxq.plan import load_plan
@@ -43,8 +44,6 @@ from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import AIM
 from onnxq.schemes import SCHEMES
 
-#: The exit status of a file that was written, but that nobody could compare with the float model.
-UNVERIFIED = 3
 _QUANTIZE_HELP = """Quantize MODEL, check the saved file and show what became of it.
 
 MODEL may be a folder of models that are loaded together (of onnxruntime-genai, optimum, transformers.js,
@@ -192,7 +191,7 @@ def quantize(model: Path, **options: Any) -> None:
     floor_given = options["min_sqnr"] is not None or recipe.min_sqnr != DEFAULTS.min_sqnr
     if why := result.unverified(floor_given=floor_given):
         click.secho(f"onnxq: warning: {why}", fg="red", bold=True, err=True)
-        sys.exit(UNVERIFIED)
+        sys.exit(Exit.UNCHECKED)
 
 
 def _report(model: Path, result: Result, options: dict[str, Any], guard: Guard) -> Any:

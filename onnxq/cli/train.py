@@ -27,7 +27,7 @@ from onnxq.cli._options import (
     recipe_of,
 )
 from onnxq.cli._types import Size
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, Exit
 from onnxq.plan import load_plan
 from onnxq.training import require_torch
 from onnxq.training.settings import LEARNED, SCHEDULES, Settings
@@ -36,8 +36,6 @@ from onnxq.training.settings import LEARNED, SCHEDULES, Settings
 _DEFAULTS = Settings()
 #: Options that `Settings` has by the same name.
 _SETTINGS = [name for name in vars(_DEFAULTS) if name not in ("learn", "report", "memory", "checkpoint_every")]
-#: The exit status of a file that was written, but that nobody could compare with the float model.
-UNVERIFIED = 3
 _HELP = """Quantize MODEL and train it with the quantization in place, with no more than samples of its inputs.
 
 It learns to give what the float model gives (KL divergence of outputs that are scores of classes, else the mean
@@ -201,7 +199,7 @@ def train(model: Path, **options: Any) -> None:
         out.print(_tables.result_table(result))
     if why := result.unverified():
         click.secho(f"onnxq: warning: {why}", fg="red", bold=True, err=True)
-        sys.exit(UNVERIFIED)
+        sys.exit(Exit.UNCHECKED)
 
 
 def settings_of(options: dict[str, Any]) -> Settings:

@@ -86,7 +86,7 @@ def to_ort(
 def _proof(path: Path, loaded: ir.Model, staged: Path, environment: Environment) -> Check | None:
     restore_products(loaded)
     proof = prove(path, loaded, staged, environment)
-    if proof is not None and proof.sqnr < AGREES_DB and not proof.only_near_ties:
+    if proof is not None and proof.is_another(AGREES_DB):
         raise CheckFailed(
             f"the saved file computes something else than '{path}' ({proof.sqnr:.1f} dB): it was not kept"
         )

@@ -119,8 +119,7 @@ def _checked(path: Path, staged: Path, sampling: Sampling, environment: Environm
     except BadModel:
         return None
     found = check_models(before, staged, trials, threads=environment.threads)
-    is_other = found.is_known and (found.sqnr_plain < LEAST_DB or found.sqnr < LEAST_DB_FUSED)
-    if is_other and not found.only_near_ties:
+    if found.is_another(LEAST_DB_FUSED, LEAST_DB):
         reached = min(found.sqnr, found.sqnr_plain)
         raise CheckFailed(
             f"mended, the model gives something else ({reached:.1f} dB): leave it, and see what 'doctor' says"

@@ -29,6 +29,7 @@ _FUNCTIONS: Mapping[str, Callable[..., int]] = {
     "ceildiv": lambda a, b: -(-a // b),
     "mod": operator.mod,
 }
+_DIVISIONS = ("floordiv", "ceildiv", "mod")
 #: No dimension is longer.
 LARGEST = 1 << 62
 #: Names that exporters give to a batch, and some of them to any dimension: they count where they come first.
@@ -103,7 +104,8 @@ class Dims:
         if isinstance(tree, ast.UnaryOp):
             return -self._evaluate(tree.operand, sizes)
         if isinstance(tree, ast.Call):
-            return _FUNCTIONS[_function(tree)](*(self._evaluate(part, sizes) for part in tree.args))
+            word, parts = _function(tree), [self._evaluate(part, sizes) for part in tree.args]
+            return 0 if word in _DIVISIONS and parts[1] == 0 else _FUNCTIONS[word](*parts)
         assert isinstance(tree, ast.BinOp)
         right = self._evaluate(tree.right, sizes)
         if isinstance(tree.op, (ast.Div, ast.FloorDiv, ast.Mod)) and right == 0:

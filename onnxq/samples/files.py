@@ -176,8 +176,10 @@ def _lines(
     def record(where: str, found: dict[str, Any]) -> Record:
         try:
             arrays = {name: columns.shaped(np.array(found[name]), by_name[name]) for name in given}
-        except (KeyError, ValueError, TypeError) as error:
-            raise BadData(f"{where} lacks an array that the first line has: {first_line(error)}") from None
+        except KeyError as error:
+            raise BadData(f"{where} lacks {error}, an array that the first line has") from None
+        except (ValueError, TypeError, OverflowError):
+            raise BadData(f"{where} holds no array: its rows are not equally long, or no numbers") from None
         text = found.get("text")
         if maker.texts is not None and not isinstance(text, str):
             raise BadData(f'{where} has no "text"')

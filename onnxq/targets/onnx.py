@@ -42,7 +42,10 @@ class onnx(Target):
         if wish.method is Method.DYNAMIC and wish.op == "LSTM":
             return in_float(wish, "standard ONNX has no dynamically quantized LSTM: unpacked when the model loads")
         if wish.method is Method.PACKED:
-            has_type = formats.get(wish.format or "").is_integer
+            format = formats.get(wish.format or "")
+            has_type = format.is_integer
+            if format.bits > 8:
+                return in_float(wish, f"no kernel reads {format.bits} bits: unpacked when the model loads")
             if wish.op == "Gather" and not has_type:
                 return no_table_kernel(wish)
             if wish.op == "Gather":

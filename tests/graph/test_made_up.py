@@ -149,8 +149,16 @@ def test_guesses_stay_small_where_many_dimensions_are_free() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["*".join(["x"] * 17) + "-x", "(" * 24 + "x" + ")**3" * 24, f"{'9' * 4000}*x", "9**3**3**3"],
-    ids=["a product", "powers of powers", "a long number", "a tower"],
+    [
+        "mod(x, x - x)",
+        "floordiv(x, 0)",
+        "ceildiv(8, x - x)",
+        "*".join(["x"] * 17) + "-x",
+        "(" * 24 + "x" + ")**3" * 24,
+        f"{'9' * 4000}*x",
+        "9**3**3**3",
+    ],
+    ids=["mod by 0", "floordiv by 0", "ceildiv by 0", "a product", "powers of powers", "a long number", "a tower"],
 )
 def test_dimensions_beyond_memory_are_not_drawn(name: str) -> None:
     """They are one where the symbol is one, and beyond all bounds at the next length."""

@@ -261,23 +261,41 @@ def test_more_flips_than_nothing_would_leave_are_no_endless_noise() -> None:
     assert of(np.zeros(9), np.ones(9), np.int64).sqnr == of(np.zeros(9), np.eye(9)[0] == 0, np.int64).sqnr > -MAX_DB
 
 
-@pytest.mark.parametrize(("count", "flips", "near"), [(64, 1, True), (32, 6, True), (32, 8, False), (1000, 100, False)])
-def test_near_ties_are_few(count: int, flips: int, near: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "flips", "near"),
+    [(64, 1, True), (32, 6, True), (32, 8, False), (1000, 100, False), (4, 1, True), (4, 2, False), (1, 1, False)],
+)
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside numbers"])
+def test_near_ties_are_few(count: int, flips: int, near: bool, beside: bool) -> None:
     wanted = np.zeros(count, np.int64)
     got = wanted.copy()
     got[:flips] = 1
-    assert compare_outputs(["y"], [[wanted]], [[got]]).only_near_ties is near
+    more = [np.ones(9, np.float32)] * beside
+    found = compare_outputs(["y", "z"][: 1 + beside], [[wanted, *more]], [[got, *more]])
+    assert found.is_another(100) is not near and found.decides_alike is near
+    assert found.only_decides is not beside
+    assert found.agreement is not None and found.agreement < MAX_DB
+    assert not found.flips_beyond(found) and found.flips_beyond(Quality()) is not near
 
 
-def test_numbers_beside_decisions_are_no_near_ties() -> None:
-    wanted = [np.zeros(9, np.int64), np.ones(9, np.float32)]
-    assert not compare_outputs(["a", "b"], [wanted], [wanted]).only_near_ties
-    assert not Quality().only_near_ties
+def test_files_that_are_to_be_the_same() -> None:
+    assert Quality().agreement is None and not Quality().is_another(0.0)
+    numbers = of([1.0, 2.0], [1.1, 2.0])
+    assert numbers.agreement == numbers.sqnr and numbers.is_another(40) and not numbers.is_another(20)
 
 
 @pytest.mark.parametrize("other", [np.array(["a", "1"]), np.array(["1", "2"], object)])
 @pytest.mark.parametrize("numbers", [np.float32([1, 2]), np.array([1, 2]), np.array([True, False])])
 def test_texts_are_no_numbers(numbers: NDArray, other: NDArray) -> None:
     for x, y in ((numbers, other), (other, numbers)):
-        found = compare_outputs(["y"], [[x]], [[y]])
-        assert found.sqnr == -MAX_DB and not found.only_near_ties
+        quality = Quality(classes={"y": Classes(-1)})
+        quality.add(["y"], [x], [y])
+        assert quality.sqnr == -MAX_DB and quality.is_another(-100)
+
+
+def test_samples_of_one_kind_are_faint_beside_their_mean() -> None:
+    """Where most are silent, their median is 0."""
+    silent, loud = np.zeros(4, np.float32), np.ones(4, np.float32)
+    wanted, got = [[silent], [silent], [silent], [loud]], [[silent + 1e-7], [silent], [silent], [loud]]
+    found = compare_outputs(["y"], wanted, got, labels=map(str, range(4)))
+    assert found.sqnr == -MAX_DB and found.worst_alike() > 100

@@ -144,3 +144,13 @@ def test_a_header_without_metadata_is_no_damage(home: Path) -> None:
     assert run(home, "theirs", "--match", "unchecked").exit_code == 0
     save(file, {name: np.array(x) for name, x in open_checkpoint(file).items()}, [])  # type: ignore[arg-type]
     assert "does not describe tensors" in refused(home, "theirs")
+
+
+@pytest.mark.parametrize("case", ["compressed_nvfp4", "compressed_mxfp4", "compressed_pack4_affine"])
+def test_a_scale_by_another_name_is_none(case: str, home: Path) -> None:
+    """Of fine-grained float8 alone it is `weight_scale_inv`."""
+    file = written(home, case) / "model.safetensors"
+    opened = open_checkpoint(file)
+    parts = {name.replace("weight_scale", "weight_scale_inv"): np.array(x) for name, x in opened.items()}
+    save(file, parts, getattr(opened, "metadata", {}))
+    assert "weight_scale" in refused(home, "theirs")

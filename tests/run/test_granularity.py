@@ -230,3 +230,15 @@ def test_recipe_files_plans_and_the_command_line(tmp_path: Path) -> None:
         np.testing.assert_array_equal(outputs[0], other)
     done = CliRunner().invoke(main, ["quantize", model, "-w", "int4", "--affine", "-o", str(tmp_path / "e.onnx")])
     assert done.exit_code == 1 and "int4 is symmetric by its name; use uint4" in done.output
+
+
+@pytest.mark.filterwarnings("ignore:blocks of 32 change nothing")
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnx-25", "onnxq", "ort-cuda", "qnn", "openvino"])
+@pytest.mark.parametrize(("word", "least"), [("float8_e4m3", 25), ("float8_e5m2", 19), ("int16", 80), ("uint16", 80)])
+def test_blocks_of_codes_that_no_kernel_reads(target: str, word: str, least: float, tmp_path: Path) -> None:
+    text = "g (float[N, 64] x) => (float[N, 48] y) { h = MatMul(x, v)  r = Relu(h)  y = MatMul(r, w) }"
+    model = tiny.save(tiny.model(text, {"v": normal(64, 80), "w": normal(80, 48, seed=1)}), tmp_path)
+    recipe = Recipe(word, block_size=32, keep_slow=True, min_sqnr=-np.inf)
+    result = onnxq.quantize(model, tmp_path / "out.onnx", recipe, target=target)
+    assert {choice.block for choice in result.plan} == {None if "16" in word and "ort" in target else 32}
+    assert result.check is not None and result.check.sqnr > least

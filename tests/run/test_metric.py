@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq.checking.logits import classes_of
-from onnxq.checking.metrics import WORDS
+from onnxq.checking.metrics import WORDS, Sums
 from onnxq.cli import main
 from onnxq.decisions import Classes
 from onnxq.errors import BadData, BadRecipe, CheckFailed, OnnxqError
@@ -320,3 +320,26 @@ def test_errors_are_ours(folder: Path) -> None:
     with pytest.raises(OnnxqError, match="no output 'q'; it has y"):
         onnxq.check(folder / "model.onnx", folder / "model.onnx", logits=["q"])
     onnx.checker.check_model(onnx.load(folder / "model.onnx"))
+
+
+@pytest.mark.parametrize("word", ["top1", "top5", "f1"])
+def test_what_is_no_number_is_no_right_answer(folder: Path, tmp_path: Path, word: str) -> None:
+    """The largest of nothing but NaN is the first class."""
+    how = {"metric": word, "labels": "y", "limit": None, "data": folder / "data.npz"}
+    text = TEXT.replace("y = MatMul (r, v) }", "z = MatMul (r, v)  y = Where (c, z, nan) }")
+    weights = {"w": tiny.normal(32, 64), "v": 3 * tiny.normal(64, 10, seed=1), "nan": np.array(np.nan, np.float32)}
+    never = tiny.save(tiny.model(text, weights | {"c": np.array(False)}), tmp_path, "never.onnx")
+    with pytest.raises(CheckFailed, match="its outputs are no numbers"):
+        onnxq.check(folder / "model.onnx", never, **how)
+    with pytest.raises(BadData, match="outputs that are numbers"):
+        onnxq.check(never, never, **how, logits=("y",))
+    at_times = text.replace("z = MatMul", "m = ReduceSum <keepdims = 0> (x)  c = Less (m, zero)  z = MatMul")
+    seldom = tiny.save(tiny.model(at_times, weights | {"zero": np.array(0, np.float32)}), tmp_path, "seldom.onnx")
+    found = onnxq.check(folder / "model.onnx", seldom, **how).score
+    assert found is not None and 0 < found.quantized < 0.8 * found.in_float
+
+
+def test_a_threshold_is_not_met_by_what_is_no_number() -> None:
+    sums = Sums()
+    WORDS["f1"].add(sums, np.array([0.9, np.nan, 0.1, np.nan]), np.array([1, 1, 0, 0]), None, "here")
+    assert WORDS["f1"].finish(sums) == pytest.approx(2 * 1 / (2 + 2))

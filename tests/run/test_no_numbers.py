@@ -175,3 +175,29 @@ def test_outputs_of_no_numbers_are_not_the_same(tmp_path: Path) -> None:
     tiny.save(tiny.model(text, {"w": CONSTANTS["w"], "most": np.array(1e9, np.float32)}), tmp_path, "none.onnx")
     said = run("quantize", "none.onnx", "-s", "w8a16", "--data", "sound.npz", "-o", "out.onnx", code=3)
     assert "nothing was compared" in said and "identical" not in said
+
+
+def test_nothing_is_identical_in_a_bench_or_to_the_float_model_of_a_bundle(folder: Path) -> None:
+    said = run("bench", "made.onnx", "sound.onnx", "--seconds", "0.01", "--batch", "1", "--threads", "1")
+    assert "could be compared with 'sound.onnx'" in said and "identical" not in said
+    said = run("export", "sound.onnx", "-o", "b", "--reference", "nan.onnx")
+    assert SAID in said and json.loads((folder / "b" / "manifest.json").read_text())["measured"]["sqnr"] is None
+    assert "against the float model" not in run("verify", "b")
+
+
+def test_a_folder_with_such_a_model_is_told_by_its_exit_status(folder: Path) -> None:
+    (folder / "several").mkdir()
+    for name in ("made", "sound"):
+        (folder / f"{name}.onnx").rename(folder / "several" / f"{name}.onnx")
+    said = run("quantize", "several", "-s", "w8a16", "-o", "out", code=3)
+    assert "out/made.onnx was written, but nobody knows how good it is" in said and "sound.onnx was" not in said
+
+
+def test_weights_put_into_such_a_model_are_told_by_the_exit_status() -> None:
+    np.savez("w.npz", **{"down.weight": CONSTANTS["v"].T})
+    assert "nobody knows how good it is" in run("import-weights", "made.onnx", "w.npz", "-o", "out.onnx", code=3)
+
+
+def test_a_floor_is_no_number_of_decibels_below_nothing() -> None:
+    said = run("check", "nan.onnx", "nan.onnx", "--fail-below", "sqnr=30", code=1)
+    assert "nothing could be compared" in said and "nan dB" not in said

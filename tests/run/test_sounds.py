@@ -308,3 +308,16 @@ def test_inputs_that_are_something_else(tmp_path: Path, shape: tuple[Any, ...], 
     corpora.sound(tmp_path / "s.wav")
     with pytest.raises(BadData, match=message):
         list(open_data(tmp_path, (Input("x", F32, shape),), parse(words)))
+
+
+@pytest.mark.parametrize("style", spectrum.STYLES)
+def test_frames_are_transformed_some_at_a_time(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wave = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    whole = features(wave, Sound(mel=40, style=style))
+    monkeypatch.setattr(spectrum, "AT_ONCE", 3000)
+    np.testing.assert_allclose(features(wave, Sound(mel=40, style=style)), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_a_spectrogram_of_any_size_is_not_made() -> None:
+    with pytest.raises(BadRecipe, match="480000 frames of 1024 bands is too large; give a longer hop"):
+        features(np.zeros(480_000, np.float32), Sound(mel=1024, hop=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from onnxq.checking.layers.result import ByLayer, LayerError
@@ -52,6 +53,8 @@ def require_output_floor(sqnr: float, floors: Mapping[str, float]) -> None:
     others = [word for word in floors if word not in OF_OUTPUTS]
     if others:
         raise BadRecipe(f"--fail-below {others[0]}=… is for layers: give --by-layer too")
+    if math.isnan(sqnr):
+        raise CheckFailed(f"nothing could be compared, so nobody knows of the {floors['sqnr']:g} dB of --fail-below")
     if not sqnr >= floors["sqnr"]:
         raise CheckFailed(f"the outputs reach {sqnr:.1f} dB, less than the {floors['sqnr']:g} dB of --fail-below")
 

@@ -139,7 +139,7 @@ def floats(weight: Weight, read: Callable[[], NDArray]) -> ir.LazyTensor:
     """
 
     def evaluate() -> ir.TensorProtocol:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             w = read().astype(weight.tensor.dtype.numpy())
         if not np.isfinite(w.astype(np.float32)).all():
             raise BadModel(f"the weight for node '{weight.node.name}' holds numbers that are not finite in {w.dtype}")

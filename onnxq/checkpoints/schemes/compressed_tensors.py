@@ -69,6 +69,8 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     if found.ndim != 2 or not found.size:
         raise BadModel(f"'{source}' is of shape {list(found.shape)}, not a matrix")
     bias, kind = bias_of(checkpoint, name), found.dtype
+    if kind == np.uint8 or (kind == np.int32 and main == PACKED):
+        required(checkpoint, name, main, SCALE)  # the others know no inverse
     if kind == np.uint8:
         return _fp4(checkpoint, name, source, bias)
     if kind == np.int32 and main == PACKED:

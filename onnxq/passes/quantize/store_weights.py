@@ -59,7 +59,9 @@ class StoreWeights(PlanPass):
             key = (id(weight.value), choice.format or "", granularity, groups, rank)
             if key not in unpacked:
                 format = formats.get(choice.format or "")
-                by_node, op_type = self.own_nodes and not is_standard(format, granularity.block), weight.node.op_type
+                has_fields = format.code_type.kind in "iu"  # of bits, which our own node reads
+                by_node = self.own_nodes and has_fields and not is_standard(format, granularity.block)
+                op_type = weight.node.op_type
                 half = by_node and granularity.block is not None
                 if not by_node and op_type == "Conv" and granularity.block is not None:
                     encoding = _of_kernels(constants, weight, format, granularity.block)
@@ -169,7 +171,7 @@ def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:
         x = chain.op("Gather", chain.small(word, levels), chain.cast(x, ir.DataType.INT64))
     elif is_signed and encoding.format.bits == 4:
         x = chain.op("Sub", x, chain.small("middle", np.float32(8)))
-    elif not is_signed:
+    elif encoding.format.offset_type is not None:
         zeros = encoding.part(layouts.column(layouts.zero_points_by_row))
         x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
     steps = encoding.part(layouts.column(layouts.scales_by_row), ir.DataType.FLOAT)

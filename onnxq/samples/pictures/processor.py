@@ -46,6 +46,10 @@ _OTHERS |= {"Pix2Struct", "Perceiver", "VideoMAE", "Vivit", "Flava", "Fuyu", "Id
 _OTHERS |= {"EfficientNet", "Swin2SR", "TextNet"}
 
 
+class _Invalid(ValueError):
+    """A value that is of the right kind, and makes no sense."""
+
+
 def load_processor(path: Path) -> Preprocessing | Sound:
     """What `path` declares.
 
@@ -55,15 +59,16 @@ def load_processor(path: Path) -> Preprocessing | Sound:
     found = read_json(path)
     for part in ("image_processor", "feature_extractor"):  # processor_config.json holds them in one
         found = found[part] if isinstance(found.get(part), dict) else found
-    type = str(found.get("image_processor_type") or found.get("feature_extractor_type") or "")
+    type = found.get("image_processor_type") or found.get("feature_extractor_type") or ""
+    type = type if isinstance(type, str) else ""
     try:
         if "sampling_rate" in found or "num_mel_bins" in found:
             return checked(_sound(found, type, path))
         if any(key in found for key in ("image_mean", "size", "crop_size", "do_resize", "rescale_factor")) or type:
             return _image(found, _stem(type), path)
-    except ValueError as error:
+    except _Invalid as error:
         raise BadData(f"'{path}' has an invalid value: {error}") from None
-    except (TypeError, LookupError, AttributeError, ArithmeticError):  # of values that are of another kind
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # of values that are of another kind
         raise BadData(f"'{path}' has an invalid value: one of its entries is of a wrong kind") from None
     raise BadData(f"'{path}' declares neither images nor sounds: it is not a preprocessor_config.json")
 
@@ -114,11 +119,11 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
         mean, std = (0.0,), (1.0,)
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     if not min(std) > 0 or not scale > 0 or not all(map(math.isfinite, (*mean, *std, scale))):
-        raise ValueError("image_std and rescale_factor are positive numbers, image_mean is made of numbers")
+        raise _Invalid("image_std and rescale_factor are positive numbers, image_mean is made of numbers")
     number = found.get("resample", resample)
     number = resample if number is None else int(number)
     if not 0 <= number < len(get_args(Resample)):
-        raise ValueError(f"unknown resampling filter {number}")
+        raise _Invalid(f"unknown resampling filter {number}")
     return Preprocessing(
         mean=mean,
         std=std,
@@ -157,5 +162,5 @@ def _pair(size: Any) -> tuple[int, int]:
 
 def _side(x: Any) -> int:
     if not isinstance(x, int) or not 0 < x <= 1 << 14:
-        raise ValueError(f"invalid size {x}: not 1 to 16384 pixels")
+        raise _Invalid(f"invalid size {x}: not 1 to 16384 pixels")
     return x

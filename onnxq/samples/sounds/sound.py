@@ -111,7 +111,8 @@ def checked(sound: Sound) -> Sound:
     for word, (number, most) in limits.items():
         if not 0 <= number <= most:
             why = f"more than the {most} that make sense" if number > most else "less than nothing"
-            raise BadRecipe(f"--preprocess: {word}={number} is {why}")
+            shown = number if number < 1e12 else f"{number:.3g}"
+            raise BadRecipe(f"--preprocess: {word}={shown} is {why}")
     if not sound.rate or not (math.isfinite(sound.mean) and math.isfinite(sound.std) and sound.std > 0):
         raise BadRecipe("--preprocess: rate and std are positive numbers, and mean is a number")
     if sound.mel and not (sound.window <= fft and sound.hop > 0 and 0 <= sound.low < (sound.high or sound.rate / 2)):
@@ -129,11 +130,20 @@ def _filters(sound: Sound) -> tuple[NDArray, int]:
 
 
 def features(wave: NDArray, sound: Sound) -> NDArray:
-    """The wave form [samples], or the spectrogram [frames, mels]."""
+    """The wave form [samples], or the spectrogram [frames, mels].
+
+    Raises:
+        BadRecipe: that would be too large.
+    """
     if sound.normalize:
         wave = (wave - wave.mean()) / np.sqrt(wave.var() + 1e-7)
     if not sound.mel:
         return ((wave - sound.mean) / sound.std).astype(np.float32)
+    frames = len(wave) // sound.hop
+    if frames * sound.mel > MOST_SAMPLES:
+        raise BadRecipe(
+            f"--preprocess: a spectrogram of {frames} frames of {sound.mel} bands is too large; give a longer hop"
+        )
     filters, fft = _filters(sound)
     found = spectrum.STYLES[sound.style](wave, filters, sound.window, sound.hop, fft)
     if sound.frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 Scale = Literal["slaney", "kaldi"]
 #: What Kaldi adds to no power: the epsilon of float32.
 _KALDI_FLOOR = 1.192092955078125e-07
+#: Numbers of frames that are transformed together.
+AT_ONCE = 1 << 24
 #: Slaney's scale is linear up to 1 kHz, which is 15 mels, and logarithmic above, 27 mels for a factor of 6.4.
 _CORNER, _CORNER_MELS, _STEP = 1000.0, 15.0, 27.0 / np.log(6.4)
 
@@ -47,6 +50,17 @@ def _power(frames: NDArray, window: NDArray, fft: int) -> NDArray:
     return np.abs(np.fft.rfft((frames * window).astype(np.float64), fft, axis=-1)) ** 2
 
 
+def _bands(
+    frames: NDArray, window: NDArray, fft: int, filters: NDArray, prepared: Callable[[NDArray], NDArray] | None = None
+) -> NDArray:
+    """The mel spectrum [frames, mels], of as many frames at a time as fit into little memory."""
+    step = max(1, AT_ONCE // max(frames.shape[1], fft))
+    parts = (frames[start : start + step] for start in range(0, len(frames), step))
+    return np.concatenate(
+        [_power(part if prepared is None else prepared(part), window, fft) @ filters for part in parts]
+    )
+
+
 def centred(wave: NDArray, filters: NDArray, window: int, hop: int, fft: int) -> NDArray:
     """The mel spectrum [frames, mels] with frames centred at multiples of `hop`; the ends are mirrored."""
     hann = np.hanning(window + 1)[:-1]
@@ -54,7 +68,7 @@ def centred(wave: NDArray, filters: NDArray, window: int, hop: int, fft: int) ->
     hann = np.pad(hann, (left, fft - window - left))
     half = fft // 2
     wave = np.pad(wave, half, mode="reflect" if len(wave) > half else "constant")
-    return np.maximum(1e-10, _power(sliding_window_view(wave, fft)[::hop], hann, fft) @ filters)
+    return np.maximum(1e-10, _bands(sliding_window_view(wave, fft)[::hop], hann, fft, filters))
 
 
 def whisper(wave: NDArray, filters: NDArray, window: int, hop: int, fft: int) -> NDArray:
@@ -71,10 +85,15 @@ def plain(wave: NDArray, filters: NDArray, window: int, hop: int, fft: int) -> N
 
 def kaldi(wave: NDArray, filters: NDArray, window: int, hop: int, fft: int) -> NDArray:
     """Kaldi's filter banks: whole frames only, each without its mean, with preemphasis, under a symmetric window."""
-    frames = sliding_window_view(np.pad(wave, (0, max(0, window - len(wave)))), window)[::hop].astype(np.float64)
+    frames = sliding_window_view(np.pad(wave, (0, max(0, window - len(wave)))), window)[::hop]
+    return np.log(np.maximum(_KALDI_FLOOR, _bands(frames, np.hanning(window), fft, filters, _emphasized)))
+
+
+def _emphasized(frames: NDArray) -> NDArray:
+    frames = frames.astype(np.float64)
     frames = frames - frames.mean(axis=-1, keepdims=True)
     before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
-    return np.log(np.maximum(_KALDI_FLOOR, _power(frames - 0.97 * before, np.hanning(window), fft) @ filters))
+    return frames - 0.97 * before
 
 
 STYLES = {"whisper": whisper, "kaldi": kaldi, "plain": plain}
