@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from onnxq.checking.logits import classes_of
 from onnxq.checking.metrics import WORDS, Sums
 from onnxq.checking.score import Score
-from onnxq.decisions import Classes
 from onnxq.errors import BadData, BadRecipe, CheckFailed
 from onnxq.model.load import load_model
+from onnxq.quality.decisions import Classes
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxq.decisions import Classes
 from onnxq.errors import BadRecipe
 from onnxq.model import graph
+from onnxq.quality.decisions import Classes
 
 #: Nodes that may stand behind a product, each with one constant.
 _BEHIND = ("Add", "Sub", "Mul", "Div")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.decisions import Classes
 from onnxq.errors import BadData
 from onnxq.quality import decibel
+from onnxq.quality.decisions import Classes
 
 
 @dataclass

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from onnxq import own_ops
 from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.score import Score
-from onnxq.decisions import NO_CLASSES, Classes
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
 from onnxq.passes.regions.step_names import RegionTime, region_times
 from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality.decisions import NO_CLASSES, Classes
 from onnxq.runtime import native
 from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.own_files import model_files

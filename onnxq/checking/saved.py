@@ -14,12 +14,12 @@ from onnxq.checking.elsewhere import run_elsewhere
 from onnxq.checking.models import Check, check_models, check_nodes
 from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
-from onnxq.decisions import NO_CLASSES, Classes
 from onnxq.errors import BadModel
 from onnxq.files.staging import scratch
 from onnxq.job import Job
 from onnxq.output import write
 from onnxq.plan import Method, Plan
+from onnxq.quality.decisions import NO_CLASSES, Classes
 from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trials
 

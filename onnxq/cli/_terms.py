@@ -23,7 +23,7 @@ TERMS = {
     ),
     "collector": "a method that makes a range of a summary: percentile, entropy, …",
     "range": "lowest and highest number of an activation, from which its scale and zero point follow",
-    "quality": "signal-to-noise ratio of outputs, by output and kind of sample",
+    "quality": "signal-to-noise ratio of outputs, by output and kind of sample, and decisions that flip",
     "method": (
         "how a node computes: static (int8, fixed ranges), dynamic (int8, ranges of each run), packed, "
         "stored, half, keep"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onnxq.decisions import LEAST_PROBABILITY, Classes
 from onnxq.errors import BadData, BadRecipe
+from onnxq.quality.decisions import LEAST_PROBABILITY, Classes
 from onnxq.runtime.own_functions import call, failing, import_function, shown
 
 Outputs = Mapping[str, Any]

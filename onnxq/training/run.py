@@ -16,12 +16,12 @@ from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.checking.logits import classes_of
 from onnxq.checking.result import Result
-from onnxq.decisions import Classes
 from onnxq.errors import BadModel, BadRecipe, OutOfMemory
 from onnxq.files.guard import Guard
 from onnxq.job import Job
 from onnxq.plan import Plan
 from onnxq.progress import QUIET, Progress
+from onnxq.quality.decisions import Classes
 from onnxq.recipe import Recipe
 from onnxq.request import Learned
 from onnxq.samples.source import DataSource

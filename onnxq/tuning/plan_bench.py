@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.decisions import Classes, scores_rare_events
 from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.origin import HALVES, STORED_TYPE
@@ -21,6 +20,7 @@ from onnxq.passes.regions.step_names import with_names
 from onnxq.plan import Plan
 from onnxq.planning.shared_weights import first_readers
 from onnxq.quality import MAX_DB, Quality, arrays_of, compare_outputs, unrepeatable
+from onnxq.quality.decisions import Classes, scores_rare_events
 from onnxq.runtime import work
 from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.profile import MachineProfile, new_profile

@@ -121,7 +121,8 @@ def _refined_once(
         priced.append((price(plan.replacing(ranked[:count])), count))
         progress.advance(1)
     chosen = ranked[: min(priced)[1]]
-    if chosen and bench.size(plan.replacing(chosen)) <= bench.size(plan):
+    is_short = not plan.those(Method.HALF)  # in float16 a node's weights are as long as its numbers are
+    if chosen and is_short and bench.size(plan.replacing(chosen)) <= bench.size(plan):
         chosen = [dataclasses.replace(choice, reason=NO_SMALLER) for choice in chosen]
     return plan.replacing(chosen)
 

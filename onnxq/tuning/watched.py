@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from numpy.typing import NDArray
 
-from onnxq.decisions import Classes
 from onnxq.quality import Quality, arrays_of, compare_outputs
+from onnxq.quality.decisions import Classes
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.source import add_to_hash
 

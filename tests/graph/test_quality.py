@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from onnxq.decisions import Classes, scores_beside
 from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality.decisions import Classes, scores_beside
 
 
 def of(wanted: ArrayLike, got: ArrayLike, dtype: DTypeLike = np.float32) -> Quality:

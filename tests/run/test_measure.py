@@ -10,8 +10,8 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxq.decisions import LEAST_SCORES, scores_beside, scores_rare_events
 from onnxq.plan import Choice, Method, Plan
+from onnxq.quality.decisions import LEAST_SCORES, scores_beside, scores_rare_events
 from onnxq.samples.trials import Trial, Trials
 from onnxq.tuning.plan_bench import WATCHED, PlanBench, _is_detector, _is_recurrent
 from onnxq.tuning.refine import _growing

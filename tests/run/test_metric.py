@@ -17,9 +17,9 @@ import onnxq
 from onnxq.checking.logits import classes_of
 from onnxq.checking.metrics import WORDS, Sums
 from onnxq.cli import main
-from onnxq.decisions import Classes
 from onnxq.errors import BadData, BadRecipe, CheckFailed, OnnxqError
 from onnxq.quality import compare_outputs
+from onnxq.quality.decisions import Classes
 
 pytestmark = pytest.mark.usefixtures("quick")
 TEXT = "m (float[n, 32] x) => (float[n, 10] y) { h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }"

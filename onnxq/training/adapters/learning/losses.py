@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from onnxq.decisions import Classes
 from onnxq.errors import BadData
+from onnxq.quality.decisions import Classes
 from onnxq.runtime.session import Feed, Session
 from onnxq.training.losses import Distillation, OwnLoss, cross_entropy
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, is_text, scores_beside
+from onnxq.quality.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, is_text, scores_beside
 
 #: What is reported for outputs that are equal, and the most that is reported at all.
 MAX_DB = 120.0
