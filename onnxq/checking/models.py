@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,8 +165,9 @@ def check_models(
         if not feeds:
             nan, notes = math.nan, (NOT_RUN, *trials.notes)
             return Check(trials.words, nan, nan, nan, threads=threads, proves=False, notes=notes)
-        got = [optimized.run(feed) for feed in feeds]
-        on, off, alone = compared(got), compared(map(plain.run, feeds)), Quality()
+        each = Quality(random)
+        on = compared(_noting_each(each, in_float.outputs, wanted, map(optimized.run, feeds), trials.labels))
+        off, alone = compared(map(plain.run, feeds)), Quality()
         timed = [in_float, optimized]
         if bare and native.path() is not None:
             timed.append(Session(quantized, threads=threads, library=False))
@@ -198,24 +199,23 @@ def check_models(
         flips=on.flips,
         decides_alike=on.decides_alike and off.decides_alike,
         only_decides=on.only_decides,
-        worst_sample=_worst_sample(in_float.outputs, wanted, got, trials.labels, random) if is_known else math.nan,
+        worst_sample=each.worst_alike() if len(each.labels) > 1 and each.outputs else math.nan,
     )
     return _noted(check, random, on, off, alone)
 
 
-def _worst_sample(
+def _noting_each(
+    each: Quality,
     names: Sequence[str],
     wanted: Sequence[Sequence[NDArray]],
-    got: Sequence[Sequence[NDArray]],
+    got: Iterable[Sequence[NDArray]],
     labels: Sequence[str],
-    ignored: frozenset[str],
-) -> float:
-    """SQNR in dB of the worst sample of the user's; NaN if there are not several."""
-    own = [i for i, label in enumerate(labels) if label == GIVEN]
-    if len(own) < 2:
-        return math.nan
-    each = compare_outputs(names, [wanted[i] for i in own], [got[i] for i in own], ignored, map(str, own))
-    return each.worst_alike() if each.outputs else math.nan
+) -> Iterator[Sequence[NDArray]]:
+    """`got`; the user's own samples are taken into `each` on the way, under a label each."""
+    for number, (x, y, label) in enumerate(zip(wanted, got, labels, strict=True)):
+        if label == GIVEN:
+            each.add(names, x, y, str(number))
+        yield y
 
 
 def blank_notes(quality: Quality) -> list[str]:
