@@ -232,6 +232,7 @@ def test_recipe_files_plans_and_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 1 and "int4 is symmetric by its name; use uint4" in done.output
 
 
+@pytest.mark.each_value
 @pytest.mark.filterwarnings("ignore:blocks of 32 change nothing")
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnx-25", "onnxq", "ort-cuda", "qnn", "openvino"])
 @pytest.mark.parametrize(("word", "least"), [("float8_e4m3", 25), ("float8_e5m2", 19), ("int16", 80), ("uint16", 80)])
