@@ -111,8 +111,8 @@ def checked(sound: Sound) -> Sound:
     for word, (number, most) in limits.items():
         if not 0 <= number <= most:
             why = f"more than the {most} that make sense" if number > most else "less than nothing"
-            shown = number if number < 1e12 else f"{number:.3g}"
-            raise BadRecipe(f"--preprocess: {word}={shown} is {why}")
+            is_long = isinstance(number, int) and number > 10**12
+            raise BadRecipe(f"--preprocess: {word}={'(more than 10^12)' if is_long else number} is {why}")
     if not sound.rate or not (math.isfinite(sound.mean) and math.isfinite(sound.std) and sound.std > 0):
         raise BadRecipe("--preprocess: rate and std are positive numbers, and mean is a number")
     if sound.mel and not (sound.window <= fft and sound.hop > 0 and 0 <= sound.low < (sound.high or sound.rate / 2)):
