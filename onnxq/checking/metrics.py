@@ -37,6 +37,11 @@ class Sums:
         """Whether any place counts at which the output is a number."""
         return self.lost < self.count
 
+    def lose(self, lost: NDArray[np.bool_]) -> None:
+        """Count places, and those of them at which the output is no number."""
+        self.lost += int(lost.sum())
+        self.count += lost.size
+
     def mean(self) -> float:
         return self.total / self.count if self.is_known else math.nan
 
@@ -69,11 +74,10 @@ def _top(count: int) -> Add:
             sums.count += len(wanted)
             return
         scores, right = _places(output, label, classes, where)
-        lost = np.isnan(scores).any(axis=1)
+        lost = np.asarray(np.isnan(scores).any(axis=1))
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, :count]
         sums.total += float(((chosen == right[:, None]).any(axis=1) & ~lost).sum())
-        sums.lost += int(lost.sum())
-        sums.count += len(right)
+        sums.lose(lost)
 
     return add
 
@@ -86,12 +90,14 @@ def _nll(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, w
 
 def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:
     if _says_classes(output, classes):
-        _count_each(sums, *_said(output, label, where))
+        said, known = _said(output, label, where)
+        sums.count += len(known)
+        _count_each(sums, said, known)
         return
     if classes is not None:
         scores, right = _places(output, label, classes, where)
-        lost = np.isnan(scores).any(axis=1)
-        sums.lost, sums.count = sums.lost + int(lost.sum()), sums.count + len(right)
+        lost = np.asarray(np.isnan(scores).any(axis=1))
+        sums.lose(lost)
         _count_each(sums, np.where(lost, -1, scores.argmax(axis=1)), right)
         return
     if label.size != output.size:
@@ -101,7 +107,7 @@ def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, wh
         )
     scores, wanted = output.reshape(-1).astype(np.float64), _finite(label, where).reshape(-1) > 0.5
     lost = np.isnan(scores)
-    sums.lost, sums.count = sums.lost + int(lost.sum()), sums.count + len(scores)
+    sums.lose(lost)
     _count(sums, 1, np.where(lost, ~wanted, scores > 0.5), wanted)
 
 
@@ -118,7 +124,7 @@ def _count(sums: Sums, word: int, chosen: NDArray, right: NDArray) -> None:
 def _mean_f1(sums: Sums) -> float:
     """The mean over classes."""
     each = [2 * hits / max(1.0, found + wanted) for hits, found, wanted in sums.by_class.values()]
-    return float(np.mean(each)) if each and (sums.is_known or not sums.lost) else math.nan
+    return float(np.mean(each)) if each and sums.is_known else math.nan
 
 
 def _psnr(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, where: str) -> None:

@@ -12,24 +12,29 @@ from onnxq.runtime.session import Input
 
 Sizes = Mapping[str, int]
 
+
+def _or_zero(divide: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """A division that gives 0 where nothing can be divided by."""
+    return lambda a, b: divide(a, b) if b else 0
+
+
 _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.FloorDiv: _or_zero(operator.floordiv),
+    ast.Div: _or_zero(operator.floordiv),
+    ast.Mod: _or_zero(operator.mod),
     ast.Pow: operator.pow,
 }
 _FUNCTIONS: Mapping[str, Callable[..., int]] = {
     "max": max,
     "min": min,
     "floor": int,
-    "floordiv": operator.floordiv,
-    "ceildiv": lambda a, b: -(-a // b),
-    "mod": operator.mod,
+    "floordiv": _or_zero(operator.floordiv),
+    "ceildiv": _or_zero(lambda a, b: -(-a // b)),
+    "mod": _or_zero(operator.mod),
 }
-_DIVISIONS = ("floordiv", "ceildiv", "mod")
 #: No dimension is longer.
 LARGEST = 1 << 62
 #: Names that exporters give to a batch, and some of them to any dimension: they count where they come first.
@@ -104,13 +109,9 @@ class Dims:
         if isinstance(tree, ast.UnaryOp):
             return -self._evaluate(tree.operand, sizes)
         if isinstance(tree, ast.Call):
-            word, parts = _function(tree), [self._evaluate(part, sizes) for part in tree.args]
-            return 0 if word in _DIVISIONS and parts[1] == 0 else _FUNCTIONS[word](*parts)
+            return _FUNCTIONS[_function(tree)](*(self._evaluate(part, sizes) for part in tree.args))
         assert isinstance(tree, ast.BinOp)
-        right = self._evaluate(tree.right, sizes)
-        if isinstance(tree.op, (ast.Div, ast.FloorDiv, ast.Mod)) and right == 0:
-            return 0
-        return _OPERATORS[type(tree.op)](self._evaluate(tree.left, sizes), right)
+        return _OPERATORS[type(tree.op)](self._evaluate(tree.left, sizes), self._evaluate(tree.right, sizes))
 
 
 def is_free(dim: int | str | None) -> bool:
