@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import click
 
 from onnxq.checking.layers.floor import require_floors, require_output_floor
 from onnxq.checking.layers.result import ByLayer
+from onnxq.cli import _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._layers import layers_table
 from onnxq.cli._options import effort_of, options, preprocessing_of, profile_of, recipe_of, sampling_of
 from onnxq.cli._report import announced, command_line, write_html
-from onnxq.errors import BadModel, BadRecipe, CheckFailed, Exit, one_line
+from onnxq.errors import BadModel, BadRecipe, CheckFailed, one_line
 from onnxq.files.guard import Guard
 from onnxq.folders import layouts, quantize_folder
 from onnxq.folders.compare import FolderCheck, compare_folders
@@ -95,11 +95,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
         out = console()
         out.print(f"{result.output}: {result.kind} folder, {result.scheme} for {result.target}\n", style="bold")
         out.print(folder_table(result))
-    unknown = [why for part in result.parts if part.result is not None and (why := part.result.unverified())]
-    for why in unknown:
-        click.secho(f"onnxq: warning: {one_line(why)}", fg="red", bold=True, err=True)
-    if unknown:
-        sys.exit(Exit.UNCHECKED)
+    _written.end_unverified(*(part.result.unverified() for part in result.parts if part.result is not None))
 
 
 def keep(guard: Guard, *folders: Path) -> None:

@@ -55,3 +55,13 @@ def end(check: Check | None) -> None:
     """Tell by the exit status of a file that could not be compared."""
     if check is not None and not check.is_known:
         sys.exit(Exit.UNCHECKED)
+
+
+def end_unverified(*sentences: str) -> None:
+    """Say of files why nobody knows how good they are, and tell by the exit status; of files with no sentence that is
+    known."""
+    told = [sentence for sentence in sentences if sentence]
+    for sentence in told:
+        click.secho(f"onnxq: warning: {one_line(sentence)}", fg="red", bold=True, err=True)
+    if told:
+        sys.exit(Exit.UNCHECKED)

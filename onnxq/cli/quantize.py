@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from onnxq import pipeline
 from onnxq.checking.result import Result
-from onnxq.cli import _folders, _tables
+from onnxq.cli import _folders, _tables, _written
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -36,7 +35,6 @@ from onnxq.cli._options import (
 )
 from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
 from onnxq.cli._types import Share
-from onnxq.errors import Exit
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
 from onnxq.plan import load_plan
@@ -189,9 +187,7 @@ def quantize(model: Path, **options: Any) -> None:
     else:
         _show(result, has_data=bool(options["data"]))
     floor_given = options["min_sqnr"] is not None or recipe.min_sqnr != DEFAULTS.min_sqnr
-    if why := result.unverified(floor_given=floor_given):
-        click.secho(f"onnxq: warning: {why}", fg="red", bold=True, err=True)
-        sys.exit(Exit.UNCHECKED)
+    _written.end_unverified(result.unverified(floor_given=floor_given))
 
 
 def _report(model: Path, result: Result, options: dict[str, Any], guard: Guard) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from onnxq.cli import _tables
+from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
@@ -27,7 +26,7 @@ from onnxq.cli._options import (
     recipe_of,
 )
 from onnxq.cli._types import Size
-from onnxq.errors import BadRecipe, Exit
+from onnxq.errors import BadRecipe
 from onnxq.plan import load_plan
 from onnxq.training import require_torch
 from onnxq.training.settings import LEARNED, SCHEDULES, Settings
@@ -197,9 +196,7 @@ def train(model: Path, **options: Any) -> None:
         out.print(_tables.plan_table(result.plan))
         out.print()
         out.print(_tables.result_table(result))
-    if why := result.unverified():
-        click.secho(f"onnxq: warning: {why}", fg="red", bold=True, err=True)
-        sys.exit(Exit.UNCHECKED)
+    _written.end_unverified(result.unverified())
 
 
 def settings_of(options: dict[str, Any]) -> Settings:
