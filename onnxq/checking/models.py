@@ -176,32 +176,40 @@ def check_models(
         ran = _kernels_of(quantized, feeds, threads)
     except BadModel as error:
         raise CheckFailed(f"the saved model is broken: {error}") from None
-    is_known, is_bare = bool(on.outputs), len(timed) > 2
     times = [1e3 * each for each in timing.seconds]
-    check = Check(
-        trials.words,
-        sqnr=on.sqnr if is_known else math.nan,
-        contrast=on.contrast if is_known else math.nan,
-        sqnr_plain=off.sqnr if is_known else math.nan,
-        outputs=on.by_output(),
+    check = dataclasses.replace(
+        _found(trials, on, off, alone, each),
         float_ms=times[0],
         quantized_ms=times[1],
         threads=threads,
         kernels=quantized_kernels(ran),
         regions=_regions(ran, quantized),
-        bare_sqnr=alone.sqnr if is_known and is_bare else math.nan,
-        bare_ms=times[2] if is_bare else 0.0,
+        bare_ms=times[2] if len(timed) > 2 else 0.0,
         latency_spread=timing.spreads[1],
+    )
+    return _noted(check, random, on, off, alone)
+
+
+def _found(trials: Trials, on: Quality, off: Quality, alone: Quality, each: Quality) -> Check:
+    """What the outputs say: with the runtime's optimizer, without it, without onnxq's library, by sample."""
+    is_known = bool(on.outputs)
+    nothing = [] if is_known or on.blank or on.ignored else [NOTHING_COMPARED]
+    return Check(
+        trials.words,
+        sqnr=on.sqnr if is_known else math.nan,
+        contrast=on.contrast if is_known else math.nan,
+        sqnr_plain=off.sqnr if is_known else math.nan,
+        outputs=on.by_output(),
+        bare_sqnr=alone.sqnr if is_known and alone.outputs else math.nan,
         kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
         proves=trials.proves,
-        notes=(*blank_notes(on), *([] if on.outputs or on.blank or random else [NOTHING_COMPARED]), *trials.notes),
+        notes=(*blank_notes(on), *nothing, *trials.notes),
         kld=on.kld,
         flips=on.flips,
         decides_alike=on.decides_alike and off.decides_alike,
         only_decides=on.only_decides,
         worst_sample=each.worst_alike() if len(each.labels) > 1 and each.outputs else math.nan,
     )
-    return _noted(check, random, on, off, alone)
 
 
 def _noting_each(
