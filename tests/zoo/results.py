@@ -10,11 +10,11 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections import Counter
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from started import parser_for, start
+from started import parser_for, processor, start
 from tables import TableRow, read_rows
 from zoo_models import judge
 
@@ -31,7 +31,8 @@ SCHEMES = {
     "auto": (),
 }
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "results.md"
-HEADER = ("model", "metric", "scheme", "float", "score", "SQNR dB", "size", "latency", "nodes", "onnxruntime's tool")
+PEER = "onnxruntime's tool"
+HEADER = ("model", "metric", "scheme", "float", "score", "SQNR dB", "size", "latency", "nodes", PEER, "processor")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Row(TableRow):
     latency: str
     nodes: str
     peer: str = ""
+    machine: str = ""
 
     @property
     def is_good(self) -> bool:
@@ -126,8 +128,8 @@ def render(rows: list[Row]) -> str:
             "medians, taken in turns on one thread, and those of the smallest models are noisy. Within limits: at most",
             "a point of accuracy, 0.02 nats or 1 dB lost, at least 25 dB against float where there is no such score",
             "(what 8-bit schemes may lose; four bits lose more).",
-            "The last column is what onnxruntime.quantization 1.31.1 makes of the model with the same scheme: score ·",
-            "SQNR · size · latency.",
+            f"{PEER}: what onnxruntime.quantization 1.31.1 makes of the model with the same scheme: score · SQNR ·",
+            "size · latency. The last column names the processor that a row was measured on.",
             "",
             *summary(rows),
             "",
@@ -152,7 +154,7 @@ def main() -> None:
             in_float = entry.float_score if entry.vs_float else zoo.score(name)
             for scheme in options.schemes:
                 row = measure(zoo, name, scheme, in_float, Path(folder))
-                rows[name, scheme] = Row(*astuple(row)[:-1], peer.get((name, scheme), ""))
+                rows[name, scheme] = replace(row, peer=peer.get((name, scheme), ""), machine=processor())
                 print(rows[name, scheme], flush=True)
             ordered = [rows[name, scheme] for name in zoo.MODELS for scheme in SCHEMES if (name, scheme) in rows]
             if options.write:
