@@ -37,20 +37,29 @@ def picture(rng: np.random.Generator, height: int, width: int, channels: int) ->
     grain = _texture(rng, height, width)
     found += rng.uniform(0, 0.25) * grain[..., None]
     side = max(height, width)
-    y, x = np.ogrid[:height, :width]
     for share in np.sort(rng.pareto(1.5, LEAVES))[::-1]:
         radius = min(0.5, 0.02 * (1 + share)) * side
         angle, flat = rng.uniform(0, math.pi), rng.uniform(0.3, 1)
-        dy, dx = y - rng.uniform(0, height), x - rng.uniform(0, width)
+        top, left = rng.uniform(0, height), rng.uniform(0, width)
+        rows, columns = reached(top, radius, height), reached(left, radius, width)
+        dy, dx = rows[:, None] - top, columns - left
         u, v = dx * math.cos(angle) + dy * math.sin(angle), (dy * math.cos(angle) - dx * math.sin(angle)) / flat
         inside = u * u + v * v < radius * radius if rng.random() < 0.6 else np.maximum(abs(u), abs(v)) < radius
-        colour = rng.uniform(0, 1, channels) * 0.4 + rng.uniform(0, 1) * 0.6
-        found[inside] = colour
+        here = found[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        here[inside] = rng.uniform(0, 1, channels) * 0.4 + rng.uniform(0, 1) * 0.6
         if rng.random() < 0.4:
-            shifted = np.roll(grain, rng.integers(0, side, 2), (0, 1))
-            found[inside] += rng.uniform(0, 0.2) * shifted[inside][:, None]
+            down, right = rng.integers(0, side, 2)
+            shifted = grain[np.ix_((rows - down) % height, (columns - right) % width)]
+            here[inside] += rng.uniform(0, 0.2) * shifted[inside][:, None]
     light = np.linspace(1, rng.uniform(0.5, 1), height)[:, None, None]  # brighter above than below
     return np.clip(found * light, 0, 1).astype(np.float32)
+
+
+def reached(centre: float, radius: float, size: int) -> NDArray[np.intp]:
+    """Rows or columns of a picture that a leaf may cover, a corner of a square one included; at least one."""
+    reach = radius * math.sqrt(2)
+    first = min(max(0, math.floor(centre - reach)), size - 1)
+    return np.arange(first, max(first, min(size - 1, math.ceil(centre + reach))) + 1)
 
 
 def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:

@@ -402,6 +402,14 @@ def test_biases_tell_the_scale_of_pictures(spread: float, wanted: set[str]) -> N
     assert set(pictures.scales_for(unknown, "x")) == set(pictures.SCALES)
 
 
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (37, 1), (31, 64), (90, 90)], ids=str)
+def test_leaves_are_looked_for_only_where_they_are(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = [pictures.picture(np.random.default_rng(seed), *size, 3) for seed in range(20)]
+    monkeypatch.setattr(pictures, "reached", lambda centre, radius, size: np.arange(size))
+    for seed, image in enumerate(quick):
+        assert image.tobytes() == pictures.picture(np.random.default_rng(seed), *size, 3).tobytes()
+
+
 def test_pictures_are_smoother_than_noise_and_not_flat() -> None:
     image = pictures.picture(np.random.default_rng(0), 64, 48, 3)
     assert image.shape == (64, 48, 3) and image.min() >= 0 and image.max() <= 1
