@@ -215,8 +215,9 @@ def _what_data_chose(job: Job) -> Iterator[str]:
     chosen: Counter[str] = sum((layer.chosen for layer in job.evidence.values()), Counter())
     if chosen:
         shares = ", ".join(f"{word} {count / chosen.total():.0%}" for word, count in chosen.most_common())
-        weights = sum(bool(layer.chosen) for layer in job.evidence.values())
-        yield f"data chose the codes of {weights} weights; algorithms by output channel: {shares}"
+        count = sum(bool(layer.chosen) for layer in job.evidence.values())
+        weights = "one weight" if count == 1 else f"{count} weights"
+        yield f"data chose the codes of {weights}; algorithms by output channel: {shares}"
 
 
 def _profile(given: str | Path | MachineProfile | None, environment: Environment) -> MachineProfile:
@@ -296,6 +297,8 @@ def _notes(request: Request, made: Signature) -> Iterator[str]:
     if request.like is not None:
         for difference in request.like.differences(made):
             yield f"not the same again: {difference}"
+        if not request.check:
+            yield "not checked, as the model that it repeats was not"
     here, there = this_machine(), request.profile.machine
     if made.profile and request.like is None and here.isa != there.isa:
         words = f"({there.cpu}), and errors were measured on this one ({here.cpu})"

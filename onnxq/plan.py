@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class Method(StrEnum):
     KEEP = "keep"  # as it was
 
 
+#: What may be called a scheme: files are named after it.
+_WORD = re.compile(r"\w[\w.+-]{,63}", re.ASCII)
 #: Methods that have a float alternative worth weighing: the same weight, unpacked when the model loads, or the nodes as
 #: they were.
 COMPUTING = (Method.STATIC, Method.DYNAMIC, Method.PACKED, Method.FUSED)
@@ -285,6 +288,8 @@ def plan_from(scheme: str, target: str, rows: Iterable[Mapping[str, Any]], *, re
         ValueError: a word in it is unknown.
         BadRecipe: it cannot be carried out, or says twice what a node becomes.
     """
+    if not _WORD.fullmatch(scheme):
+        raise BadRecipe(f"'{scheme[:40]}' is no scheme; example: w8a8")
     choices: dict[str, Choice] = {}
     for choice in (_choice(row, target) for row in rows):
         if choice.node in choices:

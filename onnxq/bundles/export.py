@@ -189,6 +189,7 @@ def _measured(
     machine = schemas.MachineFile(**asdict(this_machine()))
     count, on, proves = len(kept.feeds), trials.words, trials.proves
     notes = [f"output '{name}' is random: not compared" for name in sorted(random)]
+    notes += blank_notes(compare_outputs(names, kept.wanted, kept.wanted), "the model")
     notes += [] if to_float is None else blank_notes(to_float)
     return Measured(machine, threads, count, on, proves, names, found.milliseconds, found.kernels, error), notes
 

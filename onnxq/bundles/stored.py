@@ -52,7 +52,8 @@ def is_storable(x: object) -> bool:
 
 
 def require_types(file: Path, names: Sequence[str], kept: Stored, found: Sequence[Sequence[NDArray]]) -> None:
-    """Refuse outputs that are stored as another type than they have here: nothing of theirs would be compared.
+    """Refuse outputs that are stored as another type than they have here, or of the float model as another kind or
+    shape: nothing of theirs would be compared.
 
     Args:
         names: of the outputs.
@@ -65,6 +66,11 @@ def require_types(file: Path, names: Sequence[str], kept: Stored, found: Sequenc
         for name, x, y in zip(names, row, ours, strict=True):
             if x.dtype != _plain(y).dtype:
                 raise BadData(f"'{file}' holds the output '{name}' as {x.dtype}; the model gives {y.dtype}")
+    for row, floats in zip(kept.wanted, kept.floats, strict=False):
+        for name, x, y in zip(names, row, floats, strict=True):
+            if x.dtype.kind != y.dtype.kind or x.shape != y.shape:
+                told = ", ".join(f"{each.dtype} of {list(each.shape)}" for each in (x, y))
+                raise BadData(f"'{file}' holds the output '{name}' and the float model's as two kinds: {told}")
 
 
 def save(file: Path, stored: Stored, inputs: Sequence[Input]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from onnxq.benching.bench import SECONDS
 from onnxq.benching.bench import bench as measure
@@ -16,6 +17,7 @@ from onnxq.benching.throughput import BATCHES
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_TYPE, data_options, guard_of, sampling_of
+from onnxq.errors import one_line
 from onnxq.report.words import decibel, milliseconds, nbytes
 from onnxq.runtime import native
 from onnxq.runtime.session import THREADS
@@ -98,7 +100,7 @@ def _show(found: BenchReport) -> None:
             out.print(table)
             out.print()
     for note in found.notes:
-        out.print(f"note: {note}")
+        out.print(Text(one_line(f"note: {note}")))
 
 
 def _table(*columns: str) -> Table:

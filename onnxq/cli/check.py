@@ -140,6 +140,8 @@ def _by_layer(a: Path, b: Path, sampling: Sampling, options: dict[str, Any], gua
         console().print(layers_table(found, is_whole=options["is_whole"]))
     if options["fail_below"]:
         require_floors(found, options["fail_below"])
+    if not found.layers:
+        sys.exit(Exit.UNCHECKED)
 
 
 def _hold_against_rules(model: Path, target: str, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from onnxq.cli import _bundles
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, data_options, guard_of, sampling_of
+from onnxq.errors import Exit
 from onnxq.job import Environment
 
 
@@ -55,7 +57,9 @@ def export(model: Path, **options: Any) -> None:
         )
     if options["as_json"]:
         click.echo(json.dumps(msgspec.to_builtins(done.manifest), indent=1))
-        return
-    out = console()
-    out.print(f"{done.output}: {done.manifest.model} for {done.manifest.target}\n", style="bold")
-    out.print(_bundles.exported_table(done))
+    else:
+        out = console()
+        out.print(f"{done.output}: {done.manifest.model} for {done.manifest.target}\n", style="bold")
+        out.print(_bundles.exported_table(done))
+    if done.manifest.measured is None and not options["no_check"]:
+        sys.exit(Exit.UNCHECKED)

@@ -186,7 +186,7 @@ def quantize(model: Path, **options: Any) -> None:
         say(f"{result.copied}; {result.output} is a copy of it")
     else:
         _show(result, has_data=bool(options["data"]))
-    floor_given = options["min_sqnr"] is not None or recipe.min_sqnr != DEFAULTS.min_sqnr
+    floor_given = options["min_sqnr"] is not None or result.recipe.min_sqnr != DEFAULTS.min_sqnr
     _written.end_unverified(result.unverified(floor_given=floor_given))
 
 

@@ -66,7 +66,7 @@ class Drafts:
         """
         plan = self._full if self._bench is None else self._better(self._bench)
         if self._like is not None:
-            plan = self._like.plan
+            plan = without_unobserved(self.job.model, self._like.plan, self._ranges)
         if plan.scheme != self.job.plan.scheme:
             self.job = dataclasses.replace(self.job, recipe=dataclasses.replace(self.job.recipe, scheme=plan.scheme))
         if not plan.changes_anything:

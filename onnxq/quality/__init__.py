@@ -17,6 +17,8 @@ from onnxq.quality.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are
 MAX_DB = 120.0
 #: Two runs of one model agree at least so well, whatever the order in which threads add up.
 REPEATABLE_DB = 60.0
+#: Larger numbers are taken for infinity, as sums of their squares are.
+HUGE = 1e140
 #: Share of the usual signal that the signal of a label counts as, however weak it is: errors on near silence that
 #: nobody could see in an output's usual range are no errors.
 FAINT = 0.05
@@ -297,7 +299,7 @@ def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: S
         if x.dtype.kind not in "fV" or not x.size:
             continue
         a, b = x.astype(np.float64), y.astype(np.float64)
-        known = np.isfinite(a)
+        known = are_numbers(a)
         a, b = a[known], b[known]
         if not a.size:
             continue
@@ -305,13 +307,18 @@ def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: S
         power.signal += float(np.sum(a * a))
         power.total += float(np.sum(a))
         power.count += a.size
-        power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
+        power.noise += float(np.sum((a - b) ** 2)) if are_numbers(b).all() else math.inf
 
 
 def _is_numberless(arrays: Sequence[NDArray]) -> bool:
-    """Whether there are floating-point numbers, and none of them is finite."""
+    """Whether there are floating-point numbers, and none of them can be compared."""
     floats = [x for x in arrays if x.dtype.kind in "fV" and x.size]
-    return bool(floats) and not any(np.isfinite(x.astype(np.float64)).any() for x in floats)
+    return bool(floats) and not any(are_numbers(x).any() for x in floats)
+
+
+def are_numbers(x: NDArray) -> NDArray[np.bool_]:
+    """The places of a floating-point array whose numbers can be compared: finite, and not beyond `HUGE`."""
+    return np.abs(x.astype(np.float64, copy=False)) < HUGE
 
 
 def _decided(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:

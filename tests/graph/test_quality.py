@@ -170,6 +170,16 @@ def test_samples_one_by_one_are_as_all_together() -> None:
     assert merged == together and merged.blank == ["lost"] and merged.by_label()["c"] == -MAX_DB
 
 
+def test_numbers_whose_squares_are_infinite_are_not_compared() -> None:
+    """Their sums would be as large as those of the noise, or infinitely larger."""
+    x = np.array([[1.0, 2.0]])
+    for large in (2e153, 2.5e153, 1e200):
+        found = compare_outputs(["y"], [[x * large]], [[x[:, ::-1] * large]])
+        assert found.blank == ["y"] and not found.outputs
+    assert compare_outputs(["y"], [[x]], [[x * 1e200]]).sqnr == -MAX_DB
+    assert compare_outputs(["y"], [[x * 1e120]], [[x[:, ::-1] * 1e120]]).sqnr == pytest.approx(10 * np.log10(2.5))
+
+
 def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:
     """An output of almost nothing need not be exact to its last bit; one that is broken still is."""
     quality, x = Quality(), normal(1000)

@@ -19,6 +19,7 @@ import onnx
 import onnxruntime
 import pytest
 import tiny
+from bundled import edit, sign_again
 from click.testing import CliRunner
 
 import onnxq
@@ -56,19 +57,6 @@ def quantized(model: Path, scheme: str, target: str) -> Path:
     output = model.with_name("small.onnx")
     onnxq.quantize(model, output, recipe, target=target, data=DATA if scheme == "w8a8" else None, check=False)
     return output
-
-
-def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest."""
-    table = json.loads((bundle / MANIFEST).read_text())
-    change(table)
-    (bundle / MANIFEST).write_text(json.dumps(table))
-
-
-def sign_again(bundle: Path, name: str) -> None:
-    """Let the manifest say what is in a file by now."""
-    raw = (bundle / name).read_bytes()
-    edit(bundle, lambda t: t["files"].update({name: {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}}))
 
 
 @pytest.mark.parametrize(

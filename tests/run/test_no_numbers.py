@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,9 @@ import numpy as np
 import onnx
 import pytest
 import tiny
+from bundled import edit, sign_again
 from click.testing import CliRunner
+from numpy.typing import NDArray
 from onnx import helper
 
 from onnxq.bundles import measure
@@ -100,25 +101,54 @@ def test_samples_that_are_left_out_are_told() -> None:
 
 
 @pytest.mark.parametrize("weights", [NAN, {}], ids=["the same", "other"])
-def test_a_bundle_without_numbers_agrees_only_bit_for_bit(weights: dict, folder: Path) -> None:
+def test_a_bundle_without_numbers_is_not_called_right(weights: dict, folder: Path) -> None:
     run("export", "nan.onnx", "-o", "b")
-    proto = tiny.model(TEXT, CONSTANTS | weights)
-    raw = proto.SerializeToString()
-    (folder / "b" / "model.onnx").write_bytes(raw)
-    manifest = json.loads((folder / "b" / "manifest.json").read_text())
-    manifest["files"]["model.onnx"] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    (folder / "b" / "manifest.json").write_text(json.dumps(manifest))
-    said = run("verify", "b", code=0 if weights else 3)
-    assert ("hold no finite floating-point number" in said) is not bool(weights)
+    _replace_model(folder / "b", tiny.model(TEXT, CONSTANTS | weights).SerializeToString())
+    said = run("verify", "b", code=3)
+    assert "where it was exported, the model gives no finite number at 'y'" in said and "identical" not in said
+    assert ("finite numbers come out at 'y' here" in said) is not bool(weights)
+
+
+def test_decisions_beside_outputs_without_numbers_do_not_vouch_for_these(folder: Path) -> None:
+    text = TEXT.replace("float[1, 6] y", "float[1, 6] y, int64[1] i").replace(
+        "(c, h) }", "(c, h)  i = ArgMax<axis=1, keepdims=0>(x) }"
+    )
+    for name, weights in (("both", NAN), ("well", {})):
+        tiny.save(tiny.model(text, CONSTANTS | weights), folder, f"{name}.onnx")
+    assert "the model gives no finite number at 'y'" in run("export", "both.onnx", "-o", "b")
+    said = run("verify", "b")
+    assert "identical" in said and "gives no finite number at 'y'" in said
+    _replace_model(folder / "b", (folder / "well.onnx").read_bytes())
+    assert "finite numbers come out at 'y' here" in run("verify", "b", code=3)
+
+
+def _replace_model(bundle: Path, raw: bytes) -> None:
+    (bundle / "model.onnx").write_bytes(raw)
+    sign_again(bundle, "model.onnx")
+
+
+@pytest.mark.parametrize("stored", [np.ones((1, 6), bool), np.zeros((0, 6), np.float32)], ids=["truth values", "none"])
+def test_outputs_of_the_float_model_that_are_stored_otherwise_are_no_samples(stored: NDArray, folder: Path) -> None:
+    run("export", "sound.onnx", "-o", "b", "--reference", "sound.onnx")
+    arrays = dict(np.load(folder / "b" / "samples.npz")) | {"float.0.0": stored}
+    np.savez(folder / "b" / "samples.npz", **arrays)
+    sign_again(folder / "b", "samples.npz")
+    assert "holds the output 'y' and the float model's as two kinds" in run("verify", "b", code=1)
+
+
+def test_what_nobody_could_run_or_compare_is_told_by_the_exit_status(folder: Path) -> None:
+    text = "g (float[n] x, int64[2] s) => (float[a, b] y) { z = Reshape(x, s)  y = MatMul(z, w) }"
+    tiny.save(tiny.model(text, {"w": tiny.normal(7919, 8)}), folder, "picky.onnx")
+    assert "nothing that 'onnxq verify' could compare" in run("export", "picky.onnx", "-o", "b", code=3)
+    run("export", "picky.onnx", "-o", "c", "--no-check")
+    assert "0 layers compared" in run("check", "picky.onnx", "picky.onnx", "--by-layer", code=3)
 
 
 def test_a_manifest_whose_error_is_no_number_is_damaged(folder: Path) -> None:
     """Else every comparison with it would be passed."""
     run("export", "sound.onnx", "-o", "b", "--reference", "sound.onnx")
-    manifest = json.loads((folder / "b" / "manifest.json").read_text())
     for x in (float("nan"), float("inf"), -float("inf")):
-        manifest["measured"]["sqnr"] = x
-        (folder / "b" / "manifest.json").write_text(json.dumps(manifest))
+        edit(folder / "b", lambda table, x=x: table["measured"].update(sqnr=x))
         assert "is damaged: measured.sqnr" in run("verify", "b", code=1)
 
 
@@ -180,6 +210,9 @@ def test_outputs_of_no_numbers_are_not_the_same(tmp_path: Path) -> None:
 def test_nothing_is_identical_in_a_bench_or_to_the_float_model_of_a_bundle(folder: Path) -> None:
     said = run("bench", "made.onnx", "sound.onnx", "--seconds", "0.01", "--batch", "1", "--threads", "1")
     assert "could be compared with 'sound.onnx'" in said and "identical" not in said
+    (folder / "made.onnx").rename("ma\nde.onnx")
+    words = ["bench", "ma\nde.onnx", "sound.onnx", "--seconds", "0.01", "--batch", "1", "--threads", "1"]
+    assert "\nde.onnx" not in CliRunner().invoke(main, words).output
     said = run("export", "sound.onnx", "-o", "b", "--reference", "nan.onnx")
     assert SAID in said and json.loads((folder / "b" / "manifest.json").read_text())["measured"]["sqnr"] is None
     assert "against the float model" not in run("verify", "b")

@@ -21,7 +21,7 @@ from onnxq import Recipe
 from onnxq.cli import main
 from onnxq.errors import BadRecipe
 from onnxq.output.signature import KEY, PLAN_KEY, read_signature
-from onnxq.plan import Method
+from onnxq.plan import Method, load_plan
 from onnxq.runtime import machine, thresholds, timing
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile, opened
 from onnxq.runtime.session import Session
@@ -238,7 +238,8 @@ def test_like_makes_the_same_bytes(tmp_path: Path, broken_clocks: Callable[[], N
     old = onnxq.quantize(model, tmp_path / "old.onnx", recipe, **options)
     broken_clocks()
     new = onnxq.quantize(model, tmp_path / "new.onnx", like=old.output, data=options.get("data"))
-    assert new.notes == old.notes and new.plan == old.plan
+    notes = ("not checked, as the model that it repeats was not",) if how == "unchecked" else ()
+    assert new.notes == (*notes, *old.notes) and new.plan == old.plan
     assert new.output.read_bytes() == old.output.read_bytes()
 
 
@@ -259,6 +260,32 @@ def test_like_says_what_differs(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "older.onnx")
     new = onnxq.quantize(model, tmp_path / "newer.onnx", like=tmp_path / "older.onnx", data=SAMPLES)
     assert ["onnxq is of" in new.notes[0], "onnxruntime is of" in new.notes[1]] == [True, True]
+
+
+def test_like_on_data_without_a_range_keeps_what_it_cannot_scale(tmp_path: Path) -> None:
+    text = NET.replace("r = Relu(h)", "t = Log(x)  [d] l = MatMul(t, u)  r = Add(h, l)")
+    model = net(tmp_path, text=text)
+    data = [[{"x": sign * (abs(each["x"]) + 0.1)} for each in SAMPLES] for sign in (1, -1)]
+    old = onnxq.quantize(model, tmp_path / "old.onnx", Recipe("w8a8", keep_slow=True), data=data[0])
+    assert old.plan.method("d") is Method.STATIC
+    new = onnxq.quantize(model, tmp_path / "new.onnx", like=old.output, data=data[1])
+    assert new.plan.method("d") is Method.STORED and "no range" in new.plan.choices["d"].reason
+
+
+def test_a_floor_that_like_repeats_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("quantize", net(tmp_path))
+    run(*words, "-o", "old.onnx", "-w", "int2", "--keep-slow", "--min-sqnr", "40", "--no-check", exit_code=3)
+    said = run(*words, "--like", "old.onnx", "-o", "new.onnx", exit_code=3)
+    assert "--min-sqnr was not checked" in said and "not checked, as the model that it repeats was not" in said
+
+
+@pytest.mark.parametrize("scheme", ["w4a16/../../evil", "", "w4\na16", "x" * 65, ".."])
+def test_files_are_not_named_after_what_is_no_scheme(scheme: str, tmp_path: Path) -> None:
+    plan = onnxq.quantize(net(tmp_path), tmp_path / "old.onnx", "w4a16").plan
+    (tmp_path / "plan.json").write_text(json.dumps(json.loads(plan.to_json()) | {"scheme": scheme}))
+    with pytest.raises(BadRecipe, match="is no scheme; example: w8a8"):
+        load_plan(tmp_path / "plan.json")
 
 
 def test_like_takes_no_other_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
