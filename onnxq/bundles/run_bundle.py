@@ -53,14 +53,17 @@ def main() -> int:
                 seconds = min(seconds, time.perf_counter() - start) if i == 0 else seconds
             for j, x in enumerate(found):
                 wanted = stored[f"out.{i}.{j}"]
+                if wanted.shape != x.shape:
+                    print(f"agrees  in nothing: {names[j]!r} has shape {x.shape} here, and had {wanted.shape}")
+                    return 1
                 if wanted.dtype.kind in "iub":  # labels, places: right or wrong, however far away
                     said, flips = said + wanted.size, flips + int(np.count_nonzero(wanted != x))
                     continue
                 known = np.isfinite(wanted := wanted.astype(np.float64))
                 numbers += int(np.count_nonzero(known))
                 signal += float(np.sum(wanted[known] ** 2))
-                noise += float(np.sum((wanted - x)[known] ** 2))
-    decibel = "identical" if noise == 0 else f"{10 * np.log10(max(signal, 1e-300) / noise):.1f} dB"
+                noise += float(np.sum((wanted - x)[known] ** 2)) if np.isfinite(x[known]).all() else float("inf")
+    decibel = "identical" if noise == 0 else f"{10 * np.log10(max(signal, 1e-300) / min(noise, 1e300)):.1f} dB"
     words = [decibel] * (numbers > 0) + [f"{said - flips} of {said} decisions"] * (said > 0)
     agrees = ", ".join(words) or "in nothing, as no stored output holds a finite number,"
     print(f"agrees  {agrees} with {measured['machine']['cpu']}")

@@ -87,6 +87,10 @@ def test_run_py_needs_nothing_of_onnxq(model: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "b", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "agrees  identical" in done.stdout and re.search(r"time    \d+\.\d+ ms", done.stdout)
+    stored = dict(np.load(tmp_path / "b" / SAMPLES))
+    np.savez(tmp_path / "b" / SAMPLES, **stored | {"out.0.0": stored["out.0.0"][:0]})
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "b", capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "agrees  in nothing: 'y' has shape" in done.stdout, done.stderr
 
 
 def test_a_bundle_of_float8_computes_what_sessions_of_onnxq_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
