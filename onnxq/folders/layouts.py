@@ -30,12 +30,25 @@ _SUFFIXES = {
 _DTYPES = {"_quantized": "q8"}
 
 
-def file_of(part: Part, layout: str, scheme: str) -> Path:
-    """Where a part goes, relative to the result.
+def files_of(parts: Sequence[Part], layout: str, scheme: str) -> dict[str, Path]:
+    """Where each part goes, by its name, relative to the result.
 
     Raises:
-        BadRecipe: transformers.js has no name for the scheme.
+        BadRecipe: transformers.js has no name for the scheme, or one name for two parts.
     """
+    takers: dict[Path, Part] = {}
+    for part in parts:
+        file = _file_of(part, layout, scheme)
+        other = takers.setdefault(file, part)
+        if other is not part:
+            raise BadRecipe(
+                f"'{other.file}' and '{part.file}' would both become '{file}' in the layout {layout}; "
+                f"move one of them elsewhere, or give --layout {KEEP_NAMES}"
+            )
+    return {part.name: file for file, part in takers.items()}
+
+
+def _file_of(part: Part, layout: str, scheme: str) -> Path:
     if layout == KEEP_NAMES:
         return part.file
     if scheme not in _SUFFIXES:

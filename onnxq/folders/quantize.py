@@ -56,7 +56,7 @@ def quantize_folder(
     wanted = Recipe(recipe) if isinstance(recipe, str) else recipe
     samples, said = options_of_part.data_of([part.name for part in found.parts], data)
     scheme = wanted.resolve(has_data=bool(samples), auto=targets.get(options.get("target", "ort-cpu")).auto).scheme
-    files = {part.name: layouts.file_of(part, layout, scheme) for part in found.parts}
+    files = layouts.files_of(found.parts, layout, scheme)
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
     guard: Guard = options.pop("guard", None) or Guard(force)
     place.check_destination(destination, found.path, guard.force)

@@ -216,6 +216,14 @@ def test_the_layout_of_transformers_js(pair: Path) -> None:
         quantize(pair, "x", layout="flat")
 
 
+def test_two_models_of_one_name_in_the_layout_of_transformers_js_are_refused(tmp_path: Path) -> None:
+    folder = put(tmp_path / "two", sub__x=encoder(), sub__onnx__x=decoder(), config={})
+    with pytest.raises(BadRecipe, match=r"'sub/onnx/x.onnx' and 'sub/x.onnx' would both become 'sub/onnx/x_int8.onnx'"):
+        quantize(folder, layout="transformers.js")
+    assert not (tmp_path / "out").exists()
+    assert len(quantize(folder).parts) == 2
+
+
 def test_a_folder_of_diffusers_is_not_for_transformers_js(tmp_path: Path) -> None:
     folder = put(tmp_path / "d", model_index={}, unet__model=encoder(), unet__config={})
     with pytest.raises(BadRecipe, match="is a folder of diffusers"):
