@@ -155,9 +155,11 @@ def _wanted(path: Path, kind: str, models: list[Path]) -> list[Path]:
 
 def _names(files: list[Path]) -> dict[Path, str]:
     """A name for each: short where it stays unique."""
-    short = {file: _short_name(PurePosixPath(file.with_suffix("").as_posix())) for file in files}
-    count = Counter(short.values())
-    return {file: name if count[name] == 1 else file.with_suffix("").as_posix() for file, name in short.items()}
+    names = {file: _short_name(PurePosixPath(file.with_suffix("").as_posix())) for file in files}
+    # A long name may be another model's short one, which gets its long one then.
+    while shared := {name for name, count in Counter(names.values()).items() if count > 1}:
+        names |= {file: file.with_suffix("").as_posix() for file, name in names.items() if name in shared}
+    return names
 
 
 def _short_name(file: PurePosixPath) -> str:

@@ -38,6 +38,7 @@ def pair(tmp_path: Path) -> Path:
         ({"model_index": {}, "unet__model": "m", "vae_decoder__model": "m"}, "diffusers", ["unet", "vae_decoder"]),
         ({"a__net": "m", "b__net": "m", "b__onnx__model": "m"}, "models", ["a/net", "b/net", "b"]),
         ({"model": "m", "onnx__model": "m"}, "models", ["model", "onnx/model"]),
+        ({"a": "m", "a__model": "m", "a__model__model": "m"}, "models", ["a/model/model", "a/model", "a"]),
     ],
 )
 def test_parts_have_short_names(tmp_path: Path, made: dict, kind: str, parts: list[str] | None) -> None:
