@@ -85,7 +85,7 @@ class Guard:
         self._written[path] = option
 
     def replaces(self, folder: Path) -> None:
-        """Check that nothing that is read lies in a folder that another one will take the place of.
+        """Check that nothing that is read or written lies in a folder that another one will take the place of.
 
         Raises:
             BadOutput: something does.
@@ -96,6 +96,10 @@ class Guard:
                 raise BadOutput(
                     f"'{source}' is read, and lies in '{folder}', the output; choose another folder with -o"
                 )
+        for path, option in self._written.items():
+            place = Path(os.path.realpath(path))
+            if any(_is_same(each, folder) for each in (place, *place.parents)):
+                raise BadOutput(f"'{path}' lies where -o puts a folder; choose another name with {option}")
 
     def watch(self, path: str | Path | None, option: str) -> None:
         """A file that is read where there is one, and written where there is none.

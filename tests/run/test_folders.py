@@ -293,6 +293,19 @@ def test_a_report_replaces_nothing_that_is_in_the_folder(name: str, pair: Path, 
     assert (pair / name).read_bytes() == before and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("option", ["--report", "--html", "--save-profile"])
+@pytest.mark.parametrize("name", ["out", "out/new.json"])
+def test_what_lies_where_the_folder_goes_is_refused_before_work_begins(
+    name: str, option: str, pair: Path, tmp_path: Path
+) -> None:
+    if name != "out":
+        (tmp_path / "out").mkdir()
+    words = ("quantize", pair, "-o", tmp_path / "out", "-s", "w8a16", option, tmp_path / name)
+    code, said = invoke(*words)
+    assert code == 1 and f"{name}' lies where -o puts a folder; choose another name with {option}" in said
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+
+
 def test_every_weight_is_found_where_parts_are_compared(pair: Path) -> None:
     """The readers of a shared weight are named by node: names of prepared models are those of plans."""
     result = quantize(pair)
