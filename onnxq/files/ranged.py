@@ -1,4 +1,4 @@
-"""Weights of a model that lies in a store: each is fetched when somebody reads it."""
+"""Weights beside a model: of one that lies in a store, each is fetched when somebody reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import onnx_ir as ir
 from onnxq.files import mirror
 
 
-class RangedTensor(ir.ExternalTensor):
+class AdmittedTensor(ir.ExternalTensor):
+    """An external tensor whose place was looked at as SECURITY.md says, when its model was read."""
+
+    __slots__ = ()
+
+    def _check_path_containment(self) -> None:
+        """Nothing: onnx_ir refuses data that are links into a store of files, as in a cache of downloads, or have two
+        names, as in environments that installers make of links."""
+
+
+class RangedTensor(AdmittedTensor):
     """An external tensor whose part of the file is fetched first."""
 
     __slots__ = ()
@@ -29,7 +39,7 @@ def ensure(tensor: ir.ExternalTensor) -> None:
     mirror.ensure(tensor.path, start, start + (tensor.length or tensor.nbytes))
 
 
-def let_fetch(tensor: ir.ExternalTensor) -> None:
-    """Make a tensor of a file that comes from a store a `RangedTensor`, wherever it is referred to."""
-    if mirror.url_of(tensor.path) is not None:
-        tensor.__class__ = RangedTensor
+def admit(tensor: ir.ExternalTensor) -> None:
+    """Make a tensor whose place was looked at one that is read, and fetched before that where it comes from a store;
+    wherever it is referred to."""
+    tensor.__class__ = AdmittedTensor if mirror.url_of(tensor.path) is None else RangedTensor

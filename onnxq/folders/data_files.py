@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.encoding import lazy
+from onnxq.files.ranged import admit
 from onnxq.model.load import external_tensors
 from onnxq.output import write
 
@@ -54,6 +55,8 @@ def _moved(
 ) -> onnx.ModelProto:
     """The model with its large tensors appended to `data`."""
     model = ir.load(source)
+    for external in external_tensors(model):
+        admit(external)
     location = data.relative_to(target.parent).as_posix()
     for value in write.tensors_to_write(model):
         tensor = value.const_value

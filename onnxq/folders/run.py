@@ -117,8 +117,8 @@ class Run:
             raise type(error)(said if str(source) in str(error) else f"part '{part.name}': {said}") from error
 
     def _source(self, part: Part) -> Path:
-        """Where a part is read: external data are not read through links, of which caches of downloads consist, nor
-        where they have two names, so that they are copied for as long as this runs."""
+        """Where a part is read: old versions of onnxruntime read no external data through links, of which caches of
+        downloads consist, so that they are copied for as long as this runs."""
         files = (part.file, *part.data)
         if not part.data or not any((self.folder.path / file).is_symlink() for file in files):
             return self.folder.source(part)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq import own_ops
 from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.files import guard, limits
-from onnxq.files.ranged import let_fetch
+from onnxq.files.ranged import admit
 from onnxq.model import graph
 from onnxq.model.legal import require_legal
 from onnxq.model.scopes import require_values
@@ -51,7 +51,7 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     outside = external_tensors(model)
     for tensor in outside:
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
-        let_fetch(tensor)
+        admit(tensor)
     guard.remember_data({tensor.path for tensor in outside})
     _check_order(path, model)
     return model

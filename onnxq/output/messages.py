@@ -27,6 +27,7 @@ from onnxq import formats, layouts
 from onnxq.cluster import Engine
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.files import mirror, storage
+from onnxq.files.ranged import AdmittedTensor
 from onnxq.formats import Format
 from onnxq.layouts import Layout
 from onnxq.summaries.evidence import Layer, load_array, rows_seen
@@ -168,7 +169,7 @@ def external(
     if storage.is_url(path):
         return _far(path, offset or 0, ir.DataType(dtype), shape, name)
     where = Path(path)
-    return ir.ExternalTensor(
+    return AdmittedTensor(
         where.name, offset, length, ir.DataType(dtype), shape=ir.Shape(shape), name=name, base_dir=where.parent
     )
 

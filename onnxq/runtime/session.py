@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel, BadOutput, MissingRuntime, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
+from onnxq.files.ranged import AdmittedTensor
 from onnxq.runtime import kernel_times, known, native, supervisor
 from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.own_files import model_files
@@ -350,7 +351,8 @@ def _from_value(value: onnxruntime.OrtValue) -> NDArray:
 def data_folder(model: ir.Model) -> str | None:
     """The folder beside or below which all external initializers lie, those of subgraphs included.
 
-    Those that were given relative to another folder are given relative to this one afterwards.
+    Those that were given relative to another folder, or are links out of theirs, which onnxruntime does not follow, are
+    given relative to this one afterwards.
     """
     values = [v for each in model.graphs() for v in each.initializers.values()]
     external = [(v, t) for v in values if isinstance(t := v.const_value, ir.ExternalTensor)]
@@ -359,12 +361,12 @@ def data_folder(model: ir.Model) -> str | None:
     for _, tensor in external:
         start = tensor.offset or 0
         mirror.ensure(tensor.path, start, start + (tensor.length or tensor.nbytes))
-    folder = os.path.commonpath({os.path.abspath(tensor.base_dir) for _, tensor in external})
-    for value, tensor in external:
-        if os.path.abspath(tensor.base_dir) != folder:
-            place = os.path.relpath(os.path.abspath(tensor.path), folder)
-            value.const_value = ir.ExternalTensor(
-                place,
+    places = [_place(tensor) for _, tensor in external]
+    folder = os.path.commonpath({home for home, _ in places})
+    for (value, tensor), (_, path) in zip(external, places, strict=True):
+        if os.path.normpath(os.path.join(folder, tensor.location)) != path:
+            value.const_value = AdmittedTensor(
+                os.path.relpath(path, folder),
                 tensor.offset,
                 tensor.length,
                 tensor.dtype,
@@ -373,3 +375,10 @@ def data_folder(model: ir.Model) -> str | None:
                 base_dir=folder,
             )
     return folder
+
+
+def _place(tensor: ir.ExternalTensor) -> tuple[str, str]:
+    """The folder that a tensor is given relative to, and its file; of a link out of that, what it leads to."""
+    home, path = os.path.abspath(tensor.base_dir), os.path.abspath(tensor.path)
+    real = os.path.realpath(path)
+    return (home, path) if Path(real).is_relative_to(os.path.realpath(home)) else (os.path.dirname(real), real)

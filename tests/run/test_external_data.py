@@ -16,7 +16,8 @@ import onnxq
 from onnxq.cli import main
 from onnxq.files.data_files import own_data
 from onnxq.model import graph
-from onnxq.model.load import load_model
+from onnxq.model.load import external_tensors, load_model
+from onnxq.output import messages
 from onnxq.passes.prepare import prepare
 from onnxq.runtime.session import Session
 
@@ -92,6 +93,89 @@ def test_convolutions_with_weights_beside_the_model(
     for flag in (True, False):
         for feed in samples(2, 20, flag):
             assert tiny.sqnr(in_float.run(feed)[0], quantized.run(feed)[0]) > (18 if scheme == "w4a16" else 20)
+
+
+def links(folder: Path, kind: str, *, in_body: bool = False) -> Path:
+    """A model and data that are links into a store, as in a hub's cache of downloads; or have a second name there.
+
+    Args:
+        in_body: some are of a body, and no constants of the graph.
+    """
+    store, snapshot = folder / "blobs", folder / "snapshots" / "rev"
+    store.mkdir()
+    snapshot.mkdir(parents=True)
+    text = """g (float[n, 64] x, bool flag) => (float[n, 64] y) { h = MatMul(x, w)  z = Relu(h)  k = MatMul(z, again)
+        y = If(flag) <then_branch = t () => (float[n, 64] a) { a = MatMul(k, u) },
+            else_branch = e () => (float[n, 64] b) { b = MatMul(k, w) }> }"""
+    constants = {name: tiny.normal(64, 64, seed=name == "u") for name in ("w", "again", "u")}
+    proto = tiny.model(text, constants, opset=11)  # which is raised on the way, through protobuf
+    (then,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "then_branch")
+    if in_body:
+        then.initializer.append(proto.graph.initializer.pop())
+    onnx.save(proto, snapshot / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    for number, file in enumerate(sorted(snapshot.iterdir())):
+        blob = store / f"{number:04x}"
+        if kind == "links":
+            file.rename(blob)
+            file.symlink_to(Path("..", "..", "blobs", blob.name))
+        else:
+            blob.hardlink_to(file)
+    return snapshot / "model.onnx"
+
+
+@pytest.mark.parametrize(("kind", "in_body"), [("links", False), ("links", True), ("second names", False)])
+def test_data_of_a_store(kind: str, in_body: bool, tmp_path: Path) -> None:
+    path = links(tmp_path, kind, in_body=in_body)
+    data = [{"x": tiny.normal(4, 64, seed=seed), "flag": np.array(seed % 2 == 0)} for seed in range(8)]
+    result = onnxq.quantize(path, tmp_path / "out.onnx", "w8a8", data=data)
+    assert result.check is not None and result.check.sqnr > 20
+
+
+@pytest.mark.parametrize("kind", ["links", "second names"])
+def test_every_command_reads_data_of_a_store(kind: str, tmp_path: Path) -> None:
+    path, mended = links(tmp_path, kind), tmp_path / "mended.onnx"
+    for words in (
+        ("doctor", path),
+        ("doctor", path, "--fix", "-o", mended),
+        ("doctor", path.parent),
+        ("doctor", path.parent, "--fix", "-o", tmp_path / "mended"),
+        ("check", path, mended),
+        ("analyze", path, "-w", "int8"),
+        ("profile", path, "-o", tmp_path / "times.json"),
+    ):
+        done = CliRunner().invoke(main, [str(word) for word in words])
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("kind", ["links", "second names"])
+def test_a_worker_reads_data_of_a_store(kind: str, tmp_path: Path) -> None:
+    for tensor in external_tensors(load_model(links(tmp_path, kind))):
+        assert np.array_equal(messages.external(*messages.place_of(tensor)).numpy(), tensor.numpy())
+
+
+def test_a_sound_model_of_a_store_whose_data_a_mended_one_shares(tmp_path: Path) -> None:
+    path = links(tmp_path, "links")
+    sound = onnx.load(path, load_external_data=False)
+    sound.graph.node[2].input[1] = "w"
+    del sound.graph.initializer[[tensor.name for tensor in sound.graph.initializer].index("again")]
+    onnx.save(sound, tmp_path / "blobs" / "sound")
+    path.with_name("sound.onnx").symlink_to(tmp_path / "blobs" / "sound")
+    done = CliRunner().invoke(main, ["doctor", str(path.parent), "--fix", "-o", str(tmp_path / "mended")])
+    assert done.exit_code == 0, done.output
+    assert sorted(file.name for file in (tmp_path / "mended").iterdir()) == [
+        *("model.onnx", "onnxq.json", "sound.onnx", "w.bin")
+    ]
+    onnx.load(tmp_path / "mended" / "sound.onnx")
+
+
+def test_what_leads_out_of_the_store_of_a_model_is_refused(tmp_path: Path) -> None:
+    path = links(tmp_path, "links")
+    data = path.with_name("w.bin")
+    data.resolve().rename(tmp_path / "elsewhere")
+    data.unlink()
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(onnxq.errors.BadModel, match="outside the model's folder"):
+        load_model(path)
 
 
 def test_a_model_in_memory_whose_weights_lie_in_several_folders(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from onnx import version_converter
 
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, first_line
+from onnxq.files.ranged import admit
 from onnxq.model import graph
 from onnxq.model.load import external_tensors
 from onnxq.runtime import supervisor
@@ -76,6 +77,7 @@ def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.
         value.const_value = given.get(value.name, value.const_value)
     for tensor in external_tensors(model):
         tensor.base_dir = folder  # protobuf does not hold it
+        admit(tensor)
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:
