@@ -56,12 +56,13 @@ class Guard:
         for path, option in self._written.items():
             self._require_unread(path, option)
 
-    def writes(self, path: Path, option: str = "-o", may_replace: Callable[[Path], bool] = lambda path: False) -> None:
+    def writes(self, path: Path, option: str = "-o", is_progress: Callable[[Path], bool] | None = None) -> None:
         """Check that `path` can be written when its time comes.
 
         Args:
             option: what the user changes to have it elsewhere.
-            may_replace: says of a file that is there whether it may be replaced unasked.
+            is_progress: of a file that keeps progress, says whether one that is there does, which may be replaced
+                unasked. It has to be that file itself: nobody named what a link leads to.
 
         Raises:
             BadOutput: it is read, there already, written by another option, no file, or its folder cannot be written.
@@ -80,7 +81,11 @@ class Guard:
                 raise BadOutput(f"'{path}' is where what is printed goes; choose another name with {option}")
             if mirror.is_there(path) and not self.force:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
-            if os.path.lexists(path) and not self.force and not (path.exists() and may_replace(path)):
+            if is_progress is not None and path.is_symlink():
+                advice = f"remove it, or choose another name with {option}"
+                raise BadOutput(f"'{path}' is a link, and progress is not kept through one; {advice}")
+            may_replace = self.force or (is_progress is not None and path.exists() and is_progress(path))
+            if os.path.lexists(path) and not may_replace:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
         self._written[path] = option
 

@@ -277,6 +277,24 @@ def test_a_foreign_file_called_like_progress_stays(folder: Path) -> None:
     assert Path("r.partial").read_text() == "precious"
 
 
+@pytest.mark.parametrize("force", [[], ["-f"]], ids=["", "force"])
+@pytest.mark.parametrize(
+    ("name", "begin", "words"),
+    [
+        ("r.partial", '{"key": "', ["calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r"]),
+        ("e.npz.partial.1of1", "", ["calibrate", "in.onnx", "--data", "data.npz", "--evidence", "e.npz"]),
+        ("out.onnx.search", '{"search":"', ["quantize", "in.onnx", "--budget", "bits=5", "-o", "out.onnx"]),
+    ],
+)
+def test_progress_is_not_kept_through_a_link(name: str, begin: str, words: list[str], force: list[str]) -> None:
+    """Not even where what it leads to looks like progress: that is another command's, under a name of its own."""
+    Path("another").write_text(begin)
+    Path(name).symlink_to("another")
+    said = run(*words, *force, code=1)
+    assert f"'{name}' is a link, and progress is not kept through one; remove it, or choose another name" in said
+    assert Path(name).is_symlink() and Path("another").read_text() == begin
+
+
 @pytest.mark.parametrize("source", ["in.ranges", "recipe.toml"])
 def test_ranges_that_came_into_being_meanwhile_stay(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of another run with the same data are as good; anything else is not replaced unasked."""
