@@ -45,7 +45,7 @@ def bench(
         OnnxqError: a model or the data cannot be read or run, or the models have other inputs.
     """
     paths = [Path(model) for model in models]
-    if not paths or not threads or not batches or seconds <= 0:
+    if not paths or not threads or not batches or not seconds > 0:
         raise BadRecipe("a benchmark takes models, numbers of threads and batches of at least one, and some seconds")
     how = How(tuple(threads), tuple(batches), seconds)
     if cluster is not None:

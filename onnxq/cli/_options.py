@@ -166,7 +166,9 @@ CALIBRATION_OPTION = options(
     ),
 )
 EFFORT_OPTIONS = options(
-    click.option("--jobs", type=click.IntRange(1), default=1, help="Calibrate in so many processes on this machine."),
+    click.option(
+        "--jobs", type=click.IntRange(1, 1024), default=1, help="Calibrate in so many processes on this machine."
+    ),
     click.option(
         "--cluster",
         metavar="ADDRESS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container
 from pathlib import Path
@@ -73,6 +74,16 @@ class Samples(click.ParamType):
         return str(mirror.local(value, BadData)) if storage.is_url(value) else value
 
 
+class Real(click.FloatRange):
+    """A number within bounds: click's own type takes one that is none ('nan') for within them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
 class Size(_Word):
     """Bytes: 200MB, 1.5 GiB or 4000000."""
 
@@ -131,10 +142,10 @@ class Shard(_Word):
     what, example = "part", "example: 2/4, the second of four"
 
     def meaning(self, text: str) -> tuple[int, int] | None:
-        number, slash, count = text.partition("/")
-        if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
+        match = re.fullmatch(r"(\d{1,18})/(\d{1,18})", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             return None
-        return int(number), int(count)
+        return int(match[1]), int(match[2])
 
 
 class Floors(_Word):

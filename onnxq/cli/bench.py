@@ -17,6 +17,7 @@ from onnxq.benching.throughput import BATCHES
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_TYPE, data_options, guard_of, sampling_of
+from onnxq.cli._types import Real
 from onnxq.errors import one_line
 from onnxq.report.words import decibel, milliseconds, nbytes
 from onnxq.runtime import native
@@ -45,7 +46,7 @@ _OPERATORS = 6
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, 3600, min_open=True),
+    type=Real(0, 3600, min_open=True),
     default=SECONDS,
     show_default=True,
     help="For which each model is run.",

@@ -25,7 +25,7 @@ from onnxq.cli._options import (
     preprocessing_of,
     recipe_of,
 )
-from onnxq.cli._types import Size
+from onnxq.cli._types import Real, Size
 from onnxq.errors import BadRecipe
 from onnxq.plan import load_plan
 from onnxq.training import require_torch
@@ -78,14 +78,14 @@ TRAINING_OPTIONS = options(
     ),
     click.option(
         "--warmup",
-        type=click.FloatRange(0, 1),
+        type=Real(0, 1),
         default=_DEFAULTS.warmup,
         show_default=True,
         help="Share of the steps in which the rate first goes up.",
     ),
     click.option(
         "--clip",
-        type=click.FloatRange(0),
+        type=Real(0),
         default=_DEFAULTS.clip,
         show_default=True,
         help="The longest gradient; 0: any.",
@@ -137,7 +137,7 @@ TRAINING_OPTIONS = options(
         help="Parts of the graph whose values are computed again for gradients: less memory, a third more time.",
     ),
     click.option("--memory", type=Size(), help="What training may take.  [default: what is free]"),
-    click.option("--minutes", type=click.FloatRange(0), help="End after so long, with what is best then."),
+    click.option("--minutes", type=Real(0), help="End after so long, with what is best then."),
     click.option("--device", default="", help="Of torch.  [default: a GPU where there is one]"),
     click.option("--bfloat16", is_flag=True, help="Multiply in bfloat16: faster where the processor does that."),
     click.option("--losses", type=MODEL, help="Write losses by step to this file, as JSON."),

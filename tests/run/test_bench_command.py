@@ -96,6 +96,10 @@ def test_batches(tmp_path: Path) -> None:
     assert made is not None and made["x"].shape == (3, 64) and (made["x"] == x[0]).all()
     fixed = Session(tiny.save(tiny.model(TEXT.replace("[n,", "[2,"), {"w": tiny.normal(64, 32)}), tmp_path))
     assert batched(fixed, {"x": x}, 3) is None and batched(fixed, {"x": x}, 1) is not None
+    with pytest.raises(
+        BadModel, match="its inputs alone take more than any machine has: name fewer samples by --batch"
+    ):
+        batched(session, {"x": x}, 10**20)
 
 
 def test_presents_are_fed_back(tmp_path: Path) -> None:
@@ -135,7 +139,7 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
     )
     with pytest.raises(BadModel, match="cannot be compared"):
         bench([a, other])
-    for wrong in ({"threads": ()}, {"batches": ()}, {"seconds": 0.0}):
+    for wrong in ({"threads": ()}, {"batches": ()}, {"seconds": 0.0}, {"seconds": float("nan")}):
         with pytest.raises(BadRecipe):
             bench([a], **wrong)
     found = CliRunner().invoke(main, ["bench", str(a), "--report", str(a)])

@@ -139,6 +139,7 @@ def test_several_processes_say_what_is_wrong_with_the_data(tmp_path: Path) -> No
     [
         (("--shard", "0/3"), "--shard: invalid part '0/3'"),
         (("--shard", "4/3"), "--shard: invalid part '4/3'"),
+        (("--shard", "1/" + "9" * 5000), "--shard: invalid part '1/999"),
         (("--shard", "1/2", "--jobs", 2), "give --shard or --jobs"),
         (("--max-memory", "lots"), "--max-memory: invalid size 'lots'; example: 200MB"),
         (("--checkpoint-every", "0"), "--checkpoint-every: invalid interval '0'"),

@@ -52,6 +52,18 @@ def test_no_option_is_there_twice(command: str) -> None:
     assert "Usage" in said(command, "--help")
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["bench", "--seconds", "nan"], "'nan' is not a number"),
+        (["train", "--minutes", "nan"], "'nan' is not a number"),
+        (["calibrate", "--jobs", "9" * 20], "is not in the range 1<=x<=1024"),
+    ],
+)
+def test_numbers_that_are_none_or_too_large(words: list[str], sentence: str, model: Path) -> None:
+    assert sentence in " ".join(said(words[0], model, *words[1:], exit_code=2).split())
+
+
 def test_seed_chooses_the_samples(model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`analyze`, `benchmark` and `check` run other samples with another seed."""
     drawn = [Sampling(data, limit=2, seed=seed) for seed in (1, 1, 2)]
