@@ -121,6 +121,8 @@ def test_the_processor_beside_the_model_is_used_and_named(tmp_path: Path) -> Non
         ('{"size": {"height": 0, "width": 3}}', "invalid size 0: not"),
         ('{"size": 100000000}', "invalid size 100000000: not 1 to 16384 pixels"),
         ('{"size": 8, "image_std": [0, 1, 1]}', "image_std and rescale_factor are positive"),
+        ('{"size": 8, "image_std": [1e-320, 1, 1]}', "image_std and rescale_factor are positive .* beyond 1e±12"),
+        ('{"size": 8, "image_mean": [1e308, 1, 1]}', "image_mean is made of numbers, none beyond 1e±12"),
         ('{"size": 8, "resample": 17}', "unknown resampling filter 17"),
         ('{"size": 8, "resample": NaN}', "one of its entries is of a wrong kind"),
         ('{"size": 8, "rescale_factor": "abc"}', "one of its entries is of a wrong kind"),

@@ -113,6 +113,7 @@ def test_another_rate_is_resampled(tmp_path: Path) -> None:
         ((None, None, None), "mel=80 style=kaldi", (1, 98, 80)),
         ((1, 1, 96, 64), "mel=64 style=plain", (1, 1, 96, 64)),
         ((1, 96, 64, 1), "mel=64 style=plain", (1, 96, 64, 1)),
+        ((1, 64, 1), "mel=64 style=plain", (1, 64, 1)),
         ((None, 4000, 1), "rate=16000", (1, 4000, 1)),
         ((None, 1, None), "rate=8000", (1, 1, 8000)),
         ((None,), "rate=16000", (16000,)),
@@ -277,11 +278,24 @@ def test_words_that_are_not_understood(word: str) -> None:
         ("mel=100000000", "mel=100000000 is more than"),
         ("mel=80 window=400 fft=200", "window <= fft"),
         ("mel=80 low=9000", "low < high"),
+        ("mel=80 low=7999.999999999999 high=8000", "low < high"),
+        ("mel=80 high=inf", "high=inf is more than the 384000 that make sense"),
+        ("seconds=0.00001", "seconds=1e-05 is less than one sample at rate=16000"),
+        ("mel=80 std=1e-320", "rate and std are positive numbers, .* none beyond 1e±12"),
+        ("mel=80 mean=1e308 std=1e-12", "mean is a number, none beyond 1e±12"),
     ],
 )
 def test_spectrograms_that_make_no_sense(words: str, message: str) -> None:
     with pytest.raises(BadRecipe, match=message):
         parse(words)
+
+
+def test_extractors_that_make_no_sense(tmp_path: Path) -> None:
+    whisper = {"feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": 16000}
+    for wrong, message in (({"n_fft": 0}, "0 < window <= fft"), ({"chunk_length": 1e-5}, "less than one sample")):
+        (tmp_path / "p.json").write_text(json.dumps(whisper | wrong))
+        with pytest.raises(BadRecipe, match=message):
+            load_processor(tmp_path / "p.json")
 
 
 def test_sounds_need_a_preprocessing_and_an_input(tmp_path: Path) -> None:
@@ -319,5 +333,12 @@ def test_frames_are_transformed_some_at_a_time(style: str, monkeypatch: pytest.M
 
 
 def test_a_spectrogram_of_any_size_is_not_made() -> None:
-    with pytest.raises(BadRecipe, match="480000 frames of 1024 bands is too large; give a longer hop"):
+    with pytest.raises(BadRecipe, match="480000 frames of 400 samples in 1024 bands is too large; give a longer"):
         features(np.zeros(480_000, np.float32), Sound(mel=1024, hop=1))
+    with pytest.raises(BadRecipe, match="480000 frames of 65536 samples in 1 bands is too large"):
+        features(np.zeros(480_000, np.float32), Sound(mel=1, hop=1, window=1 << 16))
+
+
+def test_a_spectrogram_of_a_long_sound_is_made() -> None:
+    found = features(np.zeros(16000 * 600, np.float32), Sound(mel=1, style="plain"))
+    assert found.shape == (60001, 1)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 from onnxq.errors import BadRecipe
+from onnxq.samples.normal import are_deviations, are_means
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 Channels = Literal["rgb", "bgr", "gray"]
 Layout = Literal["nchw", "nhwc"]
 #: Pillow's filters, in the order of its numbers.
 Resample = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
-T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,12 @@ def parse_preprocessing(text: str) -> Preprocessing:
             elif key == "resample" and value in get_args(Resample):
                 found[key] = value
             elif key in ("mean", "std"):
-                numbers = [_finite(float(part)) for part in value.split(",")]
-                found[key] = tuple(map(_positive, numbers) if key == "std" else numbers)
-            elif key == "scale":
-                found[key] = _positive(float(value))
+                numbers = tuple(map(float, value.split(",")))
+                if not (are_deviations if key == "std" else are_means)(numbers):
+                    raise ValueError
+                found[key] = numbers
+            elif key == "scale" and are_deviations([float(value)]):
+                found[key] = float(value)
             elif key == "crop":
                 found[key] = value in ("", "1", "true", "yes")
             elif (key == "channels" and value in get_args(Channels)) or (key == "layout" and value in get_args(Layout)):
@@ -81,13 +83,7 @@ def parse_preprocessing(text: str) -> Preprocessing:
     return Preprocessing(**found)  # type: ignore[arg-type]
 
 
-def _finite(x: T) -> T:
-    if not math.isfinite(x):
-        raise ValueError
-    return x
-
-
-def _positive(x: T) -> T:
-    if not _finite(x) > 0:
+def _positive(x: int) -> int:
+    if not math.isfinite(x) or not x > 0:
         raise ValueError
     return x

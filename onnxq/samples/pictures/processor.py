@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, get_args
 
 from onnxq.errors import BadData
+from onnxq.samples.normal import RANGE, are_deviations, are_means
 from onnxq.samples.pictures.images import Preprocessing, Resample
 from onnxq.samples.sounds.sound import Sound, checked
 from onnxq.samples.texts.tokenizer import read_json
@@ -118,8 +118,8 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
     if not found.get("do_normalize", usual is not None):
         mean, std = (0.0,), (1.0,)
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
-    if not min(std) > 0 or not scale > 0 or not all(map(math.isfinite, (*mean, *std, scale))):
-        raise _Invalid("image_std and rescale_factor are positive numbers, image_mean is made of numbers")
+    if not (are_means(mean) and are_deviations((*std, scale))):
+        raise _Invalid(f"image_std and rescale_factor are positive numbers, image_mean is made of numbers, {RANGE}")
     number = found.get("resample", resample)
     number = resample if number is None else int(number)
     if not 0 <= number < len(get_args(Resample)):

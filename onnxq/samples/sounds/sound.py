@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadData, BadRecipe, MissingRuntime, first_line
 from onnxq.runtime.session import Feed, Input
+from onnxq.samples.normal import RANGE, are_deviations, are_means
 from onnxq.samples.sounds import spectrum
 
 SOUND_SUFFIXES = {".wav", ".flac", ".ogg", ".mp3", ".aiff", ".aif"}
@@ -29,6 +30,10 @@ MOST_WINDOWS = 64
 MOST_RATE, MOST_CHANNELS = 384_000, 64
 #: Samples that a piece of sound is filled up to: an hour at 16 kHz.
 MOST_SAMPLES = 1 << 26
+#: Windows that may hold the same sample, where so many samples are transformed: each takes its time.
+MOST_OVERLAP = 8
+#: How far apart the ends of the bands are at least, of the upper one: between them bands must not fall together.
+LEAST_RANGE = 1e-6
 _SIGNAL = re.compile(r"input_features|input_values|audio|wav|speech|signal|fbank|mel|feat")
 
 
@@ -105,6 +110,7 @@ def checked(sound: Sound) -> Sound:
         "mel": (sound.mel, 1024),
         "window": (fft, 1 << 16),
         "hop": (sound.hop, 1 << 16),
+        "high": (sound.high, MOST_RATE),
         "seconds": (sound.seconds, MOST_SAMPLES // max(1, sound.rate)),
         "frames": (sound.frames, MOST_SAMPLES // max(1, sound.hop, sound.mel)),
     }
@@ -113,20 +119,25 @@ def checked(sound: Sound) -> Sound:
             why = f"more than the {most} that make sense" if number > most else "less than nothing"
             is_long = isinstance(number, int) and number > 10**12
             raise BadRecipe(f"--preprocess: {word}={'(more than 10^12)' if is_long else number} is {why}")
-    if not sound.rate or not (math.isfinite(sound.mean) and math.isfinite(sound.std) and sound.std > 0):
-        raise BadRecipe("--preprocess: rate and std are positive numbers, and mean is a number")
-    if sound.mel and not (sound.window <= fft and sound.hop > 0 and 0 <= sound.low < (sound.high or sound.rate / 2)):
-        raise BadRecipe("--preprocess: a spectrogram needs window <= fft, hop > 0 and low < high")
+    if not (sound.rate and are_means([sound.mean]) and are_deviations([sound.std])):
+        raise BadRecipe(f"--preprocess: rate and std are positive numbers, and mean is a number, {RANGE}")
+    if sound.seconds and not round(sound.seconds * sound.rate):
+        raise BadRecipe(f"--preprocess: seconds={sound.seconds} is less than one sample at rate={sound.rate}")
+    high = (sound.high or sound.rate / 2) * (1 - LEAST_RANGE)
+    if sound.mel and not (0 < sound.window <= fft and sound.hop > 0 and 0 <= sound.low < high):
+        raise BadRecipe("--preprocess: a spectrogram needs 0 < window <= fft, hop > 0 and low < high")
     return sound
 
 
+def _fft(sound: Sound) -> int:
+    return sound.fft or (1 << (sound.window - 1).bit_length() if sound.style == "kaldi" else sound.window)
+
+
 @functools.lru_cache
-def _filters(sound: Sound) -> tuple[NDArray, int]:
-    """Mel filters and the length of the transform."""
-    fft = sound.fft or (1 << (sound.window - 1).bit_length() if sound.style == "kaldi" else sound.window)
+def _filters(sound: Sound) -> NDArray:
     scale: spectrum.Scale = "kaldi" if sound.style == "kaldi" else "slaney"
     high = sound.high or sound.rate / 2
-    return spectrum.mel_filters(sound.mel, fft, sound.rate, sound.low, high, scale), fft
+    return spectrum.mel_filters(sound.mel, _fft(sound), sound.rate, sound.low, high, scale)
 
 
 def features(wave: NDArray, sound: Sound) -> NDArray:
@@ -139,13 +150,13 @@ def features(wave: NDArray, sound: Sound) -> NDArray:
         wave = (wave - wave.mean()) / np.sqrt(wave.var() + 1e-7)
     if not sound.mel:
         return ((wave - sound.mean) / sound.std).astype(np.float32)
-    frames = len(wave) // sound.hop
-    if frames * sound.mel > MOST_SAMPLES:
+    frames, fft = len(wave) // sound.hop, _fft(sound)
+    if frames * max(sound.mel, fft // MOST_OVERLAP) > MOST_SAMPLES:
         raise BadRecipe(
-            f"--preprocess: a spectrogram of {frames} frames of {sound.mel} bands is too large; give a longer hop"
+            f"--preprocess: a spectrogram of {frames} frames of {fft} samples in {sound.mel} bands is too large; "
+            "give a longer hop"
         )
-    filters, fft = _filters(sound)
-    found = spectrum.STYLES[sound.style](wave, filters, sound.window, sound.hop, fft)
+    found = spectrum.STYLES[sound.style](wave, _filters(sound), sound.window, sound.hop, fft)
     if sound.frames:
         found = _filled(found, sound.frames)
     return ((found - sound.mean) / sound.std).astype(np.float32)
@@ -247,7 +258,7 @@ class SoundInputs:
         if not s.mel and self.width:
             return self.width, True
         if s.mel and frames:
-            around = {"whisper": 0, "kaldi": s.window - s.hop, "plain": -s.hop}[s.style]
+            around = {"whisper": 0, "kaldi": s.window - s.hop, "plain": -s.hop if frames > 1 else 0}[s.style]
             return frames * s.hop + around, s.style == "whisper"
         return round(SECONDS * s.rate), False
 
