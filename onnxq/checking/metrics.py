@@ -13,6 +13,9 @@ from onnxq.errors import BadData
 from onnxq.quality import decibel
 from onnxq.quality.decisions import Classes
 
+#: From here on the square of a difference of labels may be too large for a float.
+MOST_LABEL = 1e150
+
 
 @dataclass
 class Sums:
@@ -108,16 +111,21 @@ def _f1(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, wh
     scores, wanted = output.reshape(-1).astype(np.float64), _finite(label, where).reshape(-1) > 0.5
     lost = np.isnan(scores)
     sums.lose(lost)
-    _count(sums, 1, np.where(lost, ~wanted, scores > 0.5), wanted)
+    chosen = np.where(lost, ~wanted, scores > 0.5)
+    _count(sums, 1, np.array([(chosen & wanted).sum(), chosen.sum(), wanted.sum()]))
 
 
 def _count_each(sums: Sums, chosen: NDArray, right: NDArray) -> None:
-    for each in np.union1d(right, chosen[chosen >= 0]).tolist():  # below: no class at all
-        _count(sums, each, chosen == each, right == each)
+    classes, places = np.unique([chosen, right], return_inverse=True)
+    said, wanted = places.reshape(2, -1)
+    counts = [np.bincount(each, minlength=len(classes)) for each in (said[said == wanted], said, wanted)]
+    for word, found in zip(classes.tolist(), np.transpose(counts), strict=True):
+        if word >= 0:  # below: no class at all
+            _count(sums, word, found)
 
 
-def _count(sums: Sums, word: int, chosen: NDArray, right: NDArray) -> None:
-    found = np.array([(chosen & right).sum(), chosen.sum(), right.sum()], np.float64)
+def _count(sums: Sums, word: int, found: NDArray) -> None:
+    """Add hits, places it was found at, and places that are of it."""
     sums.by_class[word] = sums.by_class.get(word, np.zeros(3)) + found
 
 
@@ -133,7 +141,10 @@ def _psnr(sums: Sums, output: NDArray, label: NDArray, classes: Classes | None, 
             f"{where}: psnr needs labels of the output's shape {list(output.shape)}, not of {list(label.shape)}"
         )
     x, y = output.astype(np.float64).reshape(-1), _finite(label, where).reshape(-1)
-    sums.total += float(np.square(x - y).sum())
+    if np.abs(y).max(initial=0) > MOST_LABEL:
+        raise BadData(f"{where}: psnr needs labels within ±{MOST_LABEL:g}, the squares of others are no numbers")
+    with np.errstate(over="ignore"):
+        sums.total += float(np.square(x - y).sum())
     sums.count += x.size
     sums.low, sums.high = min(sums.low, float(y.min(initial=math.inf))), max(sums.high, float(y.max(initial=-math.inf)))
 
@@ -168,6 +179,8 @@ def _rows(output: NDArray, classes: Classes | None, where: str) -> NDArray[np.fl
     """[places, classes] logarithms of probabilities."""
     if classes is None or not classes.are_in(output):
         raise BadData(f"{where}: the output is not known to hold scores of classes; name the one that does by --logits")
+    if not output.shape[classes.axis]:
+        raise BadData(f"{where}: an output of shape {list(output.shape)} holds scores of no classes")
     scores = classes.logarithms(output.astype(np.float64))
     return scores.reshape(-1, scores.shape[-1])
 

@@ -18,7 +18,7 @@ from onnxq.checking.logits import classes_of
 from onnxq.checking.metrics import WORDS, Sums
 from onnxq.cli import main
 from onnxq.errors import BadData, BadRecipe, CheckFailed, OnnxqError
-from onnxq.quality import compare_outputs
+from onnxq.quality import MAX_DB, compare_outputs
 from onnxq.quality.decisions import Classes
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -343,3 +343,24 @@ def test_a_threshold_is_not_met_by_what_is_no_number() -> None:
     sums = Sums()
     WORDS["f1"].add(sums, np.array([0.9, np.nan, 0.1, np.nan]), np.array([1, 1, 0, 0]), None, "here")
     assert WORDS["f1"].finish(sums) == pytest.approx(2 * 1 / (2 + 2))
+
+
+@pytest.mark.parametrize("word", ["top1", "top5", "f1", "nll", "kld"])
+def test_scores_of_no_classes_are_one_sentence(word: str) -> None:
+    with pytest.raises(BadData, match=r"^here: an output of shape \[1, 0\] holds scores of no classes$"):
+        WORDS[word].add(Sums(), np.zeros((1, 0)), np.zeros((1, 0)), Classes(-1), "here")
+
+
+def test_the_range_of_labels_has_a_square() -> None:
+    with pytest.raises(BadData, match=r"^here: psnr needs labels within ±1e\+150, the squares of others"):
+        WORDS["psnr"].add(Sums(), np.zeros(2), np.array([-1e200, 1e200]), None, "here")
+    sums = Sums()
+    WORDS["psnr"].add(sums, np.array([1e200, 0]), np.array([0.0, 1.0]), None, "here")
+    assert WORDS["psnr"].finish(sums) == -MAX_DB
+
+
+def test_f1_of_many_classes_counts_each_of_them() -> None:
+    """As many as there are places: what looked through all places for each of them would never end."""
+    sums, numbers = Sums(), np.arange(300_000)
+    WORDS["f1"].add(sums, numbers, np.where(numbers % 4, numbers, numbers + 1), None, "here")
+    assert WORDS["f1"].finish(sums) == pytest.approx((0 + 2 / 3 + 1 + 1) / 4)
