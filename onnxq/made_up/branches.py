@@ -30,7 +30,8 @@ class Branches:
         for node in graph.nodes(model):
             if graph.is_op(node, "If") and graph.constant(node.inputs[0]) is None:
                 for name, attribute in node.attributes.items():
-                    own = {inner.name or "" for inner in attribute.as_graph() if inner.op_type != "Constant"} - {""}
+                    inside = (inner for inner in attribute.as_graph() if not graph.is_op(inner, "Constant"))
+                    own = {inner.name or "" for inner in inside} - {""}
                     if own:
                         self._nodes[node.name or "", name] = own
         self.all = frozenset(self._nodes)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.made_up import pictures, sounds
+from onnxq.made_up.batches import batch
 from onnxq.made_up.roles import CARRIERS, Part, Role
 
 #: Draws the content of one input in a shape.
@@ -77,15 +78,14 @@ def _words(rows: int, shape: tuple[int, ...], rng: np.random.Generator) -> NDArr
 def _picture(scale: str) -> Draw:
     def draw(part: Part, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
         height, width = (shape[axis] for axis in range(1, 4) if axis != part.channels)
-        made = [pictures.picture(rng, height, width, shape[part.channels]) for _ in range(shape[0])]
-        stacked = np.reshape(made, (shape[0], height, width, shape[part.channels]))
-        return np.moveaxis(pictures.scaled(stacked, scale), -1, part.channels)
+        made = batch(lambda: pictures.picture(rng, height, width, shape[part.channels]), shape[0])
+        return np.moveaxis(pictures.scaled(made, scale), -1, part.channels)
 
     return draw
 
 
 def _waveform(sound: str) -> Draw:
-    return lambda part, shape, rng: sounds.waveform(rng, sound, shape, part.time) if 0 not in shape else np.zeros(shape)
+    return lambda part, shape, rng: sounds.waveform(rng, sound, shape, part.time)
 
 
 def _spectrogram(sound: str, scale: str) -> Draw:

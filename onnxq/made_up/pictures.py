@@ -97,7 +97,7 @@ def _first_convolution(model: ir.Model, name: str) -> tuple[NDArray | None, NDAr
     value = next((value for value in model.graph.inputs if value.name == name), None)
     while value is not None:
         node = next((use.node for use in value.uses()), None)
-        if node is None or node.op_type not in ("Conv", "Transpose", "Cast", "Identity", "Pad", "Reshape"):
+        if node is None or not graph.is_op(node, "Conv", "Transpose", "Cast", "Identity", "Pad", "Reshape"):
             return None, None
         if node.op_type == "Conv":
             found = [graph.constant(x) for x in node.inputs[1:3]]

@@ -59,6 +59,8 @@ class Painter:
         if part.name in scene.kept:
             return scene.kept[part.name]
         shape, dtype = self.dims.shape(part.input, scene.sizes), part.input.dtype
+        if 0 in shape:  # whose other dimensions may be of any size
+            return np.zeros(shape, dtype)
         return np.asarray(self._content(part, shape, scene, rng)).astype(dtype).reshape(shape)
 
     def _content(self, part: Part, shape: tuple[int, ...], scene: Scene, rng: np.random.Generator) -> object:

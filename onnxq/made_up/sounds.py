@@ -8,10 +8,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.made_up import batches
+
 #: Samples a second, where the model does not say.
 RATE = 16000.0
 #: Sounds of one sample that are made one by one; where an input has more channels, the others are these, later.
 DIFFERENT = 8
+#: Steps of spectrograms that are computed, of a batch together: behind them the same sounds begin again.
+STEPS = 1 << 14
 
 Sound = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
@@ -75,8 +79,10 @@ def waveform(rng: np.random.Generator, sound: str, shape: tuple[int, ...], axis:
     moved = [n for i, n in enumerate(shape) if i != axis % len(shape)]
     count = math.prod(moved)
     rows = [SOUNDS[sound](rng, shape[axis]) for _ in range(min(count, DIFFERENT))]
-    rows += [np.roll(rows[i % DIFFERENT], i * shape[axis] // count) for i in range(DIFFERENT, count)]
-    return np.moveaxis(np.reshape(rows, (*moved, shape[axis])), -1, axis).astype(np.float32)
+    later = range(DIFFERENT, min(count, batches.DIFFERENT))
+    rows += [np.roll(rows[i % DIFFERENT], i * shape[axis] // count) for i in later]
+    made = batches.batch(iter(rows).__next__, count)
+    return np.moveaxis(np.reshape(made, (*moved, shape[axis])), -1, axis).astype(np.float32)
 
 
 def spectrogram(
@@ -88,8 +94,14 @@ def spectrogram(
     bands_axis = max((i for i in range(len(shape)) if i not in (0, axis)), key=lambda i: shape[i], default=0)
     steps, bands = shape[axis], shape[bands_axis]
     moved = [n for i, n in enumerate(shape) if i not in (axis, bands_axis)]
-    rows = [_bands(SOUNDS[sound](rng, 160 * steps + 400), steps, bands) for _ in range(math.prod(moved))]
-    made = np.reshape(rows, (*moved, bands, steps)) * (high - low) + low
+    drawn = min(steps, STEPS)
+    rows = batches.batch(
+        lambda: _bands(SOUNDS[sound](rng, 160 * drawn + 400), drawn, bands),
+        math.prod(moved),
+        min(batches.DIFFERENT, STEPS // drawn),
+    )
+    repeated = rows if drawn == steps else rows[..., np.arange(steps) % drawn]
+    made = np.reshape(repeated, (*moved, bands, steps)) * (high - low) + low
     return np.moveaxis(made, (-2, -1), (bands_axis, axis)).astype(np.float32)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq import own_ops
@@ -53,9 +52,9 @@ def uses_of(value: ir.Value) -> Uses:
             rows.setdefault(column, []).extend(_rows(node, index))
             compared |= dict.fromkeys(_compared(node, index))
             sought |= dict.fromkeys(_compared(node, index) if _finds_a_place(node) else ())
-            if index == 0 and node.op_type in _SHAPES_ONLY:
+            if index == 0 and graph.is_op(node, *_SHAPES_ONLY):
                 pending += [(out, column) for out in node.outputs]
-            elif index == 0 and node.op_type in _PARTS:
+            elif index == 0 and graph.is_op(node, *_PARTS):
                 found = _columns(node) if column is None and each.shape == value.shape else [None] * len(node.outputs)
                 pending += [(out, column if n is None else n) for out, n in zip(node.outputs, found, strict=True)]
     smallest = {column: min(found) for column, found in rows.items() if found}
@@ -88,22 +87,22 @@ def _columns(node: ir.Node) -> list[int | None]:
 
 def _numbers(node: ir.Node, index: int) -> list[int] | None:
     tensor = graph.constant(node.inputs[index]) if index < len(node.inputs) else None
-    return None if tensor is None else [int(x) for x in np.atleast_1d(tensor.numpy())]
+    return None if tensor is None else [int(x) for x in tensor.numpy().reshape(-1)]
 
 
-def _rows(node: ir.Node, index: int) -> Iterator[int]:
-    table = graph.constant(node.inputs[0]) if node.inputs else None
-    if node.op_type == "Gather" and index == 1:
-        rows = _size(node.inputs[0], graph.attribute_int(node, "axis", 0))
-        yield from [] if rows is None else [rows]
-    elif node.op_type == own_ops.GATHER and node.domain == own_ops.DOMAIN and index == 3:
-        yield graph.attribute_int(node, "N", 1)
-    elif node.op_type == "GatherBlockQuantized" and index == 1 and table is not None:
-        yield table.shape.numpy()[graph.attribute_int(node, "gather_axis", 0)]
-    elif node.op_type == "OneHot" and index == 0 and (depth := graph.constant(node.inputs[1])) is not None:
-        yield from (int(rows) for rows in depth.numpy().reshape(-1)[:1])
-    elif node.op_type == "EmbedLayerNormalization" and (words := graph.constant(node.inputs[2])) is not None:
-        yield words.shape.numpy()[0] if index == 0 else 2
+def _rows(node: ir.Node, index: int) -> list[int]:
+    found = None
+    if graph.is_op(node, "Gather") and index == 1:
+        found = _size(node.inputs[0], graph.attribute_int(node, "axis", 0))
+    elif graph.is_op(node, own_ops.GATHER, domain=own_ops.DOMAIN) and index == 3:
+        found = graph.attribute_int(node, "N", 1)
+    elif graph.is_op(node, "GatherBlockQuantized", domain=graph.MICROSOFT) and index == 1:
+        found = _size(node.inputs[0], graph.attribute_int(node, "gather_axis", 0))
+    elif graph.is_op(node, "OneHot") and index == 0:
+        found = next(iter(_numbers(node, 1) or ()), None)
+    elif graph.is_op(node, "EmbedLayerNormalization", domain=graph.MICROSOFT) and len(node.inputs) > 2:
+        found = _size(node.inputs[2], 0) if index == 0 else 2
+    return [] if found is None else [found]
 
 
 def _size(table: ir.Value | None, axis: int) -> int | None:
@@ -113,15 +112,18 @@ def _size(table: ir.Value | None, axis: int) -> int | None:
         shape = tensor.shape if tensor is not None else table.shape
         if shape is not None and len(shape) and isinstance(size := shape[axis % len(shape)], int):
             return size
-        if node is None or node.op_type not in ("Reshape", "Transpose", *_UNPACKS):
+        if node is None or not (
+            graph.is_op(node, "Reshape", "Transpose", *_UNPACKS)
+            or graph.is_op(node, "DequantizeLinear", domain=graph.MICROSOFT)
+        ):
             return None
         if node.op_type == "Reshape":
             sizes = _numbers(node, 1) or []
             return sizes[axis] if -len(sizes) <= axis < len(sizes) and sizes[axis] > 0 else None
         if node.op_type == "Transpose":
-            if "perm" not in node.attributes:
+            order = node.attributes["perm"].as_ints() if "perm" in node.attributes else ()
+            if not order:
                 return None
-            order = list(node.attributes["perm"].as_ints())
             axis = order[axis % len(order)]
         computed = [each for each in node.inputs if each is not None and graph.constant(each) is None]
         table = computed[0] if computed and node.op_type in ("Sub", "Mul", "Add") else node.inputs[0]  # not the scale
@@ -133,7 +135,7 @@ _NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128
 
 
 def _compared(node: ir.Node, index: int) -> Iterator[int]:
-    if node.op_type in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual") and not node.domain:
+    if graph.is_op(node, "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
         other = graph.constant(node.inputs[1 - index])
         if other is None or other.dtype in _NO_NUMBERS:
             return
@@ -146,10 +148,10 @@ def _compared(node: ir.Node, index: int) -> Iterator[int]:
 
 def _finds_a_place(node: ir.Node) -> bool:
     """Whether what it says of each place is only asked where it is true first."""
-    if node.op_type != "Equal":
+    if not graph.is_op(node, "Equal"):
         return False
     value = node.outputs[0]
     readers = [use.node for use in value.uses()]
-    while len(readers) == 1 and readers[0].op_type == "Cast":
+    while len(readers) == 1 and graph.is_op(readers[0], "Cast"):
         readers = [use.node for use in readers[0].outputs[0].uses()]
-    return any(reader.op_type == "ArgMax" for reader in readers)
+    return any(graph.is_op(reader, "ArgMax") for reader in readers)

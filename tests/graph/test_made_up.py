@@ -166,6 +166,30 @@ def test_dimensions_beyond_memory_are_not_drawn(name: str) -> None:
     assert all(feed["x"].nbytes < 1 << 25 for feed in made)
 
 
+@pytest.mark.parametrize("name", ["position_ids", "segment_ids", "mel"])
+@pytest.mark.parametrize("shape", [(0, 1, 1 << 50), ("n-n", "n", "n+1125899906842624")], ids=["fixed", "chosen"])
+def test_beside_a_dimension_of_0_nothing_is_drawn(name: str, shape: Shape) -> None:
+    made = feeds(Input(name, F32 if name == "mel" else I64, shape))
+    assert made and all(feed[name].shape[0] == 0 < feed[name].shape[2] for feed in made)
+
+
+def test_of_a_large_batch_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr(pictures, "picture", lambda rng, *size: np.full(size, drawn.append(1) or len(drawn)))
+    made = feeds(Input("x", F32, (10_000, 3, 8, 8)))
+    assert all(feed["x"].shape == (10_000, 3, 8, 8) for feed in made) and len(drawn) < 1000
+    assert np.ptp(made[0]["x"][:64], axis=0).min() > 0
+
+
+def test_long_spectrograms_repeat_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sounds, "STEPS", 20)
+    made = sounds.spectrogram(np.random.default_rng(0), "noise", "in decades", (4, 8, 50), 2)
+    assert made.shape == (4, 8, 50) and np.array_equal(made[0], made[3])
+    assert np.array_equal(made[..., :20], made[..., 20:40]) and not np.array_equal(made[..., :10], made[..., 10:20])
+    batch = sounds.waveform(np.random.default_rng(0), "noise", (200, 30), 1)
+    assert len(np.unique(batch, axis=0)) == 64
+
+
 def test_words_stay_words_beside_a_mask_without_axes() -> None:
     for dtype in (F32, I64):
         made = feeds(Input("input_ids", I64, ("batch", "seq")), Input("mask", dtype, ()))
@@ -275,6 +299,7 @@ def test_padding_masks_and_positions_agree() -> None:
         pytest.param("c = Cast<to = 1>(table)  t = Mul(each, c)  y = Gather(t, i)", 7, id="codes-by-a-scale-before"),
         pytest.param("c = Mul(blocks, one)  t = Reshape(c, whole)  y = Gather(t, i)", 6, id="blocks"),
         pytest.param("t = Transpose<perm = [1, 0]>(table)  y = Gather(t, i)", 5, id="codes-turned"),
+        pytest.param("j = Gather<axis = 1>(i, places)  y = Gather(table, j)", 7, id="columns-in-two-dimensions"),
         pytest.param("y = onnxq.GatherNBits<K = 4, N = 9>(table, one, , i)", 9, id="onnxq"),
     ],
 )
@@ -286,12 +311,22 @@ def test_integers_stay_inside_the_table_they_look_up(body: str, rows: int) -> No
         "one": np.ones(()),
         "each": np.ones(1),
     }
-    whole = {"whole": np.array([6, 10])}
+    whole = {"whole": np.array([6, 10]), "places": np.array([[0, 1], [2, 3]])}
     model = model_of(f"g (int64[N, 200] i) => (y) {{ {body} }}", constants | whole)
     sample = make_up(model, Picky(Input("i", I64, ("N", 200)))).feeds[0]  # type: ignore[arg-type]
     assert (sample["i"].min(), sample["i"].max()) == (0, rows - 1)
     counts = np.bincount(sample["i"].reshape(-1))
     assert counts.max() > 1.5 * counts.mean() or rows < 6  # a few words come often
+
+
+@pytest.mark.parametrize(
+    "called",
+    ["OneHot(i)", "EmbedLayerNormalization(i)", "GatherBlockQuantized(table, i)", "Gather(table, i)", "Equal(i)"],
+)
+def test_functions_of_a_model_are_no_operators(called: str) -> None:
+    body = f"g (int64[N, 200] i) => (y) {{ k = local.Slice(i)  y = local.{called} }}"
+    (part,) = parts_of(model_of(body, {"table": np.ones((7, 5))}), (Input("i", I64, ("N", 200)),))
+    assert part.rows is None and not part.compared
 
 
 SOUGHT = "flags = Equal(j, end)  n = Cast<to = 6>(flags)  at = ArgMax<axis = -1>(n)  y = Gather(table, i)"
