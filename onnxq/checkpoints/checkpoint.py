@@ -88,7 +88,7 @@ def open_folder_or_file(path: str | Path) -> Checkpoint:
 def _of_files(path: Path, files: list[Path]) -> Checkpoint:
     shards: dict[str, Mapping[str, Any]] = {}
     names: dict[str, Path] = {}
-    opened = [(file, _opened(file)) for file in files]
+    opened = [(file, _opened(file, is_alone=len(files) == 1)) for file in files]
     for file, tensors in opened:
         for name in tensors:
             if name in shards:
@@ -108,9 +108,11 @@ def _metadata(opened: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return said
 
 
-def _opened(file: Path) -> Mapping[str, Any]:
+def _opened(file: Path, *, is_alone: bool) -> Mapping[str, Any]:
     with limits.open_file(file, BadData) as raw:
         is_gguf = raw.read(4) == b"GGUF"
+    if is_gguf and not is_alone:
+        raise BadData(f"'{file}' is a GGUF file, which is no part of a checkpoint of several files: name it alone")
     return Gguf(file) if is_gguf else open_checkpoint(file)
 
 
@@ -125,7 +127,7 @@ def _of_index(path: Path, index: Path) -> Checkpoint:
         if word in ("", ".", "..") or any(mark in word for mark in "/\\\0:"):
             raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', which is no file beside it")
         if word not in opened:
-            opened[word] = _opened(index.parent / word)
+            opened[word] = _opened(index.parent / word, is_alone=False)
         if name not in opened[word]:
             raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', which does not hold it")
     if not table:

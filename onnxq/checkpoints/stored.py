@@ -14,6 +14,9 @@ from onnxq.errors import BadModel
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
 
+#: Times the largest code of any format, and another such number beside it, this is finite in float32.
+SAFE = 1e30
+
 
 @dataclass(frozen=True, eq=False)
 class Stored:
@@ -43,15 +46,33 @@ class Stored:
     order: NDArray[np.int64] | None = None
     rows: NDArray[np.int64] | None = None
 
+    def weights(self) -> QuantizedTensor | NDArray:
+        """The weight in its format, or floats.
+
+        Raises:
+            BadModel: codes and scales, each a number, make one that is not finite.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = self.read()
+            if isinstance(made, QuantizedTensor) and not _is_finite(made):
+                raise BadModel(f"'{self.source}' holds weights that are not finite: its scales are too large")
+        return made
+
     def floats(self) -> NDArray[np.float32]:
         """The weight [out, in], columns in the order of its inputs."""
-        made = self.read()
+        made = self.weights()
         w = made.dequantize() if isinstance(made, QuantizedTensor) else arguments.numbers(made).astype(np.float32)
         if self.order is None:
             return w
         back = np.empty_like(w)
         back[:, self.order] = w
         return back
+
+
+def _is_finite(q: QuantizedTensor) -> bool:
+    """Looks at weights only where scales, or minima, do not tell."""
+    parts = (part.astype(np.float32) for part in (q.scales, q.zero_points) if part is not None)
+    return all(np.abs(part).max(initial=0) <= SAFE for part in parts) or bool(np.isfinite(q.dequantize()).all())
 
 
 @dataclass(frozen=True, eq=False)

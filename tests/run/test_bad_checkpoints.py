@@ -154,3 +154,41 @@ def test_a_scale_by_another_name_is_none(case: str, home: Path) -> None:
     parts = {name.replace("weight_scale", "weight_scale_inv"): np.array(x) for name, x in opened.items()}
     save(file, parts, getattr(opened, "metadata", {}))
     assert "weight_scale" in refused(home, "theirs")
+
+
+@pytest.mark.parametrize(
+    ("case", "part", "number"),
+    [
+        pytest.param("compressed_nvfp4", "weight_global_scale", 1e-39, id="a divisor without a reciprocal"),
+        pytest.param("compressed_nvfp4", "weight_global_scale", 1e-38, id="a factor too large for its scales"),
+        pytest.param("compressed_fp8", "weight_scale", 3e38, id="scales too large for their codes"),
+    ],
+)
+def test_weights_that_are_not_finite_are_refused_by_name(case: str, part: str, number: float, home: Path) -> None:
+    file = written(home, case) / "model.safetensors"
+    opened = open_checkpoint(file)
+    parts, metadata = {name: np.array(x) for name, x in opened.items()}, getattr(opened, "metadata", {})
+    name = next(name for name in parts if name.endswith(f".{part}"))
+    save(file, parts | {name: np.full(parts[name].shape, number, np.float32)}, metadata)
+    for how in ((), ("--match", "unchecked")):
+        done = run(home, "theirs", *how)
+        assert done.exit_code == 1 and name.rpartition(".")[0] in done.stderr
+        assert "holds weights that are not finite" in done.stderr or "none that float32 holds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("weight", "weight_scale_inv"), ("weight_packed", "weight_scale"), ("qweight", "scales", "qzeros")],
+    ids="+".join,
+)
+def test_blocks_of_gguf_by_the_names_of_other_schemes_are_none_of_them(parts: tuple[str, ...], home: Path) -> None:
+    blocks = formats.quantize(np.ascontiguousarray(W.T), "q8_0")
+    write_gguf(home / "c.gguf", [(f"layer.{part}", lambda: blocks) for part in parts])
+    if "weight" in parts:
+        assert run(home, "c.gguf").exit_code == 0
+    else:
+        assert "it holds no tensors of a kind that onnxq reads" in refused(home, "c.gguf")
+    (home / "c.gguf").rename(home / "c.safetensors")
+    index = {"weight_map": {f"layer.{part}": "c.safetensors" for part in parts}}
+    (home / "c.index.json").write_text(json.dumps(index))
+    assert "is a GGUF file, which is no part of a checkpoint of several" in refused(home, "c.index.json")

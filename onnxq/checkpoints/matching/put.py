@@ -54,7 +54,7 @@ def place(weight: Weight, stored: Stored, how: Placing) -> tuple[Choice, Form | 
             choice = _placed(weight, form, method, how)
             if choice is not None:
                 return choice, form, None
-    raw = stored.read()
+    raw = stored.weights()
     if isinstance(raw, QuantizedTensor):
         options, wanted = list(forms.rounded_forms(stored)), raw.dequantize()
     else:
@@ -124,7 +124,7 @@ def given(weight: Weight, stored: Stored, form: Form, rows: NDArray[np.int64] | 
     is_turned = weight.role.contraction == 0
 
     def read() -> QuantizedTensor:
-        made = form.make(stored.read())
+        made = form.make(stored.weights())
         made = made if rows is None else taken(made, rows)
         return turned(made) if is_turned else made
 

@@ -28,6 +28,8 @@ ORDER = (
     "floats",
 )
 FLOATS = "floats"
+#: Of GGUF files, whose tensors may be blocks of codes: what others know by the same names are plain arrays.
+OF_GGUF = ("own", "gguf")
 
 
 def layers_of(checkpoint: Checkpoint) -> list[Layer]:
@@ -38,7 +40,7 @@ def layers_of(checkpoint: Checkpoint) -> list[Layer]:
     """
     taken: set[str] = set()
     found: list[Layer] = []
-    for word in ORDER:
+    for word in OF_GGUF if checkpoint.is_gguf else ORDER:
         for layer in _found(word, checkpoint):
             if taken.isdisjoint(layer.tensors):
                 found.append(layer)

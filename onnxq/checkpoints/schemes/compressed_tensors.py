@@ -184,7 +184,10 @@ def _factor(checkpoint: Checkpoint, name: str) -> NDArray[np.float32]:
     found = checkpoint.get(where)
     if not isinstance(found, np.ndarray):
         return np.array(1, np.float32)
-    if found.size != 1 or found.dtype.kind != "f" or not np.isfinite(found).all() or float(found.reshape(-1)[0]) <= 0:
-        raise BadModel(f"'{where}' is no single positive number")
-    number = float(found.reshape(-1)[0])
-    return np.array(1 / number if where.endswith(GLOBAL) else number, np.float32)
+    if found.size == 1 and found.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            number = np.asarray(found, np.float64).reshape(())
+            factor = np.asarray(1 / number if where.endswith(GLOBAL) else number).astype(np.float32)
+        if 0 < factor < np.inf:
+            return factor
+    raise BadModel(f"'{where}' is no single positive number, or none that float32 holds")
