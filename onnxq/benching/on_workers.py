@@ -7,6 +7,7 @@ machine measures at a time, as two would slow each other down.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import tempfile
@@ -22,7 +23,6 @@ from onnxq.benching import models
 from onnxq.benching.result import BenchReport, How, Median, ModelBench
 from onnxq.calibration.shards import require_openable
 from onnxq.cluster import Task
-from onnxq.errors import Bug
 from onnxq.files import mirror
 from onnxq.job import Environment
 from onnxq.model.load import external_tensors, load_model
@@ -61,7 +61,7 @@ def on_workers(word: str, paths: Sequence[Path], sampling: Sampling, how: How, p
         cluster.require_readable(engine, *dict.fromkeys((*files, *given)))
         progress.start("measuring", len(paths), "models")
         tasks = _tasks(paths, replace(sampling, source=source), how)
-        found = [_read(result) for result in cluster.results(engine, tasks, progress.advance)]
+        found = list(cluster.results(engine, tasks, progress.advance))
     return _joined(paths, found)
 
 
@@ -71,7 +71,9 @@ def _tasks(paths: Sequence[Path], sampling: Sampling, how: How) -> list[Task]:
     for number, place in enumerate(places):
         first = None if number == 0 else places[0]
         name = cluster.named(model_bench, [command, number])
-        made.append(Task(model_bench, (place, first, sampling, how), name, f"'{paths[number]}'", is_kept=False))
+        made.append(
+            Task(model_bench, (place, first, sampling, how), name, f"'{paths[number]}'", is_kept=False, read=_read)
+        )
     return made
 
 
@@ -94,14 +96,15 @@ def model_bench(model: str, first: str | None, sampling: Sampling, how: How) -> 
     return msgspec.json.encode(_Found(report, f"{_place()} {this_machine()}", platform.node()))
 
 
-def _read(result: bytes) -> _Found:
+def _read(result: bytes, who: str) -> _Found:
     """What `model_bench` wrote."""
     try:
         found = msgspec.json.decode(result, type=_Found)
-    except msgspec.MsgspecError:
-        raise Bug("a worker sent something else than times of a model; please report it") from None
-    if len(found.report.models) != 1:
-        raise Bug("a worker sent times of other models than it was asked for; please report it")
+        (model,) = found.report.models
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise cluster.unlike("times of a model", who) from None
+    if not 0 < model.ms.low <= model.ms.median <= model.ms.high < math.inf:
+        raise cluster.unlike("times of a model", who)
     return found
 
 

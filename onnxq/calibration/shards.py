@@ -22,7 +22,7 @@ from onnxq.calibration.observations import Observations, from_table, merge
 from onnxq.calibration.resume import parts
 from onnxq.cluster import Engine, Task
 from onnxq.cluster import tasks as worker
-from onnxq.errors import BadData, BadRecipe, Bug
+from onnxq.errors import BadData, BadRecipe
 from onnxq.files import limits, mirror
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, Job, open_job
@@ -100,9 +100,9 @@ def observe_in_shards(
         content = {**identity, **dataclasses.asdict(whole.keep), "shard": [number, count]}
         size = len(range(number - 1, samples.count, count))
         name = cluster.named(observe_shard, content)
-        made.append(Task(observe_shard, (own, number, count), name, f"shard {number} of {count}", size))
+        made.append(Task(observe_shard, (own, number, count), name, f"shard {number} of {count}", size, read=_read))
     found = zip(made, cluster.results(engine, made, progress), strict=True)
-    return merge([(task.what, _read(result)) for task, result in found])
+    return merge([(task.what, seen) for task, seen in found])
 
 
 def shard_count(engine: Engine, samples: int) -> int:
@@ -139,11 +139,11 @@ class _Share:
         self._told = now
 
 
-def _read(result: bytes) -> Observations:
+def _read(result: bytes, who: str) -> Observations:
     try:
         return from_table(limits.parse_json(result.decode()))
     except ValueError:
-        raise Bug("a worker sent something else than what it saw; please report it") from None
+        raise cluster.unlike("what it saw", who) from None
 
 
 def calibration_samples(job: Job) -> Data:

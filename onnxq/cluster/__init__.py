@@ -11,4 +11,5 @@ from onnxq.cluster.engine import results as results
 from onnxq.cluster.tasks import Task as Task
 from onnxq.cluster.tasks import as_given as as_given
 from onnxq.cluster.tasks import named as named
+from onnxq.cluster.tasks import unlike as unlike
 from onnxq.cluster.words import open_engine as open_engine

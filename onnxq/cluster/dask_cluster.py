@@ -11,11 +11,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxq.boundary import as_sentence
 from onnxq.cluster import engine, started
 from onnxq.cluster.tasks import (
     DONE,
@@ -23,8 +24,10 @@ from onnxq.cluster.tasks import (
     Outcome,
     Task,
     as_given,
+    as_values,
     is_whole,
     perform,
+    received,
     refusal_of,
     reporting,
     versions,
@@ -124,6 +127,7 @@ class DaskCluster:
         # Before it is begun: one that ends half-made (no certificate) is not closed by Dask but by the garbage
         # collector, which waits for ever for a lock if that is while another cluster starts.
         self._closing.callback(_close_client, client)
+        client._handle_task_erred = functools.partial(_set_error, client)
         client.__init__(address, timeout=CONNECT, set_as_default=False)
         return client
 
@@ -174,7 +178,7 @@ class DaskCluster:
         """Give a task to Dask, and `future` what becomes of it."""
         allowed = [address for address in self._addresses() if address not in self._refused] if self._refused else None
         if allowed == []:
-            future.set_exception(next(iter(self._refused.values())))
+            future.give(next(iter(self._refused.values())))
             return
         known = self._held.get(task.name)
         held = known or self._sent(task, allowed, -attempt)
@@ -183,24 +187,34 @@ class DaskCluster:
 
         def done(sent: Any) -> None:
             try:
-                worker, outcome = self._outcome(sent, task)
-            except OnnxqError as error:
+                self._settle(task, future, held, attempt)
+            except Exception as error:  # which Dask would print, and `future` would never end
                 self._let_go(held)
-                future.give(error)
-                return
+                future.give(error if isinstance(error, OnnxqError) else as_sentence(error))
             finally:
                 if known is None:
                     sent.release()
-            if outcome.kind != DONE or not is_whole(outcome):  # perhaps that of a task that it needs
-                self._let_go(held)
-            if outcome.kind != REFUSED:
-                future.give(outcome)
-                return
-            with self._lock:
-                self._refused[worker] = refusal_of(outcome, f"worker {worker}")
-            self._send(task, future, attempt + 1)
 
         held.sent.add_done_callback(done)
+
+    def _settle(self, task: Task, future: _Cancelling, held: _Held, attempt: int) -> None:
+        """Tell `future` what became of a task, or send it to another worker.
+
+        Raises:
+            BadRecipe: it cannot be had, or is nothing that a worker of ours says.
+        """
+        worker, outcome = self._outcome(held.sent, task)
+        if outcome.kind != DONE or not is_whole(outcome):  # perhaps that of a task that it needs
+            self._let_go(held)
+        if outcome.kind != REFUSED:
+            future.give(outcome)
+            return
+        refusal = refusal_of(outcome)
+        if attempt > len(self._addresses()) + DEATHS:  # more than there are: some say that they are others
+            raise refusal
+        with self._lock:
+            self._refused[worker] = refusal
+        self._send(task, future, attempt + 1)
 
     def _sent(self, task: Task, allowed: list[str] | None, priority: int = 0) -> _Held:
         """A task given to Dask, behind those that it needs."""
@@ -227,6 +241,7 @@ class DaskCluster:
         with contextlib.suppress(Exception):  # whoever needs it is told
             _, outcome = self._outcome(sent, task)
             if outcome.kind == DONE and is_whole(outcome):
+                task.read(outcome.payload, outcome.who)
                 engine.keep(self.cache, task, outcome)
 
     def _let_go(self, held: _Held) -> None:
@@ -240,10 +255,11 @@ class DaskCluster:
     def _outcome(self, sent: Any, task: Task) -> tuple[str, Outcome]:
         """(the worker, what it says). Where the worker that had it has died since, Dask has it done again."""
         try:
-            worker, *values = sent.result()
-            return worker, Outcome(*values)
+            said = sent.result()
         except Exception as error:  # of the task, or between its end and its result
             why = error
+        else:
+            return received(said)
         if sent.status in ("cancelled", "lost"):
             raise self._gone()
         if sent.status != "error":
@@ -289,12 +305,11 @@ class _Cancelling(Future):
         return super().cancel()
 
     def give(self, found: Outcome | OnnxqError) -> None:
-        if self.cancelled():
-            return
-        if isinstance(found, OnnxqError):
-            self.set_exception(found)
-        else:
-            self.set_result(found)
+        with contextlib.suppress(InvalidStateError):  # it was cancelled
+            if isinstance(found, OnnxqError):
+                self.set_exception(found)
+            else:
+                self.set_result(found)
 
 
 def _on_worker(
@@ -307,14 +322,19 @@ def _on_worker(
     """
     from distributed import get_worker
 
-    worker, outcomes = get_worker(), [Outcome(*values) for _, *values in needed]
-    for (where, *_), outcome in zip(needed, outcomes, strict=True):
+    worker, payloads = get_worker(), []
+    for said in needed:
+        try:
+            _, outcome = received(said)
+        except OnnxqError:  # whoever asked finds that, too
+            return said
         if outcome.kind != DONE or not is_whole(outcome):
-            return (where, *outcome)
-    if outcomes:
-        arguments = (*arguments, tuple(outcome.payload for outcome in outcomes))
+            return said
+        payloads.append(outcome.payload)
+    if payloads:
+        arguments = (*arguments, tuple(payloads))
     with _alone, reporting(lambda done: None, worker.state.nthreads):
-        return (worker.address, *perform(function, arguments, wanted))
+        return as_values(worker.address, perform(function, arguments, wanted))
 
 
 def _unseen(sizes: dict[str, int]) -> str:
@@ -358,6 +378,16 @@ def _configured() -> contextlib.AbstractContextManager[Any]:
             "distributed.scheduler.allowed-failures": DEATHS,
         }
     )
+
+
+def _set_error(client: Any, key: Any = None, exception: Any = None, traceback: object = None) -> None:
+    """As Dask does when a task fails, but without the traceback: of one that could not be pickled it gets a text, stops
+    at that, and the task never ends."""
+    if (state := client.futures.get(key)) is not None:
+        try:
+            state.set_error(exception, None)
+        except Exception:  # of what arrives in the place of an exception
+            state.set_error("its error cannot be read", None)
 
 
 def _close_client(client: Any) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from onnxq.cluster.tasks import DONE, ERROR, Outcome, Task, error_of, is_whole
 from onnxq.errors import BadOutput, BadRecipe
@@ -82,8 +82,8 @@ def require_readable(engine: Engine, *paths: str | Path) -> None:
         raise BadRecipe(f"{unseen}: put it where all machines see it, in a shared folder or at s3://…")
 
 
-def results(engine: Engine, tasks: Iterable[Task], progress: Progress = lambda done: None) -> Iterator[bytes]:
-    """What each task gives, in their order; not many more are under way than there are workers.
+def results(engine: Engine, tasks: Iterable[Task], progress: Progress = lambda done: None) -> Iterator[Any]:
+    """What each task gives, as it reads it, in their order; not many more are under way than there are workers.
 
     When the caller stops, or one fails, those under way are cancelled; what was done is kept in the engine's cache.
 
@@ -127,15 +127,16 @@ class _Running:
     def __init__(self, engine: Engine, task: Task, progress: Progress) -> None:
         self._engine, self._task, self._progress = engine, task, progress
         self._told = self._attempts = 0
-        self._found = kept(engine.cache, task)
+        self._found: Any = None
         self.future: Future[Outcome] | None = None
-        if self._found is None:
+        if (known := kept(engine.cache, task)) is None:
             self.future = engine.submit(task, self._advance)
         else:
+            self._found = task.read(known, "a worker")
             self._advance(task.size)
 
-    def result(self) -> bytes | None:
-        """The bytes, if they are here and whole."""
+    def result(self) -> Any:
+        """What was read, if it is here and whole; else None."""
         if self.future is None or not self.future.done():
             return self._found
         outcome, self.future = self.future.result(), None
@@ -149,8 +150,8 @@ class _Running:
         if outcome.kind == ERROR:
             raise error_of(outcome)
         assert outcome.kind == DONE
+        self._found = self._task.read(outcome.payload, outcome.who)
         keep(self._engine.cache, self._task, outcome)
-        self._found = outcome.payload
         self._advance(self._task.size - self._told)
         return self._found
 

@@ -94,7 +94,7 @@ class Processes:
             if outcome is not None:
                 self._idle.put(process)
                 if outcome.kind == REFUSED:  # of another version since this process was started
-                    raise refusal_of(outcome, "a process on this machine")
+                    raise refusal_of(outcome)
                 return outcome
             code = process.wait()
             if crash := supervisor.crash_of(code, f"several processes {self.doing}"):
@@ -151,7 +151,7 @@ def _ask(
             continue
         word, digest, seconds, length = values
         payload = process.stdout.read(length)
-        return None if len(payload) < length else Outcome(word, payload, digest, seconds)
+        return None if len(payload) < length else Outcome(word, payload, digest, seconds, "a process on this machine")
     return None
 
 

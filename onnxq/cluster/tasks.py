@@ -20,14 +20,21 @@ from typing import Any, NamedTuple
 
 from onnxq import errors
 from onnxq.boundary import as_sentence
-from onnxq.errors import BadRecipe, Bug, OnnxqError
+from onnxq.errors import BadRecipe, Exit, OnnxqError
 from onnxq.files import faults
 from onnxq.version import __version__
 
 #: What a worker says of a task: it is done; a sentence of ours; the worker is of another version; the bytes are others.
 DONE, ERROR, REFUSED = "done", "error", "refused"
+#: Types of what a worker sends: its address, and then as `Outcome` has it.
+_SENT: tuple[type | tuple[type, ...], ...] = (str, str, bytes, str, (int, float))
 
 _here = threading.local()
+
+
+def as_sent(result: bytes, who: str) -> Any:
+    """The result of a task that may give any bytes."""
+    return result
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,8 @@ class Task:
         size: how much of the progress it is.
         needs: tasks whose results it gets. They are done once for all that need them, and moved between workers.
         is_kept: whether its result may serve a later command; what was measured in time does not.
+        read: what is made here of the result and of who sent it; raises what `unlike` gives of bytes that `function`
+            does not give.
     """
 
     function: Callable[..., bytes]
@@ -51,6 +60,7 @@ class Task:
     size: int = 1
     needs: tuple[Task, ...] = ()
     is_kept: bool = True
+    read: Callable[[bytes, str], Any] = as_sent
 
     def given(self) -> tuple[Any, ...]:
         """The arguments."""
@@ -65,12 +75,14 @@ class Outcome(NamedTuple):
         payload: the result; of an error the class's name and the sentence, of a refusal the worker's versions, as JSON.
         digest: of the payload, as the worker had it.
         seconds: that it took.
+        who: did it, for messages.
     """
 
     kind: str
     payload: bytes
     digest: str
     seconds: float = 0.0
+    who: str = "a worker"
 
 
 def named(function: Callable[..., bytes], content: object) -> str:
@@ -135,28 +147,56 @@ def is_whole(outcome: Outcome) -> bool:
     return digest_of(outcome.payload) == outcome.digest
 
 
+def as_values(worker: str, outcome: Outcome) -> tuple:
+    """What the worker at an address sends, as values that every version can read."""
+    return (worker, *outcome[: len(_SENT) - 1])
+
+
+def received(said: Any) -> tuple[str, Outcome]:
+    """The address and the outcome that a worker sent.
+
+    Raises:
+        BadRecipe: it is something else.
+    """
+    values = said if isinstance(said, tuple) else ()
+    worker = values[0] if values and isinstance(values[0], str) else ""
+    who = f"worker {worker}" if worker else "a worker"
+    are_ours = len(values) == len(_SENT) and all(map(isinstance, values, _SENT))
+    if not are_ours or values[1] not in (DONE, ERROR, REFUSED):
+        raise unlike("what becomes of a task", who)
+    return worker, Outcome(*values[1:])._replace(who=who)
+
+
+def unlike(what: str, who: str = "a worker") -> BadRecipe:
+    """That `who` sent something else than `what`, which our code sends."""
+    return BadRecipe(f"{who} sent something else than {what}: it does not run onnxq's own code; start it anew")
+
+
 def error_of(outcome: Outcome) -> OnnxqError:
-    """What went wrong, as one of `errors.py`'s."""
+    """What went wrong, as one of `errors.py`'s; a worker's word does not make a success of it."""
     try:
         name, text = (str(word) for word in json.loads(outcome.payload))
     except (ValueError, TypeError, RecursionError):
-        return Bug("a worker answered in a way that is not onnxq's; please report it")
-    kind = getattr(errors, name, Bug)
-    return kind(text) if isinstance(kind, type) and issubclass(kind, OnnxqError) else Bug(text)
+        name = text = ""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, OnnxqError) and kind.exit_code != Exit.DONE:
+        return kind(text)
+    return unlike("an error of onnxq's", outcome.who)
 
 
-def refusal_of(outcome: Outcome, worker: str) -> BadRecipe:
+def refusal_of(outcome: Outcome) -> BadRecipe:
     """Which versions differ."""
     try:
-        found = dict(json.loads(outcome.payload))
-    except (ValueError, TypeError, RecursionError):
-        found = {}
-    names = sorted({*versions(), *found})
-    other = [f"{name} {found.get(name) or 'none'}" for name in names if found.get(name) != versions().get(name)]
-    own = [f"{name} {versions().get(name) or 'none'}" for name in names if found.get(name) != versions().get(name)]
+        found = json.loads(outcome.payload)
+    except (ValueError, RecursionError):
+        found = None
+    found = found if isinstance(found, dict) else {}
+    names = [name for name in sorted({*versions(), *found}) if found.get(name) != versions().get(name)]
+    if not found or not names:
+        return unlike("why it refused a task", outcome.who)
+    other, own = (", ".join(f"{name} {each.get(name) or 'none'}" for name in names) for each in (found, versions()))
     return BadRecipe(
-        f"{worker} has {', '.join(other)} and this machine {', '.join(own)}: results would differ; install the same "
-        "versions on both"
+        f"{outcome.who} has {other} and this machine {own}: results would differ; install the same versions on both"
     )
 
 

@@ -20,7 +20,6 @@ from onnxq import algorithms, cluster
 from onnxq.cluster import Engine, Task
 from onnxq.encoding import lazy, memo
 from onnxq.encoding.lazy import EncodedTensor, Encoding
-from onnxq.errors import Bug
 from onnxq.files import limits, mirror
 from onnxq.layouts import Layout
 from onnxq.output.messages import Named, evidence_for, message_of, named, opened
@@ -115,7 +114,7 @@ def packing(encoding: Encoding, known: Named, arguments: Any, needs: tuple[Task,
     """
     files = [[mirror.url_of(path) or path, *mirror.identity_of(path)] for path in known.places]
     name = cluster.named(packed_parts, [known.digest, files])
-    return Task(packed_parts, arguments, name, f"'{encoding.tensor.name or 'a weight'}'", needs=needs)
+    return Task(packed_parts, arguments, name, f"'{encoding.tensor.name or 'a weight'}'", needs=needs, read=parts_in)
 
 
 class _Results:
@@ -130,9 +129,9 @@ class _Results:
 
     def take(self, weight: int, part: int, nbytes: int) -> bytes:
         while self._next <= weight:
-            made, chosen = parts_in(next(self._come))
+            made, chosen = next(self._come)
             if len(made) != len(self._weights[self._next].values):
-                raise Bug("a worker sent other parts of a weight than it was asked for; please report it")
+                raise cluster.unlike("the parts of a weight that it was asked for")
             layer = self._weights[self._next].encoding.layer
             if layer is not None:
                 layer.chosen.clear()  # of what was tried before
@@ -142,7 +141,7 @@ class _Results:
             self._next += 1
         found = self._held[weight][part]
         if len(found) != nbytes:
-            raise Bug(f"a worker sent {len(found)} bytes of a weight and not {nbytes}; please report it")
+            raise cluster.unlike(f"{nbytes} bytes of a weight")
         self._left[weight] -= 1
         if not self._left[weight]:
             del self._held[weight]
@@ -163,11 +162,11 @@ def packed_parts(message: bytes, needed: tuple[bytes, ...] = ()) -> bytes:
     return b"".join((len(head).to_bytes(4, "little"), head, *made))
 
 
-def parts_in(result: bytes) -> tuple[list[bytes], Counter[str]]:
+def parts_in(result: bytes, who: str = "a worker") -> tuple[list[bytes], Counter[str]]:
     """What `packed_parts` wrote: its parts, and which algorithms data chose.
 
     Raises:
-        Bug: it is something else.
+        BadRecipe: it is something else.
     """
     start = 4 + int.from_bytes(result[:4], "little")
     try:
@@ -177,9 +176,9 @@ def parts_in(result: bytes) -> tuple[list[bytes], Counter[str]]:
             Counter({str(k): int(n) for k, n in head["chosen"].items()}),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Bug("a worker sent something else than a packed weight; please report it") from None
+        raise cluster.unlike("a packed weight", who) from None
     if min(lengths, default=0) < 0 or start + sum(lengths) != len(result):
-        raise Bug("a worker sent parts of a weight that do not add up; please report it")
+        raise cluster.unlike("parts of a weight that add up", who)
     made = []
     for length in lengths:
         made.append(result[start : start + length])

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxq import cluster
 from onnxq.cluster import Engine, Task
 from onnxq.cluster import tasks as worker
-from onnxq.errors import BadRecipe, Bug
+from onnxq.errors import BadRecipe
 from onnxq.files import limits
 from onnxq.output.model_elsewhere import Sender, received
 from onnxq.output.packed_elsewhere import pack_elsewhere
@@ -68,13 +68,13 @@ class PlansElsewhere:
         name = cluster.named(cluster.as_given, watched.digest)
         samples = Task(cluster.as_given, lambda: (pickle.dumps(watched),), name, "the samples", is_kept=False)
         tasks = (self._task(plan, samples, f"plan {i} of {len(plans)}") for i, plan in enumerate(plans, 1))
-        return map(_read, cluster.results(self._engine, tasks))
+        return cluster.results(self._engine, tasks)
 
     def _task(self, plan: Plan, samples: Task, what: str) -> Task:
         sent = self._sender.sent(self._rewrite(plan))
         has_library = native.path() is not None
         name = cluster.named(figures_of, [sent.name, samples.name, has_library])
-        return Task(figures_of, (sent.message, has_library), name, what, needs=(samples, *sent.needs))
+        return Task(figures_of, (sent.message, has_library), name, what, needs=(samples, *sent.needs), read=_read)
 
 
 def figures_of(message: bytes, has_library: bool, needed: tuple[bytes, ...]) -> bytes:
@@ -98,11 +98,11 @@ def figures_of(message: bytes, has_library: bool, needed: tuple[bytes, ...]) -> 
     return json.dumps([None if x is None else float(x).hex() for x in msgspec.structs.astuple(found)]).encode()
 
 
-def _read(result: bytes) -> Figures:
+def _read(result: bytes, who: str) -> Figures:
     """What `figures_of` wrote."""
     try:
         harm, sqnr, *rest = limits.parse_json(result.decode())
         kld, flips = (None if x is None else float.fromhex(x) for x in rest)
         return Figures(float.fromhex(harm), float.fromhex(sqnr), kld, flips)
     except (ValueError, TypeError):
-        raise Bug("a worker sent something else than figures of a plan; please report it") from None
+        raise cluster.unlike("figures of a plan", who) from None

@@ -94,18 +94,66 @@ def test_errors_of_workers_are_those_of_this_process() -> None:
         list(cluster.results(Here(), [task_of(3, fails)]))
 
 
-@pytest.mark.parametrize("payload", [b"5", b"null", b"{", b"[1]", b"[" * 99999])
+def answer(kind: str, payload: bytes) -> Outcome:
+    return Outcome(kind, payload, "", 0.0, "worker tcp://a")
+
+
+WRONG = [b"5", b"null", b"{", b"[1]", b"[" * 99999, b"\xff", b'[[1, 2], ["a", 3]]']
+
+
+@pytest.mark.parametrize("payload", [*WRONG, b'["NothingToDo", "all is well"]', b'["Exit", "x"]'])
 def test_answers_that_are_none_of_ours(payload: bytes) -> None:
-    assert isinstance(tasks.error_of(Outcome(tasks.ERROR, payload, "")), Bug)
-    assert "has " in str(tasks.refusal_of(Outcome(tasks.REFUSED, payload, ""), "worker tcp://a"))
+    for found in (tasks.error_of(answer(tasks.ERROR, payload)), tasks.refusal_of(answer(tasks.REFUSED, payload))):
+        assert type(found) is BadRecipe
+        assert str(found).startswith("worker tcp://a sent something else than ")
+
+
+def test_a_refusal_by_the_same_versions_is_none() -> None:
+    same = tasks.refusal_of(answer(tasks.REFUSED, json.dumps(versions()).encode()))
+    assert str(same).startswith("worker tcp://a sent something else than why it refused a task")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        (),
+        ("tcp://a",),
+        ("tcp://a", "done", "text", "x", 0.0),
+        ("tcp://a", "weird", b"x", "x", 0.0),
+        ("tcp://a", ["done"], b"x", "x", 0.0),
+        ("tcp://a", "done", b"x", 5, 0.0),
+        ("tcp://a", "done", b"x", "x", "long"),
+        ("tcp://a", "done", b"x", "x", 0.0, 1),
+        (5, "done", b"x", "x", 0.0),
+    ],
+    ids=str,
+)
+def test_what_is_no_outcome(said: object) -> None:
+    with pytest.raises(BadRecipe, match=r"^(worker tcp://a|a worker) sent something else than what becomes of a task"):
+        tasks.received(said)
+    outcome = perform(doubled, (1,), versions())
+    assert tasks.received(tasks.as_values("tcp://a", outcome)) == ("tcp://a", outcome._replace(who="worker tcp://a"))
+
+
+def never_gives(result: bytes, who: str) -> bytes:
+    raise cluster.unlike("a number", who)
+
+
+def test_what_a_task_does_not_give_is_not_kept(tmp_path: Path) -> None:
+    engine = Here(Cache(tmp_path, 1 << 20))
+    task = dataclasses.replace(task_of(5), read=never_gives)
+    with pytest.raises(BadRecipe, match="a worker sent something else than a number"):
+        list(cluster.results(engine, [task]))
+    assert engine.cache is not None and engine.cache.get(task.name) is None
 
 
 def test_a_worker_with_other_versions_does_nothing() -> None:
     outcome = perform(doubled, (1,), versions() | {"onnxq": "0.0.1"})
     assert outcome.kind == tasks.REFUSED
-    older = Outcome(tasks.REFUSED, json.dumps(versions() | {"onnxq": "0.0.1"}).encode(), "")
+    older = answer(tasks.REFUSED, json.dumps(versions() | {"onnxq": "0.0.1"}).encode())
     wanted = f"worker tcp://a has onnxq 0.0.1 and this machine onnxq {versions()['onnxq']}: results would differ"
-    assert str(tasks.refusal_of(older, "worker tcp://a")).startswith(wanted)
+    assert str(tasks.refusal_of(older)).startswith(wanted)
 
 
 def test_what_was_done_is_kept_for_the_next_time(tmp_path: Path) -> None:

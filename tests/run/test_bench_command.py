@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.benching import alone, generation, on_workers
 from onnxq.benching.bench import bench
-from onnxq.benching.result import How
+from onnxq.benching.result import BenchReport, How, Median, ModelBench
 from onnxq.benching.throughput import batched
 from onnxq.benching.turns import LEAST, in_turns, median_of, ratio_of
 from onnxq.cli import bench as command
@@ -221,6 +221,15 @@ def test_one_worker_of_a_machine_measures_at_a_time(tmp_path: Path) -> None:
     first.communicate("\n")
     assert second.stdout.readline() == "in\n"
     second.communicate("\n")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_times_that_a_worker_cannot_have_measured(count: int) -> None:
+    made = ModelBench("a.onnx", 1, Median(0.0, 0.0, 0.0, 0))
+    report = BenchReport([made] * count, "", 1, "", "")
+    for result in (b"x", b"[" * 99999, msgspec.json.encode(on_workers._Found(report, "here", "host"))):
+        with pytest.raises(BadRecipe, match="worker tcp://a sent something else than times of a model"):
+            on_workers._read(result, "worker tcp://a")
 
 
 def test_what_a_cluster_cannot_measure_is_told(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -327,6 +328,39 @@ def test_errors_of_workers_are_told_as_they_are() -> None:
         assert engine is not None
         with pytest.raises(BadData, match=r"^number 0 is wrong$"):
             list(cluster.results(engine, tasks(refuses, 3)))
+
+
+def answers_text(*arguments: Any) -> tuple:
+    return "tcp://a", "done", "text", "x", 0.0
+
+
+def refuses_as_nobody(*arguments: Any) -> tuple:
+    payload = json.dumps({"onnxq": "0.0.1"}).encode()
+    return "tcp://nobody:1", "refused", payload, "", 0.0
+
+
+def fails_untold(*arguments: Any) -> tuple:
+    """With a traceback that cannot be pickled, in the place of which Dask sends a text."""
+    exec("raise ValueError('lost')", {"__name__": threading.Lock()})
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (answers_text, "^worker tcp://a sent something else than what becomes of a task"),
+        (refuses_as_nobody, "^worker tcp://nobody:1 has "),
+        (fails_untold, "^Dask could not do number 0: .*lost"),
+    ],
+)
+def test_a_worker_that_is_not_ours_is_not_waited_for(
+    answer: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_cluster, "_on_worker", answer)
+    with in_this_process(1) as found, open_engine(found.scheduler_address) as engine:
+        assert engine is not None
+        with pytest.raises(BadRecipe, match=sentence):
+            engine.submit(next(iter(tasks(doubled, 1))), lambda done: None).result(60)
 
 
 @pytest.mark.parametrize(
