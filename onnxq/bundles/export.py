@@ -26,7 +26,6 @@ from onnxq.bundles.manifest import (
     write_manifest,
 )
 from onnxq.bundles.readme import README, readme
-from onnxq.checking.models import blank_notes
 from onnxq.conversion.restore import restore_products
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.files import schemas
@@ -38,6 +37,7 @@ from onnxq.model.load import external_tensors, load_model
 from onnxq.output import copy_model, place, write
 from onnxq.output.signature import target_of
 from onnxq.quality import compare_outputs, unrepeatable
+from onnxq.quality.blank import blank_notes
 from onnxq.runtime import known, library
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.session import Session

@@ -18,11 +18,11 @@ from onnxq.bundles.manifest import (
     require_whole,
     this_platform,
 )
-from onnxq.checking.models import blank_notes
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, MissingRuntime
 from onnxq.job import Environment
 from onnxq.model.load import external_tensors, load_model
 from onnxq.quality import MAX_DB, Quality, compare_outputs
+from onnxq.quality.blank import blank_notes
 from onnxq.runtime import library
 from onnxq.runtime.machine import Machine, this_machine
 from onnxq.runtime.session import Session

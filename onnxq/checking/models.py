@@ -20,7 +20,8 @@ from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.model import graph
 from onnxq.passes.regions.step_names import RegionTime, region_times
-from onnxq.quality import HUGE, MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality.blank import blank_notes
 from onnxq.quality.decisions import NO_CLASSES, Classes
 from onnxq.runtime import native
 from onnxq.runtime.kernel_times import Kernel
@@ -224,20 +225,6 @@ def _noting_each(
         if label == GIVEN:
             each.add(names, x, y, str(number))
         yield y
-
-
-def blank_notes(quality: Quality, who: str = "the float model") -> list[str]:
-    """What a user should know of outputs at which `who` gives no finite number, on all samples or on some."""
-    why = f"samples or weights hold NaN or infinity, or a layer makes them, or numbers beyond {HUGE:g}"
-    notes = []
-    for names, on, left_out in (
-        (quality.blank, "these inputs", "not compared"),
-        (quality.partly_blank, "some of these inputs", "those are left out of the comparison"),
-    ):
-        if names:
-            shown = ", ".join(f"'{name}'" for name in names)
-            notes.append(f"{who} gives no finite number at {shown} on {on}: {left_out}; {why}")
-    return notes
 
 
 def _require_outputs(in_float: Session, quantized: Session) -> None:
