@@ -18,6 +18,7 @@ from onnxq.calibration.observations import Observations
 from onnxq.calibration.observers import HIDDEN, Observer, open_observer
 from onnxq.calibration.resume import EVERY, Checkpoint, Every, State, pending
 from onnxq.encoding import lazy
+from onnxq.model import graph
 from onnxq.runtime.session import THREADS, Feed
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.source import Data
@@ -182,13 +183,13 @@ def hash_model(model: ir.Model) -> str:
     In which order a graph names its constants does not count: it may change with the opset, which targets raise.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for each in (model.graph, *model.graph.subgraphs()):
+    for each in graph.graphs(model):
         for _, value in sorted(each.initializers.items()):
             tensor = value.const_value
             digest.update(f"{value.name} {value.dtype} {value.shape}".encode())
             if tensor is not None and (tensor.nbytes <= SAMPLED_BYTES or not isinstance(tensor, ir.LazyTensor)):
                 digest.update(_sample(tensor))
-    for node in model.graph.all_nodes():
+    for node in graph.nodes(model):
         inputs = " ".join(value.name or "" if value is not None else "-" for value in node.inputs)
         digest.update(f"{node.domain}:{node.op_type} {node.name} {inputs} ".encode())
         for key, attribute in sorted(node.attributes.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -16,16 +17,42 @@ FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 
 MICROSOFT = "com.microsoft"
 
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
-def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+
+def graphs(model: ir.Model) -> list[ir.Graph]:
     """The main graph, then the subgraphs of If, Loop and Scan, wherever they nest."""
-    yield model.graph
-    yield from model.graph.subgraphs()
+    return list(_with_inner(model.graph))
+
+
+def _with_inner(body: ir.Graph) -> Iterator[ir.Graph]:
+    yield body
+    for node in body:
+        for inner in bodies(node):
+            yield from _with_inner(inner)
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Every node outside local functions, in the order of execution."""
-    return model.graph.all_nodes()
+    return _nodes_of(model.graph)
+
+
+def inside(node: ir.Node) -> Iterator[ir.Node]:
+    """Every node of the subgraphs of an If, Loop or Scan, and of those in them."""
+    for body in bodies(node):
+        yield from _nodes_of(body)
+
+
+def _nodes_of(body: ir.Graph) -> Iterator[ir.Node]:
+    # Each pass asks for all of them: by the dictionary within attributes, and no generator for each node.
+    for node in body:
+        yield node
+        for attribute in node.attributes.data.values():
+            if attribute.type is _GRAPH:
+                yield from _nodes_of(attribute.as_graph())
+            elif attribute.type is _GRAPHS:
+                for inner in attribute.as_graphs():
+                    yield from _nodes_of(inner)
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -94,24 +121,23 @@ def is_of_constants(value: ir.Value | None) -> bool:
 
 def has_body(node: ir.Node) -> bool:
     """Whether `node` is an If, Loop or Scan."""
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+    return next(bodies(node), None) is not None
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """The subgraphs of an If, Loop or Scan, without those in them."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
+    for attribute in node.attributes.data.values():
+        if attribute.type is _GRAPH:
             yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        elif attribute.type is _GRAPHS:
             yield from attribute.as_graphs()
 
 
 def detach_bodies(node: ir.Node) -> None:
     """Of a node that goes: what its subgraphs read is not used by them any more."""
-    for body in bodies(node):
-        for inner in body.all_nodes():
-            for i in range(len(inner.inputs)):
-                inner.replace_input_with(i, None)
+    for inner in inside(node):
+        for i in range(len(inner.inputs)):
+            inner.replace_input_with(i, None)
 
 
 def attribute_int(node: ir.Node, name: str, default: int) -> int:
@@ -150,21 +176,26 @@ class Names:
     """Fresh names for nodes and values: never one the model already uses, in any of its graphs."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken: set[str] = set()
-        for graph in graphs(model):
+        self._model = model
+
+    @functools.cached_property  # most passes find nothing to do, and need none
+    def _taken(self) -> set[str]:
+        taken: set[str] = set()
+        for graph in graphs(self._model):
             for value in (*graph.inputs, *graph.initializers.values()):
-                self._taken.add(value.name or "")
+                taken.add(value.name or "")
             for node in graph:
-                self._taken.add(node.name or "")
-                self._taken.update(output.name or "" for output in node.outputs)
+                taken.add(node.name or "")
+                taken.update(output.name or "" for output in node.outputs)
+        return taken
 
     def fresh(self, name: str) -> str:
         """`name`, with a number behind it if that is taken."""
-        base, number = name, 1
-        while name in self._taken:
+        base, number, taken = name, 1, self._taken
+        while name in taken:
             number += 1
             name = f"{base}_{number}"
-        self._taken.add(name)
+        taken.add(name)
         return name
 
 

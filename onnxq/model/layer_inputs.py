@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +120,8 @@ def layer_inputs(model: ir.Model) -> dict[str, list[LayerInput]]:
     along different axes, or in a Loop or Scan, whose turns cannot be told apart from outside; and those of which the
     model has a transpose, so that both get the same codes, which are written once.
     """
-    looped = {id(node) for loop in graph.nodes(model) if graph.is_op(loop, "Loop", "Scan") for node in _inside(loop)}
+    loops = [node for node in graph.nodes(model) if graph.is_op(node, "Loop", "Scan")]
+    looped = {id(node) for loop in loops for node in graph.inside(loop)}
     found: dict[str, list[LayerInput]] = {}
     weights = list(find_weights(model))
     values = {weight.value.name or "": weight.value for weight in weights}
@@ -152,12 +152,6 @@ def readers(model: ir.Model) -> dict[LayerInput, ir.Node]:
 def _matrix_of(value: ir.Value) -> str | None:
     """The name that a matrix and its transposes have in common."""
     return value.meta[ORIGIN] if value.meta.get(TURNED) else value.name
-
-
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield from attribute.as_graph().all_nodes()
 
 
 def _layer_input(weight: Weight) -> LayerInput | None:

@@ -110,13 +110,13 @@ def _places(nodes: list[ir.Node]) -> Iterator[tuple[int, int]]:
     """(identity of a node, place of the node of the main graph that it is, or lies in)."""
     for i, node in enumerate(nodes):
         yield id(node), i
-        for inner in _inside(node):
+        for inner in graph.inside(node):
             yield id(inner), i
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:
     """Everything that a node reads, in its bodies too."""
-    for each in (node, *_inside(node)):
+    for each in (node, *graph.inside(node)):
         yield from (value for value in each.inputs if value is not None)
 
 
@@ -124,8 +124,3 @@ def _remove(node: ir.Node) -> None:
     graph.detach_bodies(node)
     assert isinstance(node.graph, ir.Graph)
     node.graph.remove(node, safe=True)
-
-
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    for body in graph.bodies(node):
-        yield from body.all_nodes()

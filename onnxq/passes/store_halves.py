@@ -24,7 +24,7 @@ class StoreHalves(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names, stored = Names(model), 0
-        for owner in list(graph.graphs(model)):
+        for owner in graph.graphs(model):
             for value in list(owner.initializers.values()):
                 tensor, half = graph.constant(value), value.meta.get(STORED_TYPE)
                 if half is None or tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.size < self.LEAST:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -161,9 +160,9 @@ def to_scale(r: Range, clip: Range | None = None, format: str = "uint8") -> Scal
     return Scale(float(np.float32(scale)), min(max(zero, 0), highest), format)
 
 
-def _static_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
+def _static_nodes(model: ir.Model, plan: Plan) -> list[ir.Node]:
     chosen = {choice.node for choice in plan.those(Method.STATIC)}
-    return (node for node in graph.nodes(model) if node.name in chosen)
+    return [node for node in graph.nodes(model) if node.name in chosen] if chosen else []
 
 
 def _activations(node: ir.Node, plan: Plan) -> list[ir.Value]:

@@ -23,6 +23,7 @@ from onnxq.calibration.layers.shelf import Shelf
 from onnxq.calibration.memory import in_groups
 from onnxq.encoding import memo
 from onnxq.job import Job
+from onnxq.model import graph
 from onnxq.model.layer_inputs import LayerInput
 from onnxq.model.pieces import Piece, cut
 from onnxq.model.weights import find_weights
@@ -119,7 +120,7 @@ class FollowingWalk:
         """Take the samples through the piece with its codes."""
         job = self.job
         in_float = piece.model(job.model, self.quantized.get(0), piece.makes)
-        names = {node.name for node in in_float.graph.all_nodes()}
+        names = {node.name for node in graph.nodes(in_float)}
         plan = dataclasses.replace(
             job.plan, choices={name: choice for name, choice in job.plan.choices.items() if name in names}
         )

@@ -39,7 +39,7 @@ class ChangeFloatType(ir.passes.InPlacePass):
         if not _occurs(self.old, model):
             return ir.passes.PassResult(model, modified=False)
         converter = _Converter(self.old, self.new, infer_types(model, guess=True), Names(model))
-        for each in list(graph.graphs(model)):
+        for each in graph.graphs(model):
             converter.convert(each, self.converts)
         return ir.passes.PassResult(model, modified=converter.changed > 0)
 

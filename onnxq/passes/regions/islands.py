@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnxq.model import graph
 from onnxq.passes.regions.group import Group, Tensor
 from onnxq.passes.regions.groups import entry
 
@@ -142,14 +143,7 @@ class _Reach:
                 self.descendants[source] |= self.descendants[number] | 1 << number
 
     def _direct(self, node: ir.Node) -> set[int]:
-        read = list(node.inputs)
-        for attribute in node.attributes.values():
-            if attribute.type is ir.AttributeType.GRAPH:
-                read += [value for inner in attribute.as_graph().all_nodes() for value in inner.inputs]
-            elif attribute.type is ir.AttributeType.GRAPHS:
-                read += [
-                    value for body in attribute.as_graphs() for inner in body.all_nodes() for value in inner.inputs
-                ]
+        read = [*node.inputs, *(value for inner in graph.inside(node) for value in inner.inputs)]
         producers = [None if value is None else value.producer() for value in read]
         return {self.order[producer] for producer in producers if producer is not None and producer in self.order}
 
