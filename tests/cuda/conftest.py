@@ -34,6 +34,7 @@ def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-Werror",
         "-Wno-unknown-pragmas",
     ]
+    launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "").split()  # a cache
     extra = os.environ.get("ONNXQ_EMULATION_FLAGS", "").split()  # of a sanitizer
     sources = [
         *(SOURCES / "cuda" / name for name in ("emulated.cc", "nodes.cc")),
@@ -44,7 +45,8 @@ def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def build(folder: Path) -> None:
         objects = [folder / f"{source.parent.name}_{source.stem}.o" for source in sources]
         for source, made in zip(sources, objects, strict=True):
-            subprocess.run([compiler, *flags, *extra, f"-I{SOURCES}", "-c", str(source), "-o", str(made)], check=True)
+            command = [*launcher, compiler, *flags, *extra, f"-I{SOURCES}", "-c", str(source), "-o", str(made)]
+            subprocess.run(command, check=True)
         subprocess.run([compiler, "-shared", *extra, *map(str, objects), "-o", str(folder / LIBRARY)], check=True)
 
     return once(tmp_path_factory, "emulated", build) / LIBRARY

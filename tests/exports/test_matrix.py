@@ -16,17 +16,13 @@ pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.sweep]
 
 MODELS: dict[str, Architecture] = language.MODELS | vision.MODELS | others.MODELS
 ALL = list(itertools.product(MODELS, FLOORS, TARGETS))
-#: These go the same way through all passes, with other numbers: a network takes one of them.
-TWINS = ("w4a16", "nf4")
-#: What the sweep tunes: each network in two of three schemes, on one target after the other, so that every pair of a
-#: network and a target, and of a scheme and a target is there. Where the number is 0 they are tuned with the usual
-#: effort: each network in one or two schemes, each scheme on every target. The others measure fewer plans, and their
-#: files are checked as thoroughly. Marker `night` tunes all of the product, and carries out first plans of what the
-#: sweep leaves out.
+#: What the sweep tunes: each network on every target, in one scheme after the other, so that every pair of a network
+#: and a target, and of a scheme and a target is there. Where the number is 0 they are tuned with the usual effort: each
+#: network once, each scheme on every target. The others measure fewer plans, and their files are checked as thoroughly.
+#: Marker `night` tunes all of the product, and carries out first plans of what the sweep leaves out.
 SOME = {
-    (name, scheme, TARGETS[(i + j) % 3]): number
-    for (i, name), (j, scheme) in itertools.product(enumerate(MODELS), enumerate(FLOORS))
-    if scheme != TWINS[i % 2] and (number := (i + j + i // 3) % 3) < 2
+    (name, list(FLOORS)[(i + 2 * j) % len(FLOORS)], target): (i // len(FLOORS) + j) % len(TARGETS)
+    for (i, name), (j, target) in itertools.product(enumerate(MODELS), enumerate(TARGETS))
 }
 CASES = [(pytest.param if case in SOME else at_night)(*case, id="-".join(case)) for case in ALL]
 

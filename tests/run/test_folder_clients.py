@@ -211,6 +211,7 @@ def test_transformers_js_generates(exported: Callable[[str], Path], tmp_path: Pa
 
 
 @pytest.mark.zoo
+@pytest.mark.night  # most of it is what diffusers imports and exports
 def test_a_diffusion_pipeline(exported: Callable[[str], Path], tmp_path: Path) -> None:
     folder = exported("diffusion")
     torch, runtime = require("torch"), require("diffusers", "onnxruntime", "optimum.onnxruntime")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import tiny
-from sweeps import at_night, swept
+from sweeps import at_night
 from tiny import normal
 
 import onnxq
@@ -58,16 +58,14 @@ def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [*model.graph.input, *model.graph.output]
 
 
-#: Who takes a case: every run, the sweep, or only a night.
-QUARTERS = (pytest.param, at_night, swept, at_night)
-#: Each scheme on each target with one of the two models, now and then the transformer: a quarter of them, and in the
-#: sweep another one. `night` takes the rest.
+#: Each scheme on each target with one of the two models, now and then the transformer: a quarter of them. `night` takes
+#: the rest.
 SCHEMES_ON_TARGETS = [
     taken(model, scheme, target, id=f"{model.stem}-{scheme}-{target}")
     for i, scheme in enumerate(sorted(set(SCHEMES) - {"auto"}))
     for j, target in enumerate(tiny.HERE)
     for model in (DIGITS, TEXT)
-    for taken in [at_night if (model == TEXT) != (i % 3 == j % 3) else QUARTERS[(i + j) % 4]]
+    for taken in [at_night if (model == TEXT) != (i % 3 == j % 3) or (i + j) % 4 else pytest.param]
 ]
 
 

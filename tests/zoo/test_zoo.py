@@ -27,9 +27,16 @@ SCHEMES = ("auto", "w8a8", "w8a8-dynamic", "w4a16", "nf4", "fp16")
 TARGETS = ("ort-cpu", "onnx")
 #: If bodies, contrib operators, LSTM, GRU with external data, a KV cache, float16, a local function.
 VARIED = ("silero_vad", "tiny-random-gpt2-fp32_past", "charrnn_shakespeare", "nsnet2", "stories260k_llama")
+#: These take as long as twenty others.
+LONGEST = (
+    *("style_mosaic", "deeplabv3_mnv2", "dnsmos_sig_bak_ovr", "ultraface_rfb320", "mobilenetv2_cifar10"),
+    "stories260k_llama",
+)
 #: Each of them in every other scheme on one target; the others are in the whole matrix.
 SOME = [
-    pytest.param(name, scheme, TARGETS[j // 2 % 2], id=f"{name}-{scheme}-{TARGETS[j // 2 % 2]}")
+    (at_night if name in LONGEST else pytest.param)(
+        name, scheme, TARGETS[j // 2 % 2], id=f"{name}-{scheme}-{TARGETS[j // 2 % 2]}"
+    )
     for i, name in enumerate(VARIED)
     for j, scheme in enumerate(SCHEMES)
     if scheme != "w8a8" and (i + j) % 2
@@ -39,8 +46,6 @@ WITH_DATA = {"w8a8"}
 FEW, SAMPLES = 4, 32
 #: The transformer is quantized once, where its loss is looked at too.
 SCORED = "charlm"
-#: These take as long as twenty others.
-LONGEST = ("style_mosaic", "deeplabv3_mnv2", "dnsmos_sig_bak_ovr", "ultraface_rfb320", "mobilenetv2_cifar10")
 #: Bytes that nodes and names of quantization may add to a model of a few kilobytes.
 STRUCTURE = 1 << 15
 #: dB that little effort may miss: plans are compared on fewer samples than the file is checked on.
@@ -110,8 +115,8 @@ def test_static_int8_keeps_the_transformer(quantize: Callable[..., onnxq.Result]
     assert zoo.score(SCORED, result.output) <= 1.4335
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "limit"), [("w4a16", 1.4335), at_night("nf4", 1.4355)])
+@pytest.mark.night
+@pytest.mark.parametrize(("scheme", "limit"), [("w4a16", 1.4335), ("nf4", 1.4355)])
 def test_four_bits_keep_the_transformer(
     quantize: Callable[..., onnxq.Result], zoo: ModuleType, scheme: str, limit: float
 ) -> None:
