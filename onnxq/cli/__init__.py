@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -41,7 +41,10 @@ class _Errors(click.Group):
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **options: Any) -> click.Context:
         """What was typed is kept, for reports to say."""
         words = list(args)
-        context = super().make_context(info_name, args, *more, **options)
+        try:
+            context = super().make_context(info_name, args, *more, **options)
+        except KeyboardInterrupt:  # as in `invoke`: click would call it 1
+            _end_interrupted()
         context.meta[WORDS] = words
         if os.environ.get("NO_COLOR"):
             context.color = False
@@ -67,8 +70,7 @@ class _Errors(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            click.echo("onnxq: interrupted", err=True)
-            sys.exit(Exit.INTERRUPTED)
+            _end_interrupted()
         except Exception as error:
             sentence = error if isinstance(error, OnnxqError) else as_sentence(error)
             if ctx.params.get("debug"):
@@ -78,6 +80,11 @@ class _Errors(click.Group):
             text = mirror.as_given(str(sentence))
             click.echo(f"{'onnxq: ' if sentence.exit_code else ''}{text}", err=bool(sentence.exit_code))
             sys.exit(int(sentence.exit_code))
+
+
+def _end_interrupted() -> NoReturn:
+    click.echo("onnxq: interrupted", err=True)
+    sys.exit(Exit.INTERRUPTED)
 
 
 def _is_of_stdout(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Batches of any size: of pictures and sounds as many differ as are worth their time, the others are those again."""
+"""Inputs of any size: of pictures and sounds as much is made as is worth its time, and the rest is that again."""
 
 from __future__ import annotations
 
@@ -14,4 +14,9 @@ DIFFERENT = 64
 def batch(one: Callable[[], NDArray], count: int, most: int = DIFFERENT) -> NDArray:
     """[count, …] of what `one` makes."""
     made = np.array([one() for _ in range(min(count, most))])
-    return made if count <= most else made[np.arange(count) % most]
+    return repeated(made, count, 0)
+
+
+def repeated(x: NDArray, size: int, axis: int) -> NDArray:
+    """`x` again and again along `axis`, up to `size` places."""
+    return x if x.shape[axis] >= size else x.take(np.arange(size) % x.shape[axis], axis)

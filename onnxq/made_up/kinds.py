@@ -9,7 +9,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.made_up import pictures, sounds
-from onnxq.made_up.batches import batch
 from onnxq.made_up.roles import CARRIERS, Part, Role
 
 #: Draws the content of one input in a shape.
@@ -78,7 +77,7 @@ def _words(rows: int, shape: tuple[int, ...], rng: np.random.Generator) -> NDArr
 def _picture(scale: str) -> Draw:
     def draw(part: Part, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
         height, width = (shape[axis] for axis in range(1, 4) if axis != part.channels)
-        made = batch(lambda: pictures.picture(rng, height, width, shape[part.channels]), shape[0])
+        made = pictures.batch(rng, shape[0], height, width, shape[part.channels])
         return np.moveaxis(pictures.scaled(made, scale), -1, part.channels)
 
     return draw

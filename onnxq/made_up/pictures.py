@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.made_up import batches
 from onnxq.model import graph
 
 #: (shift, spread) by what a scale is called; of pictures in 0…1.
@@ -22,10 +23,20 @@ SCALES: Mapping[str, tuple[float, float]] = {
     "pictures of −2…2": (-0.45, 1 / 0.225),
     "pictures of 0…255": (0.0, 255.0),
 }
+#: Of a larger picture such a part is made, again and again; and so many pixels of those of a batch together.
+SIDE, PIXELS = 2048, 1 << 25
 #: Things in one picture.
 LEAVES = 24
 #: A scale is out of the question if another fits the biases so many times better.
 UNFIT = 12.0
+
+
+def batch(rng: np.random.Generator, count: int, height: int, width: int, channels: int) -> NDArray[np.float32]:
+    """[count, height, width, channels] in 0…1."""
+    sides = min(height, SIDE), min(width, SIDE)
+    most = min(batches.DIFFERENT, max(1, PIXELS // max(1, math.prod(sides))))
+    made = batches.batch(lambda: picture(rng, *sides, channels), count, most)
+    return batches.repeated(batches.repeated(made, height, 1), width, 2)
 
 
 def picture(rng: np.random.Generator, height: int, width: int, channels: int) -> NDArray[np.float32]:

@@ -14,8 +14,9 @@ from onnxq.made_up import batches
 RATE = 16000.0
 #: Sounds of one sample that are made one by one; where an input has more channels, the others are these, later.
 DIFFERENT = 8
-#: Steps of spectrograms that are computed, of a batch together: behind them the same sounds begin again.
-STEPS = 1 << 14
+#: Steps of spectrograms, and samples of waveforms, that are computed, of a batch together: behind them the same sounds
+#: begin again.
+STEPS, SAMPLES = 1 << 14, 1 << 21
 
 Sound = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
@@ -78,11 +79,12 @@ def waveform(rng: np.random.Generator, sound: str, shape: tuple[int, ...], axis:
     """Different sounds of one kind along `axis`."""
     moved = [n for i, n in enumerate(shape) if i != axis % len(shape)]
     count = math.prod(moved)
-    rows = [SOUNDS[sound](rng, shape[axis]) for _ in range(min(count, DIFFERENT))]
+    drawn = min(shape[axis], SAMPLES // max(1, min(count, DIFFERENT)))
+    rows = [SOUNDS[sound](rng, drawn) for _ in range(min(count, DIFFERENT))]
     later = range(DIFFERENT, min(count, batches.DIFFERENT))
-    rows += [np.roll(rows[i % DIFFERENT], i * shape[axis] // count) for i in later]
-    made = batches.batch(iter(rows).__next__, count)
-    return np.moveaxis(np.reshape(made, (*moved, shape[axis])), -1, axis).astype(np.float32)
+    rows += [np.roll(rows[i % DIFFERENT], i * drawn // count) for i in later]
+    made = batches.repeated(batches.batch(iter(rows).__next__, count).astype(np.float32), shape[axis], 1)
+    return np.moveaxis(np.reshape(made, (*moved, shape[axis])), -1, axis)
 
 
 def spectrogram(
@@ -100,8 +102,7 @@ def spectrogram(
         math.prod(moved),
         min(batches.DIFFERENT, STEPS // drawn),
     )
-    repeated = rows if drawn == steps else rows[..., np.arange(steps) % drawn]
-    made = np.reshape(repeated, (*moved, bands, steps)) * (high - low) + low
+    made = np.reshape(batches.repeated(rows, steps, -1), (*moved, bands, steps)) * (high - low) + low
     return np.moveaxis(made, (-2, -1), (bands_axis, axis)).astype(np.float32)
 
 

@@ -66,6 +66,12 @@ def test_the_command_line(
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_who_interrupts_while_words_are_read_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.main, "parse_args", raising(KeyboardInterrupt()))
+    result = CliRunner().invoke(cli.main, ["inspect", "x.onnx"])
+    assert (result.exit_code, result.stderr) == (Exit.INTERRUPTED, "onnxq: interrupted\n")
+
+
 def test_debug_shows_the_traceback(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect_command, "load_model", raising(KeyError("foo")))
     assert "Traceback" not in CliRunner().invoke(cli.main, ["inspect", str(model)]).stderr
