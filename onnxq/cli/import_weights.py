@@ -104,6 +104,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
         ("do not fit", done.match.misfits),
         ("other tensors", done.match.unused),
         ("other constants", done.match.constants),
+        ("squares that lie as [inputs, outputs]", done.match.turned),
     ):
         if names:
             out.print(one_line(f"{word}: {', '.join(names)}"))

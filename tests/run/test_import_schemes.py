@@ -342,6 +342,24 @@ def test_floats_lie_as_the_models_own_do(tmp_path: Path) -> None:
     x = normal(3, 16)
     (y,) = Session(done.output).run({"x": x})
     np.testing.assert_allclose(y, x @ full["a.weight"] @ full["b.weight"] @ full["c.weight"], atol=1e-5)
+    assert done.match.turned == ["b.weight"]
+
+
+@pytest.mark.parametrize("match", ["names", "unchecked"])
+def test_squares_of_other_numbers_lie_as_outputs_by_inputs(match: str, tmp_path: Path) -> None:
+    text = "g (float[M,16] x) => (float[M,16] y) { " + " ".join(
+        f"[n{i}] {'y' if i == 5 else f'h{i}'} = MatMul({f'h{i - 1}' if i else 'x'}, c{i})" for i in range(6)
+    )
+    model = tiny.save(tiny.model(text + " }", {f"c{i}": normal(16, 16, seed=i) for i in range(6)}), tmp_path)
+    full = {f"n{i}.weight": normal(16, 16, seed=10 + i) / 4 for i in range(6)}
+    path = save(tmp_path / "w.safetensors", full)
+    done = import_weights(model, path, tmp_path / "q.onnx", options=ImportOptions(match=match))
+    x = wanted = normal(3, 16)
+    for w in full.values():
+        wanted = wanted @ w.T
+    (y,) = Session(done.output).run({"x": x})
+    np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-5)
+    assert not done.match.turned
 
 
 def test_a_table_that_is_also_multiplied_by_is_one_layer(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class Match:
         proposed: how nodes were found whose names are others, by node.
         rounded: where the model has no form for the codes: what they became, and SQNR in dB, by node.
         constants: other constants of the model that were given the checkpoint's numbers.
+        turned: squares of floats that were read as [in, out], since the model's own numbers lie so.
     """
 
     blocks: dict[str, int | None] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Match:
     proposed: dict[str, str] = field(default_factory=dict)
     rounded: dict[str, str] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)
+    turned: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ class _Work:
         n, k = _sizes(weight)
         is_there = stored.is_float and source in self.placed
         if stored.is_float and not is_there:
-            stored = _lying_right(weight, stored)
+            given, stored = stored, _lying_right(weight, stored)
+            if n == k and stored is not given and source not in self.match.turned:
+                self.match.turned.append(source)
         if stored.shape != (n, k) and not is_there:
             raise BadModel(
                 f"'{source}' is of {stored.shape[0]} × {stored.shape[1]} weights, node '{name}' of {n} × {k}"
@@ -237,14 +241,15 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
 
 
 def _lying_right(weight: Weight, stored: Stored) -> Stored:
-    """Floats as [out, in]: some frameworks keep them the other way (GPT-2's Conv1D); of squares numbers tell."""
+    """Floats as [out, in]: some frameworks keep them the other way (GPT-2's Conv1D), squares if numbers tell."""
     n, k = _sizes(weight)
     turned = replace(stored, shape=(n, k), read=lambda: np.asarray(stored.read()).T)
     if stored.shape != (k, n):
         return stored
     if n == k:
         plain, other = _alike(weight, stored)[0], _alike(weight, turned)[0]
-        return stored if plain is None or other is None or plain >= other else turned
+        if plain is None or other is None or plain >= other or other < max(plain, 0.0) + LIKE:
+            return stored
     return turned
 
 
