@@ -195,6 +195,18 @@ def test_other_bad_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
         convert_adapter(relu, source, tmp_path / "out.onnx_adapter")
 
 
+@pytest.mark.parametrize("name", ["out.onnx_adapter", "out.onnx"])
+def test_numbers_beyond_the_models_float16_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    text = "g (float16[M,16] x) => (float16[M,16] y) { [up] h = MatMul(x, w) [down] y = MatMul(h, w) }"
+    model = tiny.save(tiny.model(text, {"w": tiny.normal(16, 16).astype(np.float16)}), tmp_path)
+    small = Factors(tiny.normal(16, 2), tiny.normal(2, 16))
+    large = Adapter({"up": small, "down": Factors(small.a, small.b * np.float32(1e5))})
+    with pytest.raises(BadData, match=r"^the adapter of node 'down' has numbers up to .*too large for float16"):
+        convert_adapter(model, written(large, tmp_path / "a.onnx_adapter"), tmp_path / name)
+    assert not (tmp_path / name).exists()
+    convert_adapter(model, written(Adapter({"up": small}), tmp_path / "b.onnx_adapter"), tmp_path / name)
+
+
 def test_ranks_are_by_patterns_of_which_the_last_counts(tmp_path: Path) -> None:
     products = list(products_of(restored(load_model(tiny.save(adapters.network(), tmp_path)))))
     assert chosen(products, dict(map(parse_pattern, ["8"]))) == {adapters.UP: 8, adapters.DOWN: 8}

@@ -59,3 +59,21 @@ def require_fit(adapter: Adapter, products: Iterable[Product], source: str) -> N
             raise BadData(f"'{source}' has matrices of {sizes} for node '{name}', whose weight is {k}×{n}")
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             raise BadData(f"'{source}' holds numbers for node '{name}' that are infinite or none at all")
+
+
+def stored_factors(adapter: Adapter, product: Product) -> Factors:
+    """The matrices beside `product`, in the type that the model multiplies in.
+
+    Raises:
+        BadData: a number is too large for it.
+    """
+    dtype = product.weight.tensor.dtype.numpy()
+    with np.errstate(over="ignore"):
+        made = Factors(*(np.ascontiguousarray(x, dtype) for x in adapter.factors[product.name]))
+    for x, stored in zip(adapter.factors[product.name], made, strict=True):
+        if not np.isfinite(stored).all():
+            raise BadData(
+                f"the adapter of node '{product.name}' has numbers up to {np.abs(x).max():.3g}, too large for "
+                f"{dtype.name}, in which the model multiplies: give one with a lower alpha, or a model in float32"
+            )
+    return made

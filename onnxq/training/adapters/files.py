@@ -21,7 +21,7 @@ from onnxq.output import write
 from onnxq.progress import Progress
 from onnxq.runtime.own_files.adapter_file import SUFFIX, read_adapter_file, write_adapter_file
 from onnxq.training.adapters import peft
-from onnxq.training.adapters.adapter import Adapter, require_fit
+from onnxq.training.adapters.adapter import Adapter, require_fit, stored_factors
 from onnxq.training.adapters.insert import A, B, as_nodes
 from onnxq.training.adapters.products import Product, file_model
 
@@ -73,17 +73,18 @@ def write_adapter(
 
     Raises:
         BadModel: a product of it has no place for one.
+        BadData: a number is too large for the model's type.
         BadOutput: it cannot be written.
     """
     if output.suffix == ".onnx":
         return _write_model(output, adapter, base, products, guard, progress)
     if output.suffix == SUFFIX:
         progress.start("writing")
-        types = {product.name: product.weight.tensor.dtype.numpy() for product in products}
+        by_name = {product.name: product for product in products}
         arrays = {
-            f"{name}{word}": np.ascontiguousarray(x.astype(types[name]))
-            for name, pair in adapter.factors.items()
-            for word, x in zip((A, B), pair, strict=True)
+            f"{name}{word}": x
+            for name in adapter.factors
+            for word, x in zip((A, B), stored_factors(adapter, by_name[name]), strict=True)
         }
         with staging.whole(output, replace=guard.force) as staged:
             write_adapter_file(staged, arrays)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.training.adapters.adapter import Adapter
+from onnxq.training.adapters.adapter import Adapter, stored_factors
 from onnxq.training.adapters.products import Product, in_file
 
 #: What the inputs of a product are called behind its name.
@@ -30,13 +30,13 @@ def as_nodes(model: ir.Model, adapter: Adapter, products: Mapping[str, Product])
 
     Raises:
         BadModel: a product has no place for it.
+        BadData: a number is too large for the model's type.
     """
     names = Names(model)
     for name, node in in_file(model, list(adapter.factors)).items():
-        dtype = products[name].weight.tensor.dtype.numpy()
         a, b = (
-            graph.add_constant(model.graph, names.fresh(f"{name}{word}"), ir.tensor(np.ascontiguousarray(x, dtype)))
-            for word, x in zip((A, B), adapter.factors[name], strict=True)
+            graph.add_constant(model.graph, names.fresh(f"{name}{word}"), ir.tensor(x))
+            for word, x in zip((A, B), stored_factors(adapter, products[name]), strict=True)
         )
         _beside(node, a, b, names)
 
