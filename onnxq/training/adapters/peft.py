@@ -183,7 +183,10 @@ def _pairs(folder: Path) -> dict[str, tuple[NDArray, NDArray]]:
         found = _KEY.fullmatch(name)
         if found is None:
             raise BadData(f"'{path}' holds '{name}', which is no low-rank matrix beside a product")
-        halves.setdefault(found[1], {})[found[2]] = np.asarray(tensors[name])
+        both = halves.setdefault(found[1], {})
+        if found[2] in both:
+            raise BadData(f"'{path}' holds matrix {found[2]} of module '{found[1]}' twice, '{name}' is one of them")
+        both[found[2]] = np.asarray(tensors[name])
     for module, both in halves.items():
         if set(both) != {"A", "B"} or any(x.dtype.kind not in "fV" for x in both.values()):
             raise BadData(f"'{path}' has not both matrices of module '{module}' in floating-point numbers")
