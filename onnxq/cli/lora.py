@@ -208,10 +208,13 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
         _written.echo_json(done)
         _written.end(done.check)
         return
-    say(f"{done.output}: {len(done.losses)} weights merged, {done.nbytes} bytes")
+    n = len(done.losses)
+    say(f"{done.output}: {n} weight{'s' * (n != 1)} merged, {done.nbytes} bytes")
     for name, loss in done.losses.items():
         told = "float, nothing lost" if loss is None else f"{loss.weight:.1f} dB, the adapter {loss.adapter:.1f} dB"
         say(one_line(f"{name}  {told}"))
+    for name in done.unchanged:
+        say(one_line(f"{name}  unchanged, the adapter adds nothing"))
     if done.check is not None and done.check.is_known:
         say(f"error    {done.check.sqnr:.1f} dB SQNR to the adapter beside the weights, on {done.check.inputs}")
     for note in () if done.check is None else done.check.notes:

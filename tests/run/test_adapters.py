@@ -145,6 +145,7 @@ def test_a_folder_of_peft_is_read_as_peft_means_it(
         ({}, {k: x * np.nan for k, x in pair("model.layers.0.up_proj").items()}, "are infinite or none at all"),
         ({"lora_alpha": 1e300}, pair("model.layers.0.up_proj"), "are infinite or none at all"),
         ({}, {}, "holds no tensors"),
+        ({}, pair("up") | {"up.lora_B.default.weight": tiny.normal(4, 4)}, "matrix B of module 'up' twice"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -205,6 +206,9 @@ def test_numbers_beyond_the_models_float16_are_refused_by_name(name: str, tmp_pa
         convert_adapter(model, written(large, tmp_path / "a.onnx_adapter"), tmp_path / name)
     assert not (tmp_path / name).exists()
     convert_adapter(model, written(Adapter({"up": small}), tmp_path / "b.onnx_adapter"), tmp_path / name)
+    wide = Adapter({"up": Factors(*(x * np.float32(2e3) for x in small))})  # only their product is too large
+    with pytest.raises(BadData, match="node 'up' and its adapter make weights too large for float16"):
+        merge_adapter(model, written(wide, tmp_path / "c.onnx_adapter"), tmp_path / "merged.onnx")
 
 
 def test_ranks_are_by_patterns_of_which_the_last_counts(tmp_path: Path) -> None:
@@ -243,6 +247,20 @@ def test_merging_adds_the_adapter_to_the_weights_and_tells_what_it_loses(
     assert loss.adapter == pytest.approx(tiny.sqnr(a @ b, now[0] - up), abs=0.1)
     near(adapters.answer(X, *now), run(tmp_path / "merged.onnx"))
     assert done.check is not None and done.check.sqnr > 10
+
+
+def test_merging_what_adds_nothing_keeps_the_codes(tmp_path: Path, quick: None) -> None:
+    base, (up, down) = adapters.quantized(tmp_path, "uint4", "ort-cpu"), adapters.adapter().factors.values()
+    idle = Adapter({adapters.UP: up, adapters.DOWN: Factors(down.a, down.b * 0)})
+    source = written(idle, tmp_path / "a.onnx_adapter")
+    before = adapters.weights(base, folder_in(tmp_path, "one"))
+    done = merge_adapter(base, source, tmp_path / "merged.onnx", accuracy_level=0)
+    after = adapters.weights(tmp_path / "merged.onnx", folder_in(tmp_path, "two"))
+    np.testing.assert_array_equal(after[1], before[1])
+    assert list(done.losses) == [adapters.UP] and done.unchanged == [adapters.DOWN]
+    words = ["lora", "merge", str(base), str(source), "-o", str(tmp_path / "again.onnx")]
+    said = CliRunner().invoke(main, words, catch_exceptions=False).output
+    assert "1 weight merged" in said and f"{adapters.DOWN}  unchanged, the adapter adds nothing" in said
 
 
 def folder_in(parent: Path, name: str) -> Path:

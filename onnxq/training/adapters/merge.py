@@ -22,6 +22,7 @@ from onnxq.conversion.files import sign
 from onnxq.conversion.plan_codes import plan_codes
 from onnxq.conversion.proof import prove
 from onnxq.encoding.lazy import Encoding, GivenTensor
+from onnxq.errors import BadData
 from onnxq.files import limits
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
@@ -55,12 +56,14 @@ class Merged:
 
     Attributes:
         losses: by product; None where the weight is in floats.
+        unchanged: products to whose weights the adapter adds nothing.
         check: of the merged file against the model with the adapter beside it; None: not run, or too large to be.
         score: of those two by a metric, where one was asked for.
     """
 
     output: Path
     losses: dict[str, Loss | None]
+    unchanged: list[str]
     nbytes: int
     check: Check | None
     score: Score | None
@@ -87,7 +90,7 @@ def merge_adapter(
 
     Raises:
         BadModel: the model cannot be read.
-        BadData: the adapter is damaged, or for another model.
+        BadData: the adapter is damaged, for another model, or too large for the type of a weight.
         BadOutput: the output cannot be written.
         CheckFailed: the written model does not load or run.
     """
@@ -117,7 +120,8 @@ def merge_adapter(
         proof = prove(beside, loaded, staged, environment)
         score = None if scored is None else scored.score(beside, staged, 1)
         guard.publish(staged, output)
-    return Merged(output, losses, nbytes, proof, score)
+    unchanged = [name for name in found.factors if name not in losses]
+    return Merged(output, losses, unchanged, nbytes, proof, score)
 
 
 def target_of(model: ir.Model) -> Target:
@@ -133,12 +137,21 @@ def target_of(model: ir.Model) -> Target:
 
 
 def _merged(model: ir.Model, factors: Mapping[str, Factors]) -> dict[str, Callable[[], Loss | None]]:
-    """Give the products of a restored model their new weights; by name, what tells the loss of it."""
+    """Give the products of a restored model their new weights; by name, what tells the loss of it.
+
+    Where nothing is added codes stay what they are: encoding again what they stand for may give others.
+    """
     names, made = Names(model), {}
     for product in list(products_of(model)):
-        if product.name in factors:
+        if product.name in factors and _added(factors[product.name]).any():
             made[product.name] = _put(product, factors[product.name], names)
     return made
+
+
+def _added(factors: Factors) -> NDArray[np.float32]:
+    """What an adapter adds to a weight [K, N]."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a weight that is not finite then is refused by name
+        return factors.a @ factors.b
 
 
 def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss | None]:
@@ -146,8 +159,7 @@ def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss 
     is_turned = weight.role.contraction == 1
 
     def added() -> NDArray[np.float32]:
-        with np.errstate(over="ignore", invalid="ignore"):  # a weight that is not finite then is refused by name
-            delta = factors.a @ factors.b
+        delta = _added(factors)
         return np.ascontiguousarray(delta.T if is_turned else delta)
 
     def floats() -> NDArray[np.float32]:
@@ -173,9 +185,16 @@ def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss 
 
         measure = loss
     else:
-        new = ir.LazyTensor(
-            lambda: ir.tensor(floats().astype(tensor.dtype.numpy())), dtype=tensor.dtype, shape=ir.Shape(weight.shape)
-        )
+        dtype = tensor.dtype
+
+        def stored() -> ir.TensorProtocol:
+            with np.errstate(over="ignore"):
+                w = floats().astype(dtype.numpy())
+            if not np.isfinite(w).all():
+                raise BadData(f"node '{product.name}' and its adapter make weights too large for {dtype.name.lower()}")
+            return ir.tensor(w)
+
+        new = ir.LazyTensor(stored, dtype=dtype, shape=ir.Shape(weight.shape))
     owner = weight.value.graph
     assert isinstance(owner, ir.Graph)
     value = graph.add_constant(owner, names.fresh(f"{weight.value.name}_merged"), new)
