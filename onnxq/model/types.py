@@ -15,6 +15,7 @@ from onnxq.model import graph
 from onnxq.runtime import supervisor
 
 Dim = int | str | None
+_CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
     """Types and shapes by value name, found by ONNX shape inference on a copy of `model`.
 
     Args:
-        guess: take operators that ONNX does not know (com.microsoft …) to return the type of their first float input.
+        guess: take operators that ONNX does not know (com.microsoft …) to return the type of their first float input,
+            and those on codes (QLinearAdd …) that of the codes.
     """
     supervisor.doing("onnx inferred shapes")
     # Not strict: one node that cannot be inferred would leave all others unknown.
@@ -58,8 +60,8 @@ def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
     for node in graph.nodes(copy) if guess else ():
         for output in node.outputs:
             if output.dtype is None and not graph.has_body(node):
-                dtypes = (_dtype(value) for value in node.inputs if value is not None)
-                output.type = next((ir.TensorType(dtype) for dtype in dtypes if dtype in graph.FLOATS), None)
+                dtype = _guessed(node)
+                output.type = None if dtype is None else ir.TensorType(dtype)
     found = Types()
     for each in graph.graphs(copy):
         values = [*each.inputs, *each.initializers.values()]
@@ -67,6 +69,15 @@ def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
             if value.name:
                 found[value.name] = _read(value)
     return found
+
+
+def _guessed(node: ir.Node) -> ir.DataType | None:
+    dtypes = [None if value is None else _dtype(value) for value in node.inputs]
+    is_theirs = node.domain == graph.MICROSOFT
+    if is_theirs and node.op_type == "QGemm" and any(dtypes[8:]):  # else its result is floats
+        return dtypes[8]
+    wanted = _CODES if is_theirs and node.op_type.startswith(("QLinear", "QuantizeLinear")) else graph.FLOATS
+    return next((dtype for dtype in dtypes if dtype in wanted), None)
 
 
 def _dtype(value: ir.Value) -> ir.DataType | None:

@@ -15,6 +15,7 @@ from tiny import normal
 
 import onnxq
 from onnxq.errors import BadModel, CheckFailed, NothingToDo
+from onnxq.plan import Method
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -104,3 +105,25 @@ def test_a_fine_scale_of_the_file_does_not_clip_what_is_joined_with_it(tmp_path:
         encoding = [node for node in written.graph.node if node.op_type == "QuantizeLinear"]
         taken_over = [node for node in encoding if numbers[node.input[1]] == np.float32(scale)]
         assert (len(taken_over) > 1) == held
+
+
+def test_float16_takes_no_codes_of_theirs_for_floats(tmp_path: Path) -> None:
+    text = """g (float[2,16] x) => (float[2,8] y) {
+        a = MatMul(x, w)  q = QuantizeLinear(a, s, z)
+        b = com.microsoft.QLinearAdd(q, s, z, q, s, z, s, z)
+        f = Flatten(b)
+        g = com.microsoft.QGemm(f, s, z, c, s, zc, "", s, z)
+        y = DequantizeLinear(g, s, z)
+    }"""
+    constants = {
+        "w": normal(16, 16) / 4,
+        "c": CODES[0, :, 0, :2].repeat(4, axis=1),
+        "s": np.array(0.03, np.float32),
+        "z": np.array(128, np.uint8),
+        "zc": np.array(0, np.int8),
+    }
+    model = tiny.save(tiny.model(text, constants), tmp_path)
+    recipe = onnxq.Recipe("fp16", requantize=True, keep_slow=True)
+    result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target="onnx")
+    assert [choice.op for choice in result.plan if choice.method is Method.HALF] == ["MatMul"]
+    assert result.check is not None and result.check.sqnr > 25
