@@ -2,7 +2,8 @@
 
 An integer format is decoded by DequantizeLinear on blocks: stock onnxruntime folds what is in front of it and fuses the
 rest to its own kernel of 4 or 8 bits, which rounds activations to int8. An `exact` product, and one in a format that
-has a table of levels, is decoded by Mul, which onnxruntime folds: the weight is float from then on.
+has a table of levels, is decoded by Mul, which onnxruntime folds: the weight is float from then on. A Concat of x alone
+keeps a DequantizeLinear in front of x apart: onnxruntime fuses two into MatMulIntegerToFloat, which knows no blocks.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def lines(v: Variant) -> list[str]:
     ]
     if v.zero_points:
         text += _turned("zero_points")
+    text += [f"x32 = Cast <to = {FLOAT}> (x)"]
     if v.decoded.is_integer and not v.exact:
-        text += _dequantized(v)
+        text += [*_dequantized(v), "apart = Concat <axis = -1> (x32)", "product = MatMul (apart, w)"]
     else:
-        text += [*kernel_values(v, "codes", "zero_points_n", axis=0), *scaled(axis=0)]
-    text += [f"x32 = Cast <to = {FLOAT}> (x)", "product = MatMul (x32, w)"]
+        text += [*kernel_values(v, "codes", "zero_points_n", axis=0), *scaled(axis=0), "product = MatMul (x32, w)"]
     if v.bias:
         text += [f"bias32 = Cast <to = {FLOAT}> (bias)", "sum = Add (product, bias32)"]
     return [*text, f"y = CastLike ({'sum' if v.bias else 'product'}, x)", "}"]

@@ -16,6 +16,7 @@ from tiny import normal
 import onnxq
 from onnxq.errors import BadModel, CheckFailed, NothingToDo
 from onnxq.plan import Method
+from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -127,3 +128,17 @@ def test_float16_takes_no_codes_of_theirs_for_floats(tmp_path: Path) -> None:
     result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target="onnx")
     assert [choice.op for choice in result.plan if choice.method is Method.HALF] == ["MatMul"]
     assert result.check is not None and result.check.sqnr > 25
+
+
+def test_products_on_blocks_behind_codes_run_without_the_library(tmp_path: Path) -> None:
+    text = """g (float[2,64] x) => (float[2,64] y) {
+        q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = MatMul(d, w)
+    }"""
+    constants = {"w": normal(64, 64) / 8, "s": np.array(0.03, np.float32), "z": np.array(0, np.int8)}
+    model = tiny.save(tiny.model(text, constants), tmp_path)
+    recipe = onnxq.Recipe("int8", requantize=True, keep_slow=True, min_sqnr=-np.inf)
+    result = onnxq.quantize(model, tmp_path / "q.onnx", recipe, target="onnxq", check=False)
+    (wanted,) = Session(model).run({"x": (x := normal(2, 64))})
+    for library in (False, True):
+        (y,) = Session(result.output, library=library).run({"x": x})
+        assert tiny.sqnr(wanted, y) > 15
