@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,9 @@ from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.summaries.ranges import UINT8, Grid, Range, Ranges
 from onnxq.summaries.summary import Extremes, Summary, from_dict
+
+#: Missing shards that a message names: a file may say that there are any number of them.
+NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -177,9 +181,11 @@ def merge(parts: Sequence[tuple[str, Observations]]) -> Observations:
             raise BadRecipe(f"shard {number} of {count} is given twice: '{found[number][0]}' and '{name}'")
         found[number] = (name, part)
     count = first.shard[1] if first.shard else 1
-    missing = [str(number) for number in range(1, count + 1) if number not in found]
-    if missing:
-        raise BadRecipe(f"shard {', '.join(missing)} of {count} is missing")
+    if len(found) < count:
+        missing = (str(number) for number in range(1, count + 1) if number not in found)
+        some = list(itertools.islice(missing, NAMED))
+        more = ["…"] if count - len(found) > NAMED else []
+        raise BadRecipe(f"shard {', '.join(some + more)} of {count} is missing")
     # In the order of their numbers, whatever that of the files: moving averages depend on it.
     ordered = [found[number][1] for number in sorted(found)]
     summaries = {name: from_dict(summary.to_dict()) for name, summary in ordered[0].summaries.items()}

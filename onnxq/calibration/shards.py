@@ -99,8 +99,8 @@ def observe_in_shards(
         own = replace(whole, means=replace(whole.means, memory=memory, checkpoint=path))
         content = {**identity, **dataclasses.asdict(whole.keep), "shard": [number, count]}
         size = len(range(number - 1, samples.count, count))
-        name = cluster.named(observe_shard, content)
-        made.append(Task(observe_shard, (own, number, count), name, f"shard {number} of {count}", size, read=_read))
+        name, read = cluster.named(observe_shard, content), functools.partial(_read, own, (number, count))
+        made.append(Task(observe_shard, (own, number, count), name, f"shard {number} of {count}", size, read=read))
     found = zip(made, cluster.results(engine, made, progress), strict=True)
     return merge([(task.what, seen) for task, seen in found])
 
@@ -139,11 +139,15 @@ class _Share:
         self._told = now
 
 
-def _read(result: bytes, who: str) -> Observations:
+def _read(asked: Shards, shard: tuple[int, int], result: bytes, who: str) -> Observations:
+    """What `observe_shard` wrote of this shard."""
     try:
-        return from_table(limits.parse_json(result.decode()))
+        seen = from_table(limits.parse_json(result.decode()))
     except ValueError:
         raise cluster.unlike("what it saw", who) from None
+    if seen.shard != shard or seen.summaries.keys() != set(asked.names):
+        raise cluster.unlike("what it saw of the shard and the activations that it was asked for", who)
+    return seen
 
 
 def calibration_samples(job: Job) -> Data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import tiny
 
 import onnxq
 from onnxq import cluster
+from onnxq.calibration import shards
 from onnxq.calibration.find_ranges import Effort
 from onnxq.cluster import dask_cluster, open_engine, started
 from onnxq.cluster.tasks import Task, versions
@@ -128,6 +130,33 @@ def test_models_are_those_of_one_process(
     assert found == quantized(folder, None, recipe, data, target)
     # Those of 8 bits were made before, to look at what they do to the means of outputs.
     assert {"'w'", "'u'", "'v'"} <= set(sent) or recipe.scheme == "w8a8"
+
+
+def less(table: dict[str, Any]) -> None:
+    table["summaries"].popitem()
+
+
+def more(table: dict[str, Any]) -> None:
+    table["summaries"]["more"] = next(iter(table["summaries"].values()))
+
+
+def another_shard(table: dict[str, Any]) -> None:
+    table["shard"][1] += 1
+
+
+@pytest.mark.parametrize("lie", [less, more, another_shard])
+def test_what_a_worker_saw_of_something_else_is_refused(
+    folder: Path, lie: Callable[[dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @functools.wraps(real := shards.observe_shard)
+    def lies(*arguments: Any) -> bytes:
+        lie(table := json.loads(real(*arguments)))
+        return json.dumps(table).encode()
+
+    monkeypatch.setattr(shards, "observe_shard", lies)
+    said = "sent something else than what it saw of the shard and the activations that it was asked for"
+    with in_this_process(1) as found, pytest.raises(BadRecipe, match=said):
+        calibrated(folder, found.scheduler_address)
 
 
 def test_evidence_is_sent_to_workers_that_do_not_see_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

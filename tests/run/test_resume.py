@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,7 @@ def test_what_does_not_fit_together_is_not_merged() -> None:
     one, two = part(1, 3), part(2, 3)
     for parts, message in [
         ([one, two], "shard 3 of 3 is missing"),
+        ([replace(one, shard=(2, 10**6))], "^shard 1, 3, 4, 5, 6, 7, 8, 9, … of 1000000 is missing$"),
         ([one, two, two], "shard 2 of 3 is given twice: 'f1' and 'f2'"),
         ([one, part(2, 2)], "'f1' was made with other options than 'f0'"),
         ([one, part(2, 3, NAMES[:1])], "'f1' was made with other options than 'f0'"),
