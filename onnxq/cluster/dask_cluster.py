@@ -230,7 +230,7 @@ class DaskCluster:
         with self._lock:
             if task.name not in self._held:
                 known = engine.kept(self.cache, task)
-                real = task if known is None else Task(as_given, (known,), task.name, task.what)
+                real = task if known is None else Task(as_given, known[:1], task.name, task.what)
                 held = self._sent(real, allowed)
                 if known is None and task.is_kept:
                     held.sent.add_done_callback(functools.partial(self._keep, task))

@@ -110,9 +110,15 @@ def results(engine: Engine, tasks: Iterable[Task], progress: Progress = lambda d
             each.cancel()
 
 
-def kept(cache: Cache | None, task: Task) -> bytes | None:
-    """The result of a task, where it was kept."""
-    return cache.get(task.name) if cache is not None and task.is_kept else None
+def kept(cache: Cache | None, task: Task) -> tuple[bytes, Any] | None:
+    """The result of a task, where it was kept, and what the task reads in it; one in which it reads nothing goes."""
+    if cache is None or not task.is_kept or (known := cache.get(task.name)) is None:
+        return None
+    try:
+        return known, task.read(known, "a worker")
+    except BadRecipe:
+        cache.remove(task.name)
+        return None
 
 
 def keep(cache: Cache | None, task: Task, outcome: Outcome) -> None:
@@ -132,7 +138,7 @@ class _Running:
         if (known := kept(engine.cache, task)) is None:
             self.future = engine.submit(task, self._advance)
         else:
-            self._found = task.read(known, "a worker")
+            self._found = known[1]
             self._advance(task.size)
 
     def result(self) -> Any:

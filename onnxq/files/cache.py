@@ -72,6 +72,11 @@ class Cache:
             return None
         return content[_DIGEST:]
 
+    def remove(self, name: str) -> None:
+        """Forget what was kept under a name."""
+        with contextlib.suppress(OSError):
+            self._path(name).unlink()
+
     def put(self, name: str, content: bytes) -> None:
         """Keep it, if there is room; a cache that cannot be written to keeps nothing."""
         if len(content) + _DIGEST > self.most:

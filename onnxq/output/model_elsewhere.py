@@ -106,9 +106,8 @@ class Sender:
         try:
             known = messages.named(what)
             unseen = [layer for layer in known.layers if self._is_unseen(layer)]
-            task = packed_elsewhere.packing(
-                tensor.encoding, known, functools.partial(_message, what, unseen), tuple(map(evidence_task, unseen))
-            )
+            message, needs = functools.partial(_message, what, unseen), tuple(map(evidence_task, unseen))
+            task = packed_elsewhere.packing(tensor.encoding, packed_elsewhere.part_sizes(values), known, message, needs)
         except Exception:  # whatever a library's or a caller's own object raises that cannot be sent
             for value in values:
                 self._given(parts, value)

@@ -7,6 +7,7 @@ What other processes could not make, it makes itself.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -69,7 +70,7 @@ def _is_worth_it(encoding: Encoding, engine: Engine) -> bool:
 def _packed(tensor: EncodedTensor, results: _Results, weight: int, part: int) -> ir.LazyTensor:
     def evaluate() -> ir.TensorProtocol:
         proto = onnx.TensorProto(
-            data_type=int(tensor.dtype), dims=tensor.shape.numpy(), raw_data=results.take(weight, part, tensor.nbytes)
+            data_type=int(tensor.dtype), dims=tensor.shape.numpy(), raw_data=results.take(weight, part)
         )
         return ir.TensorProtoTensor(proto)
 
@@ -82,6 +83,7 @@ class _Weight:
 
     encoding: Encoding
     values: list[ir.Value] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
     message: bytes = b""
     known: Named = field(default_factory=lambda: Named("", (), ()))
 
@@ -90,12 +92,13 @@ class _Weight:
         try:
             what = packed(self.encoding, self.values)
             self.message, self.known = message_of(what, evidence_for(engine)), named(what)
+            self.nbytes = part_sizes(self.values)
         except Exception:  # whatever a library's or a caller's own object raises that cannot be sent
             return False
         return True
 
     def task(self) -> Task:
-        return packing(self.encoding, self.known, (self.message,))
+        return packing(self.encoding, self.nbytes, self.known, (self.message,))
 
 
 def packed(encoding: Encoding, values: Sequence[ir.Value]) -> tuple[Encoding, list[tuple[Layout, ir.DataType]]]:
@@ -104,17 +107,26 @@ def packed(encoding: Encoding, values: Sequence[ir.Value]) -> tuple[Encoding, li
     return encoding, [(each.layout, each.dtype) for each in tensors if isinstance(each, EncodedTensor)]
 
 
-def packing(encoding: Encoding, known: Named, arguments: Any, needs: tuple[Task, ...] = ()) -> Task:
+def part_sizes(values: Sequence[ir.Value]) -> list[int]:
+    """How many bytes the parts of an encoding have that these values hold."""
+    return [value.const_value.nbytes for value in values if value.const_value is not None]
+
+
+def packing(
+    encoding: Encoding, sizes: Sequence[int], known: Named, arguments: Any, needs: tuple[Task, ...] = ()
+) -> Task:
     """The task of packing a weight, the same for whoever wants the same of it.
 
     Args:
+        sizes: bytes of its parts (`part_sizes`).
         known: the name of what is packed (`messages.named`).
         arguments: a message of it (`messages.message_of`), or a function that makes one.
         needs: evidence that goes with it.
     """
     files = [[mirror.url_of(path) or path, *mirror.identity_of(path)] for path in known.places]
     name = cluster.named(packed_parts, [known.digest, files])
-    return Task(packed_parts, arguments, name, f"'{encoding.tensor.name or 'a weight'}'", needs=needs, read=parts_in)
+    read = functools.partial(parts_in, sizes=sizes)
+    return Task(packed_parts, arguments, name, f"'{encoding.tensor.name or 'a weight'}'", needs=needs, read=read)
 
 
 class _Results:
@@ -127,11 +139,9 @@ class _Results:
         self._held: dict[int, list[bytes]] = {}
         self._left = [len(weight.values) for weight in weights]
 
-    def take(self, weight: int, part: int, nbytes: int) -> bytes:
+    def take(self, weight: int, part: int) -> bytes:
         while self._next <= weight:
             made, chosen = next(self._come)
-            if len(made) != len(self._weights[self._next].values):
-                raise cluster.unlike("the parts of a weight that it was asked for")
             layer = self._weights[self._next].encoding.layer
             if layer is not None:
                 layer.chosen.clear()  # of what was tried before
@@ -140,8 +150,6 @@ class _Results:
             self._weights[self._next].message = b""
             self._next += 1
         found = self._held[weight][part]
-        if len(found) != nbytes:
-            raise cluster.unlike(f"{nbytes} bytes of a weight")
         self._left[weight] -= 1
         if not self._left[weight]:
             del self._held[weight]
@@ -162,8 +170,13 @@ def packed_parts(message: bytes, needed: tuple[bytes, ...] = ()) -> bytes:
     return b"".join((len(head).to_bytes(4, "little"), head, *made))
 
 
-def parts_in(result: bytes, who: str = "a worker") -> tuple[list[bytes], Counter[str]]:
+def parts_in(
+    result: bytes, who: str = "a worker", sizes: Sequence[int] | None = None
+) -> tuple[list[bytes], Counter[str]]:
     """What `packed_parts` wrote: its parts, and which algorithms data chose.
+
+    Args:
+        sizes: bytes of the parts, for whoever knows them.
 
     Raises:
         BadRecipe: it is something else.
@@ -171,14 +184,13 @@ def parts_in(result: bytes, who: str = "a worker") -> tuple[list[bytes], Counter
     start = 4 + int.from_bytes(result[:4], "little")
     try:
         head = limits.parse_json(result[4:start].decode())
-        lengths, chosen = (
-            [int(n) for n in head["lengths"]],
-            Counter({str(k): int(n) for k, n in head["chosen"].items()}),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
+        lengths, chosen = list(head["lengths"]), Counter({**head["chosen"]})
+    except (ValueError, KeyError, TypeError):
         raise cluster.unlike("a packed weight", who) from None
-    if min(lengths, default=0) < 0 or start + sum(lengths) != len(result):
-        raise cluster.unlike("parts of a weight that add up", who)
+    if not all(type(n) is int and n >= 0 for n in (*lengths, *chosen.values())):
+        raise cluster.unlike("a packed weight", who)
+    if start + sum(lengths) != len(result) or (sizes is not None and lengths != list(sizes)):
+        raise cluster.unlike("the parts of a weight that it was asked for", who)
     made = []
     for length in lengths:
         made.append(result[start : start + length])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from onnxq import cluster
-from onnxq.cluster import tasks
+from onnxq.cluster import engine, tasks
 from onnxq.cluster.processes import Processes
 from onnxq.cluster.tasks import Outcome, Task, perform, versions
 from onnxq.errors import BadData, BadOutput, BadRecipe, Bug
@@ -146,6 +146,20 @@ def test_what_a_task_does_not_give_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(BadRecipe, match="a worker sent something else than a number"):
         list(cluster.results(engine, [task]))
     assert engine.cache is not None and engine.cache.get(task.name) is None
+
+
+def gives_one(result: bytes, who: str) -> bytes:
+    return result if len(result) == 1 else never_gives(result, who)
+
+
+def test_what_was_kept_and_a_task_does_not_give_is_done_anew(tmp_path: Path) -> None:
+    kept = Cache(tmp_path, 1 << 20)
+    task = dataclasses.replace(task_of(5), read=gives_one)
+    kept.put(task.name, b"two")
+    assert engine.kept(kept, task) is None and kept.get(task.name) is None
+    kept.put(task.name, b"two")
+    assert list(cluster.results(Here(kept), [task])) == [b"\n"]
+    assert engine.kept(kept, task) == (b"\n", b"\n")
 
 
 def test_a_worker_with_other_versions_does_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,45 @@ def test_what_a_worker_saw_of_something_else_is_refused(
     said = "sent something else than what it saw of the shard and the activations that it was asked for"
     with in_this_process(1) as found, pytest.raises(BadRecipe, match=said):
         calibrated(folder, found.scheduler_address)
+
+
+def shorter(head: dict[str, Any], body: bytes) -> bytes:
+    head["lengths"][-1] -= 4
+    return body[:-4]
+
+
+def infinitely_long(head: dict[str, Any], body: bytes) -> bytes:
+    head["lengths"][0] = math.inf
+    return body
+
+
+def chosen_infinitely_often(head: dict[str, Any], body: bytes) -> bytes:
+    head["chosen"] = {"gptq": math.inf}
+    return body
+
+
+@pytest.mark.parametrize("lie", [shorter, infinitely_long, chosen_infinitely_often])
+def test_other_parts_of_a_weight_are_refused_and_not_kept(
+    folder: Path, lie: Callable[[dict[str, Any], bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_cluster.engine, "KEEP_BYTES_A_SECOND", 1e12)
+    recipe = onnxq.Recipe("w4a16", keep_slow=True)
+
+    @functools.wraps(real := packed_elsewhere.packed_parts)
+    def lies(*arguments: Any) -> bytes:
+        found = real(*arguments)
+        start = 4 + int.from_bytes(found[:4], "little")
+        head = json.loads(found[4:start])
+        body = lie(head, found[start:])
+        said = json.dumps(head).encode()
+        return len(said).to_bytes(4, "little") + said + body
+
+    with in_this_process(1) as found:
+        with monkeypatch.context() as lying:
+            lying.setattr(packed_elsewhere, "packed_parts", lies)
+            with pytest.raises(BadRecipe, match=r"sent something else than (a packed weight|the parts of a weight)"):
+                quantized(folder, found.scheduler_address, recipe, data=False)
+        assert quantized(folder, found.scheduler_address, recipe, data=False) == quantized(folder, None, recipe, False)
 
 
 def test_evidence_is_sent_to_workers_that_do_not_see_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,6 +359,22 @@ def test_what_several_tasks_need_is_done_once_and_kept(tmp_path: Path, monkeypat
                 while engine.cache is not None and engine.cache.get(inner.name) is None and time.monotonic() < until:
                     time.sleep(0.01)
     assert len(list((tmp_path / "notes").iterdir())) == 1
+
+
+def gives_two(result: bytes, who: str) -> bytes:
+    if len(result) == 2:
+        return result
+    raise cluster.unlike("two numbers", who)
+
+
+def test_what_was_kept_for_several_tasks_and_is_wrong_is_done_anew(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    with in_this_process(1) as found, open_engine(found.scheduler_address) as engine:
+        assert engine is not None and engine.cache is not None
+        (task,) = needing(tmp_path / "notes", 1)
+        needs = (replace(task.needs[0], read=gives_two), task.needs[1])
+        engine.cache.put(needs[0].name, b"wrong")
+        assert list(cluster.results(engine, [replace(task, needs=needs)])) == [b"\1\2!\t"]
 
 
 def test_what_a_dead_worker_had_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
