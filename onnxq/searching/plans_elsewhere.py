@@ -103,6 +103,9 @@ def _read(result: bytes, who: str) -> Figures:
     try:
         harm, sqnr, *rest = limits.parse_json(result.decode())
         kld, flips = (None if x is None else float.fromhex(x) for x in rest)
-        return Figures(float.fromhex(harm), float.fromhex(sqnr), kld, flips)
-    except (ValueError, TypeError):
+        found = Figures(float.fromhex(harm), float.fromhex(sqnr), kld, flips)
+    except (ValueError, TypeError, OverflowError):
         raise cluster.unlike("figures of a plan", who) from None
+    if not found.are_believable:
+        raise cluster.unlike("figures of a plan", who)
+    return found

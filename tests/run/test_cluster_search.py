@@ -243,6 +243,17 @@ def test_a_worker_without_the_compiled_library_is_told(folder: Path, monkeypatch
             real(b"", has, (b"",))
 
 
+@pytest.mark.parametrize("said", ["0x1p+99999", "inf", "nan", "-0x1p+0", "0x1p+1000"])
+def test_figures_that_cannot_be_are_refused(folder: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(plans_elsewhere.figures_of)
+    def lies(*arguments: Any) -> bytes:
+        return json.dumps([said, "0x1p+0", None, None]).encode()
+
+    monkeypatch.setattr(plans_elsewhere, "figures_of", lies)
+    with in_this_process(1) as found, pytest.raises(BadRecipe, match="sent something else than figures of a plan"):
+        searched(folder, found.scheduler_address)
+
+
 def test_errors_of_a_plan_are_told_as_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @functools.wraps(real := plans_elsewhere.figures_of)
     def refused(*arguments: Any) -> bytes:

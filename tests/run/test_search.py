@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -21,6 +23,7 @@ from onnxq.drafts.budgeted import BudgetDrafts
 from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
 from onnxq.job import open_job
 from onnxq.progress import QUIET
+from onnxq.quality import HUGE, Power, Quality
 from onnxq.searching import meter, options, space
 from onnxq.searching.drop_search import EVALUATIONS
 from onnxq.searching.knapsack import Bound
@@ -279,6 +282,25 @@ def test_a_file_of_another_search_is_not_used(folder: Path, tmp_path: Path) -> N
     (tmp_path / "p.onnx.search").write_text("my notes")
     with pytest.raises(OnnxqError, match="exists; give --force"):
         quantized(folder, tmp_path / "p.onnx", budget="bits=4", force=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"harm": math.inf}, {"harm": -1.0}, {"harm": 1e308}, {"sqnr": math.nan}, {"kld": math.inf}, {"flips": 2.0}],
+    ids=str,
+)
+def test_a_file_with_figures_that_cannot_be_is_not_used(folder: Path, tmp_path: Path, wrong: dict[str, float]) -> None:
+    bench, kept = SimpleNamespace(model=open_job(folder / "model.onnx").model), tmp_path / "f.search"
+    known = {"a": {"harm": 0.5, "sqnr": 20.0}, "b": {"harm": 0.1, "sqnr": 30.0}}
+    for more, count in (({}, 2), (wrong, 0)):
+        key = meter.Meter(bench, None, {}, 9)._key
+        kept.write_text(json.dumps({"search": key, "plans": known | {"b": known["b"] | more}}))
+        assert len(meter.Meter(bench, kept, {}, 9)._known) == count
+
+
+def test_figures_of_whatever_is_compared_can_be_read_again() -> None:
+    quality = Quality(labels={"": {"y": Power(signal=1e-300, count=1, noise=1e280)}})
+    assert meter.Figures.of(quality).harm == HUGE and meter.Figures.of(quality).are_believable
 
 
 def test_without_data_inputs_are_made_up(folder: Path, tmp_path: Path) -> None:
