@@ -141,7 +141,8 @@ class Meter:
         self.measure([plan])
         name, plan = self._named(plan)
         if name not in self._known:
-            self._know(name, Figures.of(self.bench.quality(plan)))
+            with self._saving():
+                self._know(name, Figures.of(self.bench.quality(plan)))
         self._asked.add(name)
         self._tell(name)
         return self._known[name]
@@ -158,13 +159,10 @@ class Meter:
         left = iter(plans)
         while some := list(itertools.islice(left, AT_ONCE)):
             wanted = {name: plan for name, plan in map(self._named, some) if name not in self._known}
-            try:
+            with self._saving():
                 for name, found in zip(wanted, self._elsewhere(list(wanted.values())) if wanted else (), strict=True):
                     self._know(name, found)
                     self._tell(name)
-            except BaseException:
-                self.save()
-                raise
 
     def _named(self, plan: Plan) -> tuple[str, Plan]:
         plan = int8_regions.prune(plan, self.bench.model)
@@ -180,6 +178,15 @@ class Meter:
         if name not in self._told:
             self._told.add(name)
             self._progress.advance(1)
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        """What was measured before is left in the file when a measurement fails or is interrupted."""
+        try:
+            yield
+        except BaseException:
+            self.save()
+            raise
 
     def save(self) -> None:
         """Leave what was measured in the file.

@@ -284,6 +284,30 @@ def test_a_file_of_another_search_is_not_used(folder: Path, tmp_path: Path) -> N
         quantized(folder, tmp_path / "p.onnx", budget="bits=4", force=False)
 
 
+def front(folder: Path, kept: Path) -> onnxq.Frontier:
+    how = {"target": "onnxq", "data": folder / "plain.npz", "formats": ("uint2/64", "uint4/32", "int8"), "points": 3}
+    return onnxq.search(folder / "model.onnx", onnxq.Recipe(effort="quick", algorithm="mse"), progress_file=kept, **how)
+
+
+def test_a_front_that_is_interrupted_late_goes_on_from_every_plan(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, ran, real = front(folder, kept := tmp_path / "f.search"), [], meter.Figures.of
+
+    def counted(quality: Quality) -> meter.Figures:
+        ran.append(1)
+        if len(ran) == whole.runs:
+            raise KeyboardInterrupt
+        return real(quality)
+
+    monkeypatch.setattr(meter.Figures, "of", staticmethod(counted))
+    with pytest.raises(KeyboardInterrupt):
+        front(folder, kept)
+    assert len(json.loads(kept.read_text())["plans"]) == whole.runs - 1
+    again = front(folder, kept)
+    assert (again.points, again.fresh) == (whole.points, 1)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"harm": math.inf}, {"harm": -1.0}, {"harm": 1e308}, {"sqnr": math.nan}, {"kld": math.inf}, {"flips": 2.0}],
