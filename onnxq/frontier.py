@@ -174,9 +174,11 @@ def _found(request: Request, points: int, progress_file: Path | None, *, latency
         bench = bench_of(request, job, ranges, trials)
         space = open_space(job, bench, plans, ranges, progress_file=progress_file, fast=latency)
         folder = kept.enter_context(scratch())
-        found = _front([_point(space, chosen, bench.rewrite, folder) for chosen in _best_of_sizes(space, points)])
         gauge = space.search.meter
-        gauge.save()
+        try:
+            found = _front([_point(space, chosen, bench.rewrite, folder) for chosen in _best_of_sizes(space, points)])
+        finally:
+            gauge.save()
         if progress_file is not None:
             meter.remove(progress_file)
         words = "KL divergence" if bench.classes else "noise over variation"

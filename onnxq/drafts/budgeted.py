@@ -304,12 +304,14 @@ class BudgetDrafts:
     def _smallest_by_flips(self) -> Solution:
         """The smallest plan with so few flipped decisions."""
         best = None
-        while (level := self._drop.next()) is not None:
-            found = self.space.search.least_bytes(level)
-            passes = found is not None and (found.figures.flips or 0.0) <= self._margin * self._budget.amount
-            self._drop.tell(level, passes=passes)
-            best = found if passes else best
-        self.space.search.meter.save()
+        try:
+            while (level := self._drop.next()) is not None:
+                found = self.space.search.least_bytes(level)
+                passes = found is not None and (found.figures.flips or 0.0) <= self._margin * self._budget.amount
+                self._drop.tell(level, passes=passes)
+                best = found if passes else best
+        finally:
+            self.space.search.meter.save()
         if best is None:
             raise self._refusal("even the longest formats flip more decisions")
         return best

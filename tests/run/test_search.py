@@ -17,7 +17,7 @@ import tiny
 from click.testing import CliRunner
 
 import onnxq
-from onnxq import targets
+from onnxq import frontier, targets
 from onnxq.cli import main
 from onnxq.drafts.budgeted import BudgetDrafts
 from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
@@ -289,6 +289,10 @@ def front(folder: Path, kept: Path) -> onnxq.Frontier:
     return onnxq.search(folder / "model.onnx", onnxq.Recipe(effort="quick", algorithm="mse"), progress_file=kept, **how)
 
 
+def interrupted(*arguments: object) -> int:
+    raise KeyboardInterrupt
+
+
 def test_a_front_that_is_interrupted_late_goes_on_from_every_plan(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,8 +308,12 @@ def test_a_front_that_is_interrupted_late_goes_on_from_every_plan(
     with pytest.raises(KeyboardInterrupt):
         front(folder, kept)
     assert len(json.loads(kept.read_text())["plans"]) == whole.runs - 1
+    with monkeypatch.context() as writing:
+        writing.setattr(frontier.save, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            front(folder, kept)
     again = front(folder, kept)
-    assert (again.points, again.fresh) == (whole.points, 1)
+    assert (again.points, again.fresh) == (whole.points, 0)
 
 
 @pytest.mark.parametrize(
