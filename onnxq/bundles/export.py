@@ -179,6 +179,8 @@ def _measured(
             raise BadModel(f"'{others[0]}' has other outputs than '{path}': it is not the float model of it")
         floats = [in_float.run(feed, names) for feed in feeds]
     kept = stored.Stored(feeds, found.outputs, floats).fitting()
+    if two := stored.of_two_kinds(names, kept):
+        raise BadModel(f"'{others[0]}' gives '{two[0]}' as another kind than '{path}': {two[1]}")
     if not kept.feeds:
         return None, ["a sample is too large to be stored: there is nothing that 'onnxq verify' could compare"]
     to_float = compare_outputs(names, kept.floats, kept.wanted) if others else None

@@ -52,8 +52,7 @@ def is_storable(x: object) -> bool:
 
 
 def require_types(file: Path, names: Sequence[str], kept: Stored, found: Sequence[Sequence[NDArray]]) -> None:
-    """Refuse outputs that are stored as another type than they have here, or of the float model as another kind or
-    shape: nothing of theirs would be compared.
+    """Refuse outputs that are stored as another type than they have here, or of the float model as another kind.
 
     Args:
         names: of the outputs.
@@ -66,11 +65,22 @@ def require_types(file: Path, names: Sequence[str], kept: Stored, found: Sequenc
         for name, x, y in zip(names, row, ours, strict=True):
             if x.dtype != _plain(y).dtype:
                 raise BadData(f"'{file}' holds the output '{name}' as {x.dtype}; the model gives {y.dtype}")
+    if others := of_two_kinds(names, kept):
+        raise BadData(f"'{file}' holds the output '{others[0]}' and the float model's as two kinds: {others[1]}")
+
+
+def of_two_kinds(names: Sequence[str], kept: Stored) -> tuple[str, str] | None:
+    """The first output that is of another kind in the float model, and which two, in words.
+
+    Shapes may differ, as they do where they follow from the numbers.
+    """
     for row, floats in zip(kept.wanted, kept.floats, strict=False):
         for name, x, y in zip(names, row, floats, strict=True):
-            if x.dtype.kind != y.dtype.kind or x.shape != y.shape:
-                told = ", ".join(f"{each.dtype} of {list(each.shape)}" for each in (x, y))
-                raise BadData(f"'{file}' holds the output '{name}' and the float model's as two kinds: {told}")
+            if not is_storable(y):
+                return name, f"{x.dtype} and what is no array of numbers"
+            if _plain(x).dtype.kind != _plain(y).dtype.kind:
+                return name, f"{x.dtype} and {y.dtype}"
+    return None
 
 
 def save(file: Path, stored: Stored, inputs: Sequence[Input]) -> None:

@@ -12,7 +12,6 @@ import pytest
 import tiny
 from bundled import edit, sign_again
 from click.testing import CliRunner
-from numpy.typing import NDArray
 from onnx import helper
 
 from onnxq.bundles import measure
@@ -127,13 +126,28 @@ def _replace_model(bundle: Path, raw: bytes) -> None:
     sign_again(bundle, "model.onnx")
 
 
-@pytest.mark.parametrize("stored", [np.ones((1, 6), bool), np.zeros((0, 6), np.float32)], ids=["truth values", "none"])
-def test_outputs_of_the_float_model_that_are_stored_otherwise_are_no_samples(stored: NDArray, folder: Path) -> None:
+def test_outputs_of_the_float_model_that_are_stored_otherwise_are_no_samples(folder: Path) -> None:
     run("export", "sound.onnx", "-o", "b", "--reference", "sound.onnx")
-    arrays = dict(np.load(folder / "b" / "samples.npz")) | {"float.0.0": stored}
+    arrays = dict(np.load(folder / "b" / "samples.npz")) | {"float.0.0": np.ones((1, 6), bool)}
     np.savez(folder / "b" / "samples.npz", **arrays)
     sign_again(folder / "b", "samples.npz")
     assert "holds the output 'y' and the float model's as two kinds" in run("verify", "b", code=1)
+
+
+def test_outputs_whose_shape_follows_from_the_numbers_are_verified(folder: Path) -> None:
+    text = "g (float[1, 16] x) => (int64[2, k] y) { a = MatMul(x, w)  b = Greater(a, least)  y = NonZero(b) }"
+    for name, least in (("few", 2.0), ("more", 0.0)):
+        tiny.save(tiny.model(text, {"w": CONSTANTS["w"], "least": np.array(least, np.float32)}), folder, f"{name}.onnx")
+    run("export", "few.onnx", "-o", "b", "--reference", "more.onnx", "--data", "sound.npz")
+    assert "-120.0 dB" in run("verify", "b")
+    run("export", "few.onnx", "-o", "c", "--reference", "few.onnx", "--data", "sound.npz")
+    assert "-120.0 dB" not in run("verify", "c")
+
+
+def test_what_gives_another_kind_of_output_is_no_float_model_of_a_bundle(folder: Path) -> None:
+    tiny.save(tiny.model("g (float[1, 16] x) => (bool[1, 16] y) { y = IsNaN(x) }"), folder, "other.onnx")
+    said = run("export", "sound.onnx", "-o", "b", "--reference", "other.onnx", code=1)
+    assert "'other.onnx' gives 'y' as another kind than 'sound.onnx': float32 and bool" in said
 
 
 def test_what_nobody_could_run_or_compare_is_told_by_the_exit_status(folder: Path) -> None:
